@@ -27,30 +27,30 @@
 #define CGPU_USE_MAGIC 0x55504743u   /* "CGPU" */
 #define CGPU_GRANT_MAGIC 0x47504743u /* "CGPG" */
 
-#define CGPU_CARDS 16u    /* cards of one container */
+#define CGPU_GPUS 16u    /* GPUs of one container */
 #define CGPU_SLOTS 256u   /* processes of one container */
 #define CGPU_COUNTERS 48u /* counted reasons per process */
-#define CGPU_INTERVALS 7u /* published busy intervals per process and card */
+#define CGPU_INTERVALS 7u /* published busy intervals per process and GPU */
 #define CGPU_NAME 64u
 #define CGPU_DEVICES 56u  /* devices of a host that the monitor can tell of: eight GPUs of seven instances each */
 
 /* Liveness: the open-file-description lock that a living process holds on byte CGPU_LOCK_BASE + slot of `use`. */
 #define CGPU_LOCK_BASE (UINT64_C(1) << 40)
-/* Creation and registration of cards are serialised by the same kind of lock on this byte. */
+/* Creation and registration of GPUs are serialised by the same kind of lock on this byte. */
 #define CGPU_LOCK_REGION (CGPU_LOCK_BASE - 1)
 
 /* ---- file `use` ------------------------------------------------------------------------------------------------------- */
 
-/* A card as the container knows it. Registered by UUID under CGPU_LOCK_REGION, then counted; `total`, `limit` and `ordinal` are renewed
+/* A GPU as the container knows it. Registered by UUID under CGPU_LOCK_REGION, then counted; `total`, `limit` and `ordinal` are renewed
  * only by a process that registers while no other lives. `context`, `agreed` and `lock` change at any time. */
-struct cgpu_card {
+struct cgpu_gpu {
     uint8_t uuid[16];
-    uint64_t total;      /* the card's memory, as NVML gives it */
-    uint64_t limit;      /* the limit when the card was registered; 0: none. grant.limit, when not 0, wins */
-    uint32_t ordinal;    /* the card's place in NVIDIA_VISIBLE_DEVICES */
+    uint64_t total;      /* the GPU's memory, as NVML gives it */
+    uint64_t limit;      /* the limit when the GPU was registered; 0: none. grant.limit, when not 0, wins */
+    uint32_t ordinal;    /* the GPU's place in NVIDIA_VISIBLE_DEVICES */
     uint32_t reserved0;
     uint64_t withdrawn;  /* ATOMIC: bytes taken off the ledger that `returned` may count */
-    uint64_t context;    /* ATOMIC: what a context was last seen to cost on this card; 0: not known yet */
+    uint64_t context;    /* ATOMIC: what a context was last seen to cost on this GPU; 0: not known yet */
     uint64_t agreed;     /* ATOMIC: not 0: two contexts in turn were seen to cost what `context` says */
     uint32_t lock;       /* ATOMIC futex: 0 free, else the owner; see CGPU_LOCK_WORD. Serialises charges */
     uint32_t learning;   /* ATOMIC futex, as `lock`: who creates the container's first context here, to learn what one costs */
@@ -65,13 +65,13 @@ struct cgpu_use_header {
     uint32_t version;    /* ATOMIC, written last (release): 0 not ready, else CGPU_LAYOUT_VERSION */
     uint32_t magic;      /* CGPU_USE_MAGIC */
     uint64_t size;       /* of the file */
-    uint32_t cards;      /* ATOMIC: registered cards (release after the record is filled) */
+    uint32_t gpus;      /* ATOMIC: registered GPUs (release after the record is filled) */
     uint32_t high_water; /* ATOMIC: slots at or above were never used */
     uint64_t created;    /* CLOCK_REALTIME */
     char name[CGPU_NAME];
-    uint32_t time_scale; /* host time per device time, in thousandths; 0: 1000, as on every real card */
+    uint32_t time_scale; /* host time per device time, in thousandths; 0: 1000, as on every real GPU */
     uint8_t reserved[1948];
-    struct cgpu_card card[CGPU_CARDS];
+    struct cgpu_gpu gpu[CGPU_GPUS];
 };
 
 /* Slot states. live -> draining when the process is found dead; draining -> free when its memory is really gone, but -> orphan when it had
@@ -104,12 +104,12 @@ struct cgpu_interval {
 };
 
 /* A cell's `held`: bits 42..0 the bytes in use; bits 62..43 the spare part, in steps of 512 bytes, which the process gave back and may
- * take again without the card's lock while bit 63 is set; for others it counts as in use until they need it and clear both. */
+ * take again without the GPU's lock while bit 63 is set; for others it counts as in use until they need it and clear both. */
 #define CGPU_HELD_USED(held) ((held) & ((UINT64_C(1) << 43) - 1))
 #define CGPU_HELD_SPARE(held) ((((held) & ~CGPU_HELD_OPEN) >> 43) * 512)
 #define CGPU_HELD_OPEN (UINT64_C(1) << 63)
 
-/* What one process does on one card. */
+/* What one process does on one GPU. */
 struct cgpu_cell {
     uint64_t held;       /* ATOMIC: charged bytes, also those of calls now in the driver, and spare ones: CGPU_HELD_* */
     uint64_t implicit;   /* ATOMIC: contexts, modules, slack; part of the container's use, shown apart */
@@ -119,7 +119,7 @@ struct cgpu_cell {
     uint32_t creating;   /* ATOMIC: calls now in the driver that may change what `implicit` should say: contexts, modules, limits */
     uint32_t ended;      /* ATOMIC: counts what gave implicit memory back: `growth` speaks of what there was at its count */
     uint32_t charges;    /* ATOMIC: changes with every charge (two at once may change it once): a watcher learns that there were any */
-    uint32_t away;       /* ATOMIC: not 0: the process is checkpointed, and of what the cell says only `exported` is on the card; others set it */
+    uint32_t away;       /* ATOMIC: not 0: the process is checkpointed, and of what the cell says only `exported` is on the GPU; others set it */
     uint64_t exported;   /* ATOMIC: the part of the bytes in use that others may hold too: it outlives this process */
 
     uint64_t busy;       /* ATOMIC: settled GPU time, only ever grows */
@@ -145,18 +145,18 @@ struct cgpu_progress {
 struct cgpu_use {
     struct cgpu_use_header header;
     struct cgpu_slot slot[CGPU_SLOTS];
-    struct cgpu_cell cell[CGPU_CARDS][CGPU_SLOTS];
+    struct cgpu_cell cell[CGPU_GPUS][CGPU_SLOTS];
     struct cgpu_progress progress[CGPU_SLOTS];
 };
 
 /* ---- file `grant` ----------------------------------------------------------------------------------------------------- */
 
-/* Turn states, the low byte of cgpu_grant_card.turn; the rest is an epoch that only grows. */
+/* Turn states, the low byte of cgpu_grant_gpu.turn; the rest is an epoch that only grows. */
 #define CGPU_TURN_OPEN 0u   /* uncontended, native policy, or no monitor: launch freely, nothing is metered */
 #define CGPU_TURN_YOURS 1u  /* contended, the turn is this container's: launch, metered and bounded */
 #define CGPU_TURN_WAIT 2u   /* contended, somebody else's turn: wait for the gate word to change */
 
-struct cgpu_grant_card {
+struct cgpu_grant_gpu {
     uint64_t turn;       /* ATOMIC: epoch << 8 | CGPU_TURN_* */
     uint64_t granted;    /* ATOMIC: GPU time of this turn */
     uint64_t until;      /* ATOMIC: when the turn is expected to end */
@@ -167,7 +167,7 @@ struct cgpu_grant_card {
     uint32_t share;      /* ATOMIC: set share in thousandths of a percent, for people */
     uint64_t busy;       /* ATOMIC: GPU time on the monitor's books, for people */
     uint32_t beside;     /* ATOMIC: how many other containers' work runs at the same time */
-    uint32_t edition;    /* ATOMIC: changes after any of the card's `growth` has risen (release): spare parts are to be compared anew */
+    uint32_t edition;    /* ATOMIC: changes after any of the GPU's `growth` has risen (release): spare parts are to be compared anew */
     uint64_t bound;      /* ATOMIC: most predicted work that may be in flight; 0: 500 us in a turn, any while open */
     uint64_t confirmed[4]; /* ATOMIC, a bit a slot: its process's implicit memory, with its `growth`, is what NVML measures. Cleared before a `growth` of which that is not so */
     uint64_t returned;   /* ATOMIC: `withdrawn` + exported memory that has left the GPU; less: none */
@@ -195,7 +195,7 @@ struct cgpu_device {
 /* grant.process: the low half of the slot's generation << 32 | the process's id on the host; 0: not known. */
 #define CGPU_PROCESS_HOST_PID(word) ((uint32_t)(word))
 
-/* grant.growth: what a process has on a card beyond its cell (below 0: short of it), as NVML tells; in steps of 512 bytes in the lower
+/* grant.growth: what a process has on a GPU beyond its cell (below 0: short of it), as NVML tells; in steps of 512 bytes in the lower
  * 40 bits (two's complement), above them the low 8 bits of the cell's `ended` and, topmost, the low 16 of the slot's generation. It counts
  * while both are still so, and never takes more away than the cell's `implicit` and `exported`. */
 #define CGPU_GROWTH_STEPS(word) ((int64_t)((word) << 24) >> 24)
@@ -216,10 +216,10 @@ struct cgpu_grant {
     uint64_t pid_namespace; /* ATOMIC: inode of the monitor's PID namespace: who is in it sees the devices that the monitor sees. 0: not known */
     uint8_t reserved2[104];
     struct cgpu_device device[CGPU_DEVICES];
-    struct cgpu_grant_card card[CGPU_CARDS];
+    struct cgpu_grant_gpu gpu[CGPU_GPUS];
     uint64_t gone[CGPU_SLOTS]; /* ATOMIC: the state word of a draining slot whose memory the monitor has seen go */
     uint64_t process[CGPU_SLOTS]; /* ATOMIC: who the slot is on the host: CGPU_PROCESS_* */
-    uint64_t growth[CGPU_CARDS][CGPU_SLOTS]; /* ATOMIC: CGPU_GROWTH_* */
+    uint64_t growth[CGPU_GPUS][CGPU_SLOTS]; /* ATOMIC: CGPU_GROWTH_* */
 };
 
 /* ---- the layout, checked ---------------------------------------------------------------------------------------------- */
@@ -232,10 +232,10 @@ struct cgpu_grant {
 #define CGPU_ASSERT(what)
 #endif
 
-CGPU_ASSERT(sizeof(struct cgpu_card) == 128);
-CGPU_ASSERT(offsetof(struct cgpu_card, lock) == 64);
+CGPU_ASSERT(sizeof(struct cgpu_gpu) == 128);
+CGPU_ASSERT(offsetof(struct cgpu_gpu, lock) == 64);
 CGPU_ASSERT(sizeof(struct cgpu_use_header) == 4096);
-CGPU_ASSERT(offsetof(struct cgpu_use_header, card) == 2048);
+CGPU_ASSERT(offsetof(struct cgpu_use_header, gpu) == 2048);
 CGPU_ASSERT(sizeof(struct cgpu_slot) == 256);
 CGPU_ASSERT(offsetof(struct cgpu_slot, counter) == 64);
 CGPU_ASSERT(sizeof(struct cgpu_cell) == 256);
@@ -246,12 +246,12 @@ CGPU_ASSERT(offsetof(struct cgpu_use, slot) == 4096);
 CGPU_ASSERT(offsetof(struct cgpu_use, cell) == 69632);
 CGPU_ASSERT(offsetof(struct cgpu_use, progress) == 1118208);
 CGPU_ASSERT(sizeof(struct cgpu_use) == 2166784);
-CGPU_ASSERT(sizeof(struct cgpu_grant_card) == 128 + 0);
+CGPU_ASSERT(sizeof(struct cgpu_grant_gpu) == 128 + 0);
 CGPU_ASSERT(offsetof(struct cgpu_grant, gate) == 64);
 CGPU_ASSERT(offsetof(struct cgpu_grant, armed) == 128);
 CGPU_ASSERT(sizeof(struct cgpu_device) == 32);
 CGPU_ASSERT(offsetof(struct cgpu_grant, device) == 256);
-CGPU_ASSERT(offsetof(struct cgpu_grant, card) == 2048);
+CGPU_ASSERT(offsetof(struct cgpu_grant, gpu) == 2048);
 CGPU_ASSERT(offsetof(struct cgpu_grant, gone) == 4096);
 CGPU_ASSERT(offsetof(struct cgpu_grant, growth) == 8192);
 CGPU_ASSERT(sizeof(struct cgpu_grant) == 40960);

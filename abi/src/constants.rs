@@ -57,7 +57,7 @@ enumerations! {
         CU_MEMCPY_OPERAND_TYPE_POINTER = 1,
         CU_MEMCPY_OPERAND_TYPE_ARRAY = 2,
     }
-    /// Where memory lies. `DEVICE` and `DEVICE_LOCALITY_DOMAIN` are a card's memory; `HOST*` is not.
+    /// Where memory lies. `DEVICE` and `DEVICE_LOCALITY_DOMAIN` are a GPU's memory; `HOST*` is not.
     CUmemLocationType {
         CU_MEM_LOCATION_TYPE_INVALID = 0,
         CU_MEM_LOCATION_TYPE_DEVICE = 1,
@@ -149,7 +149,7 @@ enumerations! {
         CU_MEM_CREATE_USAGE_TILE_POOL = 1,
         CU_MEM_CREATE_USAGE_HW_DECOMPRESS = 2,
     }
-    /// What of a card can be divided.
+    /// What of a GPU can be divided.
     CUdevResourceType {
         CU_DEV_RESOURCE_TYPE_INVALID = 0,
         CU_DEV_RESOURCE_TYPE_SM = 1,
@@ -292,7 +292,7 @@ enumerations! {
         CU_FUNC_CACHE_PREFER_L1 = 2,
         CU_FUNC_CACHE_PREFER_EQUAL = 3,
     }
-    /// Whether a function's code is on the card.
+    /// Whether a function's code is on the GPU.
     CUfunctionLoadingState {
         CU_FUNCTION_LOADING_STATE_UNLOADED = 0,
         CU_FUNCTION_LOADING_STATE_LOADED = 1,
@@ -368,7 +368,7 @@ enumerations! {
         CU_CTX_USER_COREDUMP_ENABLE = 64,
         CU_CTX_SYNC_MEMOPS = 128,
     }
-    /// Who may make contexts on a card.
+    /// Who may make contexts on a GPU.
     CUcomputemode {
         CU_COMPUTEMODE_DEFAULT = 0,
         CU_COMPUTEMODE_PROHIBITED = 2,
@@ -460,7 +460,7 @@ enumerations! {
         CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE = 1,
         CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES = 1024,
     }
-    /// Figures of a card's memory for graphs.
+    /// Figures of a GPU's memory for graphs.
     CUgraphMem_attribute {
         CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,
         CU_GRAPH_MEM_ATTR_USED_MEM_HIGH = 1,
@@ -553,7 +553,7 @@ enumerations! {
         CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
         CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
     }
-    /// Attributes of a pair of cards.
+    /// Attributes of a pair of GPUs.
     CUdevice_P2PAttribute {
         CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK = 1,
         CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED = 2,

@@ -55,16 +55,16 @@ macro_rules! driver_table {
             hook cuMemFreeAsync_ptsz { "cuMemFreeAsync", ptsz, 11020, 1107 } Frees Refunded played "what a pool handed out stays reserved by the pool; linear memory is refunded when the stream has come to it"
                 (dptr: CUdeviceptr, stream: CUstream);
 
-            // What the card says about its memory.
+            // What the GPU says about its memory.
             hook cuMemGetInfo { "cuMemGetInfo", legacy, 2000, 1107 } Reports Virtualised played "total is the limit, free what is left of it"
                 (free: *mut c_uint, total: *mut c_uint);
             hook cuMemGetInfo_v2 { "cuMemGetInfo", legacy, 3020, 1107 } Reports Virtualised played "total is the limit, free what is left of it"
                 (free: *mut usize, total: *mut usize);
-            hook cuDeviceTotalMem { "cuDeviceTotalMem", legacy, 2000, 1107 } Reports Virtualised played "the card is as large as the limit"
+            hook cuDeviceTotalMem { "cuDeviceTotalMem", legacy, 2000, 1107 } Reports Virtualised played "the GPU is as large as the limit"
                 (bytes: *mut c_uint, device: CUdevice);
-            hook cuDeviceTotalMem_v2 { "cuDeviceTotalMem", legacy, 3020, 1107 } Reports Virtualised played "the card is as large as the limit"
+            hook cuDeviceTotalMem_v2 { "cuDeviceTotalMem", legacy, 3020, 1107 } Reports Virtualised played "the GPU is as large as the limit"
                 (bytes: *mut usize, device: CUdevice);
-            hook cuDeviceGetAttribute { "cuDeviceGetAttribute", legacy, 2000, 1107 } Reports Virtualised played "what is refused (managed memory) reads as not supported; all other attributes are the card's own"
+            hook cuDeviceGetAttribute { "cuDeviceGetAttribute", legacy, 2000, 1107 } Reports Virtualised played "what is refused (managed memory) reads as not supported; all other attributes are the GPU's own"
                 (value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
 
             // Memory pools.
@@ -78,9 +78,9 @@ macro_rules! driver_table {
                 (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
             hook cuMemPoolSetAttribute { "cuMemPoolSetAttribute", legacy, 11020, 1107 } Passes Tracked played "what a pool holds is read again"
                 (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
-            call cuMemPoolGetAccess { "cuMemPoolGetAccess", legacy, 11020, 1107 } Passes Passed played "says which cards may reach a pool"
+            call cuMemPoolGetAccess { "cuMemPoolGetAccess", legacy, 11020, 1107 } Passes Passed played "says which GPUs may reach a pool"
                 (flags: *mut CUmemAccess_flags, mem_pool: CUmemoryPool, location: *mut CUmemLocation);
-            call cuMemPoolSetAccess { "cuMemPoolSetAccess", legacy, 11020, 1107 } Passes Passed played "says which cards may reach a pool"
+            call cuMemPoolSetAccess { "cuMemPoolSetAccess", legacy, 11020, 1107 } Passes Passed played "says which GPUs may reach a pool"
                 (pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize);
             call cuDeviceGetDefaultMemPool { "cuDeviceGetDefaultMemPool", legacy, 11020, 1107 } Passes Passed played "chooses a pool; each allocation asks which one"
                 (pool_out: *mut CUmemoryPool, device: CUdevice);
@@ -104,7 +104,7 @@ macro_rules! driver_table {
                 (pointer_out: *mut CUdeviceptr, pool: CUmemoryPool, share_data: *mut CUmemPoolPtrExportData);
 
             // Virtual memory management.
-            hook cuMemCreate { "cuMemCreate", legacy, 10020, 1107 } Allocates Charged played "physical memory, charged before the call to the card where it is to lie; memory of the host is free"
+            hook cuMemCreate { "cuMemCreate", legacy, 10020, 1107 } Allocates Charged played "physical memory, charged before the call to the GPU where it is to lie; memory of the host is free"
                 (handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: c_ulonglong);
             hook cuMemRelease { "cuMemRelease", legacy, 10020, 1107 } Frees Refunded played "refunded with the last handle and the last mapping"
                 (handle: CUmemGenericAllocationHandle);
@@ -126,7 +126,7 @@ macro_rules! driver_table {
                 (pointer: CUdeviceptr, size: usize, descriptor: *const CUmemAccessDesc, count: usize);
             call cuMemGetAllocationGranularity { "cuMemGetAllocationGranularity", legacy, 10020, 1107 } Passes Passed played "reads a granularity"
                 (granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags);
-            call cuMemGetAllocationPropertiesFromHandle { "cuMemGetAllocationPropertiesFromHandle", legacy, 10020, 1107 } Reports Passed played "reads the properties of one handle, not the card's totals"
+            call cuMemGetAllocationPropertiesFromHandle { "cuMemGetAllocationPropertiesFromHandle", legacy, 10020, 1107 } Reports Passed played "reads the properties of one handle, not the GPU's totals"
                 (prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
             hook cuMemRetainAllocationHandle { "cuMemRetainAllocationHandle", legacy, 11000, 1107 } External Tracked played "one more handle keeps its memory charged"
                 (handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void);
@@ -160,9 +160,9 @@ macro_rules! driver_table {
                 (array_descriptor: *mut CUDA_ARRAY_DESCRIPTOR_v1, array: CUarray);
             call cuArrayGetDescriptor_v2 { "cuArrayGetDescriptor", legacy, 3020, 1107 } Passes Passed played "reads a descriptor"
                 (array_descriptor: *mut CUDA_ARRAY_DESCRIPTOR, array: CUarray);
-            call cuArrayGetMemoryRequirements { "cuArrayGetMemoryRequirements", legacy, 11060, 1107 } Reports Passed played "reads one array's size, not the card's totals"
+            call cuArrayGetMemoryRequirements { "cuArrayGetMemoryRequirements", legacy, 11060, 1107 } Reports Passed played "reads one array's size, not the GPU's totals"
                 (memory_requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUarray, device: CUdevice);
-            call cuMipmappedArrayGetMemoryRequirements { "cuMipmappedArrayGetMemoryRequirements", legacy, 11060, 1107 } Reports Passed played "reads one array's size, not the card's totals"
+            call cuMipmappedArrayGetMemoryRequirements { "cuMipmappedArrayGetMemoryRequirements", legacy, 11060, 1107 } Reports Passed played "reads one array's size, not the GPU's totals"
                 (memory_requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, mipmap: CUmipmappedArray, device: CUdevice);
             call cuArrayGetPlane { "cuArrayGetPlane", legacy, 11020, 1107 } Passes Passed played "reads or refers to part of an array"
                 (plane_array: *mut CUarray, array: CUarray, plane_idx: c_uint);
@@ -174,31 +174,31 @@ macro_rules! driver_table {
                 (sparse_properties: *mut CUDA_ARRAY_SPARSE_PROPERTIES, mipmap: CUmipmappedArray);
 
             // Host memory.
-            call cuMemAllocHost { "cuMemAllocHost", legacy, 2000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+            call cuMemAllocHost { "cuMemAllocHost", legacy, 2000, 1107 } Passes Passed played "the host's memory, which no GPU's limit counts"
                 (pointer: *mut *mut c_void, byte_size: c_uint);
-            call cuMemAllocHost_v2 { "cuMemAllocHost", legacy, 3020, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+            call cuMemAllocHost_v2 { "cuMemAllocHost", legacy, 3020, 1107 } Passes Passed played "the host's memory, which no GPU's limit counts"
                 (pointer: *mut *mut c_void, byte_size: usize);
-            call cuMemFreeHost { "cuMemFreeHost", legacy, 2000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+            call cuMemFreeHost { "cuMemFreeHost", legacy, 2000, 1107 } Passes Passed played "the host's memory, which no GPU's limit counts"
                 (pointer: *mut c_void);
-            call cuMemHostAlloc { "cuMemHostAlloc", legacy, 2020, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+            call cuMemHostAlloc { "cuMemHostAlloc", legacy, 2020, 1107 } Passes Passed played "the host's memory, which no GPU's limit counts"
                 (pointer: *mut *mut c_void, byte_size: usize, flags: c_uint);
-            call cuMemHostGetDevicePointer { "cuMemHostGetDevicePointer", legacy, 2020, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+            call cuMemHostGetDevicePointer { "cuMemHostGetDevicePointer", legacy, 2020, 1107 } Passes Passed played "the host's memory, which no GPU's limit counts"
                 (dptr: *mut CUdeviceptr_v1, pointer: *mut c_void, flags: c_uint);
-            call cuMemHostGetDevicePointer_v2 { "cuMemHostGetDevicePointer", legacy, 3020, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+            call cuMemHostGetDevicePointer_v2 { "cuMemHostGetDevicePointer", legacy, 3020, 1107 } Passes Passed played "the host's memory, which no GPU's limit counts"
                 (dptr: *mut CUdeviceptr, pointer: *mut c_void, flags: c_uint);
-            call cuMemHostGetFlags { "cuMemHostGetFlags", legacy, 2030, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+            call cuMemHostGetFlags { "cuMemHostGetFlags", legacy, 2030, 1107 } Passes Passed played "the host's memory, which no GPU's limit counts"
                 (flags: *mut c_uint, pointer: *mut c_void);
-            call cuMemHostRegister { "cuMemHostRegister", legacy, 4000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+            call cuMemHostRegister { "cuMemHostRegister", legacy, 4000, 1107 } Passes Passed played "the host's memory, which no GPU's limit counts"
                 (pointer: *mut c_void, byte_size: usize, flags: c_uint);
-            call cuMemHostRegister_v2 { "cuMemHostRegister", legacy, 6050, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+            call cuMemHostRegister_v2 { "cuMemHostRegister", legacy, 6050, 1107 } Passes Passed played "the host's memory, which no GPU's limit counts"
                 (pointer: *mut c_void, byte_size: usize, flags: c_uint);
-            call cuMemHostUnregister { "cuMemHostUnregister", legacy, 4000, 1107 } Passes Passed played "the host's memory, which no card's limit counts"
+            call cuMemHostUnregister { "cuMemHostUnregister", legacy, 4000, 1107 } Passes Passed played "the host's memory, which no GPU's limit counts"
                 (pointer: *mut c_void);
 
             // Pointers and ranges.
-            call cuMemGetAddressRange { "cuMemGetAddressRange", legacy, 2000, 1107 } Reports Passed played "reads one allocation's base and size, not the card's totals"
+            call cuMemGetAddressRange { "cuMemGetAddressRange", legacy, 2000, 1107 } Reports Passed played "reads one allocation's base and size, not the GPU's totals"
                 (base: *mut CUdeviceptr_v1, size: *mut c_uint, dptr: CUdeviceptr_v1);
-            call cuMemGetAddressRange_v2 { "cuMemGetAddressRange", legacy, 3020, 1107 } Reports Passed played "reads one allocation's base and size, not the card's totals"
+            call cuMemGetAddressRange_v2 { "cuMemGetAddressRange", legacy, 3020, 1107 } Reports Passed played "reads one allocation's base and size, not the GPU's totals"
                 (base: *mut CUdeviceptr, size: *mut usize, dptr: CUdeviceptr);
             call cuPointerGetAttribute { "cuPointerGetAttribute", legacy, 4000, 1107 } Reports Passed played "reads what one pointer is"
                 (data: *mut c_void, attribute: CUpointer_attribute, pointer: CUdeviceptr);
@@ -206,7 +206,7 @@ macro_rules! driver_table {
                 (num_attributes: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, pointer: CUdeviceptr);
             call cuPointerSetAttribute { "cuPointerSetAttribute", legacy, 6000, 1107 } Passes Passed played "sets a property of one allocation"
                 (value: *const c_void, attribute: CUpointer_attribute, pointer: CUdeviceptr);
-            call cuMemGetLocationInfo { "cuMemGetLocationInfo", legacy, 13040, 1304 } Reports Passed played "reads where one range resides, not the card's totals"
+            call cuMemGetLocationInfo { "cuMemGetLocationInfo", legacy, 13040, 1304 } Reports Passed played "reads where one range resides, not the GPU's totals"
                 (ptr: CUdeviceptr, size: usize, summary_granularity: usize, sampling_granularity: usize, location_out: *mut CUmemLocation);
             pass cuMemGetAttribute { "cuMemGetAttribute", none, 0, 0 } Reports Passed stub "exported by the driver but in no header; passes unseen";
             pass cuMemGetAttribute_v2 { "cuMemGetAttribute", none, 0, 0 } Reports Passed stub "exported by the driver but in no header; passes unseen";
@@ -216,13 +216,13 @@ macro_rules! driver_table {
             pass cuMemAdvise_v2 { "cuMemAdvise", legacy, 12020, 1202 } Managed Passed stub "advice about managed ranges, of which there are none";
 
             // Contexts.
-            hook cuCtxCreate { "cuCtxCreate", legacy, 2000, 1107 } Context Charged played "a context's own memory, pre-charged by the card's learned size"
+            hook cuCtxCreate { "cuCtxCreate", legacy, 2000, 1107 } Context Charged played "a context's own memory, pre-charged by the GPU's learned size"
                 (ctx: *mut CUcontext, flags: c_uint, device: CUdevice);
-            hook cuCtxCreate_v2 { "cuCtxCreate", legacy, 3020, 1107 } Context Charged played "a context's own memory, pre-charged by the card's learned size"
+            hook cuCtxCreate_v2 { "cuCtxCreate", legacy, 3020, 1107 } Context Charged played "a context's own memory, pre-charged by the GPU's learned size"
                 (ctx: *mut CUcontext, flags: c_uint, device: CUdevice);
-            hook cuCtxCreate_v3 { "cuCtxCreate", legacy, 11040, 1107 } Context Charged played "a context's own memory, pre-charged by the card's learned size"
+            hook cuCtxCreate_v3 { "cuCtxCreate", legacy, 11040, 1107 } Context Charged played "a context's own memory, pre-charged by the GPU's learned size"
                 (ctx: *mut CUcontext, params_array: *mut CUexecAffinityParam, num_params: c_int, flags: c_uint, device: CUdevice);
-            hook cuCtxCreate_v4 { "cuCtxCreate", legacy, 12050, 1205 } Context Charged played "a context's own memory, pre-charged by the card's learned size"
+            hook cuCtxCreate_v4 { "cuCtxCreate", legacy, 12050, 1205 } Context Charged played "a context's own memory, pre-charged by the GPU's learned size"
                 (ctx: *mut CUcontext, ctx_create_params: *mut CUctxCreateParams, flags: c_uint, device: CUdevice);
             hook cuCtxDestroy { "cuCtxDestroy", legacy, 2000, 1107 } Context Refunded played "everything in the context goes with it"
                 (ctx: CUcontext);
@@ -232,7 +232,7 @@ macro_rules! driver_table {
                 (ctx: CUcontext);
             hook cuCtxAttach { "cuCtxAttach", legacy, 2000, 1107 } Context Tracked played "one more reference, which cuCtxDetach gives back"
                 (ctx: *mut CUcontext, flags: c_uint);
-            hook cuDevicePrimaryCtxRetain { "cuDevicePrimaryCtxRetain", legacy, 7000, 1107 } Context Charged played "the first reference makes the context, pre-charged by the card's learned size"
+            hook cuDevicePrimaryCtxRetain { "cuDevicePrimaryCtxRetain", legacy, 7000, 1107 } Context Charged played "the first reference makes the context, pre-charged by the GPU's learned size"
                 (ctx: *mut CUcontext, device: CUdevice);
             hook cuDevicePrimaryCtxRelease { "cuDevicePrimaryCtxRelease", legacy, 7000, 1107 } Context Refunded played "the last reference takes everything in the context with it"
                 (device: CUdevice);
@@ -302,15 +302,15 @@ macro_rules! driver_table {
                 (context: CUcontext, event: CUevent);
             call cuCtxWaitEvent { "cuCtxWaitEvent", legacy, 12050, 1205 } Context Passed played "orders work that has already been admitted"
                 (context: CUcontext, event: CUevent);
-            call cuCtxGetDevResource { "cuCtxGetDevResource", legacy, 12040, 1204 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
+            call cuCtxGetDevResource { "cuCtxGetDevResource", legacy, 12040, 1204 } Reports Passed played "reads or divides the GPU's multiprocessors; the share is kept in time, not in space"
                 (context: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType);
-            call cuDevResourceGenerateDesc { "cuDevResourceGenerateDesc", legacy, 12040, 1204 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
+            call cuDevResourceGenerateDesc { "cuDevResourceGenerateDesc", legacy, 12040, 1204 } Reports Passed played "reads or divides the GPU's multiprocessors; the share is kept in time, not in space"
                 (ph_desc: *mut CUdevResourceDesc, resources: *mut CUdevResource, nb_resources: c_uint);
-            call cuDevSmResourceSplit { "cuDevSmResourceSplit", legacy, 13010, 1301 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
+            call cuDevSmResourceSplit { "cuDevSmResourceSplit", legacy, 13010, 1301 } Reports Passed played "reads or divides the GPU's multiprocessors; the share is kept in time, not in space"
                 (result: *mut CUdevResource, nb_groups: c_uint, input: *const CUdevResource, remainder: *mut CUdevResource, flags: c_uint, group_params: *mut CU_DEV_SM_RESOURCE_GROUP_PARAMS);
-            call cuDevSmResourceSplitByCount { "cuDevSmResourceSplitByCount", legacy, 12040, 1204 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
+            call cuDevSmResourceSplitByCount { "cuDevSmResourceSplitByCount", legacy, 12040, 1204 } Reports Passed played "reads or divides the GPU's multiprocessors; the share is kept in time, not in space"
                 (result: *mut CUdevResource, nb_groups: *mut c_uint, input: *const CUdevResource, remaining: *mut CUdevResource, flags: c_uint, min_count: c_uint);
-            call cuDeviceGetDevResource { "cuDeviceGetDevResource", legacy, 12040, 1204 } Reports Passed played "reads or divides the card's multiprocessors; the share is kept in time, not in space"
+            call cuDeviceGetDevResource { "cuDeviceGetDevResource", legacy, 12040, 1204 } Reports Passed played "reads or divides the GPU's multiprocessors; the share is kept in time, not in space"
                 (device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType);
             hook cuGreenCtxCreate { "cuGreenCtxCreate", legacy, 12040, 1204 } Context Charged played "a view of the primary context, which the first one makes; its own memory is implicit"
                 (ph_ctx: *mut CUgreenCtx, desc: CUdevResourceDesc, device: CUdevice, flags: c_uint);
@@ -372,8 +372,8 @@ macro_rules! driver_table {
                 (device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void);
             hook cuDeviceGraphMemTrim { "cuDeviceGraphMemTrim", legacy, 11040, 1107 } Frees Refunded played "what graphs have reserved is read again"
                 (device: CUdevice);
-            pass cuDeviceRegisterAsyncNotification { "cuDeviceRegisterAsyncNotification", legacy, 12040, 1204 } Passes Passed stub "calls the program back when the card runs short";
-            pass cuDeviceUnregisterAsyncNotification { "cuDeviceUnregisterAsyncNotification", legacy, 12040, 1204 } Passes Passed stub "calls the program back when the card runs short";
+            pass cuDeviceRegisterAsyncNotification { "cuDeviceRegisterAsyncNotification", legacy, 12040, 1204 } Passes Passed stub "calls the program back when the GPU runs short";
+            pass cuDeviceUnregisterAsyncNotification { "cuDeviceUnregisterAsyncNotification", legacy, 12040, 1204 } Passes Passed stub "calls the program back when the GPU runs short";
 
             // Modules and libraries.
             hook cuLibraryLoadData { "cuLibraryLoadData", legacy, 12000, 1200 } Module Charged played "code and variables, where they come with the library: charged as far as the image tells its size; measured"
@@ -519,7 +519,7 @@ macro_rules! driver_table {
                 (f: CUfunction, grid_width: c_int, grid_height: c_int);
             hook cuLaunchGridAsync { "cuLaunchGridAsync", legacy, 2000, 1107 } Launches Gated played "waits for the container's turn"
                 (f: CUfunction, grid_width: c_int, grid_height: c_int, stream: CUstream);
-            hook cuLaunchCooperativeKernelMultiDevice { "cuLaunchCooperativeKernelMultiDevice", legacy, 9000, 1107 } Launches Gated played "one launch on each of its cards; waits for the container's turn on the first"
+            hook cuLaunchCooperativeKernelMultiDevice { "cuLaunchCooperativeKernelMultiDevice", legacy, 9000, 1107 } Launches Gated played "one launch on each of its GPUs; waits for the container's turn on the first"
                 (launch_params_list: *mut CUDA_LAUNCH_PARAMS, num_devices: c_uint, flags: c_uint);
             hook cuGraphLaunch { "cuGraphLaunch", legacy, 10000, 1107 } Launches Gated played "one unit, with a cost of its own: waits for the container's turn; what it can take is charged, unless it has it already"
                 (graph: CUgraphExec, stream: CUstream);
@@ -539,183 +539,183 @@ macro_rules! driver_table {
                 (stream: CUstream, function: CUhostFn, user_data: *mut c_void, sync_mode: c_uint);
 
             // Copies.
-            hook cuMemcpy { "cuMemcpy", legacy, 4000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpy { "cuMemcpy", legacy, 4000, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize);
-            hook cuMemcpy_ptds { "cuMemcpy", ptds, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpy_ptds { "cuMemcpy", ptds, 7000, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize);
-            hook cuMemcpy2D_v2 { "cuMemcpy2D", legacy, 3020, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpy2D_v2 { "cuMemcpy2D", legacy, 3020, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY2D);
-            hook cuMemcpy2D_v2_ptds { "cuMemcpy2D", ptds, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpy2D_v2_ptds { "cuMemcpy2D", ptds, 7000, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY2D);
-            hook cuMemcpy2DAsync_v2 { "cuMemcpy2DAsync", legacy, 3020, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpy2DAsync_v2 { "cuMemcpy2DAsync", legacy, 3020, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY2D, stream: CUstream);
-            hook cuMemcpy2DAsync_v2_ptsz { "cuMemcpy2DAsync", ptsz, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpy2DAsync_v2_ptsz { "cuMemcpy2DAsync", ptsz, 7000, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY2D, stream: CUstream);
-            hook cuMemcpy2DUnaligned_v2 { "cuMemcpy2DUnaligned", legacy, 3020, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpy2DUnaligned_v2 { "cuMemcpy2DUnaligned", legacy, 3020, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY2D);
-            hook cuMemcpy2DUnaligned_v2_ptds { "cuMemcpy2DUnaligned", ptds, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpy2DUnaligned_v2_ptds { "cuMemcpy2DUnaligned", ptds, 7000, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY2D);
-            hook cuMemcpyAsync { "cuMemcpyAsync", legacy, 4000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpyAsync { "cuMemcpyAsync", legacy, 4000, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, stream: CUstream);
-            hook cuMemcpyAsync_ptsz { "cuMemcpyAsync", ptsz, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpyAsync_ptsz { "cuMemcpyAsync", ptsz, 7000, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, stream: CUstream);
-            hook cuMemcpyDtoD_v2 { "cuMemcpyDtoD", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemcpyDtoD_v2 { "cuMemcpyDtoD", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize);
-            hook cuMemcpyDtoD_v2_ptds { "cuMemcpyDtoD", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemcpyDtoD_v2_ptds { "cuMemcpyDtoD", ptds, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize);
-            hook cuMemcpyDtoDAsync_v2 { "cuMemcpyDtoDAsync", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemcpyDtoDAsync_v2 { "cuMemcpyDtoDAsync", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
-            hook cuMemcpyDtoDAsync_v2_ptsz { "cuMemcpyDtoDAsync", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemcpyDtoDAsync_v2_ptsz { "cuMemcpyDtoDAsync", ptsz, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyDtoH_v2 { "cuMemcpyDtoH", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            call cuMemcpyDtoH_v2 { "cuMemcpyDtoH", legacy, 3020, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
-            call cuMemcpyDtoH_v2_ptds { "cuMemcpyDtoH", ptds, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            call cuMemcpyDtoH_v2_ptds { "cuMemcpyDtoH", ptds, 7000, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
-            call cuMemcpyDtoHAsync_v2 { "cuMemcpyDtoHAsync", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            call cuMemcpyDtoHAsync_v2 { "cuMemcpyDtoHAsync", legacy, 3020, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyDtoHAsync_v2_ptsz { "cuMemcpyDtoHAsync", ptsz, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            call cuMemcpyDtoHAsync_v2_ptsz { "cuMemcpyDtoHAsync", ptsz, 7000, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, stream: CUstream);
-            call cuMemcpyHtoD_v2 { "cuMemcpyHtoD", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            call cuMemcpyHtoD_v2 { "cuMemcpyHtoD", legacy, 3020, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize);
-            call cuMemcpyHtoD_v2_ptds { "cuMemcpyHtoD", ptds, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            call cuMemcpyHtoD_v2_ptds { "cuMemcpyHtoD", ptds, 7000, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize);
-            call cuMemcpyHtoDAsync_v2 { "cuMemcpyHtoDAsync", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            call cuMemcpyHtoDAsync_v2 { "cuMemcpyHtoDAsync", legacy, 3020, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, stream: CUstream);
-            call cuMemcpyHtoDAsync_v2_ptsz { "cuMemcpyHtoDAsync", ptsz, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            call cuMemcpyHtoDAsync_v2_ptsz { "cuMemcpyHtoDAsync", ptsz, 7000, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, stream: CUstream);
             pass cuMemcpy2D { "cuMemcpy2D", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
             pass cuMemcpy2DAsync { "cuMemcpy2DAsync", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
             pass cuMemcpy2DUnaligned { "cuMemcpy2DUnaligned", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
             pass cuMemcpy3D { "cuMemcpy3D", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
-            hook cuMemcpy3D_v2 { "cuMemcpy3D", legacy, 3020, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpy3D_v2 { "cuMemcpy3D", legacy, 3020, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY3D);
-            hook cuMemcpy3D_v2_ptds { "cuMemcpy3D", ptds, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpy3D_v2_ptds { "cuMemcpy3D", ptds, 7000, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY3D);
             pass cuMemcpy3DAsync { "cuMemcpy3DAsync", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
-            hook cuMemcpy3DAsync_v2 { "cuMemcpy3DAsync", legacy, 3020, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpy3DAsync_v2 { "cuMemcpy3DAsync", legacy, 3020, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY3D, stream: CUstream);
-            hook cuMemcpy3DAsync_v2_ptsz { "cuMemcpy3DAsync", ptsz, 7000, 1107 } Copies Gated played "within the card it computes, and waits for the container's turn; to and from the host it does not"
+            hook cuMemcpy3DAsync_v2_ptsz { "cuMemcpy3DAsync", ptsz, 7000, 1107 } Copies Gated played "within the GPU it computes, and waits for the container's turn; to and from the host it does not"
                 (copy: *const CUDA_MEMCPY3D, stream: CUstream);
-            hook cuMemcpy3DBatchAsync { "cuMemcpy3DBatchAsync", legacy, 12080, 1208 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+            hook cuMemcpy3DBatchAsync { "cuMemcpy3DBatchAsync", legacy, 12080, 1208 } Copies Gated played "within the GPU it computes, and waits for the container's turn; from and to the host alone it does not"
                 (num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong, stream: CUstream);
-            hook cuMemcpy3DBatchAsync_ptsz { "cuMemcpy3DBatchAsync", ptsz, 12080, 1208 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+            hook cuMemcpy3DBatchAsync_ptsz { "cuMemcpy3DBatchAsync", ptsz, 12080, 1208 } Copies Gated played "within the GPU it computes, and waits for the container's turn; from and to the host alone it does not"
                 (num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong, stream: CUstream);
-            hook cuMemcpy3DBatchAsync_v2 { "cuMemcpy3DBatchAsync", legacy, 13000, 1300 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+            hook cuMemcpy3DBatchAsync_v2 { "cuMemcpy3DBatchAsync", legacy, 13000, 1300 } Copies Gated played "within the GPU it computes, and waits for the container's turn; from and to the host alone it does not"
                 (num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream);
-            hook cuMemcpy3DBatchAsync_v2_ptsz { "cuMemcpy3DBatchAsync", ptsz, 13000, 1300 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+            hook cuMemcpy3DBatchAsync_v2_ptsz { "cuMemcpy3DBatchAsync", ptsz, 13000, 1300 } Copies Gated played "within the GPU it computes, and waits for the container's turn; from and to the host alone it does not"
                 (num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream);
-            pass cuMemcpy3DPeer { "cuMemcpy3DPeer", legacy, 4000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
-            pass cuMemcpy3DPeer_ptds { "cuMemcpy3DPeer", ptds, 7000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
-            pass cuMemcpy3DPeerAsync { "cuMemcpy3DPeerAsync", legacy, 4000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
-            pass cuMemcpy3DPeerAsync_ptsz { "cuMemcpy3DPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
-            hook cuMemcpy3DWithAttributesAsync { "cuMemcpy3DWithAttributesAsync", legacy, 13020, 1302 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+            pass cuMemcpy3DPeer { "cuMemcpy3DPeer", legacy, 4000, 1107 } Copies Passed stub "between GPUs: the copy engines' work is not gated";
+            pass cuMemcpy3DPeer_ptds { "cuMemcpy3DPeer", ptds, 7000, 1107 } Copies Passed stub "between GPUs: the copy engines' work is not gated";
+            pass cuMemcpy3DPeerAsync { "cuMemcpy3DPeerAsync", legacy, 4000, 1107 } Copies Passed stub "between GPUs: the copy engines' work is not gated";
+            pass cuMemcpy3DPeerAsync_ptsz { "cuMemcpy3DPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "between GPUs: the copy engines' work is not gated";
+            hook cuMemcpy3DWithAttributesAsync { "cuMemcpy3DWithAttributesAsync", legacy, 13020, 1302 } Copies Gated played "within the GPU it computes, and waits for the container's turn; from and to the host alone it does not"
                 (op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream);
-            hook cuMemcpy3DWithAttributesAsync_ptsz { "cuMemcpy3DWithAttributesAsync", ptsz, 13020, 1302 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+            hook cuMemcpy3DWithAttributesAsync_ptsz { "cuMemcpy3DWithAttributesAsync", ptsz, 13020, 1302 } Copies Gated played "within the GPU it computes, and waits for the container's turn; from and to the host alone it does not"
                 (op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream);
             pass cuMemcpyAtoA { "cuMemcpyAtoA", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
-            hook cuMemcpyAtoA_v2 { "cuMemcpyAtoA", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemcpyAtoA_v2 { "cuMemcpyAtoA", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_array: CUarray, dst_offset: usize, src_array: CUarray, src_offset: usize, byte_count: usize);
-            hook cuMemcpyAtoA_v2_ptds { "cuMemcpyAtoA", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemcpyAtoA_v2_ptds { "cuMemcpyAtoA", ptds, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_array: CUarray, dst_offset: usize, src_array: CUarray, src_offset: usize, byte_count: usize);
             pass cuMemcpyAtoD { "cuMemcpyAtoD", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
-            hook cuMemcpyAtoD_v2 { "cuMemcpyAtoD", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemcpyAtoD_v2 { "cuMemcpyAtoD", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, src_array: CUarray, src_offset: usize, byte_count: usize);
-            hook cuMemcpyAtoD_v2_ptds { "cuMemcpyAtoD", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemcpyAtoD_v2_ptds { "cuMemcpyAtoD", ptds, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, src_array: CUarray, src_offset: usize, byte_count: usize);
-            pass cuMemcpyAtoH { "cuMemcpyAtoH", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
-            call cuMemcpyAtoH_v2 { "cuMemcpyAtoH", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            pass cuMemcpyAtoH { "cuMemcpyAtoH", legacy, 2000, 1107 } Copies Passed stub "between host and GPU: the copy engines' work is not gated";
+            call cuMemcpyAtoH_v2 { "cuMemcpyAtoH", legacy, 3020, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize);
-            call cuMemcpyAtoH_v2_ptds { "cuMemcpyAtoH", ptds, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            call cuMemcpyAtoH_v2_ptds { "cuMemcpyAtoH", ptds, 7000, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize);
-            pass cuMemcpyAtoHAsync { "cuMemcpyAtoHAsync", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
-            call cuMemcpyAtoHAsync_v2 { "cuMemcpyAtoHAsync", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            pass cuMemcpyAtoHAsync { "cuMemcpyAtoHAsync", legacy, 2000, 1107 } Copies Passed stub "between host and GPU: the copy engines' work is not gated";
+            call cuMemcpyAtoHAsync_v2 { "cuMemcpyAtoHAsync", legacy, 3020, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, stream: CUstream);
-            call cuMemcpyAtoHAsync_v2_ptsz { "cuMemcpyAtoHAsync", ptsz, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            call cuMemcpyAtoHAsync_v2_ptsz { "cuMemcpyAtoHAsync", ptsz, 7000, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, stream: CUstream);
-            hook cuMemcpyBatchAsync { "cuMemcpyBatchAsync", legacy, 12080, 1208 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+            hook cuMemcpyBatchAsync { "cuMemcpyBatchAsync", legacy, 12080, 1208 } Copies Gated played "within the GPU it computes, and waits for the container's turn; from and to the host alone it does not"
                 (dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, stream: CUstream);
-            hook cuMemcpyBatchAsync_ptsz { "cuMemcpyBatchAsync", ptsz, 12080, 1208 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+            hook cuMemcpyBatchAsync_ptsz { "cuMemcpyBatchAsync", ptsz, 12080, 1208 } Copies Gated played "within the GPU it computes, and waits for the container's turn; from and to the host alone it does not"
                 (dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, stream: CUstream);
-            hook cuMemcpyBatchAsync_v2 { "cuMemcpyBatchAsync", legacy, 13000, 1300 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+            hook cuMemcpyBatchAsync_v2 { "cuMemcpyBatchAsync", legacy, 13000, 1300 } Copies Gated played "within the GPU it computes, and waits for the container's turn; from and to the host alone it does not"
                 (dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, stream: CUstream);
-            hook cuMemcpyBatchAsync_v2_ptsz { "cuMemcpyBatchAsync", ptsz, 13000, 1300 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+            hook cuMemcpyBatchAsync_v2_ptsz { "cuMemcpyBatchAsync", ptsz, 13000, 1300 } Copies Gated played "within the GPU it computes, and waits for the container's turn; from and to the host alone it does not"
                 (dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, stream: CUstream);
             pass cuMemcpyDtoA { "cuMemcpyDtoA", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
-            hook cuMemcpyDtoA_v2 { "cuMemcpyDtoA", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemcpyDtoA_v2 { "cuMemcpyDtoA", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_array: CUarray, dst_offset: usize, src_device: CUdeviceptr, byte_count: usize);
-            hook cuMemcpyDtoA_v2_ptds { "cuMemcpyDtoA", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemcpyDtoA_v2_ptds { "cuMemcpyDtoA", ptds, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_array: CUarray, dst_offset: usize, src_device: CUdeviceptr, byte_count: usize);
             pass cuMemcpyDtoD { "cuMemcpyDtoD", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
             pass cuMemcpyDtoDAsync { "cuMemcpyDtoDAsync", legacy, 3000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
-            pass cuMemcpyDtoH { "cuMemcpyDtoH", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
-            pass cuMemcpyDtoHAsync { "cuMemcpyDtoHAsync", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
-            pass cuMemcpyHtoA { "cuMemcpyHtoA", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
-            call cuMemcpyHtoA_v2 { "cuMemcpyHtoA", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            pass cuMemcpyDtoH { "cuMemcpyDtoH", legacy, 2000, 1107 } Copies Passed stub "between host and GPU: the copy engines' work is not gated";
+            pass cuMemcpyDtoHAsync { "cuMemcpyDtoHAsync", legacy, 2000, 1107 } Copies Passed stub "between host and GPU: the copy engines' work is not gated";
+            pass cuMemcpyHtoA { "cuMemcpyHtoA", legacy, 2000, 1107 } Copies Passed stub "between host and GPU: the copy engines' work is not gated";
+            call cuMemcpyHtoA_v2 { "cuMemcpyHtoA", legacy, 3020, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize);
-            call cuMemcpyHtoA_v2_ptds { "cuMemcpyHtoA", ptds, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            call cuMemcpyHtoA_v2_ptds { "cuMemcpyHtoA", ptds, 7000, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize);
-            pass cuMemcpyHtoAAsync { "cuMemcpyHtoAAsync", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
-            call cuMemcpyHtoAAsync_v2 { "cuMemcpyHtoAAsync", legacy, 3020, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            pass cuMemcpyHtoAAsync { "cuMemcpyHtoAAsync", legacy, 2000, 1107 } Copies Passed stub "between host and GPU: the copy engines' work is not gated";
+            call cuMemcpyHtoAAsync_v2 { "cuMemcpyHtoAAsync", legacy, 3020, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, stream: CUstream);
-            call cuMemcpyHtoAAsync_v2_ptsz { "cuMemcpyHtoAAsync", ptsz, 7000, 1107 } Copies Passed played "between host and card: the copy engines' work is not gated"
+            call cuMemcpyHtoAAsync_v2_ptsz { "cuMemcpyHtoAAsync", ptsz, 7000, 1107 } Copies Passed played "between host and GPU: the copy engines' work is not gated"
                 (dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, stream: CUstream);
-            pass cuMemcpyHtoD { "cuMemcpyHtoD", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
-            pass cuMemcpyHtoDAsync { "cuMemcpyHtoDAsync", legacy, 2000, 1107 } Copies Passed stub "between host and card: the copy engines' work is not gated";
-            pass cuMemcpyPeer { "cuMemcpyPeer", legacy, 4000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
-            pass cuMemcpyPeer_ptds { "cuMemcpyPeer", ptds, 7000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
-            pass cuMemcpyPeerAsync { "cuMemcpyPeerAsync", legacy, 4000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
-            pass cuMemcpyPeerAsync_ptsz { "cuMemcpyPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "between cards: the copy engines' work is not gated";
-            hook cuMemcpyWithAttributesAsync { "cuMemcpyWithAttributesAsync", legacy, 13020, 1302 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+            pass cuMemcpyHtoD { "cuMemcpyHtoD", legacy, 2000, 1107 } Copies Passed stub "between host and GPU: the copy engines' work is not gated";
+            pass cuMemcpyHtoDAsync { "cuMemcpyHtoDAsync", legacy, 2000, 1107 } Copies Passed stub "between host and GPU: the copy engines' work is not gated";
+            pass cuMemcpyPeer { "cuMemcpyPeer", legacy, 4000, 1107 } Copies Passed stub "between GPUs: the copy engines' work is not gated";
+            pass cuMemcpyPeer_ptds { "cuMemcpyPeer", ptds, 7000, 1107 } Copies Passed stub "between GPUs: the copy engines' work is not gated";
+            pass cuMemcpyPeerAsync { "cuMemcpyPeerAsync", legacy, 4000, 1107 } Copies Passed stub "between GPUs: the copy engines' work is not gated";
+            pass cuMemcpyPeerAsync_ptsz { "cuMemcpyPeerAsync", ptsz, 7000, 1107 } Copies Passed stub "between GPUs: the copy engines' work is not gated";
+            hook cuMemcpyWithAttributesAsync { "cuMemcpyWithAttributesAsync", legacy, 13020, 1302 } Copies Gated played "within the GPU it computes, and waits for the container's turn; from and to the host alone it does not"
                 (dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, stream: CUstream);
-            hook cuMemcpyWithAttributesAsync_ptsz { "cuMemcpyWithAttributesAsync", ptsz, 13020, 1302 } Copies Gated played "within the card it computes, and waits for the container's turn; from and to the host alone it does not"
+            hook cuMemcpyWithAttributesAsync_ptsz { "cuMemcpyWithAttributesAsync", ptsz, 13020, 1302 } Copies Gated played "within the GPU it computes, and waits for the container's turn; from and to the host alone it does not"
                 (dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, stream: CUstream);
-            hook cuMemsetD2D8_v2 { "cuMemsetD2D8", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD2D8_v2 { "cuMemsetD2D8", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize);
-            hook cuMemsetD2D8_v2_ptds { "cuMemsetD2D8", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD2D8_v2_ptds { "cuMemsetD2D8", ptds, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize);
-            hook cuMemsetD2D8Async { "cuMemsetD2D8Async", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD2D8Async { "cuMemsetD2D8Async", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
-            hook cuMemsetD2D8Async_ptsz { "cuMemsetD2D8Async", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD2D8Async_ptsz { "cuMemsetD2D8Async", ptsz, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
-            hook cuMemsetD2D16_v2 { "cuMemsetD2D16", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD2D16_v2 { "cuMemsetD2D16", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize);
-            hook cuMemsetD2D16_v2_ptds { "cuMemsetD2D16", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD2D16_v2_ptds { "cuMemsetD2D16", ptds, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize);
-            hook cuMemsetD2D16Async { "cuMemsetD2D16Async", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD2D16Async { "cuMemsetD2D16Async", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize, stream: CUstream);
-            hook cuMemsetD2D16Async_ptsz { "cuMemsetD2D16Async", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD2D16Async_ptsz { "cuMemsetD2D16Async", ptsz, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: u16, width: usize, height: usize, stream: CUstream);
-            hook cuMemsetD2D32_v2 { "cuMemsetD2D32", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD2D32_v2 { "cuMemsetD2D32", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize);
-            hook cuMemsetD2D32_v2_ptds { "cuMemsetD2D32", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD2D32_v2_ptds { "cuMemsetD2D32", ptds, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize);
-            hook cuMemsetD2D32Async { "cuMemsetD2D32Async", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD2D32Async { "cuMemsetD2D32Async", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream);
-            hook cuMemsetD2D32Async_ptsz { "cuMemsetD2D32Async", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD2D32Async_ptsz { "cuMemsetD2D32Async", ptsz, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, dst_pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream);
-            hook cuMemsetD8_v2 { "cuMemsetD8", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD8_v2 { "cuMemsetD8", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u8, count: usize);
-            hook cuMemsetD8_v2_ptds { "cuMemsetD8", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD8_v2_ptds { "cuMemsetD8", ptds, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u8, count: usize);
-            hook cuMemsetD8Async { "cuMemsetD8Async", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD8Async { "cuMemsetD8Async", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u8, count: usize, stream: CUstream);
-            hook cuMemsetD8Async_ptsz { "cuMemsetD8Async", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD8Async_ptsz { "cuMemsetD8Async", ptsz, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u8, count: usize, stream: CUstream);
-            hook cuMemsetD16_v2 { "cuMemsetD16", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD16_v2 { "cuMemsetD16", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u16, count: usize);
-            hook cuMemsetD16_v2_ptds { "cuMemsetD16", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD16_v2_ptds { "cuMemsetD16", ptds, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u16, count: usize);
-            hook cuMemsetD16Async { "cuMemsetD16Async", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD16Async { "cuMemsetD16Async", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u16, count: usize, stream: CUstream);
-            hook cuMemsetD16Async_ptsz { "cuMemsetD16Async", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD16Async_ptsz { "cuMemsetD16Async", ptsz, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: u16, count: usize, stream: CUstream);
-            hook cuMemsetD32_v2 { "cuMemsetD32", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD32_v2 { "cuMemsetD32", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: c_uint, count: usize);
-            hook cuMemsetD32_v2_ptds { "cuMemsetD32", ptds, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD32_v2_ptds { "cuMemsetD32", ptds, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: c_uint, count: usize);
-            hook cuMemsetD32Async { "cuMemsetD32Async", legacy, 3020, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD32Async { "cuMemsetD32Async", legacy, 3020, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
-            hook cuMemsetD32Async_ptsz { "cuMemsetD32Async", ptsz, 7000, 1107 } Copies Gated played "computes on the card: waits for the container's turn"
+            hook cuMemsetD32Async_ptsz { "cuMemsetD32Async", ptsz, 7000, 1107 } Copies Gated played "computes on the GPU: waits for the container's turn"
                 (dst_device: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
             pass cuMemsetD2D8 { "cuMemsetD2D8", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
             pass cuMemsetD2D16 { "cuMemsetD2D16", legacy, 2000, 1107 } Copies Passed stub "with addresses of 32 bits, from before CUDA 3.2: not gated";
@@ -733,8 +733,8 @@ macro_rules! driver_table {
             pass cuMemPrefetchAsync_v2_ptsz { "cuMemPrefetchAsync", ptsz, 12020, 1202 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
             pass cuMemPrefetchBatchAsync { "cuMemPrefetchBatchAsync", legacy, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
             pass cuMemPrefetchBatchAsync_ptsz { "cuMemPrefetchBatchAsync", ptsz, 13000, 1300 } Copies Passed stub "managed ranges there are none; system memory moves as it does without us: a documented limit";
-            pass cuFabricCpyBatchAsync { "cuFabricCpyBatchAsync", legacy, 13050, 1305 } Copies Passed stub "between cards: the copy engines' work is not gated";
-            pass cuFabricCpyBatchAsync_ptsz { "cuFabricCpyBatchAsync", ptsz, 13050, 1305 } Copies Passed stub "between cards: the copy engines' work is not gated";
+            pass cuFabricCpyBatchAsync { "cuFabricCpyBatchAsync", legacy, 13050, 1305 } Copies Passed stub "between GPUs: the copy engines' work is not gated";
+            pass cuFabricCpyBatchAsync_ptsz { "cuFabricCpyBatchAsync", ptsz, 13050, 1305 } Copies Passed stub "between GPUs: the copy engines' work is not gated";
             pass cuMemBatchDecompressAsync { "cuMemBatchDecompressAsync", legacy, 12060, 1208 } Copies Passed stub "decompresses: not gated";
             pass cuMemBatchDecompressAsync_ptsz { "cuMemBatchDecompressAsync", ptsz, 12060, 1208 } Copies Passed stub "decompresses: not gated";
 
@@ -1246,7 +1246,7 @@ macro_rules! driver_table {
             pass cuEGLStreamProducerReturnFrame { "cuEGLStreamProducerReturnFrame", legacy, 7000, 0 } External Passed stub "shares the frames of an EGL stream";
 
             // Checkpoints.
-            hook cuCheckpointProcessRestore { "cuCheckpointProcessRestore", legacy, 12080, 1208 } Allocates Charged played "what comes back is charged before; refused where it does not fit, or is to come to another card"
+            hook cuCheckpointProcessRestore { "cuCheckpointProcessRestore", legacy, 12080, 1208 } Allocates Charged played "what comes back is charged before; refused where it does not fit, or is to come to another GPU"
                 (pid: c_int, args: *mut CUcheckpointRestoreArgs);
             hook cuCheckpointProcessCheckpoint { "cuCheckpointProcessCheckpoint", legacy, 12080, 1208 } Frees Refunded played "memory that moves to the host leaves the books"
                 (pid: c_int, args: *mut CUcheckpointCheckpointArgs);

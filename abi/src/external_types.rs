@@ -142,7 +142,7 @@ pub struct CUcheckpointLockArgs {
     pub reserved1: [cuuint64_t; 7],
 }
 
-/// How `cuCheckpointProcessCheckpoint` keeps what is on the cards.
+/// How `cuCheckpointProcessCheckpoint` keeps what is on the GPUs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUcheckpointCheckpointArgs {
@@ -152,7 +152,7 @@ pub struct CUcheckpointCheckpointArgs {
     pub reserved: [c_char; 56],
 }
 
-/// A card that takes another one's place.
+/// A GPU that takes another one's place.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -165,7 +165,7 @@ pub struct CUcheckpointGpuPair {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUcheckpointRestoreArgs {
-    /// On which cards; NULL: on those it was on.
+    /// On which GPUs; NULL: on those it was on.
     pub gpu_pairs: *const CUcheckpointGpuPair,
     /// How many there are.
     pub gpu_pairs_count: c_uint,

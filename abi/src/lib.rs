@@ -61,7 +61,7 @@
 //! - A new driver brings symbols: they go into `data/*.tsv` first, from its header and its exports. The build then
 //!   fails and names the first symbol that has no row; a row without a symbol fails in the same way.
 //! - The row goes into the group of its like, under the comment that names the group. Choose the role by what the
-//!   function does and not by its name, then the treatment. What can take a card's memory is charged, refused or at
+//!   function does and not by its name, then the treatment. What can take a GPU's memory is charged, refused or at
 //!   least counted; only what takes none may pass. The reason is a clause that a user can read on its own.
 //! - Give the arguments if the shim hooks or calls the function, or the simulator plays it; then the kind is not
 //!   `pass`. Types are those of [`types`] and [`nvml_types`], under the vendor's names: the test `header` compares the

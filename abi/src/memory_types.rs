@@ -49,7 +49,7 @@ pub struct CUarrayMapInfo {
     pub mem_handle: CUmemGenericAllocationHandle,
     /// From which byte of it on.
     pub offset: c_ulonglong,
-    /// On which card: its bit.
+    /// On which GPU: its bit.
     pub device_bit_mask: c_uint,
     /// Zero.
     pub flags: c_uint,
@@ -61,7 +61,7 @@ pub struct CUarrayMapInfo {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUmulticastObjectProp {
-    /// Cards of the team.
+    /// GPUs of the team.
     pub num_devices: c_uint,
     /// Bytes that can be bound for each.
     pub size: usize,
@@ -78,11 +78,11 @@ pub type CUlogicalEndpointId = cuuint32_t;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUlogicalEndpointProp {
-    /// Of one card or of several.
+    /// Of one GPU or of several.
     pub kind: CUlogicalEndpointType,
     /// Its owner, of one; how many, of several.
     pub device_or_devices: c_uint,
-    /// Bytes that can be bound for each card.
+    /// Bytes that can be bound for each GPU.
     pub size: c_ulonglong,
     /// What it can be exported as.
     pub ipc_handle_types: c_uint,
@@ -90,7 +90,7 @@ pub struct CUlogicalEndpointProp {
     pub flags: c_uint,
 }
 
-/// Multiprocessors of a card.
+/// Multiprocessors of a GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CUdevSmResource {
@@ -112,7 +112,7 @@ pub struct CUdevSmResource {
 pub struct CU_DEV_SM_RESOURCE_GROUP_PARAMS {
     /// How many; 0: to be found out.
     pub sm_count: c_uint,
-    /// In groups of so many on one cluster of the card; 0: however they come.
+    /// In groups of so many on one cluster of the GPU; 0: however they come.
     pub coscheduled_sm_count: c_uint,
     /// In larger groups, where it can be had.
     pub preferred_coscheduled_sm_count: c_uint,
@@ -124,7 +124,7 @@ pub struct CU_DEV_SM_RESOURCE_GROUP_PARAMS {
     pub reserved: [c_uint; 11],
 }
 
-/// Something of a card that can be divided. The members that are only some kinds' lie in `data`.
+/// Something of a GPU that can be divided. The members that are only some kinds' lie in `data`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUdevResource {

@@ -56,7 +56,7 @@ enumerations! {
         NVML_CLOCK_ID_APP_CLOCK_DEFAULT = 2,
         NVML_CLOCK_ID_CUSTOMER_BOOST_MAX = 3,
     }
-    /// The card's brand.
+    /// The GPU's brand.
     nvmlBrandType_t {
         NVML_BRAND_UNKNOWN = 0,
         NVML_BRAND_QUADRO = 1,
@@ -84,7 +84,7 @@ enumerations! {
         NVML_FEATURE_DISABLED = 0,
         NVML_FEATURE_ENABLED = 1,
     }
-    /// Who may make contexts on the card.
+    /// Who may make contexts on the GPU.
     nvmlComputeMode_t {
         NVML_COMPUTEMODE_DEFAULT = 0,
         NVML_COMPUTEMODE_EXCLUSIVE_THREAD = 1,
@@ -96,7 +96,7 @@ enumerations! {
         NVML_PCIE_UTIL_TX_BYTES = 0,
         NVML_PCIE_UTIL_RX_BYTES = 1,
     }
-    /// How the card is virtualised.
+    /// How the GPU is virtualised.
     nvmlGpuVirtualizationMode_t {
         NVML_GPU_VIRTUALIZATION_MODE_NONE = 0,
         NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH = 1,
@@ -114,7 +114,7 @@ enumerations! {
         NVML_VOLATILE_ECC = 0,
         NVML_AGGREGATE_ECC = 1,
     }
-    /// Where in the card an error was.
+    /// Where in the GPU an error was.
     nvmlMemoryLocation_t {
         NVML_MEMORY_LOCATION_L1_CACHE = 0,
         NVML_MEMORY_LOCATION_L2_CACHE = 1,
@@ -150,7 +150,7 @@ enumerations! {
         NVML_PROCESS_MODE_MPS = 2,
         NVML_PROCESS_MODE_ALL = 3,
     }
-    /// A card's generation.
+    /// A GPU's generation.
     nvmlDeviceArchitecture_t {
         NVML_DEVICE_ARCH_KEPLER = 2,
         NVML_DEVICE_ARCH_MAXWELL = 3,

@@ -20,12 +20,12 @@ macro_rules! nvml_table {
             call nvmlErrorString { 1200 } Passes Passed played "names a result"
                 (result: nvmlReturn_t) -> *const c_char;
 
-            // What the card says about its memory.
+            // What the GPU says about its memory.
             hook nvmlDeviceGetMemoryInfo { 1200 } Reports Virtualised played "total is the limit, and agrees with cuMemGetInfo to the byte"
                 (device: nvmlDevice_t, memory: *mut nvmlMemory_t);
             hook nvmlDeviceGetMemoryInfo_v2 { 1200 } Reports Virtualised played "total is the limit, and agrees with cuMemGetInfo to the byte"
                 (device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t);
-            call nvmlDeviceGetBAR1MemoryInfo { 1200 } Reports Passed played "the window through which the host sees the card, not its memory"
+            call nvmlDeviceGetBAR1MemoryInfo { 1200 } Reports Passed played "the window through which the host sees the GPU, not its memory"
                 (device: nvmlDevice_t, bar1_memory: *mut nvmlBAR1Memory_t);
             hook nvmlDeviceGetMemoryLimits_v1 { 1304 } Reports Virtualised played "the vendor's own limit per control group: no more than ours"
                 (device: nvmlDevice_t, limits: *mut nvmlGetMemoryLimits_v1_t);
@@ -40,7 +40,7 @@ macro_rules! nvml_table {
             call nvmlDeviceGetFieldValues { 1200 } Reports Passed played "no field up to 13.5 is a size of memory or tells of a process"
                 (device: nvmlDevice_t, values_count: c_int, values: *mut nvmlFieldValue_t);
 
-            // Who uses the card, and how much.
+            // Who uses the GPU, and how much.
             hook nvmlDeviceGetComputeRunningProcesses { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
             hook nvmlDeviceGetComputeRunningProcesses_v2 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
@@ -75,12 +75,12 @@ macro_rules! nvml_table {
                 (device: nvmlDevice_t, session_count: *mut c_uint, session_infos: *mut nvmlEncoderSessionInfo_t);
             hook nvmlDeviceGetFBCSessions { 1200 } Reports Virtualised stub "only the container's processes, by their ids in it"
                 (device: nvmlDevice_t, session_count: *mut c_uint, session_info: *mut nvmlFBCSessionInfo_t);
-            call nvmlDeviceGetUtilizationRates { 1200 } Reports Passed played "the whole card's utilisation, as on a card that is shared"
+            call nvmlDeviceGetUtilizationRates { 1200 } Reports Passed played "the whole GPU's utilisation, as on a GPU that is shared"
                 (device: nvmlDevice_t, utilization: *mut nvmlUtilization_t);
-            call nvmlDeviceGetSamples { 1200 } Reports Passed played "the whole card's counters, as on a card that is shared"
+            call nvmlDeviceGetSamples { 1200 } Reports Passed played "the whole GPU's counters, as on a GPU that is shared"
                 (device: nvmlDevice_t, kind: nvmlSamplingType_t, last_seen_time_stamp: c_ulonglong, sample_val_type: *mut nvmlValueType_t, sample_count: *mut c_uint, samples: *mut nvmlSample_t);
-            pass nvmlDevicePerfMetricsGetSamples_v1 { 1304 } Reports Passed stub "the whole card's counters, as on a card that is shared";
-            pass nvmlGpmMetricsGet { 1200 } Reports Passed stub "the whole card's counters, as on a card that is shared";
+            pass nvmlDevicePerfMetricsGetSamples_v1 { 1304 } Reports Passed stub "the whole GPU's counters, as on a GPU that is shared";
+            pass nvmlGpmMetricsGet { 1200 } Reports Passed stub "the whole GPU's counters, as on a GPU that is shared";
             call nvmlSystemGetProcessName { 1200 } Reports Passed played "the name of a process whose id is known already"
                 (pid: c_uint, name: *mut c_char, length: c_uint);
             call nvmlDeviceClearAccountingPids { 1200 } Passes Passed played "switches or clears accounting, which needs the host's root"
@@ -92,32 +92,32 @@ macro_rules! nvml_table {
             call nvmlDeviceSetAccountingMode { 1200 } Passes Passed played "switches or clears accounting, which needs the host's root"
                 (device: nvmlDevice_t, mode: nvmlEnableState_t);
 
-            // Which cards there are.
-            hook nvmlDeviceGetCount { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
+            // Which GPUs there are.
+            hook nvmlDeviceGetCount { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
                 (device_count: *mut c_uint);
-            hook nvmlDeviceGetCount_v2 { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetCount_v2 { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
                 (device_count: *mut c_uint);
-            hook nvmlDeviceGetHandleByIndex { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByIndex { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
                 (index: c_uint, device: *mut nvmlDevice_t);
-            hook nvmlDeviceGetHandleByIndex_v2 { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByIndex_v2 { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
                 (index: c_uint, device: *mut nvmlDevice_t);
-            hook nvmlDeviceGetHandleByPciBusId { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByPciBusId { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
                 (pci_bus_id: *const c_char, device: *mut nvmlDevice_t);
-            hook nvmlDeviceGetHandleByPciBusId_v2 { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByPciBusId_v2 { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
                 (pci_bus_id: *const c_char, device: *mut nvmlDevice_t);
-            hook nvmlDeviceGetHandleBySerial { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleBySerial { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
                 (serial: *const c_char, device: *mut nvmlDevice_t);
-            hook nvmlDeviceGetHandleByUUID { 1200 } Passes Guarded played "cards are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByUUID { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
                 (uuid: *const c_char, device: *mut nvmlDevice_t);
-            call nvmlDeviceGetIndex { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+            call nvmlDeviceGetIndex { 1200 } Passes Passed played "GPUs are hidden by the container's runtime, not by us"
                 (device: nvmlDevice_t, index: *mut c_uint);
-            call nvmlDeviceGetMinorNumber { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+            call nvmlDeviceGetMinorNumber { 1200 } Passes Passed played "GPUs are hidden by the container's runtime, not by us"
                 (device: nvmlDevice_t, minor_number: *mut c_uint);
-            call nvmlDeviceGetName { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+            call nvmlDeviceGetName { 1200 } Passes Passed played "GPUs are hidden by the container's runtime, not by us"
                 (device: nvmlDevice_t, name: *mut c_char, length: c_uint);
-            call nvmlDeviceGetUUID { 1200 } Passes Passed played "cards are hidden by the container's runtime, not by us"
+            call nvmlDeviceGetUUID { 1200 } Passes Passed played "GPUs are hidden by the container's runtime, not by us"
                 (device: nvmlDevice_t, uuid: *mut c_char, length: c_uint);
-            pass nvmlDeviceGetHandleByUUIDV { 1209 } Passes Passed stub "cards are hidden by the container's runtime, not by us";
+            pass nvmlDeviceGetHandleByUUIDV { 1209 } Passes Passed stub "GPUs are hidden by the container's runtime, not by us";
             hook nvmlSystemGetCudaDriverVersion { 1200 } Passes Guarded played "reads a version"
                 (cuda_driver_version: *mut c_int);
             hook nvmlSystemGetCudaDriverVersion_v2 { 1200 } Passes Guarded played "reads a version"
@@ -127,7 +127,7 @@ macro_rules! nvml_table {
             hook nvmlSystemGetNVMLVersion { 1200 } Passes Guarded played "reads a version"
                 (version: *mut c_char, length: c_uint);
 
-            // The card's properties.
+            // The GPU's properties.
             call nvmlDeviceGetApplicationsClock { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_mhz: *mut c_uint);
             call nvmlDeviceGetArchitecture { 1200 } Passes Passed played "reads a property that the limit does not change"
@@ -154,7 +154,7 @@ macro_rules! nvml_table {
                 (device: nvmlDevice_t, clocks_event_reasons: *mut c_ulonglong);
             call nvmlDeviceGetCurrentClocksThrottleReasons { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, clocks_throttle_reasons: *mut c_ulonglong);
-            call nvmlDeviceGetDecoderUtilization { 1200 } Reports Passed played "the whole card's utilisation, as on a card that is shared"
+            call nvmlDeviceGetDecoderUtilization { 1200 } Reports Passed played "the whole GPU's utilisation, as on a GPU that is shared"
                 (device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
             call nvmlDeviceGetDefaultApplicationsClock { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_mhz: *mut c_uint);
@@ -168,7 +168,7 @@ macro_rules! nvml_table {
                 (device: nvmlDevice_t, display: *mut nvmlEnableState_t);
             call nvmlDeviceGetEccMode { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, current: *mut nvmlEnableState_t, pending: *mut nvmlEnableState_t);
-            call nvmlDeviceGetEncoderUtilization { 1200 } Reports Passed played "the whole card's utilisation, as on a card that is shared"
+            call nvmlDeviceGetEncoderUtilization { 1200 } Reports Passed played "the whole GPU's utilisation, as on a GPU that is shared"
                 (device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
             call nvmlDeviceGetEnforcedPowerLimit { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, limit: *mut c_uint);
@@ -244,21 +244,21 @@ macro_rules! nvml_table {
                 (device: nvmlDevice_t, virtual_mode: *mut nvmlGpuVirtualizationMode_t);
             call nvmlDeviceIsMigDeviceHandle { 1200 } Passes Passed played "reads a property that the limit does not change"
                 (device: nvmlDevice_t, is_mig_device: *mut c_uint);
-            pass nvmlDeviceGetNvLinkCapability { 1200 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvLinkErrorCounter { 1200 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvLinkInfo { 1300 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvLinkInfo_v3 { 1305 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvLinkRemoteDeviceType { 1200 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvLinkRemotePciInfo { 1200 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvLinkRemotePciInfo_v2 { 1200 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvLinkTelemetrySamples_v1 { 1304 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvLinkUtilizationControl { 1200 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvLinkUtilizationCounter { 1200 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvLinkVersion { 1200 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvlinkBwMode { 1208 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvlinkNvlePrivateInfo_v1 { 1305 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvlinkRemapTableInfo_v1 { 1305 } Passes Passed stub "reads about links between cards";
-            pass nvmlDeviceGetNvlinkSupportedBwModes { 1208 } Passes Passed stub "reads about links between cards";
+            pass nvmlDeviceGetNvLinkCapability { 1200 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvLinkErrorCounter { 1200 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvLinkInfo { 1300 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvLinkInfo_v3 { 1305 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvLinkRemoteDeviceType { 1200 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvLinkRemotePciInfo { 1200 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvLinkRemotePciInfo_v2 { 1200 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvLinkTelemetrySamples_v1 { 1304 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvLinkUtilizationControl { 1200 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvLinkUtilizationCounter { 1200 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvLinkVersion { 1200 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvlinkBwMode { 1208 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvlinkNvlePrivateInfo_v1 { 1305 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvlinkRemapTableInfo_v1 { 1305 } Passes Passed stub "reads about links between GPUs";
+            pass nvmlDeviceGetNvlinkSupportedBwModes { 1208 } Passes Passed stub "reads about links between GPUs";
             pass nvmlDeviceGetActiveVgpus { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
             pass nvmlDeviceGetCreatableVgpus { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
             pass nvmlDeviceGetGridLicensableFeatures { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
@@ -306,10 +306,10 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetDramEncryptionMode { 1208 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetDriverModel { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetDriverModel_v2 { 1206 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetDynamicPstatesInfo { 1200 } Reports Passed stub "the whole card's utilisation, as on a card that is shared";
+            pass nvmlDeviceGetDynamicPstatesInfo { 1200 } Reports Passed stub "the whole GPU's utilisation, as on a GPU that is shared";
             pass nvmlDeviceGetEncoderCapacity { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetEncoderStats { 1200 } Reports Passed stub "the whole card's counters, as on a card that is shared";
-            pass nvmlDeviceGetFBCStats { 1200 } Reports Passed stub "the whole card's counters, as on a card that is shared";
+            pass nvmlDeviceGetEncoderStats { 1200 } Reports Passed stub "the whole GPU's counters, as on a GPU that is shared";
+            pass nvmlDeviceGetFBCStats { 1200 } Reports Passed stub "the whole GPU's counters, as on a GPU that is shared";
             pass nvmlDeviceGetFanControlPolicy_v2 { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetFanSpeedRPM { 1208 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpcClkMinMaxVfOffset { 1200 } Passes Passed stub "reads a property that the limit does not change";
@@ -320,10 +320,10 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetGpuInstanceById { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuInstancePossiblePlacements { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuInstancePossiblePlacements_v2 { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetGpuInstanceProfileInfo { 1200 } Reports Passed stub "what a card can be cut into, which its owner decides";
-            pass nvmlDeviceGetGpuInstanceProfileInfoByIdV { 1300 } Reports Passed stub "what a card can be cut into, which its owner decides";
-            pass nvmlDeviceGetGpuInstanceProfileInfoV { 1200 } Reports Passed stub "what a card can be cut into, which its owner decides";
-            pass nvmlDeviceGetGpuInstanceRemainingCapacity { 1200 } Reports Passed stub "what a card can be cut into, which its owner decides";
+            pass nvmlDeviceGetGpuInstanceProfileInfo { 1200 } Reports Passed stub "what a GPU can be cut into, which its owner decides";
+            pass nvmlDeviceGetGpuInstanceProfileInfoByIdV { 1300 } Reports Passed stub "what a GPU can be cut into, which its owner decides";
+            pass nvmlDeviceGetGpuInstanceProfileInfoV { 1200 } Reports Passed stub "what a GPU can be cut into, which its owner decides";
+            pass nvmlDeviceGetGpuInstanceRemainingCapacity { 1200 } Reports Passed stub "what a GPU can be cut into, which its owner decides";
             pass nvmlDeviceGetGpuInstances { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuMaxPcieLinkGeneration { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetGpuOperationMode { 1200 } Passes Passed stub "reads a property that the limit does not change";
@@ -335,7 +335,7 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetInforomImageVersion { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetInforomVersion { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetIrqNum { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetJpgUtilization { 1202 } Reports Passed stub "the whole card's utilisation, as on a card that is shared";
+            pass nvmlDeviceGetJpgUtilization { 1202 } Reports Passed stub "the whole GPU's utilisation, as on a GPU that is shared";
             pass nvmlDeviceGetLastBBXFlushTime { 1204 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetMarginTemperature { 1208 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetMaxCustomerBoostClock { 1200 } Passes Passed stub "reads a property that the limit does not change";
@@ -346,7 +346,7 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetMinMaxFanSpeed { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetModuleId { 1202 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetNumaNodeId { 1204 } Passes Passed stub "reads a property that the limit does not change";
-            pass nvmlDeviceGetOfaUtilization { 1202 } Reports Passed stub "the whole card's utilisation, as on a card that is shared";
+            pass nvmlDeviceGetOfaUtilization { 1202 } Reports Passed stub "the whole GPU's utilisation, as on a GPU that is shared";
             pass nvmlDeviceGetP2PStatus { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetPciInfoExt { 1204 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetPcieLinkMaxSpeed { 1200 } Passes Passed stub "reads a property that the limit does not change";
@@ -384,105 +384,105 @@ macro_rules! nvml_table {
             pass nvmlDeviceQueryDrainState { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceValidateInforom { 1200 } Passes Passed stub "reads a property that the limit does not change";
 
-            // Settings of the card.
-            pass nvmlDeviceCcuGetStreamState { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceCcuSetStreamState { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceClearCpuAffinity { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceClearEccErrorCounts { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceClearFieldValues { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceCreateGpuInstance { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceCreateGpuInstanceWithPlacement { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceFreezeNvLinkUtilizationCounter { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceLockNvlinkRemapTable_v1 { 1305 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceModifyDrainState { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDevicePowerSmoothingActivatePresetProfile { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDevicePowerSmoothingSetState { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDevicePowerSmoothingUpdatePresetProfileParam { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceReadPRMCounters_v1 { 1301 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceReadWritePRM_v1 { 1300 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceRemoveGpu { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceRemoveGpu_v2 { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceResetApplicationsClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceResetGpuLockedClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceResetMemoryLockedClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceResetNvLinkErrorCounters { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceResetNvLinkUtilizationCounter { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetAPIRestriction { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetAdaptiveTgpMode_v1 { 1304 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetApplicationsClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetAutoBoostedClocksEnabled { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetClockOffsets { 1206 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetComputeMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetConfComputeUnprotectedMemSize { 1202 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetCpuAffinity { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetDefaultAutoBoostedClocksEnabled { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetDefaultFanSpeed_v2 { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetDramEncryptionMode { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetDriverModel { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetEccMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetFanControlPolicy { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetFanSpeed_v2 { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetGpcClkVfOffset { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetGpuLockedClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetGpuOperationMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetHostname_v1 { 1300 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetMemClkVfOffset { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            call nvmlDeviceSetMemoryLimits_v1 { 1304 } Passes Passed played "changes or services the card, which needs the host's root"
+            // Settings of the GPU.
+            pass nvmlDeviceCcuGetStreamState { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceCcuSetStreamState { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceClearCpuAffinity { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceClearEccErrorCounts { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceClearFieldValues { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceCreateGpuInstance { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceCreateGpuInstanceWithPlacement { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceFreezeNvLinkUtilizationCounter { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceLockNvlinkRemapTable_v1 { 1305 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceModifyDrainState { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDevicePowerSmoothingActivatePresetProfile { 1208 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDevicePowerSmoothingSetState { 1208 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDevicePowerSmoothingUpdatePresetProfileParam { 1208 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceReadPRMCounters_v1 { 1301 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceReadWritePRM_v1 { 1300 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceRemoveGpu { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceRemoveGpu_v2 { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceResetApplicationsClocks { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceResetGpuLockedClocks { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceResetMemoryLockedClocks { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceResetNvLinkErrorCounters { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceResetNvLinkUtilizationCounter { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetAPIRestriction { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetAdaptiveTgpMode_v1 { 1304 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetApplicationsClocks { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetAutoBoostedClocksEnabled { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetClockOffsets { 1206 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetComputeMode { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetConfComputeUnprotectedMemSize { 1202 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetCpuAffinity { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetDefaultAutoBoostedClocksEnabled { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetDefaultFanSpeed_v2 { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetDramEncryptionMode { 1208 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetDriverModel { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetEccMode { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetFanControlPolicy { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetFanSpeed_v2 { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetGpcClkVfOffset { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetGpuLockedClocks { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetGpuOperationMode { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetHostname_v1 { 1300 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetMemClkVfOffset { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            call nvmlDeviceSetMemoryLimits_v1 { 1304 } Passes Passed played "changes or services the GPU, which needs the host's root"
                 (device: nvmlDevice_t, limits: *mut nvmlSetMemoryLimits_v1_t);
-            pass nvmlDeviceSetMemoryLockedClocks { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetMigMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetNvLinkDeviceLowPowerThreshold { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetNvLinkUtilizationControl { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetNvlinkBwMode { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetNvlinkBwModeAsync_v1 { 1304 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetNvlinkNvleReady_v1 { 1305 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetPersistenceMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetPowerManagementLimit { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetPowerManagementLimit_v2 { 1202 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetPowerMizerMode_v1 { 1300 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetRusdSettings_v1 { 1301 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetTemperatureThreshold { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetVgpuCapabilities { 1204 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetVgpuHeterogeneousMode { 1204 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetVgpuSchedulerState { 1202 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetVgpuSchedulerState_v2 { 1302 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetVirtualizationMode { 1200 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceSetupNvlinkNvleEncryptionKey_v1 { 1305 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceVgpuForceGspUnload { 1302 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceWorkloadPowerProfileClearRequestedProfiles { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceWorkloadPowerProfileGetCurrentProfiles { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceWorkloadPowerProfileGetProfilesInfo { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceWorkloadPowerProfileSetRequestedProfiles { 1208 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1 { 1301 } Passes Passed stub "changes or services the card, which needs the host's root";
-            pass nvmlDeviceDiscoverGpus { 1200 } Passes Passed stub "watches the card";
-            call nvmlDeviceRegisterEvents { 1200 } Passes Passed played "watches the card"
+            pass nvmlDeviceSetMemoryLockedClocks { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetMigMode { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetNvLinkDeviceLowPowerThreshold { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetNvLinkUtilizationControl { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetNvlinkBwMode { 1208 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetNvlinkBwModeAsync_v1 { 1304 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetNvlinkNvleReady_v1 { 1305 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetPersistenceMode { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetPowerManagementLimit { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetPowerManagementLimit_v2 { 1202 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetPowerMizerMode_v1 { 1300 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetRusdSettings_v1 { 1301 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetTemperatureThreshold { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetVgpuCapabilities { 1204 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetVgpuHeterogeneousMode { 1204 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetVgpuSchedulerState { 1202 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetVgpuSchedulerState_v2 { 1302 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetVirtualizationMode { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceSetupNvlinkNvleEncryptionKey_v1 { 1305 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceVgpuForceGspUnload { 1302 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceWorkloadPowerProfileClearRequestedProfiles { 1208 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceWorkloadPowerProfileGetCurrentProfiles { 1208 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceWorkloadPowerProfileGetProfilesInfo { 1208 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceWorkloadPowerProfileSetRequestedProfiles { 1208 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1 { 1301 } Passes Passed stub "changes or services the GPU, which needs the host's root";
+            pass nvmlDeviceDiscoverGpus { 1200 } Passes Passed stub "watches the GPU";
+            call nvmlDeviceRegisterEvents { 1200 } Passes Passed played "watches the GPU"
                 (device: nvmlDevice_t, event_types: c_ulonglong, set: nvmlEventSet_t);
 
             // MIG instances.
-            pass nvmlComputeInstanceDestroy { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlComputeInstanceGetInfo { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlComputeInstanceGetInfo_v2 { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceCreateComputeInstance { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceCreateComputeInstanceWithPlacement { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceDestroy { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetActiveVgpus { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetComputeInstanceById { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetComputeInstancePossiblePlacements { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetComputeInstanceProfileInfo { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetComputeInstanceProfileInfoV { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetComputeInstanceRemainingCapacity { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetComputeInstances { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetCreatableVgpus { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetInfo { 1200 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetVgpuHeterogeneousMode { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetVgpuSchedulerLog { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetVgpuSchedulerLog_v2 { 1302 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetVgpuSchedulerState { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetVgpuSchedulerState_v2 { 1302 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceGetVgpuTypeCreatablePlacements { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceSetVgpuHeterogeneousMode { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceSetVgpuSchedulerState { 1209 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
-            pass nvmlGpuInstanceSetVgpuSchedulerState_v2 { 1302 } Passes Passed stub "an instance of a partitioned card; the limit applies to the instance as to a card";
+            pass nvmlComputeInstanceDestroy { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlComputeInstanceGetInfo { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlComputeInstanceGetInfo_v2 { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceCreateComputeInstance { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceCreateComputeInstanceWithPlacement { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceDestroy { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetActiveVgpus { 1209 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetComputeInstanceById { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetComputeInstancePossiblePlacements { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetComputeInstanceProfileInfo { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetComputeInstanceProfileInfoV { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetComputeInstanceRemainingCapacity { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetComputeInstances { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetCreatableVgpus { 1209 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetInfo { 1200 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetVgpuHeterogeneousMode { 1209 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetVgpuSchedulerLog { 1209 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetVgpuSchedulerLog_v2 { 1302 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetVgpuSchedulerState { 1209 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetVgpuSchedulerState_v2 { 1302 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceGetVgpuTypeCreatablePlacements { 1209 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceSetVgpuHeterogeneousMode { 1209 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceSetVgpuSchedulerState { 1209 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
+            pass nvmlGpuInstanceSetVgpuSchedulerState_v2 { 1302 } Passes Passed stub "an instance of a partitioned GPU; the limit applies to the instance as to a GPU";
 
             // Virtual GPUs of virtual machines.
             pass nvmlGetVgpuCompatibility { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
@@ -532,59 +532,59 @@ macro_rules! nvml_table {
             pass nvmlVgpuTypeGetNumDisplayHeads { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
             pass nvmlVgpuTypeGetResolution { 1200 } Passes Passed stub "virtual machines' GPUs, which no container here has";
 
-            // The system around the card.
-            pass nvmlGetBlacklistDeviceCount { 0 } Passes Passed stub "the host around the card";
-            pass nvmlGetBlacklistDeviceInfoByIndex { 0 } Passes Passed stub "the host around the card";
-            pass nvmlGetExcludedDeviceCount { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlGetExcludedDeviceInfoByIndex { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlSystemEventSetCreate { 1209 } Passes Passed stub "the host around the card";
-            pass nvmlSystemEventSetFree { 1209 } Passes Passed stub "the host around the card";
-            pass nvmlSystemEventSetWait { 1209 } Passes Passed stub "the host around the card";
-            pass nvmlSystemGetCPER_v1 { 1303 } Passes Passed stub "the host around the card";
-            pass nvmlSystemGetConfComputeCapabilities { 1202 } Passes Passed stub "the host around the card";
-            pass nvmlSystemGetConfComputeGpusReadyState { 1202 } Passes Passed stub "the host around the card";
-            pass nvmlSystemGetConfComputeKeyRotationThresholdInfo { 1204 } Passes Passed stub "the host around the card";
-            pass nvmlSystemGetConfComputeSettings { 1204 } Passes Passed stub "the host around the card";
-            pass nvmlSystemGetConfComputeSettings_v2 { 1305 } Passes Passed stub "the host around the card";
-            pass nvmlSystemGetConfComputeState { 1202 } Passes Passed stub "the host around the card";
-            pass nvmlSystemGetDriverBranch { 1206 } Passes Passed stub "the host around the card";
-            pass nvmlSystemGetHicVersion { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlSystemGetNvlinkBwMode { 1202 } Passes Passed stub "the host around the card";
-            pass nvmlSystemGetTopologyGpuSet { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlSystemRegisterEvents { 1209 } Passes Passed stub "the host around the card";
-            pass nvmlSystemSetConfComputeGpusReadyState { 1202 } Passes Passed stub "the host around the card";
-            pass nvmlSystemSetConfComputeKeyRotationThresholdInfo { 1204 } Passes Passed stub "the host around the card";
-            pass nvmlSystemSetNvlinkBwMode { 1202 } Passes Passed stub "the host around the card";
-            pass nvmlUnitGetCount { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlUnitGetDevices { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlUnitGetFanSpeedInfo { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlUnitGetHandleByIndex { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlUnitGetLedState { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlUnitGetPsuInfo { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlUnitGetTemperature { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlUnitGetUnitInfo { 1200 } Passes Passed stub "the host around the card";
-            pass nvmlUnitSetLedState { 1200 } Passes Passed stub "the host around the card";
-            call nvmlEventSetCreate { 1200 } Passes Passed played "waits for errors of the card"
+            // The system around the GPU.
+            pass nvmlGetBlacklistDeviceCount { 0 } Passes Passed stub "the host around the GPU";
+            pass nvmlGetBlacklistDeviceInfoByIndex { 0 } Passes Passed stub "the host around the GPU";
+            pass nvmlGetExcludedDeviceCount { 1200 } Passes Passed stub "the host around the GPU";
+            pass nvmlGetExcludedDeviceInfoByIndex { 1200 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemEventSetCreate { 1209 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemEventSetFree { 1209 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemEventSetWait { 1209 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemGetCPER_v1 { 1303 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemGetConfComputeCapabilities { 1202 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemGetConfComputeGpusReadyState { 1202 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemGetConfComputeKeyRotationThresholdInfo { 1204 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemGetConfComputeSettings { 1204 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemGetConfComputeSettings_v2 { 1305 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemGetConfComputeState { 1202 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemGetDriverBranch { 1206 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemGetHicVersion { 1200 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemGetNvlinkBwMode { 1202 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemGetTopologyGpuSet { 1200 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemRegisterEvents { 1209 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemSetConfComputeGpusReadyState { 1202 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemSetConfComputeKeyRotationThresholdInfo { 1204 } Passes Passed stub "the host around the GPU";
+            pass nvmlSystemSetNvlinkBwMode { 1202 } Passes Passed stub "the host around the GPU";
+            pass nvmlUnitGetCount { 1200 } Passes Passed stub "the host around the GPU";
+            pass nvmlUnitGetDevices { 1200 } Passes Passed stub "the host around the GPU";
+            pass nvmlUnitGetFanSpeedInfo { 1200 } Passes Passed stub "the host around the GPU";
+            pass nvmlUnitGetHandleByIndex { 1200 } Passes Passed stub "the host around the GPU";
+            pass nvmlUnitGetLedState { 1200 } Passes Passed stub "the host around the GPU";
+            pass nvmlUnitGetPsuInfo { 1200 } Passes Passed stub "the host around the GPU";
+            pass nvmlUnitGetTemperature { 1200 } Passes Passed stub "the host around the GPU";
+            pass nvmlUnitGetUnitInfo { 1200 } Passes Passed stub "the host around the GPU";
+            pass nvmlUnitSetLedState { 1200 } Passes Passed stub "the host around the GPU";
+            call nvmlEventSetCreate { 1200 } Passes Passed played "waits for errors of the GPU"
                 (set: *mut nvmlEventSet_t);
-            call nvmlEventSetFree { 1200 } Passes Passed played "waits for errors of the card"
+            call nvmlEventSetFree { 1200 } Passes Passed played "waits for errors of the GPU"
                 (set: nvmlEventSet_t);
-            pass nvmlEventSetGetContextCount_v1 { 1304 } Passes Passed stub "waits for errors of the card";
-            pass nvmlEventSetGetContextData_v1 { 1304 } Passes Passed stub "waits for errors of the card";
-            pass nvmlEventSetGetContextInfo_v1 { 1304 } Passes Passed stub "waits for errors of the card";
-            pass nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1 { 1304 } Passes Passed stub "waits for errors of the card";
-            pass nvmlEventSetRegisterGpuOperationalEvents_v1 { 1304 } Passes Passed stub "waits for errors of the card";
-            call nvmlEventSetWait { 1200 } Passes Passed played "waits for errors of the card"
+            pass nvmlEventSetGetContextCount_v1 { 1304 } Passes Passed stub "waits for errors of the GPU";
+            pass nvmlEventSetGetContextData_v1 { 1304 } Passes Passed stub "waits for errors of the GPU";
+            pass nvmlEventSetGetContextInfo_v1 { 1304 } Passes Passed stub "waits for errors of the GPU";
+            pass nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1 { 1304 } Passes Passed stub "waits for errors of the GPU";
+            pass nvmlEventSetRegisterGpuOperationalEvents_v1 { 1304 } Passes Passed stub "waits for errors of the GPU";
+            call nvmlEventSetWait { 1200 } Passes Passed played "waits for errors of the GPU"
                 (set: nvmlEventSet_t, data: *mut nvmlEventData_t, timeout_ms: c_uint);
-            call nvmlEventSetWait_v2 { 1200 } Passes Passed played "waits for errors of the card"
+            call nvmlEventSetWait_v2 { 1200 } Passes Passed played "waits for errors of the GPU"
                 (set: nvmlEventSet_t, data: *mut nvmlEventData_t, timeout_ms: c_uint);
-            pass nvmlEventSetWait_v3 { 1304 } Passes Passed stub "waits for errors of the card";
-            pass nvmlGpmMigSampleGet { 1200 } Passes Passed stub "samples the whole card's counters";
-            pass nvmlGpmQueryDeviceSupport { 1200 } Passes Passed stub "samples the whole card's counters";
-            pass nvmlGpmQueryIfStreamingEnabled { 1202 } Passes Passed stub "samples the whole card's counters";
-            pass nvmlGpmSampleAlloc { 1200 } Passes Passed stub "samples the whole card's counters";
-            pass nvmlGpmSampleFree { 1200 } Passes Passed stub "samples the whole card's counters";
-            pass nvmlGpmSampleGet { 1200 } Passes Passed stub "samples the whole card's counters";
-            pass nvmlGpmSetStreamingEnabled { 1202 } Passes Passed stub "samples the whole card's counters";
+            pass nvmlEventSetWait_v3 { 1304 } Passes Passed stub "waits for errors of the GPU";
+            pass nvmlGpmMigSampleGet { 1200 } Passes Passed stub "samples the whole GPU's counters";
+            pass nvmlGpmQueryDeviceSupport { 1200 } Passes Passed stub "samples the whole GPU's counters";
+            pass nvmlGpmQueryIfStreamingEnabled { 1202 } Passes Passed stub "samples the whole GPU's counters";
+            pass nvmlGpmSampleAlloc { 1200 } Passes Passed stub "samples the whole GPU's counters";
+            pass nvmlGpmSampleFree { 1200 } Passes Passed stub "samples the whole GPU's counters";
+            pass nvmlGpmSampleGet { 1200 } Passes Passed stub "samples the whole GPU's counters";
+            pass nvmlGpmSetStreamingEnabled { 1202 } Passes Passed stub "samples the whole GPU's counters";
         }
     };
 }

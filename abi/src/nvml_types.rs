@@ -7,7 +7,7 @@ pub use crate::results::nvmlReturn_t;
 use crate::types::{handles, layouts};
 
 handles! {
-    /// A card, or an instance of a partitioned one.
+    /// A GPU, or an instance of a partitioned one.
     nvmlDevice_t,
     /// A set of events to wait for.
     nvmlEventSet_t,
@@ -18,7 +18,7 @@ pub const NVML_VALUE_NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
 /// What `nvmlMemory_v2_t::version` has to be: the size, and the version in the top byte.
 pub const NVML_MEMORY_V2: c_uint = 0x0200_0028;
 
-/// Memory of a card, in bytes.
+/// Memory of a GPU, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -29,7 +29,7 @@ pub struct nvmlMemory_t {
     pub used: c_ulonglong,
 }
 
-/// Memory of a card, in bytes, with what the driver has reserved counted apart.
+/// Memory of a GPU, in bytes, with what the driver has reserved counted apart.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -42,7 +42,7 @@ pub struct nvmlMemory_v2_t {
     pub used: c_ulonglong,
 }
 
-/// The window through which the host sees a card's memory, in bytes.
+/// The window through which the host sees a GPU's memory, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -52,7 +52,7 @@ pub struct nvmlBAR1Memory_t {
     pub bar1_used: c_ulonglong,
 }
 
-/// Percent of the last sampling window in which the card ran kernels, and moved memory.
+/// Percent of the last sampling window in which the GPU ran kernels, and moved memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -61,7 +61,7 @@ pub struct nvmlUtilization_t {
     pub memory: c_uint,
 }
 
-/// A process on a card, as the functions without a version give it.
+/// A process on a GPU, as the functions without a version give it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -71,7 +71,7 @@ pub struct nvmlProcessInfo_v1_t {
     pub used_gpu_memory: c_ulonglong,
 }
 
-/// A process on a card, as the functions of versions 2 and 3 give it.
+/// A process on a GPU, as the functions of versions 2 and 3 give it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -138,7 +138,7 @@ pub struct nvmlProcessesUtilizationInfo_v1_t {
 /// The newest layout of it.
 pub type nvmlProcessesUtilizationInfo_t = nvmlProcessesUtilizationInfo_v1_t;
 
-/// A process on a card, with its memory under confidential computing.
+/// A process on a GPU, with its memory under confidential computing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -157,7 +157,7 @@ pub struct nvmlProcessDetail_v1_t {
 /// What `nvmlProcessDetailList_v1_t::version` has to be.
 pub const NVML_PROCESS_DETAIL_LIST_V1: c_uint = 0x0100_0018;
 
-/// Processes on a card.
+/// Processes on a GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -220,7 +220,7 @@ pub struct nvmlAccountingStats_v2_t {
     pub start_time: c_ulonglong,
 }
 
-/// The vendor's own limits of a control group's memory on a card.
+/// The vendor's own limits of a control group's memory on a GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -235,7 +235,7 @@ pub struct nvmlGetMemoryLimits_v1_t {
     pub current_used: c_ulonglong,
 }
 
-/// What a control group is to have of a card.
+/// What a control group is to have of a GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -251,7 +251,7 @@ pub struct nvmlSetMemoryLimits_v1_t {
 /// No hard limit.
 pub const NVML_DEVICE_MEMORY_LIMIT_MAX: c_ulonglong = c_ulonglong::MAX;
 
-/// Memory of a card under confidential computing, in KiB.
+/// Memory of a GPU under confidential computing, in KiB.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -329,7 +329,7 @@ pub struct nvmlFieldValue_t {
     pub value: nvmlValue_t,
 }
 
-/// What happened to a card.
+/// What happened to a GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -344,7 +344,7 @@ pub struct nvmlEventData_t {
     pub compute_instance_id: c_uint,
 }
 
-/// How much of its card an instance is.
+/// How much of its GPU an instance is.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -378,7 +378,7 @@ pub struct nvmlTemperature_v1_t {
 /// The newest layout of a temperature.
 pub type nvmlTemperature_t = nvmlTemperature_v1_t;
 
-/// Where a card sits. `nvmlDeviceGetPciInfo` (no version) and `_v2` have the same arguments but are older than
+/// Where a GPU sits. `nvmlDeviceGetPciInfo` (no version) and `_v2` have the same arguments but are older than
 /// `bus_id`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -12,18 +12,18 @@ pub enum Kind {
     Pass,
 }
 
-/// What a function does that bears on sharing a card.
+/// What a function does that bears on sharing a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// Begins a process's use of the driver.
     Starts,
     /// Hands out functions.
     Routes,
-    /// Takes a card's memory, or sets where it is taken from.
+    /// Takes a GPU's memory, or sets where it is taken from.
     Allocates,
-    /// Gives a card's memory back.
+    /// Gives a GPU's memory back.
     Frees,
-    /// Says how much memory, or how much of the card, there is or is used.
+    /// Says how much memory, or how much of the GPU, there is or is used.
     Reports,
     /// Deals in managed memory.
     Managed,
@@ -31,13 +31,13 @@ pub enum Role {
     Context,
     /// Loads code or looks into it.
     Module,
-    /// Puts kernels on the card, or work in stream order.
+    /// Puts kernels on the GPU, or work in stream order.
     Launches,
     /// Moves or fills memory.
     Copies,
     /// Makes or orders streams and events.
     Stream,
-    /// Deals with memory or synchronisation of other processes, cards or interfaces.
+    /// Deals with memory or synchronisation of other processes, GPUs or interfaces.
     External,
     /// None of these.
     Passes,
@@ -50,7 +50,7 @@ pub enum Treatment {
     Charged,
     /// What was charged goes back when the call has succeeded.
     Refunded,
-    /// The answer shows the limit instead of the card.
+    /// The answer shows the limit instead of the GPU.
     Virtualised,
     /// Answers `CUDA_ERROR_NOT_SUPPORTED` without asking the driver, and is counted.
     Refused,

@@ -83,9 +83,9 @@ impl CUstream {
     pub const PER_THREAD: CUstream = CUstream(2);
 }
 
-/// A card's ordinal among the visible ones.
+/// A GPU's ordinal among the visible ones.
 pub type CUdevice = c_int;
-/// An address in the card's or the unified address space.
+/// An address in the GPU's or the unified address space.
 pub type CUdeviceptr = u64;
 /// An address as it was before CUDA 3.2.
 pub type CUdeviceptr_v1 = c_uint;
@@ -120,11 +120,11 @@ macro_rules! opaque {
 opaque! {
     /// What a capture into a graphics command list needs.
     CUstreamCigCaptureParams,
-    /// How a context shares the card with a graphics interface.
+    /// How a context shares the GPU with a graphics interface.
     CUctxCigParam,
 }
 
-/// 16 bytes that name a card.
+/// 16 bytes that name a GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CUuuid {
@@ -291,7 +291,7 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
 pub struct CUmemLocation {
     /// The kind of place; says how to read `id`.
     pub kind: CUmemLocationType,
-    /// A card's ordinal under `DEVICE`, a node under `HOST_NUMA`; under `DEVICE_LOCALITY_DOMAIN` the card's ordinal
+    /// A GPU's ordinal under `DEVICE`, a node under `HOST_NUMA`; under `DEVICE_LOCALITY_DOMAIN` the GPU's ordinal
     /// is only the lowest byte.
     pub id: c_int,
 }

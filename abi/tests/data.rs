@@ -192,18 +192,18 @@ const TELLING: [&str; 14] = [
 
 /// Why such a function is shown as it is, where it is. That the limit does not change what it says is not enough of a reason.
 const SHOWN_AS_IT_IS: [&str; 12] = [
-    "the window through which the host sees the card, not its memory",
+    "the window through which the host sees the GPU, not its memory",
     "no field up to 13.5 is a size of memory or tells of a process",
-    "the whole card's utilisation, as on a card that is shared",
-    "the whole card's counters, as on a card that is shared",
+    "the whole GPU's utilisation, as on a GPU that is shared",
+    "the whole GPU's counters, as on a GPU that is shared",
     "the name of a process whose id is known already",
-    "what a card can be cut into, which its owner decides",
+    "what a GPU can be cut into, which its owner decides",
     "the chips and their clocks and faults, not what is in use",
     "switches or clears accounting, which needs the host's root",
-    "changes or services the card, which needs the host's root",
+    "changes or services the GPU, which needs the host's root",
     "virtual machines' GPUs, which no container here has",
-    "reads about links between cards",
-    "an instance of a partitioned card; the limit applies to the instance as to a card",
+    "reads about links between GPUs",
+    "an instance of a partitioned GPU; the limit applies to the instance as to a GPU",
 ];
 
 /// The other table's proof is [`nothing_that_allocates_passes_uncounted`].
@@ -225,7 +225,7 @@ fn what_nvml_tells_of_memory_processes_accounts_and_utilisation_is_ours_or_has_i
     }
 }
 
-/// Why a row of role [`Role::Launches`] need not wait: it puts nothing on the card that computes.
+/// Why a row of role [`Role::Launches`] need not wait: it puts nothing on the GPU that computes.
 const NO_COMPUTING: &[(&str, &str)] = &[
     ("cuGraphUpload", "memory of an executable graph, before any launch"),
     ("cuLaunchHostFunc", "runs on the host"),
@@ -254,7 +254,7 @@ fn nothing_that_is_called_a_launch_has_another_role() {
 }
 
 #[test]
-fn what_moves_bytes_within_the_card_waits_for_its_turn_or_says_why_not() {
+fn what_moves_bytes_within_the_gpu_waits_for_its_turn_or_says_why_not() {
     for row in DRIVER.iter().filter(|row| row.role == Role::Copies && row.treatment != Treatment::Gated) {
         let excused = ["not gated", "managed ranges"].iter().any(|reason| row.reason.contains(reason));
         assert!(excused, "{}: {}", row.symbol, row.reason);

@@ -16,7 +16,7 @@ const ROLES: [(Role, &str); 13] = [
     (Role::Context, "Contexts"),
     (Role::Module, "Modules and functions"),
     (Role::Stream, "Streams and events"),
-    (Role::External, "Other processes, cards and interfaces"),
+    (Role::External, "Other processes, GPUs and interfaces"),
     (Role::Starts, "Start"),
     (Role::Routes, "Hand out functions"),
     (Role::Passes, "Everything else"),
@@ -29,7 +29,7 @@ const TREATMENTS: [(Treatment, &str, &str); 10] = [
         "taken from the container's limit before the call; out of memory when it does not fit",
     ),
     (Treatment::Refunded, "refunded", "given back to the limit when the call has succeeded"),
-    (Treatment::Virtualised, "virtualised", "the answer shows the limit instead of the card"),
+    (Treatment::Virtualised, "virtualised", "the answer shows the limit instead of the GPU"),
     (Treatment::Refused, "refused", "answers CUDA_ERROR_NOT_SUPPORTED, and is counted"),
     (Treatment::Gated, "gated", "waits for the container's turn"),
     (Treatment::Tracked, "tracked", "goes to the driver; what it means for the books is noted"),
@@ -156,7 +156,7 @@ fn document() -> String {
     let mut out = String::from(
         "# What is intercepted
 
-Every symbol that the CUDA driver and NVML have had from CUDA 11.7 to 13.5: what it does that bears on sharing a card,
+Every symbol that the CUDA driver and NVML have had from CUDA 11.7 to 13.5: what it does that bears on sharing a GPU,
 what we do about it, and why. Made from the tables in `abi/src`; a test fails when this page and the tables differ.
 
 ",
@@ -166,7 +166,7 @@ what we do about it, and why. Made from the tables in `abi/src`; a test fails wh
     }
     out.push_str(
         "
-*Simulated* says whether the simulated card implements a function; the others of its exports answer NOT_SUPPORTED.
+*Simulated* says whether the simulated GPU implements a function; the others of its exports answer NOT_SUPPORTED.
 A suffix alone stands for the name before it with that suffix: `cuMemAlloc` `_v2` are two functions.
 ",
     );

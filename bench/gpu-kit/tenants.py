@@ -17,7 +17,7 @@ class Monitor:
         config = self.root / "monitor.toml"
         config.write_text('tree = "none"\nmetrics = "off"\n')
         self.process = kit.start(kit.file("cgpu-monitor"), "--root", self.root, "--config", config)
-        while not self.status().get("cards"):
+        while not self.status().get("gpus"):
             if self.process.popen.poll() is not None:
                 raise processes.Failed(self.process.finished().reason())
             time.sleep(POLL_SECONDS)
@@ -31,7 +31,7 @@ class Monitor:
         """GPU time of each container so far, by the monitor's accounting."""
         containers = self.status().get("containers", [])
         return {
-            one["name"]: sum(card["gpu_time_ms"] for card in one["cards"]) for one in containers
+            one["name"]: sum(gpu["gpu_time_ms"] for gpu in one["gpus"]) for one in containers
         }
 
     def tenant(self, name, weight, kernel_us=KERNEL_US, iterations=0):

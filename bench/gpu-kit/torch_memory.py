@@ -1,4 +1,4 @@
-"""PyTorch under a limit: the card's size, out of memory, recovery. Prints one JSON object."""
+"""PyTorch under a limit: the GPU's size, out of memory, recovery. Prints one JSON object."""
 
 import json
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use cgpu_shm::atomic::{AtomicBool, Ordering};
 use cgpu_shm::grant::{Grantor, Turn, TurnState};
 use cgpu_shm::region::{Birth, Region};
-use cgpu_shm::units::{CardIndex, Nanos};
+use cgpu_shm::units::{DeviceIndex, Nanos};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,18 +15,18 @@ const BUMP: Duration = Duration::from_millis(5);
 /// Longer than any probe runs.
 const GRANTED: Nanos = Nanos::from_millis(3_600_000);
 
-/// Holds a container's card in its own turn until dropped.
+/// Holds a container's GPU in its own turn until dropped.
 pub(crate) struct Contended {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Contended {
-    /// Makes the region in `directory` and grants its first card.
+    /// Makes the region in `directory` and grants its first GPU.
     pub(crate) fn start(directory: &Path) -> Result<Self> {
         Region::make(directory, Birth { name: "bench", created: Nanos(0), time_scale: None })?;
         let grantor = Grantor::open(directory)?;
-        let first = CardIndex::new(0).context("a container has at least one card")?;
+        let first = DeviceIndex::new(0).context("a container has at least one GPU")?;
         grantor.adopt(1);
         grantor.set_turn(first, Turn::new(1, TurnState::Yours), GRANTED, Nanos(0));
         grantor.turn_gate();

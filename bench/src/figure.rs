@@ -130,7 +130,7 @@ pub(crate) const FIGURES: &[Figure] = &[
     at_most("getproc_added_ns", "added to cuGetProcAddress", 60.0).peers("HAMi-core 1,640-1,950").quick(),
     recorded("launch_instructions", "instructions added to a launch (callgrind)").quick(),
     recorded("dlsym_instructions", "instructions added to a dlsym (callgrind)").quick(),
-    // Start of a program: 40 modules, 2,000 kernels, NVML takes 20 ms; on the simulated card
+    // Start of a program: 40 modules, 2,000 kernels, NVML takes 20 ms; on the simulated GPU
     recorded("startup_slow_nvml_ratio_monitored", "start with the shim over without, under a monitor"),
     recorded("startup_slow_nvml_ratio_first", "first process of a container without a monitor"),
     recorded("startup_slow_nvml_ratio_later", "its third process, and later ones"),
@@ -176,13 +176,12 @@ pub(crate) const FIGURES: &[Figure] = &[
         .quick(),
     at_least("solo_pct", "alone, with the shim over without, 20 us kernels", 99.5).peers("98.5-99.2").quick(),
     at_least("policy_5_pct", "two under policy 5, with the shim over without, 20 us kernels", 99.5),
-    at_most("idle_reclaim_ms", "neighbour idle: until the other has the card", 50.0)
-        .peers("nvshare: seconds"),
+    at_most("idle_reclaim_ms", "neighbour idle: until the other has the GPU", 50.0).peers("nvshare: seconds"),
     at_least("idle_reclaim_pct", "and how much of it", 97.0),
     at_most("reaction_ms", "weight written: until the shares are new", 50.0),
     at_most("reaction_error_1s_pct", "error of the next second", 5.0),
     at_least("gap_throughput_pct", "with host gaps: over set share x solo", 95.0),
-    at_least("gap_over_native_pct", "and over the card's own slicing", 100.0),
+    at_least("gap_over_native_pct", "and over the GPU's own slicing", 100.0),
     at_most("priority_p99_ratio", "p99 of requests at high priority over alone", 1.10)
         .peers("XSched 1.04-1.30; TGS 2.9"),
     at_most("seed_table_error_pct", "1:2 table of the reference, worst row", 2.0)
@@ -209,7 +208,7 @@ pub(crate) const FIGURES: &[Figure] = &[
     // The same two tenants without turns, for comparison
     recorded("bucket_share_error_pct_75_25", "75:25 by buckets that overlap, charged event times"),
     recorded("bucket_aggregate_pct_75_25", "and the work of all over the same work alone"),
-    recorded("native_share_error_pct_75_25", "75:25 by the card's own slicing"),
+    recorded("native_share_error_pct_75_25", "75:25 by the GPU's own slicing"),
     recorded("native_aggregate_pct_75_25", "and the work of all over the same work alone"),
     // Faults
     at_most("mem_overshoot_bytes", "most beyond the limit when no call was under way, 8 processes", 0.0)
@@ -219,12 +218,12 @@ pub(crate) const FIGURES: &[Figure] = &[
     at_most("holder_stop_recover_ms", "turn holder stopped", 50.0),
     at_most("monitor_restart_loss_pct", "lost in 2 s around a monitor's death", 5.0),
     at_least("persistent_kernel_neighbour_pct", "beside an endless kernel, over native", 90.0),
-    // The simulated card itself
+    // The simulated GPU itself
     at_least("sim_launches_per_s", "the simulator: 1 us kernels, one process", 500_000.0),
     at_least("sim_launches_per_s_4", "of four processes, together", 200_000.0),
     at_least(
         "sim_virtual_seconds_per_minute",
-        "seconds of a saturated card per real minute, virtual clock",
+        "seconds of a saturated GPU per real minute, virtual clock",
         500.0,
     ),
     // Containers
@@ -266,12 +265,12 @@ impl Wanted {
     }
 }
 
-/// One value, as a share's error by completed work and by the card's time.
+/// One value, as a share's error by completed work and by the GPU's time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reading {
     /// By completed work, where there is a choice.
     pub(crate) value: f64,
-    /// The same by the time for which each had the card.
+    /// The same by the time for which each had the GPU.
     pub(crate) by_time: Option<f64>,
 }
 
@@ -347,7 +346,7 @@ impl Measured {
         format!("{:<34} {:>12.2} {by_time:>10}   {verdict:<28} {}\n", figure.key, reading.value, figure.what)
     }
 
-    /// One flat object: the figures by key, those by the card's time with `_by_time` behind it.
+    /// One flat object: the figures by key, those by the GPU's time with `_by_time` behind it.
     pub(crate) fn json(&self) -> Map<String, Value> {
         let rounded = |value: f64| Value::from((value * 1000.0).round() / 1000.0);
         let mut object = Map::new();
@@ -393,15 +392,15 @@ mod tests {
     #[test]
     fn what_fails_is_said_and_the_rest_is_there() {
         let mut measured = Measured::default();
-        measured.fail(&["solo_pct"], &anyhow::anyhow!("no card"));
+        measured.fail(&["solo_pct"], &anyhow::anyhow!("no GPU"));
         measured.record("share_error_pct_90_10", Reading { value: 0.25, by_time: Some(0.5) });
         let object = measured.json();
-        assert_eq!(object["failed"], "solo_pct: no card");
+        assert_eq!(object["failed"], "solo_pct: no GPU");
         assert_eq!(
             (&object["share_error_pct_90_10"], &object["share_error_pct_90_10_by_time"]),
             (&0.25.into(), &0.5.into())
         );
-        assert!(!measured.complete() && measured.table().contains("solo_pct: FAILED: no card"));
+        assert!(!measured.complete() && measured.table().contains("solo_pct: FAILED: no GPU"));
     }
 
     #[test]

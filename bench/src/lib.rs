@@ -1,4 +1,4 @@
-//! What the benchmarks and the demo share: a card with a monitor, and processes led by commands.
+//! What the benchmarks and the demo share: a GPU with a monitor, and processes led by commands.
 
 #![allow(
     clippy::cast_precision_loss,

@@ -3,7 +3,7 @@
 //! Every cost is a difference taken in one run: the same probe process ([`probe`]) with and without
 //! the shim, in turn ([`pair`]), medians over the rounds. The probes run on the null driver, which
 //! answers every call at once, so that only the shim's own cost is seen. Shares are measured on the
-//! simulated card ([`sharing`]), completed work beside others in virtual time ([`progress`]). What
+//! simulated GPU ([`sharing`]), completed work beside others in virtual time ([`progress`]). What
 //! cannot be measured says so, and the rest goes on.
 
 #![allow(
@@ -47,7 +47,7 @@ struct Arguments {
     /// Print one flat JSON object.
     #[arg(long)]
     json: bool,
-    /// What a switch between contexts costs on the simulated card, in microseconds: 100 as on a GV100, 30 is the least that was
+    /// What a switch between contexts costs on the simulated GPU, in microseconds: 100 as on a GV100, 30 is the least that was
     /// published. Told as `switch_us` in the result; keys are the same.
     #[arg(long, default_value_t = USUAL_SWITCH, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     switch_us: u32,

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The container's limit, and the null driver's card: room for a million allocations of 2 MiB.
+/// The container's limit, and the null driver's GPU: room for a million allocations of 2 MiB.
 const LIMIT_GIB: &str = "4096";
 
 /// The built files a run needs.

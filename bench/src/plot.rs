@@ -84,7 +84,7 @@ impl Gallery {
         self.windows.push(Window { name, from, got });
     }
 
-    /// A tenant with gaps: of its throughput alone, by turns and by the card's own slicing.
+    /// A tenant with gaps: of its throughput alone, by turns and by the GPU's own slicing.
     pub(crate) fn gap(&mut self, gap_us: u32, got: f64, native: f64) {
         self.gaps.push(Pair { name: format!("gap {gap_us} us"), set: 100.0 * native, got: 100.0 * got });
     }
@@ -94,7 +94,7 @@ impl Gallery {
         self.seed.push(Pair { name: name.to_owned(), set: document, got });
     }
 
-    /// Draws who had the card when, out of a journal, from and to so many milliseconds after the first work. `command` is
+    /// Draws who had the GPU when, out of a journal, from and to so many milliseconds after the first work. `command` is
     /// `cgpu-sim`.
     pub(crate) fn trace(
         &self,
@@ -114,7 +114,7 @@ impl Gallery {
     pub(crate) fn hang(&self) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let charts = [
-            ("shares", "Shares in percent of the card", "set", "got", &self.shares),
+            ("shares", "Shares in percent of the GPU", "set", "got", &self.shares),
             (
                 "gaps",
                 "Throughput of 100 us kernels with host gaps, in percent of that alone",

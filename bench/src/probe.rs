@@ -39,7 +39,7 @@ struct Client {
 }
 
 impl Client {
-    /// Opens the driver, initialises it and makes the first card's primary context current.
+    /// Opens the driver, initialises it and makes the first GPU's primary context current.
     fn start() -> Result<Self> {
         // SAFETY: loading the driver runs its initialisers; this is what every client of it does.
         let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW) }.context("libcuda.so.1")?;

@@ -50,8 +50,8 @@ pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
 
 /// In the order of the keys, without the row.
 fn ratios(dist: &Path) -> Result<[f64; 4]> {
-    let cards = Simulated::new(SIMULATED).with("CGPU_SIM_NVML_INIT_MS", NVML_INIT_MS);
-    let stage = Stage::set(dist, Some(cards))?;
+    let gpus = Simulated::new(SIMULATED).with("CGPU_SIM_NVML_INIT_MS", NVML_INIT_MS);
+    let stage = Stage::set(dist, Some(gpus))?;
     let program = stage.program("kernels")?;
     let container = Occupied::make(&stage, "kernels")?;
     let folder = tempfile::tempdir_in(stage.root())?;

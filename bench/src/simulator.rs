@@ -1,4 +1,4 @@
-//! How fast the simulated card itself is: it measures that itself (`cgpu-sim speed`), and the figures are taken down here.
+//! How fast the simulated GPU itself is: it measures that itself (`cgpu-sim speed`), and the figures are taken down here.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! Where demo and benchmarks play: a folder of its own, a monitor, cards.
+//! Where demo and benchmarks play: a folder of its own, a monitor, GPUs.
 
 use std::ffi::c_uint;
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use cgpu_client::Client;
 use cgpu_client::message::Status;
 
-/// The card of the reference documents.
+/// The GPU of the reference documents.
 pub const SIMULATED: &str = "A10:23028";
 
 /// The stage; the monitor ends with it.
@@ -20,24 +20,24 @@ pub struct Stage {
     root: tempfile::TempDir,
     simulated: Option<Simulated>,
     monitor: Child,
-    card: String,
+    gpu: String,
     total_mib: u64,
 }
 
-/// Simulated cards, and what of them is not as usual.
+/// Simulated GPUs, and what of them is not as usual.
 #[derive(Clone, Debug)]
 pub struct Simulated {
     /// `MODEL:MIB[,...]`.
-    pub cards: String,
+    pub gpus: String,
     /// Further variables of the simulated driver.
     pub variables: Vec<(String, String)>,
 }
 
 impl Simulated {
-    /// Cards as usual.
+    /// GPUs as usual.
     #[must_use]
-    pub fn new(cards: &str) -> Self {
-        Self { cards: cards.to_owned(), variables: Vec::new() }
+    pub fn new(gpus: &str) -> Self {
+        Self { gpus: gpus.to_owned(), variables: Vec::new() }
     }
 
     /// With this variable, too.
@@ -49,10 +49,10 @@ impl Simulated {
 }
 
 impl Stage {
-    /// Sets up simulated cards, or takes those that are there, and starts a monitor.
+    /// Sets up simulated GPUs, or takes those that are there, and starts a monitor.
     ///
     /// # Errors
-    /// When `dist` has not been built, or the monitor does not come up with a card.
+    /// When `dist` has not been built, or the monitor does not come up with a GPU.
     pub fn set(dist: &Path, simulated: Option<Simulated>) -> Result<Self> {
         Self::configured(dist, simulated, "")
     }
@@ -67,35 +67,35 @@ impl Stage {
             .with_context(|| format!("{}: not there; run `cargo xtask demo` (target/demo) or `cargo xtask build` (target/dist) first", dist.display()))?;
         let memory = Path::new("/dev/shm");
         let root = if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
-        fs::create_dir(root.path().join("cards"))?;
+        fs::create_dir(root.path().join("gpus"))?;
         fs::write(root.path().join("monitor.toml"), configuration)?;
         let monitor = start_monitor(&dist, root.path(), simulated.as_ref())?;
-        let mut stage = Self { dist, root, simulated, monitor, card: String::new(), total_mib: 0 };
+        let mut stage = Self { dist, root, simulated, monitor, gpu: String::new(), total_mib: 0 };
         let status = stage.first_status()?;
-        let card = status.cards.first().context("a status that has a card")?;
-        stage.card.clone_from(&card.name);
-        stage.total_mib = card.memory_total >> 20;
+        let gpu = status.gpus.first().context("a status that has a GPU")?;
+        stage.gpu.clone_from(&gpu.name);
+        stage.total_mib = gpu.memory_total >> 20;
         Ok(stage)
     }
 
     fn first_status(&mut self) -> Result<Status> {
         let start = Instant::now();
         loop {
-            // The monitor answers before it has asked NVML for the cards.
+            // The monitor answers before it has asked NVML for the GPUs.
             if let Ok(status) = self.status()
-                && !status.cards.is_empty()
+                && !status.gpus.is_empty()
             {
                 return Ok(status);
             }
             let ended = self.monitor.try_wait()?;
             let log = fs::read_to_string(self.root.path().join("monitor.log")).unwrap_or_default();
-            // The simulated driver's one line: cards that it does not know will not come.
+            // The simulated driver's one line: GPUs that it does not know will not come.
             if let Some(refused) = log.lines().find(|line| line.starts_with("cgpu-sim: ")) {
                 anyhow::bail!("{refused}");
             }
             if ended.is_some() || start.elapsed() > Duration::from_secs(20) {
                 anyhow::bail!(
-                    "the monitor does not answer, or finds no card by NVML ({ended:?}); it said:\n{log}"
+                    "the monitor does not answer, or finds no GPU by NVML ({ended:?}); it said:\n{log}"
                 );
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -140,13 +140,13 @@ impl Stage {
         let mut command = Command::new(self.dist.join("cgpu"));
         command.arg("run").arg("--root").arg(self.root.path()).args(["--name", name]);
         if let Some(simulated) = &self.simulated {
-            command.args(["--sim", &simulated.cards]);
+            command.args(["--sim", &simulated.gpus]);
             command.envs(simulated.variables.iter().map(|(name, value)| (name, value)));
         }
         command
     }
 
-    /// A program in no container, on the same cards.
+    /// A program in no container, on the same GPUs.
     #[must_use]
     pub fn native(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
@@ -184,13 +184,13 @@ impl Stage {
         self.monitor.id()
     }
 
-    /// The card's name.
+    /// The GPU's name.
     #[must_use]
-    pub fn card(&self) -> &str {
-        &self.card
+    pub fn gpu(&self) -> &str {
+        &self.gpu
     }
 
-    /// The card's memory in MiB, as NVML gives it.
+    /// The GPU's memory in MiB, as NVML gives it.
     #[must_use]
     pub fn total_mib(&self) -> u64 {
         self.total_mib
@@ -239,18 +239,18 @@ fn start_monitor(dist: &Path, root: &Path, simulated: Option<&Simulated>) -> Res
     command.spawn().context("cannot start cgpu-monitor")
 }
 
-/// As `cgpu run --sim` does for its programs: the same cards are found by the same file.
+/// As `cgpu run --sim` does for its programs: the same GPUs are found by the same file.
 fn simulate(command: &mut Command, dist: &Path, root: &Path, simulated: &Simulated) {
     command
         .env("LD_LIBRARY_PATH", dist.join("sim"))
-        .env("CGPU_SIM_GPUS", &simulated.cards)
-        .env("CGPU_SIM_STATE", root.join("cards").join(&simulated.cards))
+        .env("CGPU_SIM_GPUS", &simulated.gpus)
+        .env("CGPU_SIM_STATE", root.join("gpus").join(&simulated.gpus))
         .envs(simulated.variables.iter().map(|(name, value)| (name, value)));
 }
 
-/// Whether a driver is installed that initialises and has a card.
+/// Whether a driver is installed that initialises and has a GPU.
 #[must_use]
-pub fn real_card() -> bool {
+pub fn real_gpu() -> bool {
     // SAFETY: loading the vendor's driver runs its initialisers, as in every program that uses it.
     let Ok(library) = (unsafe { libloading::Library::new("libcuda.so.1") }) else { return false };
     // SAFETY: the type is that of cuInit.

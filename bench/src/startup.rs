@@ -42,10 +42,10 @@ pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
     }
 }
 
-/// The host's cards.
-const CARDS: &str = "T4:15109";
+/// The host's GPUs.
+const GPUS: &str = "T4:15109";
 
-/// A folder with a root file system, simulated cards, their monitor and a configuration of `cgpu-runtime`.
+/// A folder with a root file system, simulated GPUs, their monitor and a configuration of `cgpu-runtime`.
 struct Place {
     folder: TempDir,
     /// The monitor's root and what Docker keeps of running containers, in memory, as /run is.
@@ -62,7 +62,7 @@ impl Place {
         let memory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let root = tempfile::Builder::new().prefix("cgpu-start-").tempdir_in(memory)?;
         let mut place = Self { folder, root, runtime: dist.join("cgpu-runtime"), monitor: None };
-        let text = format!("root = {:?}\nsim = {CARDS:?}\nruntime = \"runc\"\n", place.root.path());
+        let text = format!("root = {:?}\nsim = {GPUS:?}\nruntime = \"runc\"\n", place.root.path());
         fs::write(place.at("runtime.toml"), text)?;
         let rootfs = place.at("rootfs");
         for name in ["bin", "etc", "proc", "dev", "sys", "tmp", "run"] {
@@ -85,18 +85,18 @@ impl Place {
         Ok(place)
     }
 
-    /// Starts a monitor of the same cards as the containers', and waits until it knows them.
+    /// Starts a monitor of the same GPUs as the containers', and waits until it knows them.
     fn start_monitor(&self, dist: &Path) -> Result<Child> {
-        let (root, cards) = (self.root.path(), self.root.path().join("cards"));
-        fs::create_dir_all(&cards)?;
+        let (root, gpus) = (self.root.path(), self.root.path().join("gpus"));
+        fs::create_dir_all(&gpus)?;
         fs::write(self.at("monitor.toml"), "tree = \"none\"\nmetrics = \"off\"\n")?;
         let log = fs::File::create(self.at("monitor.log"))?;
         let mut monitor = Command::new(dist.join("cgpu-monitor"));
         monitor.arg("--root").arg(root).arg("--config").arg(self.at("monitor.toml"));
         monitor
             .env("LD_LIBRARY_PATH", dist.join("sim"))
-            .env("CGPU_SIM_GPUS", CARDS)
-            .env("CGPU_SIM_STATE", cards.join(CARDS));
+            .env("CGPU_SIM_GPUS", GPUS)
+            .env("CGPU_SIM_STATE", gpus.join(GPUS));
         monitor.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = monitor.spawn().context("cannot start cgpu-monitor")?;
         let deadline = Instant::now() + PATIENCE;

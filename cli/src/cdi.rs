@@ -1,7 +1,7 @@
 //! `cgpu cdi generate`: a specification by which engines give slices without `cgpu-runtime` before their own runtime.
 //!
 //! A specification holds the same edits for every container, and a slice needs a folder of its own. So the edits are hooks: one that plans
-//! where the host's cards can be asked, one that mounts in the container's mount namespace, one that clears up.
+//! where the host's GPUs can be asked, one that mounts in the container's mount namespace, one that clears up.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct Generate {
-    /// Slices that need no variable: device 6GiB for `6`, on every card that the container has
+    /// Slices that need no variable: device 6GiB for `6`, on every GPU that the container has
     #[arg(long, value_name = "GIB,...", value_delimiter = ',')]
     gib: Vec<u32>,
     /// Where to [default: the output]

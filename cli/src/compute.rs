@@ -1,4 +1,4 @@
-//! What a program may have of a card's time: from the options, else from the variables that would say it in a container.
+//! What a program may have of a GPU's time: from the options, else from the variables that would say it in a container.
 
 use std::env;
 use std::ffi::OsStr;
@@ -14,13 +14,13 @@ const HIGH: &str = "ALIYUN_COM_GPU_HIGH_PRIO";
 
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Compute {
-    /// Share of the card, against the weights of the others [default: ALIYUN_COM_GPU_SCHD_WEIGHT]
+    /// Share of the GPU, against the weights of the others [default: ALIYUN_COM_GPU_SCHD_WEIGHT]
     #[arg(long, value_name = "1..25", value_parser = clap::value_parser!(u32).range(1..=25))]
     pub(crate) weight: Option<u32>,
-    /// Percent of the card, where its policy is 3 [default: ALIYUN_COM_GPU_CORE_PERCENTAGE]
+    /// Percent of the GPU, where its policy is 3 [default: ALIYUN_COM_GPU_CORE_PERCENTAGE]
     #[arg(long, value_name = "1..100", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) percent: Option<u32>,
-    /// High priority, up to the card's prio_ratio [default: ALIYUN_COM_GPU_HIGH_PRIO]
+    /// High priority, up to the GPU's prio_ratio [default: ALIYUN_COM_GPU_HIGH_PRIO]
     #[arg(long)]
     high_prio: bool,
     /// As told by the variable.

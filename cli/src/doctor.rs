@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
 /// What is not looked at from here.
 #[derive(Subcommand)]
 enum Elsewhere {
-    /// In a cluster: why is this pod pending, why is it not limited, why has it no card
+    /// In a cluster: why is this pod pending, why is it not limited, why has it no GPU
     #[command(disable_help_flag = true)]
     Kubernetes(kubernetes::Arguments),
 }
@@ -122,7 +122,7 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
     root.map_or(Ok(()), |root| host::examine(&root, None, findings))
 }
 
-/// Whether whoever is here is to have a part of a card.
+/// Whether whoever is here is to have a part of a GPU.
 fn is_meant(view: &View) -> bool {
     let told = view.variables.keys().any(|name| name.starts_with("ALIYUN_COM_GPU_") || name == "CGPU_DIR");
     told || preload::named(view).is_some()

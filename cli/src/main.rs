@@ -1,4 +1,4 @@
-//! `cgpu`: runs programs in containers of their own memory and share of a card, and shows what is going on.
+//! `cgpu`: runs programs in containers of their own memory and share of a GPU, and shows what is going on.
 //!
 //! Data goes to stdout, everything else to stderr. Called as `cgpu-smi` it is `cgpu smi`.
 #![forbid(unsafe_code)]
@@ -40,7 +40,7 @@ struct Arguments {
 /// The name under which we are `cgpu smi`.
 const SMI: &str = "cgpu-smi";
 
-/// Show cards, containers and processes: memory and shares
+/// Show GPUs, containers and processes: memory and shares
 #[derive(Parser)]
 #[command(name = SMI, version)]
 struct Smi {
@@ -50,11 +50,11 @@ struct Smi {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a program with a memory limit and a share of the card
+    /// Run a program with a memory limit and a share of the GPU
     Run(run::Arguments),
-    /// Show cards, containers and processes: memory and shares
+    /// Show GPUs, containers and processes: memory and shares
     Smi(smi::Arguments),
-    /// Watch cards and containers in a terminal, and change policies and weights
+    /// Watch GPUs and containers in a terminal, and change policies and weights
     Top(top::Arguments),
     /// Read a node of the monitor's control tree
     Get(control::Get),

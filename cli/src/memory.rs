@@ -4,14 +4,14 @@ use std::str::FromStr;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 
-/// A memory limit for each card, in whole MiB: `6GiB`, `512MiB`, `6` (GiB), or a list for the cards in their order.
+/// A memory limit for each GPU, in whole MiB: `6GiB`, `512MiB`, `6` (GiB), or a list for the GPUs in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Memory {
     mib: Vec<u64>,
 }
 
 impl Memory {
-    /// As ALIYUN_COM_GPU_MEM_CONTAINER takes it when CGPU_MEM_UNIT is MiB. The last value holds for all further cards.
+    /// As ALIYUN_COM_GPU_MEM_CONTAINER takes it when CGPU_MEM_UNIT is MiB. The last value holds for all further GPUs.
     pub(crate) fn list(&self) -> String {
         self.mib.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
     }

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cgpu_client::message::{CardStatus, ContainerStatus, Gate, Sharing, Status};
+use cgpu_client::message::{ContainerStatus, Gate, GpuStatus, Sharing, Status};
 use cgpu_shm::grant::{STALE, TurnState};
-use cgpu_shm::notes::{CardNote, Notes, NotesReader};
+use cgpu_shm::notes::{GpuNote, Notes, NotesReader};
 
 use crate::report::{self, NATIVE, Report, View};
 
@@ -29,9 +29,9 @@ impl Container {
     pub(crate) fn look(&self) -> Report {
         let notes = self.beat();
         let mut status = Status { root: self.folder.clone(), ..Status::default() };
-        status.containers.extend(report::container(&self.folder, &mut status.cards));
+        status.containers.extend(report::container(&self.folder, &mut status.gpus));
         if let (Some(notes), Some(container)) = (&notes, status.containers.first_mut()) {
-            tell(&notes.cards, container, &mut status.cards);
+            tell(&notes.gpus, container, &mut status.gpus);
         }
         Report { monitor: notes.is_some(), view: View::Container, status }
     }
@@ -52,9 +52,9 @@ impl Container {
     }
 }
 
-/// Adds what the monitor tells of each of the container's cards, in their order.
-fn tell(notes: &[CardNote], container: &mut ContainerStatus, cards: &mut [CardStatus]) {
-    for (at, (share, note)) in container.cards.iter_mut().zip(notes).enumerate() {
+/// Adds what the monitor tells of each of the container's GPUs, in their order.
+fn tell(notes: &[GpuNote], container: &mut ContainerStatus, gpus: &mut [GpuStatus]) {
+    for (at, (share, note)) in container.gpus.iter_mut().zip(notes).enumerate() {
         share.share_set = f64::from(note.share) / 1000.0;
         share.gate = match note.turn.state() {
             TurnState::Open => Gate::Open,
@@ -67,10 +67,10 @@ fn tell(notes: &[CardNote], container: &mut ContainerStatus, cards: &mut [CardSt
         if at == 0 {
             container.weight = note.weight;
         }
-        if let Some(card) = cards.iter_mut().find(|card| card.index == share.card) {
-            card.policy = note.policy.min(NATIVE);
+        if let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.index == share.gpu) {
+            gpu.policy = note.policy.min(NATIVE);
             // Whether others wait cannot be seen from here.
-            card.sharing = if share.gate == Gate::Open { Sharing::Open } else { Sharing::Contended };
+            gpu.sharing = if share.gate == Gate::Open { Sharing::Open } else { Sharing::Contended };
         }
     }
 }
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn share_is_what_the_monitor_has_measured() {
         let measured = Some(Measured { share: 30_000, exact: false });
-        let note = CardNote {
+        let note = GpuNote {
             turn: Turn::new(9, TurnState::Wait),
             limit: Bytes::ZERO,
             policy: 2,
@@ -97,15 +97,15 @@ mod tests {
             measured,
         };
         let mut container =
-            ContainerStatus { cards: vec![ShareStatus::default()], ..ContainerStatus::default() };
-        let mut cards = vec![CardStatus::default()];
-        tell(&[note], &mut container, &mut cards);
-        let share = &container.cards[0];
+            ContainerStatus { gpus: vec![ShareStatus::default()], ..ContainerStatus::default() };
+        let mut gpus = vec![GpuStatus::default()];
+        tell(&[note], &mut container, &mut gpus);
+        let share = &container.gpus[0];
         assert_eq!((share.share_set, share.share_second, share.share_estimated), (33.333, Some(30.0), true));
         assert_eq!((share.gate, share.gpu_time_ms), (Gate::Wait, 700.0));
-        assert_eq!((container.weight, cards[0].policy, cards[0].sharing), (3, 2, Sharing::Contended));
-        tell(&[CardNote { measured: None, ..note }], &mut container, &mut cards);
-        assert_eq!((container.cards[0].share_second, container.cards[0].share_estimated), (None, false));
+        assert_eq!((container.weight, gpus[0].policy, gpus[0].sharing), (3, 2, Sharing::Contended));
+        tell(&[GpuNote { measured: None, ..note }], &mut container, &mut gpus);
+        assert_eq!((container.gpus[0].share_second, container.gpus[0].share_estimated), (None, false));
     }
 
     #[test]

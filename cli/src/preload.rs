@@ -1,4 +1,4 @@
-//! What a program finds in its environment so that the shim, and the simulated card if asked for, are loaded with it.
+//! What a program finds in its environment so that the shim, and the simulated GPU if asked for, are loaded with it.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -43,18 +43,18 @@ pub(crate) fn add_shim(variables: &mut Variables, shim: &Path) {
     variables.set("LD_PRELOAD", before("LD_PRELOAD", shim));
 }
 
-/// The simulated cards that the list says. The same list and the same root are the same cards.
-pub(crate) fn add_simulator(variables: &mut Variables, root: &Path, cards: &str) -> Result<()> {
+/// The simulated GPUs that the list says. The same list and the same root are the same GPUs.
+pub(crate) fn add_simulator(variables: &mut Variables, root: &Path, gpus: &str) -> Result<()> {
     let driver = find("sim/libcuda.so.1")?;
     let state = paths::simulated(root);
     std::fs::create_dir_all(&state).with_context(|| format!("cannot make {}", state.display()))?;
     variables.set("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", driver.parent().unwrap_or(Path::new("/"))));
-    variables.set("CGPU_SIM_GPUS", cards);
-    variables.set("CGPU_SIM_STATE", state.join(paths::simulated_name(cards)).to_string_lossy());
+    variables.set("CGPU_SIM_GPUS", gpus);
+    variables.set("CGPU_SIM_STATE", state.join(paths::simulated_name(gpus)).to_string_lossy());
     Ok(())
 }
 
-/// How slow the simulated cards are (`CGPU_SIM_DILATION`): the gate, which measures on the card, must know.
+/// How slow the simulated GPUs are (`CGPU_SIM_DILATION`): the gate, which measures on the GPU, must know.
 pub(crate) fn dilation() -> Result<Option<TimeScale>> {
     let Some(text) = env::var("CGPU_SIM_DILATION").ok().filter(|text| !text.is_empty()) else {
         return Ok(None);

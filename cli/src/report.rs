@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use cgpu_client::connection::{Client, Failure as Absence};
-use cgpu_client::message::{CardStatus, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Status};
-use cgpu_client::number::CardNumber;
+use cgpu_client::message::{ContainerStatus, GpuStatus, ProcessGpu, ProcessStatus, ShareStatus, Status};
+use cgpu_client::number::DeviceId;
 use cgpu_shm::file::Fault;
 use cgpu_shm::limits::Limits;
 use cgpu_shm::liveness::{self, Life};
@@ -32,7 +32,7 @@ const LONGEST: u64 = 64 << 10;
 /// A status and where it comes from.
 #[derive(Serialize)]
 pub(crate) struct Report {
-    /// Whether a monitor is at work. If not, there is no policy, no share, and no card but those in use.
+    /// Whether a monitor is at work. If not, there is no policy, no share, and no GPU but those in use.
     pub monitor: bool,
     /// Whose view it is.
     pub view: View,
@@ -95,7 +95,7 @@ pub(crate) fn look(root: &Path) -> Result<Status> {
     let mut folders: Vec<_> = folders.flatten().map(|entry| entry.path()).collect();
     folders.sort();
     for folder in folders {
-        let container = container(&folder, &mut status.cards);
+        let container = container(&folder, &mut status.gpus);
         status.containers.extend(container);
     }
     Ok(status)
@@ -108,7 +108,7 @@ fn short(name: &str) -> String {
 }
 
 /// One container; None for a folder that is none.
-pub(crate) fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<ContainerStatus> {
+pub(crate) fn container(folder: &Path, gpus: &mut Vec<GpuStatus>) -> Option<ContainerStatus> {
     let id = short(&folder.file_name()?.to_string_lossy());
     let limits: Limits = read(&folder.join("limits")).and_then(|text| text.parse().ok()).unwrap_or_default();
     let mut container = ContainerStatus {
@@ -125,7 +125,7 @@ pub(crate) fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<Co
     };
     match Reader::open(folder).and_then(|mut reader| Ok((reader.read()?, reader))) {
         Ok((snapshot, reader)) => {
-            fill(&mut container, &snapshot, &reader, cards);
+            fill(&mut container, &snapshot, &reader, gpus);
             amend(&mut container, folder);
         }
         Err(error) if matches!(error.fault, Fault::Missing) => {
@@ -138,21 +138,21 @@ pub(crate) fn container(folder: &Path, cards: &mut Vec<CardStatus>) -> Option<Co
     Some(container)
 }
 
-fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, cards: &mut Vec<CardStatus>) {
-    let index: Vec<CardNumber> =
-        snapshot.cards.iter().map(|card| number(cards, &card.uuid.to_string(), card.total.get())).collect();
+fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, gpus: &mut Vec<GpuStatus>) {
+    let index: Vec<DeviceId> =
+        snapshot.gpus.iter().map(|gpu| number(gpus, &gpu.uuid.to_string(), gpu.total.get())).collect();
     let lives = |slot: usize| {
         SlotIndex::new(slot)
             .is_some_and(|slot| liveness::life(reader.file(), slot).is_ok_and(|life| life == Life::Alive))
     };
     let live: Vec<bool> = (0..snapshot.slots.len()).map(lives).collect();
-    for (card, index) in snapshot.cards.iter().zip(&index) {
-        let cells = || card.cells.iter().zip(&live);
-        let orphan = snapshot.orphan(card).get();
-        container.cards.push(ShareStatus {
-            card: *index,
-            uuid: card.uuid.to_string(),
-            limit: card.limit.get(),
+    for (gpu, index) in snapshot.gpus.iter().zip(&index) {
+        let cells = || gpu.cells.iter().zip(&live);
+        let orphan = snapshot.orphan(gpu).get();
+        container.gpus.push(ShareStatus {
+            gpu: *index,
+            uuid: gpu.uuid.to_string(),
+            limit: gpu.limit.get(),
             used: cells().map(|(cell, _)| cell.kept().get()).fold(0, u64::saturating_add) - orphan,
             implicit: cells().map(|(cell, _)| cell.corrected().get()).fold(0, u64::saturating_add),
             growth: cells().map(|(cell, _)| cell.growth).fold(0, i64::saturating_add),
@@ -169,10 +169,10 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, c
         if matches!(entry.word.state(), Some(State::Free | State::Orphan)) {
             continue;
         }
-        let part = |(card, index): (&cgpu_shm::snapshot::Card, &CardNumber)| {
-            let cell = card.cells.get(slot)?;
-            Some(ProcessCard {
-                card: *index,
+        let part = |(gpu, index): (&cgpu_shm::snapshot::Gpu, &DeviceId)| {
+            let cell = gpu.cells.get(slot)?;
+            Some(ProcessGpu {
+                gpu: *index,
                 used: cell.kept().get(),
                 implicit: cell.corrected().get(),
                 growth: cell.growth,
@@ -187,7 +187,7 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, c
             pid: entry.pid,
             comm: entry.comm.clone(),
             live: *live,
-            cards: snapshot.cards.iter().zip(&index).filter_map(part).collect(),
+            gpus: snapshot.gpus.iter().zip(&index).filter_map(part).collect(),
             counters: counted(&entry.counters).map(|(name, count)| (name.into(), count)).collect(),
             ..ProcessStatus::default()
         });
@@ -197,28 +197,28 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, c
 /// Limits that a monitor has changed hold without it.
 fn amend(container: &mut ContainerStatus, folder: &Path) {
     let Ok(notes) = NotesReader::open(folder).and_then(|reader| reader.read()) else { return };
-    for (share, note) in container.cards.iter_mut().zip(&notes.cards) {
+    for (share, note) in container.gpus.iter_mut().zip(&notes.gpus) {
         if note.limit.get() != 0 {
             share.limit = note.limit.get();
         }
     }
 }
 
-/// The number of a card in our list, in the order in which cards are met.
-fn number(cards: &mut Vec<CardStatus>, uuid: &str, total: u64) -> CardNumber {
-    let known = cards.iter().position(|card| card.uuid == uuid);
+/// The number of a GPU in our list, in the order in which GPUs are met.
+fn number(gpus: &mut Vec<GpuStatus>, uuid: &str, total: u64) -> DeviceId {
+    let known = gpus.iter().position(|gpu| gpu.uuid == uuid);
     let place = known.unwrap_or_else(|| {
-        let index = CardNumber::of_card(u32::try_from(cards.len()).unwrap_or(u32::MAX));
-        cards.push(CardStatus {
+        let index = DeviceId::of_gpu(u32::try_from(gpus.len()).unwrap_or(u32::MAX));
+        gpus.push(GpuStatus {
             index,
             uuid: uuid.to_owned(),
             memory_total: total,
             policy: NATIVE,
-            ..CardStatus::default()
+            ..GpuStatus::default()
         });
-        cards.len() - 1
+        gpus.len() - 1
     });
-    cards[place].index
+    gpus[place].index
 }
 
 /// The text of a small file that a container may have put there: no link is followed, no FIFO waited for.

@@ -1,4 +1,4 @@
-//! `cgpu run`: a program, its memory, its weight, its card.
+//! `cgpu run`: a program, its memory, its weight, its GPU.
 
 use std::ffi::OsString;
 use std::fs;
@@ -31,7 +31,7 @@ understood. Without a monitor memory limits hold, and time is not shared out.";
 #[derive(Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Arguments {
-    /// Memory of each card the program sees: 6GiB, 512MiB, or a list such as 6GiB,2GiB for several cards (the last one repeats);
+    /// Memory of each GPU the program sees: 6GiB, 512MiB, or a list such as 6GiB,2GiB for several GPUs (the last one repeats);
     /// a number alone is GiB [default: no limit]
     #[arg(long, value_name = "SIZE[,SIZE...]")]
     mem: Option<Memory>,
@@ -40,9 +40,9 @@ pub(crate) struct Arguments {
     name: Option<String>,
     #[command(flatten)]
     compute: Compute,
-    /// Run on simulated cards: MODEL[:MIB][/mig=PROFILE,...][,MODEL...], for example A10:23028, or A100:40960/mig=3g.20gb,1g.5gb for
+    /// Run on simulated GPUs: MODEL[:MIB][/mig=PROFILE,...][,MODEL...], for example A10:23028, or A100:40960/mig=3g.20gb,1g.5gb for
     /// a divided one
-    #[arg(long, value_name = "CARDS", value_parser = cards)]
+    #[arg(long, value_name = "GPUS", value_parser = gpus)]
     sim: Option<String>,
     #[command(flatten)]
     root: Root,
@@ -96,13 +96,13 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
     let mut variables = claim.variables.clone();
     variables.set("CGPU_DIR", folder.to_string_lossy());
     preload::add_shim(&mut variables, &shim);
-    if let Some(cards) = &arguments.sim {
-        preload::add_simulator(&mut variables, &root, cards)?;
+    if let Some(gpus) = &arguments.sim {
+        preload::add_simulator(&mut variables, &root, gpus)?;
     }
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]).envs(variables.iter());
     if arguments.mem.is_some() {
-        // Would turn the amount into a fraction of the card.
+        // Would turn the amount into a fraction of the GPU.
         command.env_remove("ALIYUN_COM_GPU_MEM_DEV");
     }
     Ok((claim, command))
@@ -168,15 +168,15 @@ fn name(text: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// A list of simulated cards; its order is that of the cards. A divided one is followed by its instances. What models and sizes there
+/// A list of simulated GPUs; its order is that of the GPUs. A divided one is followed by its instances. What models and sizes there
 /// are is the simulator's to know.
-fn cards(text: &str) -> Result<String> {
+fn gpus(text: &str) -> Result<String> {
     let name = |model: &str| {
         !model.is_empty() && model.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
     };
-    let card = |card: &str| match card.split_once(':') {
+    let gpu = |gpu: &str| match gpu.split_once(':') {
         Some((model, mib)) => name(model) && mib.parse::<u64>().is_ok_and(|mib| mib > 0),
-        None => name(card),
+        None => name(gpu),
     };
     let profile = |text: &str| {
         let parts = text.strip_suffix("gb").and_then(|text| text.split_once("g."));
@@ -187,17 +187,17 @@ fn cards(text: &str) -> Result<String> {
     let fits = text.split(',').all(|entry| match entry.split_once("/mig=") {
         Some((whole, first)) => {
             divided = true;
-            card(whole) && profile(first)
+            gpu(whole) && profile(first)
         }
         None if divided && profile(entry) => true,
         None => {
             divided = false;
-            card(entry)
+            gpu(entry)
         }
     });
     ensure!(
         fits,
-        "{text:?} is no list of cards: expected MODEL[:MIB][/mig=PROFILE,...], such as A10:23028, A10:23028,T4:15109 or \
+        "{text:?} is no list of GPUs: expected MODEL[:MIB][/mig=PROFILE,...], such as A10:23028, A10:23028,T4:15109 or \
          A100:40960/mig=3g.20gb,1g.5gb"
     );
     Ok(text.to_owned())
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cards_may_be_divided() {
+    fn lists_of_gpus_may_be_divided() {
         for list in [
             "A10",
             "A10:23028",
@@ -217,7 +217,7 @@ mod tests {
             "A100/mig=3g.20gb,1g.5gb,T4",
             "T4,H100/mig=7g.80gb,A30/mig=1g.6gb,1g.6gb",
         ] {
-            assert_eq!(cards(list).unwrap(), list);
+            assert_eq!(gpus(list).unwrap(), list);
         }
         for list in [
             "",
@@ -232,7 +232,7 @@ mod tests {
             ":5",
             "A100/mig=0g.5gb",
         ] {
-            let sentence = cards(list).unwrap_err().to_string();
+            let sentence = gpus(list).unwrap_err().to_string();
             assert!(sentence.contains("/mig=PROFILE") && sentence.contains(list), "{sentence}");
         }
     }

@@ -1,4 +1,4 @@
-//! `cgpu smi`: who is on which card, with how much memory and time.
+//! `cgpu smi`: who is on which GPU, with how much memory and time.
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;

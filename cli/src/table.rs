@@ -1,4 +1,4 @@
-//! The tables of `cgpu smi`. Memory in MiB, shares in percent of the card.
+//! The tables of `cgpu smi`. Memory in MiB, shares in percent of the GPU.
 //!
 //! A container's row is what it has in all, as it is compared with its limit; the rows below it are the parts: its processes, then what came
 //! with contexts and modules (`implicit`), what dead processes had exported, and how much of all that is `draining`: dead, and not yet seen to be gone.
@@ -6,25 +6,25 @@
 use std::fmt::Write;
 
 use cgpu_client::message::{
-    CardStatus, ContainerStatus, ProcessCard, ProcessStatus, ShareStatus, Sharing, Status,
+    ContainerStatus, GpuStatus, ProcessGpu, ProcessStatus, ShareStatus, Sharing, Status,
 };
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
 use crate::report::{NATIVE, Report, View};
 use crate::watched;
 
-/// Everything as text: a line per card, a table of containers and their processes, and what is wrong.
+/// Everything as text: a line per GPU, a table of containers and their processes, and what is wrong.
 pub(crate) fn render(report: &Report) -> String {
     let status = &report.status;
     let mut text = heading(report);
-    for card in &status.cards {
-        text.push_str(&card_lines(card, report));
+    for gpu in &status.gpus {
+        text.push_str(&gpu_lines(gpu, report));
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(columns());
     for container in &status.containers {
-        for share in &container.cards {
+        for share in &container.gpus {
             add(&mut table, container, share, report);
         }
     }
@@ -57,55 +57,49 @@ fn heading(report: &Report) -> String {
     }
 }
 
-fn card_lines(card: &CardStatus, report: &Report) -> String {
-    let name = match (card.name.is_empty(), report.view) {
-        (false, _) => format!("  {}", card.name),
-        (true, View::Host) if report.monitor => "  unknown card".into(),
+fn gpu_lines(gpu: &GpuStatus, report: &Report) -> String {
+    let name = match (gpu.name.is_empty(), report.view) {
+        (false, _) => format!("  {}", gpu.name),
+        (true, View::Host) if report.monitor => "  unknown GPU".into(),
         (true, _) => String::new(),
     };
-    let used = card.memory_used.map(|used| format!("{} / ", mib(used))).unwrap_or_default();
-    let busy = card.utilization.map(|percent| format!("  busy {percent} %")).unwrap_or_default();
+    let used = gpu.memory_used.map(|used| format!("{} / ", mib(used))).unwrap_or_default();
+    let busy = gpu.utilization.map(|percent| format!("  busy {percent} %")).unwrap_or_default();
     let mut text =
-        format!("card {}{name}  {}  {used}{} MiB{busy}\n", card.index, card.uuid, mib(card.memory_total));
+        format!("GPU {}{name}  {}  {used}{} MiB{busy}\n", gpu.index, gpu.uuid, mib(gpu.memory_total));
     if report.monitor {
-        let _ = write!(
-            text,
-            "        policy {} ({}), {}",
-            card.policy,
-            policy(card.policy),
-            sharing(card.sharing)
-        );
+        let _ =
+            write!(text, "        policy {} ({}), {}", gpu.policy, policy(gpu.policy), sharing(gpu.sharing));
     }
     if report.monitor && report.view == View::Host {
-        let taken = card.max_inst.saturating_sub(card.free_weight);
-        let _ = write!(text, ", {taken}/{} places, slice {}", card.max_inst, millis(card.slice_us));
-        if let Some(cost) = card.switch_us {
+        let taken = gpu.max_inst.saturating_sub(gpu.free_weight);
+        let _ = write!(text, ", {taken}/{} places, slice {}", gpu.max_inst, millis(gpu.slice_us));
+        if let Some(cost) = gpu.switch_us {
             let _ = write!(text, ", switch {}", millis(cost));
         }
-        let _ = write!(text, ", {} turns", card.turns);
+        let _ = write!(text, ", {} turns", gpu.turns);
     }
     text + if report.monitor { "\n" } else { "" }
 }
 
 fn columns() -> Row {
     let left = ["CONTAINER", "NAME"].map(Cell::new);
-    let right = ["CARD", "UTIL", "COMPUTE", "SET", "MEASURED", "USED MiB", "LIMIT", "PROCS", "PRIO"];
+    let right = ["GPU", "UTIL", "COMPUTE", "SET", "MEASURED", "USED MiB", "LIMIT", "PROCS", "PRIO"];
     let right = right.map(|name| Cell::new(name).set_alignment(CellAlignment::Right));
     Row::from(left.into_iter().chain(right).collect::<Vec<_>>())
 }
 
 fn add(table: &mut Table, container: &ContainerStatus, share: &ShareStatus, report: &Report) {
     table.add_row(container_row(container, share, report));
-    if let Some(image) = container.image.as_ref().filter(|_| container.cards.first() == Some(share)) {
+    if let Some(image) = container.image.as_ref().filter(|_| container.gpus.first() == Some(share)) {
         table.add_row(row(
             [String::new(), format!("image {}", plain(image))],
             std::array::from_fn(|_| String::new()),
         ));
     }
     for process in &container.processes {
-        if let Some(part) = process.cards.iter().find(|part| part.card == share.card)
-            && (container.cards.len() == 1
-                || *part != ProcessCard { card: part.card, ..ProcessCard::default() })
+        if let Some(part) = process.gpus.iter().find(|part| part.gpu == share.gpu)
+            && (container.gpus.len() == 1 || *part != ProcessGpu { gpu: part.gpu, ..ProcessGpu::default() })
         {
             table.add_row(process_row(process, part));
         }
@@ -113,21 +107,21 @@ fn add(table: &mut Table, container: &ContainerStatus, share: &ShareStatus, repo
     let parts =
         [("implicit", share.implicit), ("exported, owner dead", share.orphan), ("draining", share.draining)];
     for (what, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
-        table.add_row(part_row(String::new(), what.into(), share.card, bytes));
+        table.add_row(part_row(String::new(), what.into(), share.gpu, bytes));
     }
 }
 
 fn container_row(container: &ContainerStatus, share: &ShareStatus, report: &Report) -> Row {
-    let card = report.status.cards.iter().find(|card| card.index == share.card);
-    let card = card.filter(|_| report.monitor);
+    let gpu = report.status.gpus.iter().find(|gpu| gpu.index == share.gpu);
+    let gpu = gpu.filter(|_| report.monitor);
     let used = share.used.saturating_add(share.implicit).saturating_add(share.orphan);
     let name = if container.name.is_empty() { &container.id } else { &container.name };
     row(
         [plain(&container.id), plain(name)],
         [
-            share.card.to_string(),
+            share.gpu.to_string(),
             share.utilization.map_or_else(nothing, |percent| format!("{percent} %")),
-            card.map_or_else(nothing, |card| compute(container, card)),
+            gpu.map_or_else(nothing, |gpu| compute(container, gpu)),
             percent(report.monitor.then_some(share.share_set)),
             measured(share, |share| format!("{share:.1} %")),
             mib(used),
@@ -138,10 +132,10 @@ fn container_row(container: &ContainerStatus, share: &ShareStatus, report: &Repo
     )
 }
 
-/// By what its share of the card's time is limited.
-pub(crate) fn compute(container: &ContainerStatus, card: &CardStatus) -> String {
-    match (card.policy, container.percent) {
-        (0, _) if card.max_inst > 0 => format!("1 of {}", card.max_inst),
+/// By what its share of the GPU's time is limited.
+pub(crate) fn compute(container: &ContainerStatus, gpu: &GpuStatus) -> String {
+    match (gpu.policy, container.percent) {
+        (0, _) if gpu.max_inst > 0 => format!("1 of {}", gpu.max_inst),
         (0, _) => "one place".into(),
         (1 | 4, _) => "equal".into(),
         (3, Some(percent)) => format!("{percent} %"),
@@ -150,16 +144,16 @@ pub(crate) fn compute(container: &ContainerStatus, card: &CardStatus) -> String 
     }
 }
 
-fn process_row(process: &ProcessStatus, part: &ProcessCard) -> Row {
+fn process_row(process: &ProcessStatus, part: &ProcessGpu) -> Row {
     let pid = process.host_pid.unwrap_or(process.pid);
     let comm = plain(&process.comm);
     let program = if process.live { comm } else { format!("{comm} (dead)") };
-    part_row(format!("  {pid}"), program, part.card, part.used)
+    part_row(format!("  {pid}"), program, part.gpu, part.used)
 }
 
-fn part_row(pid: String, what: String, card: CardNumber, bytes: u64) -> Row {
+fn part_row(pid: String, what: String, gpu: DeviceId, bytes: u64) -> Row {
     let none = String::new;
-    let right = [card.to_string(), none(), none(), none(), none(), mib(bytes), none(), none(), none()];
+    let right = [gpu.to_string(), none(), none(), none(), none(), mib(bytes), none(), none(), none()];
     row([pid, what], right)
 }
 
@@ -257,13 +251,13 @@ mod tests {
             utilization: Some(48),
             ..ShareStatus::default()
         };
-        let part = ProcessCard { used: (2 << 30) + 1, implicit: 256 << 20, ..ProcessCard::default() };
+        let part = ProcessGpu { used: (2 << 30) + 1, implicit: 256 << 20, ..ProcessGpu::default() };
         let process = ProcessStatus {
             pid: 7,
             host_pid: Some(4711),
             comm: "trainer".into(),
             live: true,
-            cards: vec![part],
+            gpus: vec![part],
             ..ProcessStatus::default()
         };
         let container = ContainerStatus {
@@ -271,12 +265,12 @@ mod tests {
             name: "a".into(),
             weight: 3,
             high_priority: true,
-            cards: vec![share],
+            gpus: vec![share],
             processes: vec![process],
             refused: Some("NVML is missing.\n".into()),
             ..ContainerStatus::default()
         };
-        let card = CardStatus {
+        let gpu = GpuStatus {
             name: "NVIDIA A10".into(),
             uuid: "GPU-1".into(),
             memory_total: 23028 << 20,
@@ -289,10 +283,10 @@ mod tests {
             turns: 1234,
             switch_us: Some(104),
             slice_us: 6000,
-            ..CardStatus::default()
+            ..GpuStatus::default()
         };
         let finding = Finding {
-            card: 0.into(),
+            gpu: 0.into(),
             pid: 99,
             comm: "train".into(),
             cause: Cause::Unshimmed,
@@ -307,7 +301,7 @@ mod tests {
             pid: 4700,
             uptime_ms: 7_260_000,
             root: "/run/cgpu".into(),
-            cards: vec![card],
+            gpus: vec![gpu],
             containers: vec![container],
             findings: vec![finding],
             ..Status::default()
@@ -319,15 +313,15 @@ mod tests {
     fn all_there_is() {
         let expected = "\
 monitor 1.2.3, process 4700, up 2 h 1 min
-card 0  NVIDIA A10  GPU-1  9216 / 23028 MiB  busy 97 %
+GPU 0  NVIDIA A10  GPU-1  9216 / 23028 MiB  busy 97 %
         policy 2 (weighted), contended, 3/20 places, slice 6.00 ms, switch 0.10 ms, 1234 turns
 
- CONTAINER     NAME      CARD  UTIL   COMPUTE     SET  MEASURED  USED MiB  LIMIT  PROCS  PRIO
+ CONTAINER     NAME      GPU  UTIL   COMPUTE     SET  MEASURED  USED MiB  LIMIT  PROCS  PRIO
  0123456789ab  a            0  48 %  weight 3  33.3 %    33.1 %      2305   8192      1  high
    4711        trainer      0                                        2049
                implicit     0                                         256
 a: refused to start: NVML is missing.
-card 0: on it without the shim, and no container's: process 99 (train)
+GPU 0: on it without the shim, and no container's: process 99 (train)
 ";
         assert_eq!(render(&sample()), expected);
     }
@@ -351,17 +345,17 @@ card 0: on it without the shim, and no container's: process 99 (train)
             (4, &container, "equal"),
             (5, &container, "-"),
         ] {
-            let card = CardStatus { policy, max_inst: 20, ..CardStatus::default() };
-            assert_eq!(compute(of, &card), told, "policy {policy}");
+            let gpu = GpuStatus { policy, max_inst: 20, ..GpuStatus::default() };
+            assert_eq!(compute(of, &gpu), told, "policy {policy}");
         }
     }
 
     #[test]
-    fn a_card_that_a_process_does_not_use_is_not_listed_with_it() {
+    fn a_gpu_that_a_process_does_not_use_is_not_listed_with_it() {
         let mut report = sample();
         let container = &mut report.status.containers[0];
-        container.cards.push(ShareStatus { card: 1.into(), ..ShareStatus::default() });
-        container.processes[0].cards.push(ProcessCard { card: 1.into(), ..ProcessCard::default() });
+        container.gpus.push(ShareStatus { gpu: 1.into(), ..ShareStatus::default() });
+        container.processes[0].gpus.push(ProcessGpu { gpu: 1.into(), ..ProcessGpu::default() });
         assert_eq!(render(&report).matches("trainer").count(), 1);
     }
 
@@ -369,7 +363,7 @@ card 0: on it without the shim, and no container's: process 99 (train)
     fn inside_there_is_no_word_of_others() {
         let report = Report { view: View::Container, ..sample() };
         let text = render(&report);
-        assert!(text.starts_with("this container, as it sees itself\ncard 0 "), "{text}");
+        assert!(text.starts_with("this container, as it sees itself\nGPU 0 "), "{text}");
         assert!(!text.contains("places"), "{text}");
     }
 

@@ -1,4 +1,4 @@
-//! `cgpu top`: cards and containers as they go, in a terminal.
+//! `cgpu top`: GPUs and containers as they go, in a terminal.
 //!
 //! ```text
 //!   keyboard --+                     +--> Model --> view::render --> Screen

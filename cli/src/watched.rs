@@ -4,17 +4,17 @@ use cgpu_client::message::{Cause, Ended, Finding, Shim, Signal, Status};
 
 use crate::table::{mib, plain};
 
-/// One line for every finding about a container's process, one a card for the host's own processes, one for every process that was ended.
+/// One line for every finding about a container's process, one a GPU for the host's own processes, one for every process that was ended.
 pub(crate) fn lines(status: &Status) -> Vec<String> {
     let mut lines: Vec<String> =
         status.findings.iter().filter_map(|finding| about(finding, status)).collect();
-    for card in &status.cards {
-        let hosts = status.findings.iter().filter(|it| it.card == card.index && it.container.is_none());
+    for gpu in &status.gpus {
+        let hosts = status.findings.iter().filter(|it| it.gpu == gpu.index && it.container.is_none());
         let named: Vec<String> = hosts.map(|it| format!("{} ({})", it.pid, plain(&it.comm))).collect();
         if !named.is_empty() {
             lines.push(format!(
-                "card {}: on it without the shim, and no container's: process {}",
-                card.index,
+                "GPU {}: on it without the shim, and no container's: process {}",
+                gpu.index,
                 named.join(", ")
             ));
         }
@@ -24,7 +24,7 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
 }
 
 fn about(finding: &Finding, status: &Status) -> Option<String> {
-    let Finding { card, pid, cause, shim, .. } = finding;
+    let Finding { gpu, pid, cause, shim, .. } = finding;
     let (id, comm) = (plain(finding.container.as_ref()?), plain(&finding.comm));
     Some(match cause {
         Cause::Unshimmed => {
@@ -32,16 +32,16 @@ fn about(finding: &Finding, status: &Status) -> Option<String> {
                 if *shim == Shim::Loaded { "with the shim loaded, but off" } else { "without the shim" };
             let memory = finding.memory.map_or_else(|| "?".to_owned(), mib);
             format!(
-                "card {card}: process {pid} ({comm}) of {id} uses it {shim}, {memory} MiB: cgpu doctor --pid {pid} tells why"
+                "GPU {gpu}: process {pid} ({comm}) of {id} uses it {shim}, {memory} MiB: cgpu doctor --pid {pid} tells why"
             )
         }
         Cause::OverLimit => {
             let container = status.containers.iter().find(|one| Some(&one.id) == finding.container.as_ref());
-            let share = container.and_then(|one| one.cards.iter().find(|share| share.card == *card));
+            let share = container.and_then(|one| one.gpus.iter().find(|share| share.gpu == *gpu));
             let limit = share.map_or_else(|| "?".to_owned(), |share| mib(share.limit));
             let together = mib(finding.together);
             format!(
-                "card {card}: {id} holds {together} MiB, its limit is {limit} MiB; process {pid} ({comm}) holds most of that"
+                "GPU {gpu}: {id} holds {together} MiB, its limit is {limit} MiB; process {pid} ({comm}) holds most of that"
             )
         }
     })
@@ -55,7 +55,7 @@ fn ended(ended: &Ended) -> String {
     };
     let (comm, id, ago) = (plain(&ended.comm), plain(&ended.container), ended.ago_ms / 1000);
     let why = match cause {
-        Cause::Unshimmed => "it used a card without the shim (end_unshimmed)",
+        Cause::Unshimmed => "it used a GPU without the shim (end_unshimmed)",
         Cause::OverLimit => "its container held more than its limit (end_over_limit_mib)",
     };
     format!("process {pid} ({comm}) of {id} was sent {signal} by the monitor {ago} s ago: {why}")
@@ -64,11 +64,11 @@ fn ended(ended: &Ended) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cgpu_client::message::{CardStatus, ContainerStatus, ShareStatus};
+    use cgpu_client::message::{ContainerStatus, GpuStatus, ShareStatus};
 
     fn finding(pid: u32, cause: Cause, container: Option<&str>) -> Finding {
         Finding {
-            card: 0.into(),
+            gpu: 0.into(),
             pid,
             comm: "tr\x1bn".into(),
             cause,
@@ -83,18 +83,18 @@ mod tests {
     #[test]
     fn everybody_who_is_found_is_named() {
         let share = ShareStatus { limit: 1 << 30, ..ShareStatus::default() };
-        let container = ContainerStatus { id: "a".into(), cards: vec![share], ..ContainerStatus::default() };
+        let container = ContainerStatus { id: "a".into(), gpus: vec![share], ..ContainerStatus::default() };
         let gone = Ended {
             pid: 6,
             comm: "hold".into(),
             cause: Cause::Unshimmed,
-            card: "GPU-1".into(),
+            gpu: "GPU-1".into(),
             container: "a".into(),
             signal: Signal::Kill,
             ago_ms: 12_345,
         };
         let status = Status {
-            cards: vec![CardStatus::default()],
+            gpus: vec![GpuStatus::default()],
             containers: vec![container],
             findings: vec![
                 finding(1, Cause::Unshimmed, Some("a")),
@@ -109,11 +109,11 @@ mod tests {
         assert_eq!(
             lines(&status),
             [
-                "card 0: process 1 (tr?n) of a uses it without the shim, 512 MiB: cgpu doctor --pid 1 tells why",
-                "card 0: a holds 3072 MiB, its limit is 1024 MiB; process 2 (tr?n) holds most of that",
-                "card 0: process 5 (tr?n) of a uses it with the shim loaded, but off, 512 MiB: cgpu doctor --pid 5 tells why",
-                "card 0: on it without the shim, and no container's: process 3 (tr?n), 4 (tr?n)",
-                "process 6 (hold) of a was sent SIGKILL by the monitor 12 s ago: it used a card without the shim (end_unshimmed)",
+                "GPU 0: process 1 (tr?n) of a uses it without the shim, 512 MiB: cgpu doctor --pid 1 tells why",
+                "GPU 0: a holds 3072 MiB, its limit is 1024 MiB; process 2 (tr?n) holds most of that",
+                "GPU 0: process 5 (tr?n) of a uses it with the shim loaded, but off, 512 MiB: cgpu doctor --pid 5 tells why",
+                "GPU 0: on it without the shim, and no container's: process 3 (tr?n), 4 (tr?n)",
+                "process 6 (hold) of a was sent SIGKILL by the monitor 12 s ago: it used a GPU without the shim (end_unshimmed)",
             ]
         );
     }

@@ -10,7 +10,7 @@ use cgpu_shm::peer;
 
 use crate::health::Health;
 use crate::inventory::Inventory;
-use crate::message::{CardTurns, Errno, Kind, Refusal, Registered, Registration, Reply, Request, Status};
+use crate::message::{Errno, GpuTurns, Kind, Refusal, Registered, Registration, Reply, Request, Status};
 
 /// A monitor answers at once or not at all.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -187,18 +187,18 @@ impl Client {
         }
     }
 
-    /// Who had each card in the last moments.
+    /// Who had each GPU in the last moments.
     ///
     /// # Errors
     /// As [`Client::ask`], and a refusal: older monitors do not tell.
-    pub fn turns(&mut self) -> Result<Vec<CardTurns>, Failure> {
+    pub fn turns(&mut self) -> Result<Vec<GpuTurns>, Failure> {
         match self.ask(&Request::Turns)? {
             Reply::Turns(turns) => Ok(turns),
             other => Err(self.unexpected(other)),
         }
     }
 
-    /// Which cards the host has.
+    /// Which GPUs the host has.
     ///
     /// # Errors
     /// As [`Client::ask`], and a refusal: NVML has not told the monitor of all of them, or it is an older one.
@@ -209,7 +209,7 @@ impl Client {
         }
     }
 
-    /// How the host's cards are.
+    /// How the host's GPUs are.
     ///
     /// # Errors
     /// As [`Client::ask`], and a refusal: NVML has never told the monitor, or it is an older one.

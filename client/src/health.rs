@@ -3,20 +3,20 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a monitor tells of its host's cards.
+/// What a monitor tells of its host's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     /// All that NVML counts, those that are cut into instances (MIG) as one.
-    pub cards: Vec<CardHealth>,
+    pub gpus: Vec<GpuHealth>,
     /// How long ago they were asked, in milliseconds.
     pub age_ms: u64,
     /// Whether errors would be told of.
     pub listens: bool,
 }
 
-/// How a card is.
+/// How a GPU is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CardHealth {
+pub struct GpuHealth {
     /// Its number on the host.
     pub index: u32,
     /// Not so: it has fallen off its bus, or as good as that.
@@ -26,12 +26,12 @@ pub struct CardHealth {
     pub wants_reset: bool,
     /// By number, each when it was last reported.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub errors: Vec<CardError>,
+    pub errors: Vec<GpuError>,
 }
 
-/// An error that a card has reported.
+/// An error that a GPU has reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CardError {
+pub struct GpuError {
     /// The driver's number for it; 0: it is not known.
     pub xid: u64,
     /// How long ago it was last reported, in milliseconds.

@@ -6,15 +6,15 @@ use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 use serde::{Deserialize, Serialize};
 
-use crate::number::CardNumber;
+use crate::number::DeviceId;
 
-/// A card of the host, or an instance of one (MIG).
+/// A GPU of the host, or an instance of one (MIG).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Which.
     pub uuid: Uuid,
     /// What people call it.
-    pub number: CardNumber,
+    pub number: DeviceId,
     /// Its memory.
     pub total: Bytes,
     /// It is cut into instances of which the driver does not tell which is which, or into none.
@@ -25,21 +25,21 @@ pub struct Found {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
     /// All of the host's, each as it is here.
-    pub cards: Vec<Listed>,
+    pub gpus: Vec<Listed>,
     /// How long ago NVML was asked, in milliseconds.
     pub age_ms: u64,
-    /// Where the state of the cards lies, if they are simulated; empty: the place is not known.
+    /// Where the state of the GPUs lies, if they are simulated; empty: the place is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<PathBuf>,
     /// The limits of a GPU's containers may add up to more than it has.
     pub allow_overcommit: bool,
 }
 
-/// A card in a list.
+/// A GPU in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
     /// [`Found::number`].
-    pub index: CardNumber,
+    pub index: DeviceId,
     /// `GPU-...`.
     pub uuid: String,
     /// Its memory in bytes.
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_is_the_same_when_it_was_told() {
+    fn a_gpu_is_the_same_when_it_was_told() {
         for (number, is_cut) in [("0", false), ("1", true), ("3.2", false)] {
             let found = Found {
                 uuid: Uuid([7; 16]),

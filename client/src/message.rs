@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
 use crate::inventory::Inventory;
-use crate::number::CardNumber;
+use crate::number::DeviceId;
 
 /// A request, told apart by `op`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,11 +48,11 @@ pub enum Request {
     HandOver,
     /// Everything at once. Answered by [`Reply::Status`].
     Status,
-    /// Who had each card in the last moments. Answered by [`Reply::Turns`].
+    /// Who had each GPU in the last moments. Answered by [`Reply::Turns`].
     Turns,
-    /// Which cards the host has, as NVML has told lately. Answered by [`Reply::Inventory`], or refused where it has not told of all.
+    /// Which GPUs the host has, as NVML has told lately. Answered by [`Reply::Inventory`], or refused where it has not told of all.
     Inventory,
-    /// How the host's cards are: whether they answer, and which errors they have reported. Answered by [`Reply::Health`], or refused where NVML has never told.
+    /// How the host's GPUs are: whether they answer, and which errors they have reported. Answered by [`Reply::Health`], or refused where NVML has never told.
     Health,
 }
 
@@ -94,25 +94,25 @@ pub struct Registration {
     /// For people. Absent: as `limits` or `use` tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// 1..25. Absent: as `limits` tells it, else 1. Above 1 it selects policy 2 on cards whose policy was never set.
+    /// 1..25. Absent: as `limits` tells it, else 1. Above 1 it selects policy 2 on GPUs whose policy was never set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// 1..100: its part of each card, for policy 3. Absent: as `limits` tells it, else by its weight.
+    /// 1..100: its part of each GPU, for policy 3. Absent: as `limits` tells it, else by its weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u32>,
     /// Absent: as `limits` tells it, else not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high_priority: Option<bool>,
-    /// Memory limits by card. Absent: as `limits` tells them, or as the container registered its cards.
+    /// Memory limits by GPU. Absent: as `limits` tells them, or as the container registered its GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
     /// Host process id of the container's first process: the container counts as created while it lives. Absent: while any
-    /// process of it has a card open.
+    /// process of it has a GPU open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
 }
 
-/// A memory limit of one card.
+/// A memory limit of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
@@ -140,9 +140,9 @@ pub enum Reply {
     Done,
     /// Everything.
     Status(Box<Status>),
-    /// The last turns of each card.
-    Turns(Vec<CardTurns>),
-    /// The host's cards.
+    /// The last turns of each GPU.
+    Turns(Vec<GpuTurns>),
+    /// The host's GPUs.
     Inventory(Inventory),
     /// How they are.
     Health(Health),
@@ -155,7 +155,7 @@ pub enum Reply {
 pub struct Registered {
     /// The name of its folder in the control tree: its directory's name; of 64 digits the first twelve.
     pub id: String,
-    /// For people: on which cards it gets no compute, or less than it asked for.
+    /// For people: on which GPUs it gets no compute, or less than it asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -223,17 +223,17 @@ pub struct Status {
     pub uptime_ms: u64,
     /// Its root directory.
     pub root: PathBuf,
-    /// Whoever starts containers may let the limits of a card add up to more than it has.
+    /// Whoever starts containers may let the limits of a GPU add up to more than it has.
     #[serde(default)]
     pub allow_overcommit: bool,
     /// What people should know of the monitor itself: settings that were refused, a tree that is not mounted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// The cards, in NVML's order, then those that only containers name.
-    pub cards: Vec<CardStatus>,
+    /// The GPUs, in NVML's order, then those that only containers name.
+    pub gpus: Vec<GpuStatus>,
     /// The containers, by id.
     pub containers: Vec<ContainerStatus>,
-    /// Processes on the cards that should not be there, or have too much: what the watcher finds.
+    /// Processes on the GPUs that should not be there, or have too much: what the watcher finds.
     #[serde(default)]
     pub findings: Vec<Finding>,
     /// How many findings there have been, by cause and container.
@@ -247,13 +247,13 @@ pub struct Status {
     pub ended: Vec<Ended>,
 }
 
-/// What the watcher finds wrong with a process on a card (`docs/observing.md`).
+/// What the watcher finds wrong with a process on a GPU (`docs/observing.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// It uses the card without the shim: nothing limits it, and it waits for no turn.
+    /// It uses the GPU without the shim: nothing limits it, and it waits for no turn.
     Unshimmed,
-    /// Its container holds more of the card than its limit, and it holds most of that.
+    /// Its container holds more of the GPU than its limit, and it holds most of that.
     OverLimit,
 }
 
@@ -294,11 +294,11 @@ pub enum Signal {
     Kill,
 }
 
-/// A process on a card that should not be there, or has too much.
+/// A process on a GPU that should not be there, or has too much.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// [`CardStatus::index`].
-    pub card: CardNumber,
+    /// [`GpuStatus::index`].
+    pub gpu: DeviceId,
     /// On the host.
     pub pid: u32,
     /// Its name, as the kernel has it from the process.
@@ -309,9 +309,9 @@ pub struct Finding {
     pub container: Option<String>,
     /// What it has of the shim.
     pub shim: Shim,
-    /// What the driver holds for it on the card, in bytes, by NVML; none: not told.
+    /// What the driver holds for it on the GPU, in bytes, by NVML; none: not told.
     pub memory: Option<u64>,
-    /// Over limit: what all processes of its container hold on the card.
+    /// Over limit: what all processes of its container hold on the GPU.
     pub together: u64,
     /// Since when, in milliseconds before now.
     pub since_ms: u64,
@@ -337,8 +337,8 @@ pub struct Ended {
     pub comm: String,
     /// Why.
     pub cause: Cause,
-    /// The card's UUID.
-    pub card: String,
+    /// The GPU's UUID.
+    pub gpu: String,
     /// [`ContainerStatus::id`].
     pub container: String,
     /// How.
@@ -347,11 +347,11 @@ pub struct Ended {
     pub ago_ms: u64,
 }
 
-/// A card.
+/// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CardStatus {
-    /// N, or N.M, of the control tree: NVML's index, or the next free number for a card that NVML does not show.
-    pub index: CardNumber,
+pub struct GpuStatus {
+    /// N, or N.M, of the control tree: NVML's index, or the next free number for a GPU that NVML does not show.
+    pub index: DeviceId,
     /// `GPU-...`, an instance's `MIG-...`.
     pub uuid: String,
     /// The product's name; empty when NVML is not there.
@@ -381,11 +381,11 @@ pub struct CardStatus {
     pub switch_us: Option<u64>,
     /// The mean slice of those who share it equally, in microseconds.
     pub slice_us: u64,
-    /// Process ids on the card, by NVML, that belong to no container.
+    /// Process ids on the GPU, by NVML, that belong to no container.
     pub strangers: Vec<u32>,
 }
 
-/// How a card is being shared (`docs/turns.md`, section 2).
+/// How a GPU is being shared (`docs/turns.md`, section 2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
@@ -398,12 +398,12 @@ pub enum Sharing {
     Contended,
 }
 
-/// Who had a card in the last moments.
+/// Who had a GPU in the last moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CardTurns {
-    /// [`CardStatus::index`].
-    pub card: CardNumber,
-    /// Oldest first; the last one may still go on. Where there are gaps the card was nobody's.
+pub struct GpuTurns {
+    /// [`GpuStatus::index`].
+    pub gpu: DeviceId,
+    /// Oldest first; the last one may still go on. Where there are gaps the GPU was nobody's.
     pub turns: Vec<TurnStatus>,
 }
 
@@ -432,12 +432,12 @@ pub struct ContainerStatus {
     pub dir: PathBuf,
     /// The weight that it asked for.
     pub weight: u32,
-    /// Its part of each card in percent, for policy 3; none: by its weight.
+    /// Its part of each GPU in percent, for policy 3; none: by its weight.
     pub percent: Option<u32>,
     /// It has high priority.
     pub high_priority: bool,
-    /// Its cards, in its own order.
-    pub cards: Vec<ShareStatus>,
+    /// Its GPUs, in its own order.
+    pub gpus: Vec<ShareStatus>,
     /// Its processes, by slot.
     pub processes: Vec<ProcessStatus>,
     /// How often each counted reason happened, its dead processes included, by the reasons' names (`shm/src/reason.rs`).
@@ -449,12 +449,12 @@ pub struct ContainerStatus {
     pub faults: BTreeMap<String, String>,
 }
 
-/// What a container has of one card.
+/// What a container has of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShareStatus {
-    /// [`CardStatus::index`].
-    pub card: CardNumber,
-    /// [`CardStatus::uuid`].
+    /// [`GpuStatus::index`].
+    pub gpu: DeviceId,
+    /// [`GpuStatus::uuid`].
     pub uuid: String,
     /// Memory limit in bytes, 0: none.
     pub limit: u64,
@@ -469,9 +469,9 @@ pub struct ShareStatus {
     pub orphan: u64,
     /// Bytes of dead processes whose memory is not yet seen to be gone; part of `used` and `implicit`.
     pub draining: u64,
-    /// Share as set, in percent of the card: what it is sure of while it is busy.
+    /// Share as set, in percent of the GPU: what it is sure of while it is busy.
     pub share_set: f64,
-    /// Share of the last second for which the card computed for it, in percent; none while that is
+    /// Share of the last second for which the GPU computed for it, in percent; none while that is
     /// not metered.
     pub share_second: Option<f64>,
     /// That is an estimate: others' work ran at the same time, or several processes of the
@@ -480,7 +480,7 @@ pub struct ShareStatus {
     pub share_estimated: bool,
     /// Share of all contended time since the monitor first saw it, in percent; none before any.
     pub share_total: Option<f64>,
-    /// How much of the time the card computed for it, in percent, by NVML's samples of its processes; none: not told.
+    /// How much of the time the GPU computed for it, in percent, by NVML's samples of its processes; none: not told.
     #[serde(default)]
     pub utilization: Option<u32>,
     /// How often it had to wait at its gate.
@@ -547,17 +547,17 @@ pub struct ProcessStatus {
     pub live: bool,
     /// Since when, in milliseconds before now.
     pub since_ms: u64,
-    /// What it has of each card.
-    pub cards: Vec<ProcessCard>,
+    /// What it has of each GPU.
+    pub gpus: Vec<ProcessGpu>,
     /// Counted reasons which are not 0, by their names (`shm/src/reason.rs`).
     pub counters: BTreeMap<String, u32>,
 }
 
-/// What a process has of one card.
+/// What a process has of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessCard {
-    /// [`CardStatus::index`].
-    pub card: CardNumber,
+pub struct ProcessGpu {
+    /// [`GpuStatus::index`].
+    pub gpu: DeviceId,
     /// Charged bytes, `implicit` not included.
     pub used: u64,
     /// Bytes of contexts, modules and slack, corrected by `growth`.
@@ -612,8 +612,8 @@ mod tests {
             (r#"{"value":"1"}"#, Reply::Value("1".into())),
             (r#""done""#, Reply::Done),
             (
-                r#"{"refused":{"errno":"ENOENT","sentence":"No card 7."}}"#,
-                Reply::Refused(Refusal::new(Errno::ENOENT, "No card 7.")),
+                r#"{"refused":{"errno":"ENOENT","sentence":"No GPU 7."}}"#,
+                Reply::Refused(Refusal::new(Errno::ENOENT, "No GPU 7.")),
             ),
         ] {
             assert_eq!(serde_json::from_str::<Reply>(line).unwrap(), reply);

@@ -1,4 +1,4 @@
-//! What a card is called in the control tree: `N`, NVML's index; an instance of a card that is cut (MIG) `N.M`, M its index there.
+//! What a GPU is called in the control tree: `N`, NVML's index; an instance of a GPU that is cut (MIG) `N.M`, M its index there.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,28 +8,28 @@ use serde::{Deserialize, Serialize};
 /// N, or N.M. In JSON a number, or a text such as `"0.1"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
-pub struct CardNumber {
-    card: u32,
+pub struct DeviceId {
+    gpu: u32,
     instance: Option<u32>,
 }
 
-impl CardNumber {
-    /// A card's.
+impl DeviceId {
+    /// A GPU's.
     #[must_use]
-    pub const fn of_card(card: u32) -> Self {
-        Self { card, instance: None }
+    pub const fn of_gpu(gpu: u32) -> Self {
+        Self { gpu, instance: None }
     }
 
     /// One of its instances'.
     #[must_use]
-    pub const fn of_instance(card: u32, instance: u32) -> Self {
-        Self { card, instance: Some(instance) }
+    pub const fn of_instance(gpu: u32, instance: u32) -> Self {
+        Self { gpu, instance: Some(instance) }
     }
 
     /// N.
     #[must_use]
-    pub const fn card(self) -> u32 {
-        self.card
+    pub const fn gpu(self) -> u32 {
+        self.gpu
     }
 
     /// M, an instance's.
@@ -45,43 +45,43 @@ impl CardNumber {
     }
 }
 
-impl From<u32> for CardNumber {
-    fn from(card: u32) -> Self {
-        Self::of_card(card)
+impl From<u32> for DeviceId {
+    fn from(gpu: u32) -> Self {
+        Self::of_gpu(gpu)
     }
 }
 
-impl fmt::Display for CardNumber {
+impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.instance {
             // As a text, so that a width counts for all of it.
-            Some(instance) => f.pad(&format!("{}.{instance}", self.card)),
-            None => self.card.fmt(f),
+            Some(instance) => f.pad(&format!("{}.{instance}", self.gpu)),
+            None => self.gpu.fmt(f),
         }
     }
 }
 
-/// The text is none of a card's.
+/// The text is none of a GPU's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotANumber;
 
 impl fmt::Display for NotANumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected a card's index such as 0, or an instance's such as 0.1")
+        f.write_str("expected a GPU's index such as 0, or an instance's such as 0.1")
     }
 }
 
 impl std::error::Error for NotANumber {}
 
-impl FromStr for CardNumber {
+impl FromStr for DeviceId {
     type Err = NotANumber;
 
     /// Only as it is written: `00` and `+0` are no names in the tree.
     fn from_str(text: &str) -> Result<Self, NotANumber> {
         let number = |text: &str| text.parse().map_err(|_| NotANumber);
         let read = match text.split_once('.') {
-            Some((card, instance)) => Self::of_instance(number(card)?, number(instance)?),
-            None => Self::of_card(number(text)?),
+            Some((gpu, instance)) => Self::of_instance(number(gpu)?, number(instance)?),
+            None => Self::of_gpu(number(text)?),
         };
         if read.to_string() == text { Ok(read) } else { Err(NotANumber) }
     }
@@ -90,22 +90,22 @@ impl FromStr for CardNumber {
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Written {
-    Card(u32),
+    Gpu(u32),
     Instance(String),
 }
 
-impl From<CardNumber> for Written {
-    fn from(number: CardNumber) -> Self {
-        if number.is_instance() { Self::Instance(number.to_string()) } else { Self::Card(number.card) }
+impl From<DeviceId> for Written {
+    fn from(number: DeviceId) -> Self {
+        if number.is_instance() { Self::Instance(number.to_string()) } else { Self::Gpu(number.gpu) }
     }
 }
 
-impl TryFrom<Written> for CardNumber {
+impl TryFrom<Written> for DeviceId {
     type Error = NotANumber;
 
     fn try_from(written: Written) -> Result<Self, NotANumber> {
         match written {
-            Written::Card(card) => Ok(Self::of_card(card)),
+            Written::Gpu(gpu) => Ok(Self::of_gpu(gpu)),
             Written::Instance(text) => text.parse(),
         }
     }
@@ -118,28 +118,28 @@ mod tests {
     #[test]
     fn a_number_is_read_as_it_is_written() {
         for (number, text, json) in [
-            (CardNumber::of_card(0), "0", "0"),
-            (CardNumber::of_card(12), "12", "12"),
-            (CardNumber::of_instance(1, 6), "1.6", "\"1.6\""),
+            (DeviceId::of_gpu(0), "0", "0"),
+            (DeviceId::of_gpu(12), "12", "12"),
+            (DeviceId::of_instance(1, 6), "1.6", "\"1.6\""),
         ] {
             assert_eq!(number.to_string(), text);
             assert_eq!(text.parse(), Ok(number));
             assert_eq!(serde_json::to_string(&number).unwrap(), json);
-            assert_eq!(serde_json::from_str::<CardNumber>(json).unwrap(), number);
+            assert_eq!(serde_json::from_str::<DeviceId>(json).unwrap(), number);
             assert_eq!(format!("{number:>5}|").len(), 6);
         }
         for text in ["", "00", "+1", "-1", "1.", ".1", "1.00", "1.2.3", "a", "1.-1", "4294967296"] {
-            assert_eq!(text.parse::<CardNumber>(), Err(NotANumber), "{text}");
+            assert_eq!(text.parse::<DeviceId>(), Err(NotANumber), "{text}");
         }
     }
 
     #[test]
-    fn instances_follow_where_their_card_would_be() {
+    fn instances_follow_where_their_gpu_would_be() {
         let in_order = [
-            CardNumber::of_card(0),
-            CardNumber::of_instance(1, 0),
-            CardNumber::of_instance(1, 1),
-            CardNumber::of_card(2),
+            DeviceId::of_gpu(0),
+            DeviceId::of_instance(1, 0),
+            DeviceId::of_instance(1, 1),
+            DeviceId::of_gpu(2),
         ];
         assert!(in_order.is_sorted());
     }

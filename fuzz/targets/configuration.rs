@@ -6,15 +6,15 @@ use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 use cgpu_kubernetes_core::binding::OVERRULED;
 use cgpu_runtime::edit::{Additions, Configuration, bind, hook, preloading};
-use cgpu_runtime::plan::{Declared, HostCard, Plan, plan};
+use cgpu_runtime::plan::{Declared, HostGpu, Plan, plan};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::path::Path;
 
-fn card(number: u8) -> HostCard {
+fn gpu(number: u8) -> HostGpu {
     let name = if number < 3 { number.to_string() } else { format!("3.{}", number - 3) };
-    let name = name.parse().expect("a card's number");
-    HostCard { is_cut: number == 2, ..HostCard::new(Uuid([number + 1; 16]), Bytes::from_mib(15109), name) }
+    let name = name.parse().expect("a GPU's number");
+    HostGpu { is_cut: number == 2, ..HostGpu::new(Uuid([number + 1; 16]), Bytes::from_mib(15109), name) }
 }
 
 /// Says "no limit" in a way that anybody understands.
@@ -73,14 +73,14 @@ fn is_kept(place: &str, before: &Value, after: &Value) {
     }
 }
 
-/// What the device plugin says of a pod's container takes the place of what its variables say of cards and limits, whatever those are, and of nothing else.
-fn is_bound(configuration: &Configuration, document: &Value, cards: &[HostCard]) {
+/// What the device plugin says of a pod's container takes the place of what its variables say of GPUs and limits, whatever those are, and of nothing else.
+fn is_bound(configuration: &Configuration, document: &Value, gpus: &[HostGpu]) {
     let before = configuration.variables();
     if before.is_empty() {
         return;
     }
     let given = [
-        ("NVIDIA_VISIBLE_DEVICES", cards[1].card.uuid.to_string()),
+        ("NVIDIA_VISIBLE_DEVICES", gpus[1].gpu.uuid.to_string()),
         ("ALIYUN_COM_GPU_MEM_CONTAINER", "6".to_owned()),
         ("ALIYUN_COM_GPU_MEM_DEV", "15".to_owned()),
     ]
@@ -100,8 +100,8 @@ fn is_bound(configuration: &Configuration, document: &Value, cards: &[HostCard])
     assert_eq!(edited, *document, "the rest is as it came");
     let Ok(declared) = Declared::new(&after) else { return };
     assert!(declared.asks());
-    match plan(&declared, "fuzz", || Ok(cards.to_vec())) {
-        Ok(Plan::Slice(limits)) => assert_eq!(limits.cards, [(cards[1].card.uuid, Bytes::from_mib(6043))]),
+    match plan(&declared, "fuzz", || Ok(gpus.to_vec())) {
+        Ok(Plan::Slice(limits)) => assert_eq!(limits.gpus, [(gpus[1].gpu.uuid, Bytes::from_mib(6043))]),
         Ok(Plan::Native) => panic!("{after:?} is held to nothing"),
         Err(_) => {}
     }
@@ -131,16 +131,16 @@ fuzz_target!(|input: &[u8]| {
     let Ok(configuration) = Configuration::parse(input) else { return };
     let document: Value = serde_json::from_slice(input).expect("what was understood is JSON");
     let variables = configuration.variables();
-    let cards: Vec<HostCard> = (0..5).map(card).collect();
+    let gpus: Vec<HostGpu> = (0..5).map(gpu).collect();
     // What is hidden is known in whichever way it is written.
     if let Some(masked) = document["linux"]["maskedPaths"].as_array() {
         assert_eq!(configuration.masked().count(), masked.len());
     }
     assert!(!configuration.has_own_mounts() || document["linux"]["namespaces"].is_array());
     assert!(configuration.mounts().len() >= configuration.binds().len());
-    is_bound(&configuration, &document, &cards);
+    is_bound(&configuration, &document, &gpus);
     let Ok(declared) = Declared::new(&variables) else { return };
-    let planned = plan(&declared, "fuzz", || Ok(cards.clone()));
+    let planned = plan(&declared, "fuzz", || Ok(gpus.clone()));
     if !declared.asks() {
         assert!(is_off(&variables) && planned == Ok(Plan::Native), "{variables:?}");
     }
@@ -149,10 +149,10 @@ fuzz_target!(|input: &[u8]| {
         Ok(Plan::Native) => return assert!(is_off(&variables), "{variables:?}"),
         Err(refusal) => return assert!(!refusal.to_string().contains('\n')),
     };
-    assert!(!limits.cards.is_empty());
-    for (uuid, limit) in &limits.cards {
-        let card = cards.iter().find(|card| card.card.uuid == *uuid).expect("a card of the host");
-        assert!(!card.is_cut && *limit > Bytes::ZERO && *limit <= card.card.total);
+    assert!(!limits.gpus.is_empty());
+    for (uuid, limit) in &limits.gpus {
+        let gpu = gpus.iter().find(|gpu| gpu.gpu.uuid == *uuid).expect("a GPU of the host");
+        assert!(!gpu.is_cut && *limit > Bytes::ZERO && *limit <= gpu.gpu.total);
     }
     let own = ["/run/cgpu", "/run/cgpu/libcgpu.so", "/etc/ld.so.preload"];
     let additions = |preload: Option<&str>| Additions {

@@ -1,13 +1,13 @@
-//! Environment values: any bytes, on any cards. A verdict comes of them or one sentence, and a limit is never more than its card.
+//! Environment values: any bytes, on any GPUs. A verdict comes of them or one sentence, and a limit is never more than its GPU.
 //!
-//! An input is a byte that says which cards there are, and then `NAME=VALUE` strings with line breaks between; a name is a digit.
+//! An input is a byte that says which GPUs there are, and then `NAME=VALUE` strings with line breaks between; a name is a digit.
 #![no_main]
 
 use std::ffi::{CStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
 use cgpu_settings::{Variables, Verdict};
-use cgpu_settings::{CardInfo, Environment, Inventory};
+use cgpu_settings::{GpuInfo, Environment, Inventory};
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 use libfuzzer_sys::fuzz_target;
@@ -46,16 +46,16 @@ impl Environment for Given {
     }
 }
 
-fn cards(shape: u8) -> Vec<CardInfo> {
-    let card = |number: u8| {
+fn gpus(shape: u8) -> Vec<GpuInfo> {
+    let gpu = |number: u8| {
         // Some are cut into instances, some have the same beginning.
         let instance = if shape & 8 != 0 { u64::from(number % 3) } else { 0 };
         let mut uuid = [if shape & 16 == 0 { number } else { 7 }; 16];
         uuid[15] = number;
         let total = Bytes::from_mib(15109 + 1000 * u64::from(number));
-        CardInfo { uuid: Uuid(uuid), total, order: u64::from(number / 3) << 8 | instance }
+        GpuInfo { uuid: Uuid(uuid), total, order: u64::from(number / 3) << 8 | instance }
     };
-    (0..shape & 7).chain((0..10).filter(|_| shape & 64 != 0).map(|extra| extra + 8)).map(card).collect()
+    (0..shape & 7).chain((0..10).filter(|_| shape & 64 != 0).map(|extra| extra + 8)).map(gpu).collect()
 }
 
 fuzz_target!(|input: &[u8]| {
@@ -67,19 +67,19 @@ fuzz_target!(|input: &[u8]| {
         Some((usize::from(name.wrapping_sub(b'0')), value))
     });
     let environment = Given(lines.collect());
-    let cards = cards(shape);
-    let inventory = Inventory { cards: &cards, cut: &[], complete: shape & 32 == 0 };
+    let gpus = gpus(shape);
+    let inventory = Inventory { gpus: &gpus, cut: &[], complete: shape & 32 == 0 };
     let variables = Variables::read(&environment);
     let _ = variables.unlimited(inventory);
     match variables.verdict(inventory) {
         Ok(Verdict::Off(_)) => {}
         Ok(Verdict::On(settings)) => {
-            assert!((1..=16).contains(&settings.cards.len()) && (1..=25).contains(&settings.weight));
-            for (index, limited) in settings.cards.iter().enumerate() {
+            assert!((1..=16).contains(&settings.gpus.len()) && (1..=25).contains(&settings.weight));
+            for (index, limited) in settings.gpus.iter().enumerate() {
                 assert!(limited.limit > Bytes::ZERO && limited.limit <= limited.total, "{limited:?}");
-                let card = cards.iter().find(|card| card.uuid == limited.uuid).expect("a card that is there");
-                assert_eq!(card.total, limited.total);
-                assert!(settings.cards[..index].iter().all(|other| other.uuid != limited.uuid), "once each");
+                let gpu = gpus.iter().find(|gpu| gpu.uuid == limited.uuid).expect("a GPU that is there");
+                assert_eq!(gpu.total, limited.total);
+                assert!(settings.gpus[..index].iter().all(|other| other.uuid != limited.uuid), "once each");
             }
         }
         Err(refusal) => {

@@ -10,7 +10,7 @@ fuzz_target!(|input: &[u8]| {
     match text.parse::<Limits>() {
         Ok(limits) => {
             assert!((1..=25).contains(&limits.weight));
-            assert!(limits.cards.iter().all(|(_, limit)| limit.0 > 0));
+            assert!(limits.gpus.iter().all(|(_, limit)| limit.0 > 0));
             let written = limits.to_text().expect("what was read can be written");
             assert_eq!(written.parse(), Ok(limits));
         }

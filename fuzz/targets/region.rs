@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use cgpu_fuzz::Container;
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_tenant::{
-    Address, Bytes, CardInfo, Clock, Environment, Inventory, Monotonic, Nanos, Start, Tenant, Uuid,
+    Address, Bytes, GpuInfo, Clock, Environment, Inventory, Monotonic, Nanos, Start, Tenant, Uuid,
 };
 use libfuzzer_sys::fuzz_target;
 
-const CARD: CardInfo = CardInfo { uuid: Uuid([7; 16]), total: Bytes::from_mib(1 << 14), order: 16 };
+const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes::from_mib(1 << 14), order: 16 };
 
 /// A hundred times as fast as time, and moves when somebody waits: what is bounded by a second is soon over.
 struct Hourglass(AtomicU64);
@@ -60,7 +60,7 @@ impl Environment for Inside {
 
 fn start(container: &Container) -> Option<Tenant> {
     let inside = Inside(container.path().to_owned());
-    match Tenant::start(&inside, Inventory { cards: &[CARD], cut: &[], complete: true }, &CLOCK) {
+    match Tenant::start(&inside, Inventory { gpus: &[GPU], cut: &[], complete: true }, &CLOCK) {
         Ok(Start::On(tenant)) => Some(tenant),
         Ok(Start::Off(_)) => None,
         Err(refusal) => {
@@ -71,18 +71,18 @@ fn start(container: &Container) -> Option<Tenant> {
 }
 
 fn use_it(tenant: &Tenant) {
-    let Some(card) = tenant.card(CARD.uuid) else { return };
+    let Some(gpu) = tenant.gpu(GPU.uuid) else { return };
     for number in 0..4_u64 {
         let address = Address(0x7f00_0000_0000 + (number << 21));
-        if let Ok(charge) = tenant.charge(card, Bytes::from_mib(2 << number)) {
+        if let Ok(charge) = tenant.charge(gpu, Bytes::from_mib(2 << number)) {
             let bytes = charge.bytes();
             charge.settle(address, None);
-            if let Some(limit) = tenant.limit(card) {
+            if let Some(limit) = tenant.limit(gpu) {
                 assert!(bytes <= limit, "{bytes:?} of {limit:?}");
             }
         }
-        let _ = (tenant.limit(card), tenant.usage(card));
-        if let Some(view) = tenant.view(card, Bytes::from_mib(1 << 13)) {
+        let _ = (tenant.limit(gpu), tenant.usage(gpu));
+        if let Some(view) = tenant.view(gpu, Bytes::from_mib(1 << 13)) {
             assert!(view.free <= view.total && view.used <= view.total, "{view:?}");
         }
         if number % 2 == 0

@@ -4,7 +4,7 @@
 use cgpu_fuzz::Container;
 use cgpu_shm::grant::Grantor;
 use cgpu_shm::snapshot::Reader;
-use cgpu_shm::units::{CardIndex, SlotIndex};
+use cgpu_shm::units::{DeviceIndex, SlotIndex};
 use libfuzzer_sys::fuzz_target;
 
 thread_local! {
@@ -18,16 +18,16 @@ fuzz_target!(|input: &[u8]| {
         container.spoil(input);
         for reader in [Some(&mut early), Reader::open(container.path()).ok().as_mut()].into_iter().flatten() {
             if let Ok(seen) = reader.read() {
-                assert!(seen.slots.len() <= 256 && seen.cards.len() <= 16);
-                for card in &seen.cards {
-                    assert_eq!(card.cells.len(), seen.slots.len());
+                assert!(seen.slots.len() <= 256 && seen.gpus.len() <= 16);
+                for gpu in &seen.gpus {
+                    assert_eq!(gpu.cells.len(), seen.slots.len());
                     // A sum of what a container says of itself saturates.
-                    let _ = card.used();
+                    let _ = gpu.used();
                 }
             }
             let mut cells = Vec::new();
-            for card in CardIndex::all() {
-                let _ = reader.read_cells(card, 256, &mut cells);
+            for gpu in DeviceIndex::all() {
+                let _ = reader.read_cells(gpu, 256, &mut cells);
                 assert!(cells.len() <= 256);
             }
             let _ = reader.read_progress(SlotIndex(255), 0);

@@ -14,18 +14,18 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::event::EventSet;
 
-/// How a card answers.
+/// How a GPU answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pulse {
-    /// [`cgpu_client::health::CardHealth::index`].
+    /// [`cgpu_client::health::GpuHealth::index`].
     pub index: u32,
-    /// [`cgpu_client::health::CardHealth::answers`].
+    /// [`cgpu_client::health::GpuHealth::answers`].
     pub answers: bool,
-    /// [`cgpu_client::health::CardHealth::wants_reset`].
+    /// [`cgpu_client::health::GpuHealth::wants_reset`].
     pub wants_reset: bool,
 }
 
-/// Asks all cards.
+/// Asks all GPUs.
 ///
 /// # Errors
 /// It is not told how many there are.
@@ -43,17 +43,17 @@ pub fn pulses(nvml: &Nvml) -> Result<Vec<Pulse>, NvmlError> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Report {
     /// Index of the GPU, the whole one for a MIG instance; none: NVML does not tell.
-    pub card: Option<u32>,
-    /// [`cgpu_client::health::CardError::xid`].
+    pub gpu: Option<u32>,
+    /// [`cgpu_client::health::GpuError::xid`].
     pub xid: u64,
 }
 
-/// Listens for errors of all cards that can be listened to.
+/// Listens for errors of all GPUs that can be listened to.
 pub struct Listener<'nvml> {
     set: EventSet<'nvml>,
     /// It has been waited for once, at least.
     works: bool,
-    /// Cards that it does not hear, which they should let it.
+    /// GPUs that it does not hear, which they should let it.
     unheard: BTreeMap<u32, NvmlError>,
 }
 
@@ -61,11 +61,11 @@ impl<'nvml> Listener<'nvml> {
     /// From now on.
     ///
     /// # Errors
-    /// As NVML says; when none of the cards can be listened to.
+    /// As NVML says; when none of the GPUs can be listened to.
     pub fn new(nvml: &'nvml Nvml) -> Result<Self, NvmlError> {
         let mut unheard = BTreeMap::new();
         let set = loop {
-            // A set is lost with the first card that it is refused.
+            // A set is lost with the first GPU that it is refused.
             if let Some(set) = Self::to_others(nvml, &mut unheard)? {
                 break set;
             }
@@ -108,7 +108,7 @@ impl<'nvml> Listener<'nvml> {
 
     /// The next error; none: there was none for so long, or what had to be done first took the time.
     ///
-    /// One that fails is made anew, and so is one that could hear more cards by now.
+    /// One that fails is made anew, and so is one that could hear more GPUs by now.
     ///
     /// # Errors
     /// NVML tells of no more.
@@ -117,7 +117,7 @@ impl<'nvml> Listener<'nvml> {
             Ok(event) => {
                 self.works = true;
                 Ok(event.event_data.map(|xid| Report {
-                    card: event.device.index().ok(),
+                    gpu: event.device.index().ok(),
                     xid: if let XidError::Value(xid) = xid { xid } else { 0 },
                 }))
             }
@@ -131,7 +131,7 @@ impl<'nvml> Listener<'nvml> {
                 }
                 Ok(None)
             }
-            // As a rule one card has been lost: the others still tell.
+            // As a rule one GPU has been lost: the others still tell.
             Err(_) if self.works => {
                 *self = Self::new(self.set.nvml)?;
                 Ok(None)

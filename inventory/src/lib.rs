@@ -11,7 +11,7 @@ pub mod health;
 use std::path::{Path, PathBuf};
 
 use cgpu_client::inventory::{Found, Listed};
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 use nvml_wrapper::error::NvmlError;
@@ -19,18 +19,18 @@ use nvml_wrapper::{Device, Nvml};
 
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
-/// What says that the driver is the simulated one, and where its cards' state lies.
+/// What says that the driver is the simulated one, and where its GPUs' state lies.
 const SIMULATED: [&str; 2] = ["CGPU_SIM_STATE", "CGPU_SIM_GPUS"];
 
-/// Why the cards are not known.
+/// Why the GPUs are not known.
 #[derive(Debug)]
 pub enum Unknown {
     /// The library of this name cannot be loaded, or not initialised.
     Library(PathBuf, NvmlError),
     /// It is not told how many there are.
     Count(NvmlError),
-    /// That one does not answer: a limit on a card that is not known would be none.
-    Card(u32, NvmlError),
+    /// That one does not answer: a limit on a GPU that is not known would be none.
+    Gpu(u32, NvmlError),
 }
 
 impl std::fmt::Display for Unknown {
@@ -39,8 +39,8 @@ impl std::fmt::Display for Unknown {
             // The loader names the file itself.
             Self::Library(_, NvmlError::LibloadingError(error)) => error.fmt(f),
             Self::Library(name, error) => write!(f, "{}: {error}", name.display()),
-            Self::Count(error) => write!(f, "NVML does not tell how many cards there are: {error}"),
-            Self::Card(index, error) => write!(f, "NVML does not answer for card {index}: {error}"),
+            Self::Count(error) => write!(f, "NVML does not tell how many GPUs there are: {error}"),
+            Self::Gpu(index, error) => write!(f, "NVML does not answer for GPU {index}: {error}"),
         }
     }
 }
@@ -56,13 +56,13 @@ pub fn open(library: &Path) -> Result<Nvml, Unknown> {
     opened.map_err(|error| Unknown::Library(library.to_owned(), error))
 }
 
-/// What `cgpu-monitor --list-cards` prints: all cards as NVML tells them now, a list in JSON. Programs that cannot load NVML themselves ask so.
+/// What `cgpu-monitor --list-gpus` prints: all GPUs as NVML tells them now, a list in JSON. Programs that cannot load NVML themselves ask so.
 ///
 /// # Errors
 /// As [`ask`], and the library cannot be loaded.
 pub fn list(library: &Path) -> anyhow::Result<String> {
-    let cards = ask(&open(library)?)?;
-    Ok(serde_json::to_string(&cards.iter().map(Listed::from).collect::<Vec<_>>())?)
+    let gpus = ask(&open(library)?)?;
+    Ok(serde_json::to_string(&gpus.iter().map(Listed::from).collect::<Vec<_>>())?)
 }
 
 /// Asks for all of them.
@@ -70,24 +70,24 @@ pub fn list(library: &Path) -> anyhow::Result<String> {
 /// # Errors
 /// [`Unknown`] of one of them is of all.
 pub fn ask(nvml: &Nvml) -> Result<Vec<Found>, Unknown> {
-    let mut cards = Vec::new();
+    let mut gpus = Vec::new();
     for index in 0..nvml.device_count().map_err(Unknown::Count)? {
-        cards.extend(card(nvml, index).map_err(|error| Unknown::Card(index, error))?);
+        gpus.extend(gpu(nvml, index).map_err(|error| Unknown::Gpu(index, error))?);
     }
-    Ok(cards)
+    Ok(gpus)
 }
 
-/// The card, or the instances into which it is cut (MIG). Drivers before R470 name instances after their card: which is which cannot be told then.
-fn card(nvml: &Nvml, index: u32) -> Result<Vec<Found>, NvmlError> {
+/// The GPU, or the instances into which it is cut (MIG). Drivers before R470 name instances after their GPU: which is which cannot be told then.
+fn gpu(nvml: &Nvml, index: u32) -> Result<Vec<Found>, NvmlError> {
     let device = nvml.device_by_index(index)?;
-    let whole = told(&device, CardNumber::of_card(index))?;
+    let whole = told(&device, DeviceId::of_gpu(index))?;
     if !device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED) {
         return Ok(vec![whole]);
     }
     let mut instances = Vec::new();
     for number in 0..device.mig_device_count()? {
         match device.mig_device_by_index(number) {
-            Ok(instance) => instances.push(told(&instance, CardNumber::of_instance(index, number))?),
+            Ok(instance) => instances.push(told(&instance, DeviceId::of_instance(index, number))?),
             // One that was destroyed leaves its number empty.
             Err(NvmlError::NotFound) => {}
             Err(error) => return Err(error),
@@ -100,12 +100,12 @@ fn card(nvml: &Nvml, index: u32) -> Result<Vec<Found>, NvmlError> {
     Ok(instances)
 }
 
-fn told(device: &Device<'_>, number: CardNumber) -> Result<Found, NvmlError> {
+fn told(device: &Device<'_>, number: DeviceId) -> Result<Found, NvmlError> {
     let uuid: Uuid = device.uuid()?.parse().map_err(|_| NvmlError::Unknown)?;
     Ok(Found { uuid, number, total: Bytes(device.memory_info()?.total), is_cut: false })
 }
 
-/// Where the state of this process's cards lies, if its environment says that they are simulated.
+/// Where the state of this process's GPUs lies, if its environment says that they are simulated.
 #[must_use]
 pub fn simulated() -> Option<PathBuf> {
     let [state, list] = SIMULATED.map(std::env::var_os);

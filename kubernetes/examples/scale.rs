@@ -11,7 +11,7 @@ use fastrand::Rng;
 use serde_json::json;
 
 const NODES: usize = 5000;
-const CARDS: usize = 8;
+const GPUS: usize = 8;
 const PODS: usize = 50_000;
 const ROUNDS: usize = 2000;
 
@@ -25,8 +25,8 @@ fn main() {
     }
     let started = Instant::now();
     for number in 0..PODS {
-        let (node, card) = (number % NODES, number / NODES % CARDS);
-        cluster.see_pod(&pod(number, random.u64(1..=6), Some((&names[node], card))));
+        let (node, gpu) = (number % NODES, number / NODES % GPUS);
+        cluster.see_pod(&pod(number, random.u64(1..=6), Some((&names[node], gpu))));
     }
     let load = started.elapsed();
     let waiting: Vec<Pod> = (0..ROUNDS).map(|number| pod(PODS + number, random.u64(1..=14), None)).collect();
@@ -65,7 +65,7 @@ fn main() {
     println!(
         "{}",
         json!({
-            "nodes": NODES, "cards": CARDS, "pods": PODS, "rounds": ROUNDS, "refused": refused,
+            "nodes": NODES, "gpus": GPUS, "pods": PODS, "rounds": ROUNDS, "refused": refused,
             "load_ms": round(load.as_secs_f64() * 1e3),
             "filter_ms": quantiles(filters), "bind_ms": quantiles(binds), "both_ms": quantiles(both),
             "resident_mib": round(resident_mib() - before),
@@ -91,18 +91,18 @@ fn resident_mib() -> f64 {
 }
 
 fn node(name: &str) -> Node {
-    let cards: Vec<_> =
-        (0..CARDS).map(|card| json!({"uuid": format!("GPU-{name}-{card}"), "mib": 15109})).collect();
-    let cards = json!({"unit": "GiB", "cards": cards}).to_string();
-    serde_json::from_value(json!({"metadata": {"name": name, "annotations": {"cgpu.dev/cards": cards}}}))
+    let gpus: Vec<_> =
+        (0..GPUS).map(|gpu| json!({"uuid": format!("GPU-{name}-{gpu}"), "mib": 15109})).collect();
+    let gpus = json!({"unit": "GiB", "gpus": gpus}).to_string();
+    serde_json::from_value(json!({"metadata": {"name": name, "annotations": {"cgpu.dev/gpus": gpus}}}))
         .expect("a node")
 }
 
 fn pod(number: usize, units: u64, on: Option<(&str, usize)>) -> Pod {
-    let annotations = on.map(|(node, card)| {
+    let annotations = on.map(|(node, gpu)| {
         json!({
-            "ALIYUN_COM_GPU_MEM_IDX": card.to_string(), "ALIYUN_COM_GPU_MEM_DEV": "14", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1",
-            "scheduler.framework.gpushare.allocation": json!({"0": {card.to_string(): units}}).to_string(), "cgpu.dev/node": node,
+            "ALIYUN_COM_GPU_MEM_IDX": gpu.to_string(), "ALIYUN_COM_GPU_MEM_DEV": "14", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1",
+            "scheduler.framework.gpushare.allocation": json!({"0": {gpu.to_string(): units}}).to_string(), "cgpu.dev/node": node,
         })
     });
     let uid = format!("788d1c6b-6f2a-4f0f-9d4e-{number:012}");

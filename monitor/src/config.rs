@@ -6,15 +6,15 @@
 //! tree = "/run/cgpu_km"       # where the control tree is mounted; "none": nowhere
 //! nvml = "libnvidia-ml.so.1"
 //! base_slice_ms = 6           # 2: less waiting, 10: fewer switches; left out: 6 to 10, as switches cost
-//! time_scale = 1.0            # of a simulated card: 10 is ten times slower than life
+//! time_scale = 1.0            # of a simulated GPU: 10 is ten times slower than life
 //! metrics = "127.0.0.1:9445"  # where they are served; "off": nowhere
 //! metrics_hami = false        # HAMi's names as well
 //! default_memsize = 0         # bytes for containers that come without a limit; 0: none
-//! allow_overcommit = false    # limits of a card may add up to more than it has
-//! end_unshimmed = false       # containers' processes that use a card without the shim are ended
+//! allow_overcommit = false    # limits of a GPU may add up to more than it has
+//! end_unshimmed = false       # containers' processes that use a GPU without the shim are ended
 //! end_over_limit_mib = 1024   # of a container that holds so much more than its limit, the process that holds most is ended; left out: nobody
 //!
-//! [card.0]                    # by index, or by UUID, which wins: [card."GPU-..."]
+//! [gpu.0]                    # by index, or by UUID, which wins: [gpu."GPU-..."]
 //! policy = 1
 //! max_inst = 20
 //! prio_ratio = 80
@@ -31,7 +31,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_shm::paths;
 use cgpu_shm::units::{Bytes, Nanos};
@@ -41,7 +41,7 @@ use toml::Spanned;
 
 use crate::control::bounds;
 use crate::metrics::Endpoint;
-use crate::settings::CardSettings;
+use crate::settings::GpuSettings;
 use crate::watch::Rules;
 
 /// Where metrics are served unless told.
@@ -74,13 +74,13 @@ struct Text {
     end_over_limit_mib: Option<Spanned<i64>>,
     metrics: Option<Spanned<String>>,
     metrics_hami: bool,
-    card: BTreeMap<Spanned<String>, CardText>,
+    gpu: BTreeMap<Spanned<String>, GpuText>,
 }
 
-/// A card's part of it.
+/// A GPU's part of it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct CardText {
+struct GpuText {
     policy: Option<Spanned<i64>>,
     max_inst: Option<Spanned<i64>>,
     prio_ratio: Option<Spanned<i64>>,
@@ -139,12 +139,12 @@ impl Source<'_> {
         Ok(Some(Endpoint { listen, hami }))
     }
 
-    fn card(&self, text: &CardText) -> Result<CardStart> {
+    fn gpu(&self, text: &GpuText) -> Result<GpuStart> {
         let small = |key, value: &Option<Spanned<i64>>, bounds| -> Result<Option<u32>> {
             let number = self.number(key, value.as_ref(), bounds)?;
             Ok(number.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
         };
-        let settings = CardSettings {
+        let settings = GpuSettings {
             policy: small("policy", &text.policy, &bounds::POLICY)?,
             max_inst: small("max_inst", &text.max_inst, &bounds::MAX_INST)?,
             prio_ratio: small("prio_ratio", &text.prio_ratio, &bounds::PRIO_RATIO)?,
@@ -152,33 +152,33 @@ impl Source<'_> {
                 .map(|value| value == 1),
         };
         let base = self.number("base_slice_ms", text.base_slice_ms.as_ref(), &BASE_SLICE_MS)?;
-        Ok(CardStart { settings, base: base.map(Nanos::from_millis) })
+        Ok(GpuStart { settings, base: base.map(Nanos::from_millis) })
     }
 }
 
-/// Which card is meant.
+/// Which GPU is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Which {
-    Index(CardNumber),
+    Index(DeviceId),
     Uuid(Uuid),
 }
 
-/// How a card starts, as far as it is told.
+/// How a GPU starts, as far as it is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct CardStart {
-    settings: CardSettings,
+struct GpuStart {
+    settings: GpuSettings,
     base: Option<Nanos>,
 }
 
-/// How cards start and what holds for all of them: what can be changed while the monitor runs.
+/// How GPUs start and what holds for all of them: what can be changed while the monitor runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
-    cards: BTreeMap<Which, CardStart>,
+    gpus: BTreeMap<Which, GpuStart>,
     base: Option<Nanos>,
     percent: u32,
     /// For containers that come without a limit; zero: none.
     pub default_memsize: Bytes,
-    /// Limits of a card may add up to more than it has.
+    /// Limits of a GPU may add up to more than it has.
     pub allow_overcommit: bool,
     /// Which processes are ended.
     pub rules: Rules,
@@ -187,7 +187,7 @@ pub struct Start {
 impl Default for Start {
     fn default() -> Self {
         Self {
-            cards: BTreeMap::new(),
+            gpus: BTreeMap::new(),
             base: None,
             percent: 100,
             default_memsize: Bytes::ZERO,
@@ -198,21 +198,21 @@ impl Default for Start {
 }
 
 impl Start {
-    fn find(&self, index: CardNumber, uuid: Uuid) -> CardStart {
-        let told = |which| self.cards.get(&which).copied().unwrap_or_default();
+    fn find(&self, index: DeviceId, uuid: Uuid) -> GpuStart {
+        let told = |which| self.gpus.get(&which).copied().unwrap_or_default();
         let (own, by_index) = (told(Which::Uuid(uuid)), told(Which::Index(index)));
-        CardStart { settings: own.settings.over(by_index.settings), base: own.base.or(by_index.base) }
+        GpuStart { settings: own.settings.over(by_index.settings), base: own.base.or(by_index.base) }
     }
 
-    /// What a card starts with.
+    /// What a GPU starts with.
     #[must_use]
-    pub fn card(&self, index: CardNumber, uuid: Uuid) -> CardSettings {
+    pub fn gpu(&self, index: DeviceId, uuid: Uuid) -> GpuSettings {
         self.find(index, uuid).settings
     }
 
-    /// The times of a card's turns.
+    /// The times of a GPU's turns.
     #[must_use]
-    pub fn tuning(&self, index: CardNumber, uuid: Uuid) -> Tuning {
+    pub fn tuning(&self, index: DeviceId, uuid: Uuid) -> Tuning {
         let base = self.find(index, uuid).base.or(self.base);
         base.map_or(Tuning::DEFAULT, |base| Tuning::DEFAULT.with_base(base)).stretched(self.percent)
     }
@@ -231,7 +231,7 @@ pub struct Config {
     pub nvml: String,
     /// Where metrics are served; none: nowhere.
     pub metrics: Option<Endpoint>,
-    /// How cards start.
+    /// How GPUs start.
     pub start: Start,
     /// Where all this is from, to read it again.
     pub source: Sources,
@@ -290,20 +290,20 @@ impl Config {
             let what = format!("time_scale: expected 0.1 to 1000, found {scale}");
             return Err(file.wrong(told.time_scale.as_ref().map(Spanned::span), &what));
         }
-        let mut cards = BTreeMap::new();
-        for (name, text) in &told.card {
+        let mut gpus = BTreeMap::new();
+        for (name, text) in &told.gpu {
             let which = match (name.get_ref().parse(), name.get_ref().parse()) {
                 (Ok(index), _) => Which::Index(index),
                 (_, Ok(uuid)) => Which::Uuid(uuid),
                 _ => {
                     let what = format!(
-                        "expected a card's index such as 0 or \"0.1\", or its UUID such as GPU-..., found {:?}",
+                        "expected a GPU's index such as 0 or \"0.1\", or its UUID such as GPU-..., found {:?}",
                         name.get_ref()
                     );
                     return Err(file.wrong(Some(name.span()), &what));
                 }
             };
-            cards.insert(which, file.card(text)?);
+            gpus.insert(which, file.gpu(text)?);
         }
         let memsize = file.number("default_memsize", told.default_memsize.as_ref(), &bounds::BYTES)?;
         let over_limit =
@@ -312,7 +312,7 @@ impl Config {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let percent = (scale * 100.0) as u32;
         Ok(Start {
-            cards,
+            gpus,
             base: base.map(Nanos::from_millis),
             percent,
             default_memsize: Bytes(memsize.unwrap_or(0)),
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(config.root, Path::new("/x"));
         assert_eq!(config.state, Path::new("/x/state"));
         assert_eq!(config.tree.as_deref(), Some(Path::new("/x/cgpu_km")));
-        assert_eq!(config.start.tuning(CardNumber::default(), Uuid([1; 16])).base, Nanos::from_millis(20));
+        assert_eq!(config.start.tuning(DeviceId::default(), Uuid([1; 16])).base, Nanos::from_millis(20));
         assert_eq!(load("root = '/x'\ntree = 'none'").unwrap().tree, None);
         assert_eq!(config.metrics.unwrap().listen.to_string(), METRICS);
         assert_eq!(load("root = '/x'\nmetrics = 'off'").unwrap().metrics, None);
@@ -352,22 +352,22 @@ mod tests {
     }
 
     #[test]
-    fn cards_start_as_told_by_uuid_before_index() {
+    fn gpus_start_as_told_by_uuid_before_index() {
         let uuid = Uuid([1; 16]);
         let text = format!(
-            "root = '/x'\n[card.0]\npolicy = 3\nmax_inst = 4\nbase_slice_ms = 2\n[card.\"{uuid}\"]\npolicy = 5\nwork_conserving = 1\n"
+            "root = '/x'\n[gpu.0]\npolicy = 3\nmax_inst = 4\nbase_slice_ms = 2\n[gpu.\"{uuid}\"]\npolicy = 5\nwork_conserving = 1\n"
         );
         let start = load(&text).unwrap().start;
-        let card = start.card(CardNumber::default(), uuid);
-        assert_eq!((card.policy, card.max_inst, card.prio_ratio()), (Some(5), Some(4), 80));
-        assert!(card.work_conserving());
-        assert_eq!(start.tuning(CardNumber::default(), uuid).base, Nanos::from_millis(2));
-        assert_eq!(start.card(CardNumber::of_card(1), Uuid([2; 16])), CardSettings::default());
-        // An instance goes by its own number, not by its card's.
-        let instance = |start: &Start| start.card(CardNumber::of_instance(0, 1), Uuid([3; 16])).policy;
+        let gpu = start.gpu(DeviceId::default(), uuid);
+        assert_eq!((gpu.policy, gpu.max_inst, gpu.prio_ratio()), (Some(5), Some(4), 80));
+        assert!(gpu.work_conserving());
+        assert_eq!(start.tuning(DeviceId::default(), uuid).base, Nanos::from_millis(2));
+        assert_eq!(start.gpu(DeviceId::of_gpu(1), Uuid([2; 16])), GpuSettings::default());
+        // An instance goes by its own number, not by its GPU's.
+        let instance = |start: &Start| start.gpu(DeviceId::of_instance(0, 1), Uuid([3; 16])).policy;
         assert_eq!(instance(&start), None);
-        assert_eq!(instance(&load("root = '/x'\n[card.\"0.1\"]\npolicy = 4").unwrap().start), Some(4));
-        assert_eq!(start.tuning(CardNumber::of_card(1), Uuid([2; 16])), Tuning::DEFAULT);
+        assert_eq!(instance(&load("root = '/x'\n[gpu.\"0.1\"]\npolicy = 4").unwrap().start), Some(4));
+        assert_eq!(start.tuning(DeviceId::of_gpu(1), Uuid([2; 16])), Tuning::DEFAULT);
     }
 
     #[test]
@@ -377,15 +377,15 @@ mod tests {
             ("root = '/x'\nbase_slice_ms = 0", "line 2: base_slice_ms: expected 1 to 20, found 0"),
             ("root = '/x'\n\ntime_scale = 0.0", "line 3: time_scale: expected 0.1 to 1000, found 0"),
             ("root", "line 1: "),
-            ("root = '/x'\n[card.0]\npolicy = 6", "line 3: policy: expected 0 to 5, found 6"),
-            ("root = '/x'\n[card.0]\nmax_inst = 26", "line 3: max_inst: expected 1 to 25, found 26"),
-            ("root = '/x'\n[card.0]\n\nprio_ratio = -1", "line 4: prio_ratio: expected 20 to 99, found -1"),
-            ("root = '/x'\n[card.0]\nwork_conserving = 2", "line 3: work_conserving: expected 0 to 1"),
-            ("root = '/x'\n[card.0]\npolicy = 'fair'", "line 3: invalid type: string"),
-            ("root = '/x'\n[card.0]\ncolour = 3", "line 3: unknown field `colour`"),
+            ("root = '/x'\n[gpu.0]\npolicy = 6", "line 3: policy: expected 0 to 5, found 6"),
+            ("root = '/x'\n[gpu.0]\nmax_inst = 26", "line 3: max_inst: expected 1 to 25, found 26"),
+            ("root = '/x'\n[gpu.0]\n\nprio_ratio = -1", "line 4: prio_ratio: expected 20 to 99, found -1"),
+            ("root = '/x'\n[gpu.0]\nwork_conserving = 2", "line 3: work_conserving: expected 0 to 1"),
+            ("root = '/x'\n[gpu.0]\npolicy = 'fair'", "line 3: invalid type: string"),
+            ("root = '/x'\n[gpu.0]\ncolour = 3", "line 3: unknown field `colour`"),
             (
-                "root = '/x'\n[card.first]\npolicy = 1",
-                "line 2: expected a card's index such as 0 or \"0.1\", or its UUID",
+                "root = '/x'\n[gpu.first]\npolicy = 1",
+                "line 2: expected a GPU's index such as 0 or \"0.1\", or its UUID",
             ),
             ("root = '/x'\ndefault_memsize = -5", "line 2: default_memsize: expected a number of bytes"),
             (

@@ -3,7 +3,7 @@
 //! ```text
 //! version                  r     of the monitor
 //! default_memsize          rw    bytes, 0: none
-//! N/policy                 rw    0..5; N is a card's index, or an instance's (MIG) as N.M
+//! N/policy                 rw    0..5; N is a GPU's index, or an instance's (MIG) as N.M
 //! N/max_inst               rw    1..25
 //! N/free_weight            r     what is left of max_inst
 //! N/prio_ratio             rw    20..99
@@ -18,19 +18,19 @@
 use std::ops::RangeInclusive;
 
 use cgpu_client::message::{Errno, Kind, Refusal};
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 use cgpu_scheduler::tenants::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 
 use crate::host::Host;
 
-/// A node of the tree, for containers and cards that exist.
+/// A node of the tree, for containers and GPUs that exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Node {
     Root,
     Version,
     DefaultMemsize,
-    Card(usize),
+    Gpu(usize),
     Policy(usize),
     MaxInst(usize),
     FreeWeight(usize),
@@ -47,7 +47,7 @@ enum Node {
 impl Node {
     const fn kind(self) -> Kind {
         match self {
-            Self::Root | Self::Card(_) | Self::Container(..) => Kind::Folder,
+            Self::Root | Self::Gpu(_) | Self::Container(..) => Kind::Folder,
             Self::Version | Self::FreeWeight(_) | Self::Id(..) | Self::Meminfo(..) => Kind::Read,
             Self::DefaultMemsize
             | Self::Policy(_)
@@ -61,11 +61,11 @@ impl Node {
     }
 }
 
-type OfCard = fn(usize) -> Node;
+type OfGpu = fn(usize) -> Node;
 type OfContainer = fn(usize, TenantId) -> Node;
 
 const ROOT_NODES: [(&str, Node); 2] = [("version", Node::Version), ("default_memsize", Node::DefaultMemsize)];
-const CARD_NODES: [(&str, OfCard); 5] = [
+const GPU_NODES: [(&str, OfGpu); 5] = [
     ("policy", Node::Policy),
     ("max_inst", Node::MaxInst),
     ("free_weight", Node::FreeWeight),
@@ -85,7 +85,7 @@ pub(crate) mod bounds {
     use std::ops::RangeInclusive;
 
     pub(crate) const POLICY: RangeInclusive<u64> = 0..=5;
-    /// Containers that a card can be set to take.
+    /// Containers that a GPU can be set to take.
     pub(crate) const MAX_INST: RangeInclusive<u64> = 1..=25;
     pub(crate) const PRIO_RATIO: RangeInclusive<u64> = 20..=99;
     pub(crate) const SWITCH: RangeInclusive<u64> = 0..=1;
@@ -97,9 +97,9 @@ fn refuse<T>(errno: Errno, sentence: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::new(errno, sentence))
 }
 
-/// Whether a container of this name would hide a node of its card.
+/// Whether a container of this name would hide a node of its GPU.
 pub(crate) fn is_taken(name: &str) -> bool {
-    CARD_NODES.iter().any(|(node, _)| *node == name)
+    GPU_NODES.iter().any(|(node, _)| *node == name)
 }
 
 /// The node at a path.
@@ -108,13 +108,13 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
     let missing = || {
         Refusal::new(Errno::ENOENT, format!("There is no node {path:?}; list (cgpu ls) shows what there is."))
     };
-    let card = |name: &str| {
-        let index = name.parse::<CardNumber>().ok();
+    let gpu = |name: &str| {
+        let index = name.parse::<DeviceId>().ok();
         let at = host.boards.iter().position(|board| Some(board.index) == index);
         at.ok_or_else(|| {
             Refusal::new(
                 Errno::ENOENT,
-                format!("There is no card {name:?}; list (cgpu ls) shows those that are there."),
+                format!("There is no GPU {name:?}; list (cgpu ls) shows those that are there."),
             )
         })
     };
@@ -122,25 +122,25 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
         let found = host
             .containers
             .values()
-            .find(|container| container.id == id && container.cards().contains(&host.boards[at].uuid));
+            .find(|container| container.id == id && container.gpus().contains(&host.boards[at].uuid));
         let tenant = found.map(|container| container.tenant);
-        tenant.ok_or_else(|| Refusal::new(Errno::ENOENT, format!("There is no container {id} on this card.")))
+        tenant.ok_or_else(|| Refusal::new(Errno::ENOENT, format!("There is no container {id} on this GPU.")))
     };
     match parts[..] {
         [] => Ok(Node::Root),
         [name] => match ROOT_NODES.iter().find(|(node, _)| *node == name) {
             Some((_, node)) => Ok(*node),
-            None => Ok(Node::Card(card(name)?)),
+            None => Ok(Node::Gpu(gpu(name)?)),
         },
         [n, name] => {
-            let at = card(n)?;
-            match CARD_NODES.iter().find(|(node, _)| *node == name) {
+            let at = gpu(n)?;
+            match GPU_NODES.iter().find(|(node, _)| *node == name) {
                 Some((_, node)) => Ok(node(at)),
                 None => Ok(Node::Container(at, container(at, name)?)),
             }
         }
         [n, id, leaf] => {
-            let at = card(n)?;
+            let at = gpu(n)?;
             let tenant = container(at, id)?;
             let found = CONTAINER_NODES.iter().find(|(node, _)| *node == leaf);
             found.map(|(_, node)| node(at, tenant)).ok_or_else(missing)
@@ -158,7 +158,7 @@ pub(crate) fn look(host: &Host, path: &str) -> Result<Kind, Refusal> {
 pub(crate) fn get(host: &mut Host, path: &str) -> Result<String, Refusal> {
     let node = node(host, path)?;
     Ok(match node {
-        Node::Root | Node::Card(_) | Node::Container(..) => {
+        Node::Root | Node::Gpu(_) | Node::Container(..) => {
             return refuse(
                 Errno::EINVAL,
                 format!("{path:?} is a folder; list (cgpu ls) shows what is in it."),
@@ -188,16 +188,16 @@ pub(crate) fn list(host: &Host, path: &str) -> Result<Vec<String>, Refusal> {
             let nodes = ROOT_NODES.iter().map(|(name, _)| (*name).to_owned());
             Ok(nodes.chain(host.boards.iter().map(|board| format!("{}/", board.index))).collect())
         }
-        Node::Card(at) => {
+        Node::Gpu(at) => {
             let uuid = host.boards[at].uuid;
             let mut ids: Vec<String> = host
                 .containers
                 .values()
-                .filter(|container| container.cards().contains(&uuid))
+                .filter(|container| container.gpus().contains(&uuid))
                 .map(|container| format!("{}/", container.id))
                 .collect();
             ids.sort();
-            Ok(CARD_NODES.iter().map(|(name, _)| (*name).to_owned()).chain(ids).collect())
+            Ok(GPU_NODES.iter().map(|(name, _)| (*name).to_owned()).chain(ids).collect())
         }
         Node::Container(..) => Ok(CONTAINER_NODES.iter().map(|(name, _)| (*name).to_owned()).collect()),
         _ => refuse(Errno::EINVAL, format!("{path:?} is no folder; get (cgpu get) reads it.")),
@@ -207,7 +207,7 @@ pub(crate) fn list(host: &Host, path: &str) -> Result<Vec<String>, Refusal> {
 /// Writes a node. It is in force with the next step.
 pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Result<(), Refusal> {
     match node(host, path)? {
-        Node::Root | Node::Card(_) | Node::Container(..) => {
+        Node::Root | Node::Gpu(_) | Node::Container(..) => {
             return refuse(Errno::EINVAL, format!("{path:?} is a folder."));
         }
         Node::Version | Node::FreeWeight(_) | Node::Id(..) | Node::Meminfo(..) => {
@@ -237,7 +237,7 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
             if total > 0 && wanted > total {
                 return refuse(
                     Errno::EINVAL,
-                    format!("Expected at most the card's {total} bytes, got {wanted}."),
+                    format!("Expected at most the GPU's {total} bytes, got {wanted}."),
                 );
             }
             let id = host.containers[&tenant].id.clone();
@@ -265,11 +265,11 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
     Ok(())
 }
 
-/// Gives a container another weight on all its cards, if each has as much left for it.
+/// Gives a container another weight on all its GPUs, if each has as much left for it.
 fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refusal> {
     let Some(container) = host.containers.get(&tenant) else { return Ok(()) };
-    let cards = container.cards();
-    for board in host.boards.iter().filter(|board| cards.contains(&board.uuid)) {
+    let gpus = container.gpus();
+    for board in host.boards.iter().filter(|board| gpus.contains(&board.uuid)) {
         let places = host.places(board);
         let has = places.of(container).weight;
         let most = has + if container.standing(board.uuid).created { places.free() } else { 0 };
@@ -278,7 +278,7 @@ fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refu
             return refuse(
                 Errno::EBUSY,
                 format!(
-                    "Card {index} has a weight of {most} left for it; raise {index}/max_inst or lower others' weights."
+                    "GPU {index} has a weight of {most} left for it; raise {index}/max_inst or lower others' weights."
                 ),
             );
         }
@@ -290,7 +290,7 @@ fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refu
     Ok(())
 }
 
-/// Places of a card that are taken: the sum of weights, which is never below the number of containers that have one.
+/// Places of a GPU that are taken: the sum of weights, which is never below the number of containers that have one.
 fn taken(host: &Host, at: usize) -> u32 {
     let board = &host.boards[at];
     board.in_force().max_inst() - host.places(board).free()
@@ -306,7 +306,7 @@ fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {
     };
     let Some(region) = &mut container.region else { return format!("Free: {}\n", limit.0) };
     region.look();
-    let Some(seen) = region.card(uuid).and_then(|card| region.seen.cards.get(card.get())) else {
+    let Some(seen) = region.gpu(uuid).and_then(|gpu| region.seen.gpus.get(gpu.get())) else {
         return format!("Free: {}\n", limit.0);
     };
     let mut text = format!("Free: {}\n", (limit - seen.used()).0);

@@ -2,7 +2,7 @@
 //!
 //! Turns are given by this thread, so nothing in here may wait for anybody. NVML, `/proc`, the disk's acknowledgement are the scout's
 //! (`scout.rs`), FUSE has a thread, and so has the metrics endpoint; sockets and bells are never waited for. What can still take its time, all of it rare, and
-//! not in a step of a card:
+//! not in a step of a GPU:
 //!
 //! | what | when |
 //! |---|---|

@@ -32,8 +32,8 @@ pub struct Estate {
     pub settings: Settings,
     /// Containers, in the order in which they became known.
     pub containers: Vec<Known>,
-    /// The books of each card and container.
-    pub cards: Vec<CardBooks>,
+    /// The books of each GPU and container.
+    pub gpus: Vec<GpuBooks>,
     /// What the watcher has found.
     pub watch: Legacy,
 }
@@ -52,14 +52,14 @@ pub struct Known {
     pub makers: Vec<i32>,
 }
 
-/// A card's books.
+/// A GPU's books.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct CardBooks {
+pub struct GpuBooks {
     /// `GPU-...`.
     pub uuid: String,
-    /// Of the whole card.
-    pub card: books::Estate,
+    /// Of the whole GPU.
+    pub gpu: books::Estate,
     /// By container's directory.
     pub containers: Vec<(PathBuf, books::Legacy)>,
 }

@@ -1,16 +1,16 @@
-//! How much of what a container's processes exported has left a card, told from what NVML says of
+//! How much of what a container's processes exported has left a GPU, told from what NVML says of
 //! them all. Pure.
 //!
 //! The driver counts memory that several processes share as one process's: its maker's as long as
 //! that holds it, then the one's that has held it longest, and no process's where only a descriptor
 //! holds it. So no process's figure tells whether what it exported is still there, but the sum
 //! does: what is measured of all the container's processes, and what of the GPU's memory no process has,
-//! is the most that the container can hold. What its ledger says beyond that has left the card; and
+//! is the most that the container can hold. What its ledger says beyond that has left the GPU; and
 //! only what was exported can have left it. Whose it was, the sum does not tell: so it is taken off
 //! the container's sum, and each byte that leaves the ledger afterwards may be one of these
-//! (`withdrawn` in `cgpu_card`).
+//! (`withdrawn` in `cgpu_device`).
 //!
-//! A charge is ahead of the driver, and a free behind it. So what has left the card rises only by
+//! A charge is ahead of the driver, and a free behind it. So what has left the GPU rises only by
 //! two observations that are [`SETTLED`] apart with a ledger that has not moved, and of both by the
 //! lesser figure: what is under way at one of them is not at the other. It falls by any two, to the
 //! greater figure of both: a container that never stands still keeps no figure that is too high.
@@ -49,7 +49,7 @@ pub struct Observation<'a> {
     pub withdrawn: Bytes,
 }
 
-/// What was found to have left the card.
+/// What was found to have left the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gone {
     /// All that dead processes had exported, and it is something. So has all that the living have
@@ -62,17 +62,17 @@ pub struct Gone {
 /// What follows from an observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// At most so much has left the card; none: not known. A higher finding from before is wrong.
+    /// At most so much has left the GPU; none: not known. A higher finding from before is wrong.
     pub most: Option<Bytes>,
     /// What has left; none: nothing is sure.
     pub gone: Option<Gone>,
 }
 
-/// What is known of one container on one card.
+/// What is known of one container on one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exchange {
     last: Option<Seen>,
-    /// What can have left the card by the last observation.
+    /// What can have left the GPU by the last observation.
     most: Option<Bytes>,
 }
 
@@ -120,7 +120,7 @@ impl Exchange {
     }
 }
 
-/// What the books say beyond what can be on the card: the greater of them, before and after.
+/// What the books say beyond what can be on the GPU: the greater of them, before and after.
 fn surplus(seen: &Observation<'_>) -> Bytes {
     let booked = seen.members.iter().fold(signed(seen.orphans), |sum, member| {
         let books = |books: &Books| books.used + books.implicit;
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_importer_holds_has_not_left_the_card() {
+    fn what_an_importer_holds_has_not_left_the_gpu() {
         let mut seen = Observations::default();
         // The first one has let go of 6, which the second one has.
         let both = [member(0, 10, 6, 4), member(1, 0, 0, 6)];
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn orphans_have_not_left_while_it_may_be_what_the_living_exported() {
         let mut seen = Observations::default();
-        // It holds 2 of the orphan's 6, and 6 of its own 8 have left the card.
+        // It holds 2 of the orphan's 6, and 6 of its own 8 have left the GPU.
         let holds = [member(1, 8, 8, 4)];
         seen.see(&holds, 6, 0);
         let found = seen.see(&holds, 6, 0).expect("sure");
@@ -250,7 +250,7 @@ mod tests {
         assert!(seen.exchange.observe(&look(22, Bytes(8))).gone.is_some());
     }
 
-    /// A charge that no driver had answered was taken for memory that has left the card, and the
+    /// A charge that no driver had answered was taken for memory that has left the GPU, and the
     /// books never stood still again.
     #[test]
     fn no_more_has_left_than_two_looks_allow_whatever_moves() {

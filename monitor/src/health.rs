@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_client::health::{CardError, CardHealth, Health};
+use cgpu_client::health::{GpuError, GpuHealth, Health};
 use cgpu_inventory::health::{Pulse, Report};
 use cgpu_shm::units::Nanos;
 
-/// Different errors of a card that are remembered; there are some two hundred in all.
+/// Different errors of a GPU that are remembered; there are some two hundred in all.
 const REMEMBERED: usize = 64;
 
-/// What was reported, by card and number: each error's last time.
+/// What was reported, by GPU and number: each error's last time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reports {
     /// Somebody listens.
@@ -19,7 +19,7 @@ pub(crate) struct Reports {
 
 impl Reports {
     pub(crate) fn add(&mut self, report: Report, now: Nanos) {
-        let errors = self.last.entry(report.card).or_default();
+        let errors = self.last.entry(report.gpu).or_default();
         errors.insert(report.xid, now);
         if errors.len() > REMEMBERED
             && let Some(oldest) = errors.iter().min_by_key(|(_, at)| **at).map(|(xid, _)| *xid)
@@ -28,27 +28,27 @@ impl Reports {
         }
     }
 
-    /// Those of a card, and those of which nobody knows whose they are.
-    fn of(&self, card: u32, now: Nanos) -> Vec<CardError> {
+    /// Those of a GPU, and those of which nobody knows whose they are.
+    fn of(&self, gpu: u32, now: Nanos) -> Vec<GpuError> {
         let mut errors: BTreeMap<u64, Nanos> = BTreeMap::new();
-        for (xid, at) in [None, Some(card)].iter().filter_map(|whose| self.last.get(whose)).flatten() {
+        for (xid, at) in [None, Some(gpu)].iter().filter_map(|whose| self.last.get(whose)).flatten() {
             let last = errors.entry(*xid).or_insert(*at);
             *last = (*last).max(*at);
         }
-        let error = |(xid, at): (u64, Nanos)| CardError { xid, ago_ms: (now - at).0 / 1_000_000 };
+        let error = |(xid, at): (u64, Nanos)| GpuError { xid, ago_ms: (now - at).0 / 1_000_000 };
         errors.into_iter().map(error).collect()
     }
 
-    /// All of it, with how the cards answered `at` that time.
+    /// All of it, with how the GPUs answered `at` that time.
     pub(crate) fn health(&self, pulses: &[Pulse], at: Nanos, now: Nanos) -> Health {
-        let card = |pulse: &Pulse| CardHealth {
+        let gpu = |pulse: &Pulse| GpuHealth {
             index: pulse.index,
             answers: pulse.answers,
             wants_reset: pulse.wants_reset,
             errors: self.of(pulse.index, now),
         };
         Health {
-            cards: pulses.iter().map(card).collect(),
+            gpus: pulses.iter().map(gpu).collect(),
             age_ms: (now - at).0 / 1_000_000,
             listens: self.listens,
         }
@@ -66,16 +66,16 @@ mod tests {
     #[test]
     fn each_error_is_told_with_its_last_time_and_what_is_nobodys_of_all() {
         let mut reports = Reports { listens: true, ..Reports::default() };
-        reports.add(Report { card: Some(1), xid: 48 }, at(10));
-        reports.add(Report { card: Some(1), xid: 31 }, at(11));
-        reports.add(Report { card: Some(1), xid: 48 }, at(12));
-        reports.add(Report { card: None, xid: 0 }, at(13));
+        reports.add(Report { gpu: Some(1), xid: 48 }, at(10));
+        reports.add(Report { gpu: Some(1), xid: 31 }, at(11));
+        reports.add(Report { gpu: Some(1), xid: 48 }, at(12));
+        reports.add(Report { gpu: None, xid: 0 }, at(13));
         let pulse = |index| Pulse { index, answers: index == 1, wants_reset: false };
         let health = reports.health(&[pulse(0), pulse(1)], at(14), at(15));
-        let error = |xid, ago_ms| CardError { xid, ago_ms };
-        assert_eq!(health.cards[0].errors, [error(0, 2000)]);
-        assert_eq!(health.cards[1].errors, [error(0, 2000), error(31, 4000), error(48, 3000)]);
-        assert!(health.listens && health.age_ms == 1000 && !health.cards[0].answers);
+        let error = |xid, ago_ms| GpuError { xid, ago_ms };
+        assert_eq!(health.gpus[0].errors, [error(0, 2000)]);
+        assert_eq!(health.gpus[1].errors, [error(0, 2000), error(31, 4000), error(48, 3000)]);
+        assert!(health.listens && health.age_ms == 1000 && !health.gpus[0].answers);
         let line = serde_json::to_string(&health).unwrap();
         assert_eq!(serde_json::from_str::<Health>(&line).unwrap(), health, "{line}");
     }
@@ -84,7 +84,7 @@ mod tests {
     fn of_many_errors_the_last_are_remembered() {
         let mut reports = Reports::default();
         for xid in 0..1000 {
-            reports.add(Report { card: Some(0), xid }, at(xid));
+            reports.add(Report { gpu: Some(0), xid }, at(xid));
         }
         let errors = reports.of(0, at(1000));
         assert_eq!((errors.len(), errors[0].xid), (REMEMBERED, 1000 - REMEMBERED as u64));

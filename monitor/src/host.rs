@@ -1,6 +1,6 @@
-//! The host: its cards, its containers, and what is done with them when something is heard or due.
+//! The host: its GPUs, its containers, and what is done with them when something is heard or due.
 //!
-//! Everything that happens ends in [`Host::step`]: who must be looked at is looked at, the card's controller decides, the grant pages
+//! Everything that happens ends in [`Host::step`]: who must be looked at is looked at, the GPU's controller decides, the grant pages
 //! are written. Between steps the host finds containers, notes deaths, and beats.
 
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use cgpu_shm::units::{Nanos, SlotIndex};
 
 mod arrivals;
 pub(crate) mod board;
-mod cards;
 pub(crate) mod container;
 pub(crate) mod devices;
 pub(crate) mod ear;
+mod gpus;
 mod measures;
 mod news;
 pub(crate) mod places;
@@ -31,7 +31,7 @@ use cgpu_scheduler::tenants::TenantId;
 use container::Container;
 
 use crate::config::{Config, Start};
-use crate::estate::{CardBooks, Succession};
+use crate::estate::{GpuBooks, Succession};
 use crate::scout::{Ask, Kin, Scout};
 use crate::settings::Settings;
 use crate::watch::Watch;
@@ -51,7 +51,7 @@ pub(crate) struct Host {
     pub(crate) warnings: Vec<String>,
     /// NVML answers.
     pub(crate) sampled: Option<Nanos>,
-    /// All cards of the host, and when NVML has told of them.
+    /// All GPUs of the host, and when NVML has told of them.
     pub(crate) inventory: Option<(Nanos, Vec<Found>)>,
     /// The same for the containers' processes, and what was free of each when.
     devices: devices::Devices,
@@ -63,10 +63,10 @@ pub(crate) struct Host {
     watched: Vec<Ask>,
     /// How the scout recognises containers' processes.
     kin: Vec<Kin>,
-    /// What is found of processes that should not be on a card, or have too much.
+    /// What is found of processes that should not be on a GPU, or have too much.
     pub(crate) watch: Watch,
     /// What a predecessor has left and nobody has taken up.
-    inherited: Vec<CardBooks>,
+    inherited: Vec<GpuBooks>,
     pub(crate) succession: Succession,
     /// The estate was asked for: nothing is to be done any more.
     pub(crate) is_succeeded: bool,

@@ -1,12 +1,12 @@
-//! The host's side of cgpu: whose turn it is on each card, the books, the control socket.
+//! The host's side of cgpu: whose turn it is on each GPU, the books, the control socket.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`config`], [`settings`] | what it is told when it starts, what people set while it runs |
-//! | `host` | cards, containers and their two files; where sights come from and plans go |
-//! | [`measured`] | pure: what a process has on a card beyond its books, from NVML's figure for it |
+//! | `host` | GPUs, containers and their two files; where sights come from and plans go |
+//! | [`measured`] | pure: what a process has on a GPU beyond its books, from NVML's figure for it |
 //! | [`exchange`] | pure: how much of what processes exported has gone, from all figures together |
-//! | [`watch`] | pure: who uses a card without the shim, or has too much of it, and who is to be ended for it |
+//! | [`watch`] | pure: who uses a GPU without the shim, or has too much of it, and who is to be ended for it |
 //! | `scout` | what takes time: NVML, who its processes are, ending one, the settings file |
 //! | `health` | the errors (XID) that GPUs have reported, each with the time of its last report |
 //! | `tree` | the control tree as a file system |

@@ -1,4 +1,4 @@
-//! `cgpu-monitor`: one per host. Decides, per card, whose turn it is, keeps the books, answers on its socket.
+//! `cgpu-monitor`: one per host. Decides, per GPU, whose turn it is, keeps the books, answers on its socket.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -26,9 +26,9 @@ struct Arguments {
     /// Take over from the monitor that runs, with all that it knows
     #[arg(long)]
     replace: bool,
-    /// Print the cards that NVML tells of now, a list in JSON, and end
+    /// Print the GPUs that NVML tells of now, a list in JSON, and end
     #[arg(long, value_name = "LIBRARY", num_args = 0..=1, default_missing_value = "libnvidia-ml.so.1", exclusive = true)]
-    list_cards: Option<PathBuf>,
+    list_gpus: Option<PathBuf>,
     /// What to tell on stderr: error, warn, info, debug, or a filter of the tracing crate
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    if let Some(library) = &arguments.list_cards {
+    if let Some(library) = &arguments.list_gpus {
         // NVML may hang. Nobody wants to know any more then, once whoever asked has been ended.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         writeln!(std::io::stdout(), "{}", cgpu_inventory::list(library)?)?;

@@ -1,4 +1,4 @@
-//! What a process has on a card beyond its books, told from what NVML says of it. Pure.
+//! What a process has on a GPU beyond its books, told from what NVML says of it. Pure.
 //!
 //! A cell says what its process has asked for (`used`) and what is thought to have come with it (`implicit`). NVML says what the driver
 //! really holds for the process, now and then. The difference is what the books do not know: code that was loaded at a first launch, a heap
@@ -12,7 +12,7 @@
 //!   a figure falls only as far as is sure at once: the process has no more implicit memory than it has memory (`measured - implicit`); or
 //!   as far as *a reading that stands between two stillnesses* says: the same books, with no charge and no creation, for [`SETTLED`] before it and
 //!   after. Charges that were under way before are settled by then, and frees that were under way would have shown since. What is left is a
-//!   call that stays in the driver for all of that time. Those that can, because they compile or wait for the card, mark themselves
+//!   call that stays in the driver for all of that time. Those that can, because they compile or wait for the GPU, mark themselves
 //!   (`creating`).
 //! - **What came and went between the two looks** is in `measured` and in neither. The count of charges tells that there was any; then a figure
 //!   rises only as far as the reading before allows, too.
@@ -92,7 +92,7 @@ pub struct Verdict {
     pub risen: bool,
 }
 
-/// What is known of one process on one card.
+/// What is known of one process on one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     growth: i64,

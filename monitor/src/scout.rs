@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use cgpu_client::health::Health;
 use cgpu_client::inventory::Found;
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 use cgpu_inventory::Unknown;
 use cgpu_inventory::health::Pulse;
 use cgpu_shm::atomic::{AtomicBool, Ordering};
@@ -99,21 +99,21 @@ pub(crate) enum News {
 pub(crate) struct Sample {
     /// Before it was asked.
     pub(crate) at: Nanos,
-    pub(crate) cards: Vec<CardSample>,
+    pub(crate) gpus: Vec<GpuSample>,
     /// All of them, for whoever starts containers; none: one has not answered.
     pub(crate) all: Option<Vec<Found>>,
     /// GPUs that are partitioned into instances, which are among `all` in their place, by NVML's index.
     pub(crate) partitioned: Vec<(u32, Uuid)>,
     /// How all of them answer; none: it is not told how many there are.
     pub(crate) pulses: Option<Vec<Pulse>>,
-    /// Containers whose processes had all been searched for before, so that all of theirs on the cards are recognised: [`Kin::tenant`].
+    /// Containers whose processes had all been searched for before, so that all of theirs on the GPUs are recognised: [`Kin::tenant`].
     pub(crate) sought: BTreeSet<u64>,
 }
 
-/// NVML's view of a card.
+/// NVML's view of a GPU.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CardSample {
-    pub(crate) index: CardNumber,
+pub(crate) struct GpuSample {
+    pub(crate) index: DeviceId,
     pub(crate) uuid: Uuid,
     pub(crate) name: String,
     pub(crate) total: u64,
@@ -133,7 +133,7 @@ pub(crate) struct CardSample {
     pub(crate) readings: Vec<Taken>,
 }
 
-impl CardSample {
+impl GpuSample {
     /// It is not told of any more: what it is stays, what it holds and does is not known.
     pub(crate) fn forget(&mut self) {
         let (index, uuid, name, total) = (self.index, self.uuid, std::mem::take(&mut self.name), self.total);
@@ -148,7 +148,7 @@ impl CardSample {
     }
 }
 
-/// Processes on a card, by their ids on the host, with what the driver holds for each, as far as it tells.
+/// Processes on a GPU, by their ids on the host, with what the driver holds for each, as far as it tells.
 pub(crate) type Processes = Option<BTreeMap<u32, Option<Bytes>>>;
 
 /// The daemon's end.
@@ -222,7 +222,7 @@ impl Scout {
         self.ask(Errand::Sync);
     }
 
-    /// How the cards are that answered like this `at` that time.
+    /// How the GPUs are that answered like this `at` that time.
     pub(crate) fn health(&self, pulses: &[Pulse], at: Nanos, now: Nanos) -> Health {
         self.reports.lock().health(pulses, at, now)
     }
@@ -254,7 +254,7 @@ fn run(
     let mut tried = Instant::now();
     if let Err(error) = &library {
         tracing::warn!(
-            "no NVML: {error}; cards are taken from the containers, dead processes' memory by the clock"
+            "no NVML: {error}; GPUs are taken from the containers, dead processes' memory by the clock"
         );
     }
     let mut due = Instant::now();
@@ -267,11 +267,11 @@ fn run(
                 tried = Instant::now();
             }
             let at = now();
-            let cards =
-                library.as_ref().ok().map(|library| library.sample(|card, ask| witness.enclose(card, ask)));
-            let cards = match cards.transpose() {
-                Ok(cards) => cards,
-                // It has lost its cards, which is not to say that nobody is on them: it is opened anew, once whoever listens has let go of it as well.
+            let gpus =
+                library.as_ref().ok().map(|library| library.sample(|gpu, ask| witness.enclose(gpu, ask)));
+            let gpus = match gpus.transpose() {
+                Ok(gpus) => gpus,
+                // It has lost its GPUs, which is not to say that nobody is on them: it is opened anew, once whoever listens has let go of it as well.
                 Err(error) => {
                     tracing::warn!("{name} has stopped telling: {error}");
                     (library, tried) = (Err(Unknown::Count(error)), Instant::now());
@@ -282,7 +282,7 @@ fn run(
             let pulses = library.as_ref().ok().and_then(Library::pulses);
             let partitioned = library.as_ref().map_or_else(|_| Vec::new(), Library::partitioned);
             let sought = sought(&kin);
-            let sample = cards.map(|cards| Sample { at, cards, all, partitioned, pulses, sought });
+            let sample = gpus.map(|gpus| Sample { at, gpus, all, partitioned, pulses, sought });
             let sample = sample.map(|sample| recognise(sample, &kin));
             if news.send(News::Sampled(sample)).is_err() {
                 return;
@@ -337,15 +337,15 @@ fn sought(kin: &[Kin]) -> BTreeSet<u64> {
     kin.iter().filter(|kin| kin.sought).map(|kin| kin.tenant).collect()
 }
 
-/// Adds to a sample who the processes on its cards are.
+/// Adds to a sample who the processes on its GPUs are.
 fn recognise(mut sample: Sample, kin: &[Kin]) -> Sample {
-    if sample.cards.iter().all(|card| card.processes.as_ref().is_none_or(BTreeMap::is_empty)) {
+    if sample.gpus.iter().all(|gpu| gpu.processes.as_ref().is_none_or(BTreeMap::is_empty)) {
         return sample;
     }
     let census = Census::new(kin);
-    for card in &mut sample.cards {
-        let pids = card.processes.iter().flatten().map(|(pid, _)| *pid);
-        card.residents = pids.filter_map(|pid| census.resident(pid)).collect();
+    for gpu in &mut sample.gpus {
+        let pids = gpu.processes.iter().flatten().map(|(pid, _)| *pid);
+        gpu.residents = pids.filter_map(|pid| census.resident(pid)).collect();
     }
     sample
 }

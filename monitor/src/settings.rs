@@ -22,8 +22,8 @@ pub struct Settings {
     /// Memory limit in bytes for containers that come without one; 0: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_memsize: Option<u64>,
-    /// By the card's UUID.
-    pub cards: BTreeMap<String, CardSettings>,
+    /// By the GPU's UUID.
+    pub gpus: BTreeMap<String, GpuSettings>,
     /// By the container's id.
     pub containers: BTreeMap<String, ContainerSettings>,
 }
@@ -53,10 +53,10 @@ impl From<Version> for u32 {
     }
 }
 
-/// What is set for a card; none: never set.
+/// What is set for a GPU; none: never set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct CardSettings {
+pub struct GpuSettings {
     /// 0..5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<u32>,
@@ -71,7 +71,7 @@ pub struct CardSettings {
     pub work_conserving: Option<bool>,
 }
 
-impl CardSettings {
+impl GpuSettings {
     /// These where they are set, else those below.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
@@ -83,7 +83,7 @@ impl CardSettings {
         }
     }
 
-    /// Places on the card.
+    /// Places on the GPU.
     #[must_use]
     pub fn max_inst(&self) -> u32 {
         self.max_inst.unwrap_or(20)
@@ -129,7 +129,7 @@ pub struct ContainerSettings {
     pub weight: Option<u32>,
     /// High priority or not; none: as it was started with.
     pub high: Option<bool>,
-    /// Memory limit in bytes by the card's UUID.
+    /// Memory limit in bytes by the GPU's UUID.
     pub memsize: BTreeMap<String, u64>,
 }
 
@@ -176,8 +176,8 @@ impl Settings {
     }
 
     fn check(&self) -> Result<(), String> {
-        for (uuid, card) in &self.cards {
-            card.check().map_err(|reason| format!("card {uuid}: {reason}"))?;
+        for (uuid, gpu) in &self.gpus {
+            gpu.check().map_err(|reason| format!("GPU {uuid}: {reason}"))?;
         }
         for (id, container) in &self.containers {
             within("weight", container.weight, &bounds::WEIGHT)
@@ -218,7 +218,7 @@ mod tests {
         let state = directory.path().join("state");
         assert_eq!(Settings::load(&state).unwrap(), Found::Settings(Settings::default()));
         let mut settings = Settings { default_memsize: Some(7), ..Settings::default() };
-        settings.cards.insert("GPU-1".into(), CardSettings { policy: Some(2), ..CardSettings::default() });
+        settings.gpus.insert("GPU-1".into(), GpuSettings { policy: Some(2), ..GpuSettings::default() });
         let container = ContainerSettings {
             weight: Some(3),
             high: Some(true),
@@ -233,11 +233,11 @@ mod tests {
     #[test]
     fn the_first_files_are_understood() {
         let directory = tempfile::tempdir().unwrap();
-        let text = r#"{"default_memsize":5,"cards":{"GPU-1":{"policy":null,"max_inst":20,"prio_ratio":80,"work_conserving":false}},
+        let text = r#"{"default_memsize":5,"gpus":{"GPU-1":{"policy":null,"max_inst":20,"prio_ratio":80,"work_conserving":false}},
             "containers":{"a":{"weight":3,"high":null,"memsize":{}}}}"#;
         fs::write(directory.path().join(FILE), text).unwrap();
         let Found::Settings(settings) = Settings::load(directory.path()).unwrap() else { panic!() };
-        assert_eq!((settings.default_memsize, settings.cards["GPU-1"].max_inst), (Some(5), Some(20)));
+        assert_eq!((settings.default_memsize, settings.gpus["GPU-1"].max_inst), (Some(5), Some(20)));
     }
 
     #[test]
@@ -246,9 +246,9 @@ mod tests {
             ("{", "EOF"),
             ("", "EOF"),
             (r#"{"version":2}"#, "expected version 1, found 2"),
-            (r#"{"cards":{"GPU-1":{"policy":6}}}"#, "policy: expected 0 to 5, found 6"),
-            (r#"{"cards":{"GPU-1":{"max_inst":0}}}"#, "max_inst: expected 1 to 25, found 0"),
-            (r#"{"cards":{"GPU-1":{"prio":50}}}"#, "unknown field"),
+            (r#"{"gpus":{"GPU-1":{"policy":6}}}"#, "policy: expected 0 to 5, found 6"),
+            (r#"{"gpus":{"GPU-1":{"max_inst":0}}}"#, "max_inst: expected 1 to 25, found 0"),
+            (r#"{"gpus":{"GPU-1":{"prio":50}}}"#, "unknown field"),
             (r#"{"containers":{"a":{"weight":26}}}"#, "weight: expected 1 to 25, found 26"),
             (r#"{"default_memsize":-1}"#, "invalid value"),
         ] {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use cgpu_client::health::Health;
 use cgpu_client::inventory::{Inventory, Listed};
 use cgpu_client::message::{
-    CardStatus, CardTurns, ContainerStatus, Errno, Gate, Odd, ProcessCard, ProcessStatus, Refusal,
-    ShareStatus, Sharing, Status, TurnStatus,
+    ContainerStatus, Errno, Gate, GpuStatus, GpuTurns, Odd, ProcessGpu, ProcessStatus, Refusal, ShareStatus,
+    Sharing, Status, TurnStatus,
 };
 use cgpu_scheduler::books;
 use cgpu_scheduler::past::PastTurn;
@@ -40,7 +40,7 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
         root: host.root.clone(),
         allow_overcommit: host.start.allow_overcommit,
         warnings: host.warnings.clone(),
-        cards: (0..host.boards.len()).map(|at| card(host, at)).collect(),
+        gpus: (0..host.boards.len()).map(|at| gpu(host, at)).collect(),
         containers,
         findings: host.findings(now),
         found,
@@ -49,8 +49,8 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
     }
 }
 
-/// Who had each card in the last moments.
-pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<CardTurns> {
+/// Who had each GPU in the last moments.
+pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<GpuTurns> {
     let name = |tenant| host.containers.get(&tenant).map(|container| container.id.clone());
     let told = |turn: PastTurn| {
         let (ago_us, us) = ((now - turn.start).0 / 1000, (turn.end - turn.start).0 / 1000);
@@ -59,49 +59,49 @@ pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<CardTurns> {
     };
     let boards = host.boards.iter();
     boards
-        .map(|board| CardTurns {
-            card: board.index,
+        .map(|board| GpuTurns {
+            gpu: board.index,
             turns: board.controller.past(now).filter_map(told).collect(),
         })
         .collect()
 }
 
-/// Which cards the host has.
+/// Which GPUs the host has.
 ///
 /// # Errors
 /// Not all of them are known.
 pub(crate) fn inventory(host: &Host, now: Nanos) -> Result<Inventory, Refusal> {
-    let Some((at, cards)) = &host.inventory else {
-        return Err(Refusal::new(Errno::ENOENT, "NVML has not told of all cards."));
+    let Some((at, gpus)) = &host.inventory else {
+        return Err(Refusal::new(Errno::ENOENT, "NVML has not told of all GPUs."));
     };
     Ok(Inventory {
-        cards: cards.iter().map(Listed::from).collect(),
+        gpus: gpus.iter().map(Listed::from).collect(),
         age_ms: (now - *at).0 / 1_000_000,
         simulated: cgpu_inventory::simulated(),
         allow_overcommit: host.start.allow_overcommit,
     })
 }
 
-/// How the cards are.
+/// How the GPUs are.
 ///
 /// # Errors
 /// NVML has never told.
 pub(crate) fn health(host: &Host, now: Nanos) -> Result<Health, Refusal> {
     let Some((at, pulses)) = &host.pulses else {
-        return Err(Refusal::new(Errno::ENOENT, "NVML has not told how the cards are."));
+        return Err(Refusal::new(Errno::ENOENT, "NVML has not told how the GPUs are."));
     };
     Ok(host.scout.health(pulses, *at, now))
 }
 
-fn card(host: &Host, at: usize) -> CardStatus {
+fn gpu(host: &Host, at: usize) -> GpuStatus {
     let board = &host.boards[at];
     let ours = |pid: &u32| {
         host.containers
             .values()
             .any(|container| container.names.values().flatten().any(|name| name.pid == *pid))
     };
-    let on_card = board.sample.processes.iter().flatten();
-    CardStatus {
+    let on_gpu = board.sample.processes.iter().flatten();
+    GpuStatus {
         index: board.index,
         uuid: board.name(),
         name: board.sample.name.clone(),
@@ -117,15 +117,15 @@ fn card(host: &Host, at: usize) -> CardStatus {
         utilization: board.sample.utilization,
         switch_us: board.controller.switch_cost().map(|cost| cost.0 / 1000),
         slice_us: board.controller.slice().0 / 1000,
-        strangers: on_card.map(|(pid, _)| *pid).filter(|pid| !ours(pid)).collect(),
+        strangers: on_gpu.map(|(pid, _)| *pid).filter(|pid| !ours(pid)).collect(),
     }
 }
 
 fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus {
-    let (boards, cards) = (&host.boards, container.cards());
+    let (boards, gpus) = (&host.boards, container.gpus());
     let mut faults: BTreeMap<String, String> =
         container.faults.iter().map(|(kind, sentence)| ((*kind).to_owned(), sentence.clone())).collect();
-    let shares = boards.iter().filter(|board| cards.contains(&board.uuid));
+    let shares = boards.iter().filter(|board| gpus.contains(&board.uuid));
     for board in shares.clone() {
         if board.controller.share(now, container.tenant).is_some_and(|share| share.lying) {
             let sentence = "What it writes cannot be: its turns go by the clock alone.";
@@ -133,7 +133,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
         }
     }
     let lacks = host.registered(container.tenant).warnings;
-    if !cards.is_empty() && !lacks.is_empty() {
+    if !gpus.is_empty() && !lacks.is_empty() {
         faults.insert("no_weight".into(), lacks.join("; "));
     }
     ContainerStatus {
@@ -144,7 +144,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
         weight: container.weight(),
         percent: container.percent(),
         high_priority: container.is_high(),
-        cards: shares.map(|board| share(container, board, now)).collect(),
+        gpus: shares.map(|board| share(container, board, now)).collect(),
         processes: processes(container, boards, now),
         counters: container.tally.sums(),
         refused: container.refused(),
@@ -175,7 +175,7 @@ fn odd(odd: books::Odd) -> Odd {
 
 fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
     let mut status = ShareStatus {
-        card: board.index,
+        gpu: board.index,
         uuid: board.name(),
         limit: container.limit(board.uuid).0,
         ..ShareStatus::default()
@@ -196,7 +196,7 @@ fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
     }
     status.utilization = container.utilization(&board.sample);
     let Some(region) = &container.region else { return status };
-    let Some(seen) = region.card(board.uuid).and_then(|card| region.seen.cards.get(card.get())) else {
+    let Some(seen) = region.gpu(board.uuid).and_then(|gpu| region.seen.gpus.get(gpu.get())) else {
         return status;
     };
     let (orphan, used) = (region.seen.orphan(seen), seen.cells.iter().map(Cell::kept).sum::<Bytes>());
@@ -217,11 +217,11 @@ fn processes(container: &Container, boards: &[Board], now: Nanos) -> Vec<Process
         .filter(|(_, slot)| matches!(slot.word.state(), Some(State::Live | State::Draining)))
         .map(|(index, slot)| {
             let key = (index, slot.word.generation().get());
-            let cards = boards.iter().filter_map(|board| {
-                let seen = region.seen.cards.get(region.card(board.uuid)?.get())?;
+            let gpus = boards.iter().filter_map(|board| {
+                let seen = region.seen.gpus.get(region.gpu(board.uuid)?.get())?;
                 let cell = seen.cells.get(index.get())?;
-                Some(ProcessCard {
-                    card: board.index,
+                Some(ProcessGpu {
+                    gpu: board.index,
                     used: cell.kept().0,
                     implicit: cell.corrected().0,
                     growth: cell.growth,
@@ -238,7 +238,7 @@ fn processes(container: &Container, boards: &[Board], now: Nanos) -> Vec<Process
                 comm: slot.comm.clone(),
                 live: region.live.contains(&key),
                 since_ms: (now - slot.since).0 / 1_000_000,
-                cards: cards.collect(),
+                gpus: gpus.collect(),
                 counters: counted(&slot.counters).map(|(name, count)| (name.into(), count)).collect(),
             }
         })

@@ -1,14 +1,14 @@
-//! The watcher: who is on a card and should not be, or has more of it than its container may. Pure.
+//! The watcher: who is on a GPU and should not be, or has more of it than its container may. Pure.
 //!
-//! Once a second NVML tells who is on a card, and the kernel to which container each of them belongs (`scout/residents.rs`). Nothing that a
+//! Once a second NVML tells who is on a GPU, and the kernel to which container each of them belongs (`scout/residents.rs`). Nothing that a
 //! container can write is asked: neither its region nor its variables. What comes out are *findings*, for people, and *orders* to end a process,
 //! if the configuration wants that.
 //!
-//! - **Unshimmed**: on the card, in none of the slots that the monitor has proved. Where it is a container's that shares the card, its work is
+//! - **Unshimmed**: on the GPU, in none of the slots that the monitor has proved. Where it is a container's that shares the GPU, its work is
 //!   neither limited nor gated. Where it is no container's, it is the host's own: shown, and never ended.
-//! - **Over limit**: all processes of a container together hold more of the card, by NVML, than its limit. The finding names the one that holds most.
+//! - **Over limit**: all processes of a container together hold more of the GPU, by NVML, than its limit. The finding names the one that holds most.
 //!
-//! Three things keep the innocent from harm. A finding needs **two looks** that agree: a process may be on the card before its slot is proved.
+//! Three things keep the innocent from harm. A finding needs **two looks** that agree: a process may be on the GPU before its slot is proved.
 //! One is ended only when each look of [`PATIENCE`] wanted that, asked first (SIGTERM), and made to only when each of [`GRACE`] more did
 //! (SIGKILL): one look that does not, and all of it starts anew. Whoever does it looks again at everything after it has got hold of the process
 //! (`scout/end.rs`). And who is over a limit because **the limit was lowered**, or was over it when the monitor came, may keep what it has: it
@@ -40,7 +40,7 @@ const REMEMBERED: usize = 32;
 /// What the configuration wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Containers' processes that use a card without the shim are ended.
+    /// Containers' processes that use a GPU without the shim are ended.
     pub end_unshimmed: bool,
     /// Of a container that holds so much more than its limit, the process that holds most is ended; none: nobody is.
     pub end_over_limit: Option<Bytes>,
@@ -55,31 +55,31 @@ pub struct Name {
     pub born: u64,
 }
 
-/// A process on a card.
+/// A process on a GPU.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// Which.
     pub name: Name,
     /// What it calls itself.
     pub comm: String,
-    /// The container that it belongs to, and that shares this card; none: the host.
+    /// The container that it belongs to, and that shares this GPU; none: the host.
     pub owner: Option<TenantId>,
     /// What it has of the shim.
     pub shim: Shim,
     /// What the driver holds for it there; none: not told.
     pub memory: Option<Bytes>,
-    /// The container itself says that it does not share this card, and nobody else says whether it does: not a reason to end its processes,
+    /// The container itself says that it does not share this GPU, and nobody else says whether it does: not a reason to end its processes,
     /// nor one to look away.
     pub spared: bool,
 }
 
-/// A card at one time.
+/// A GPU at one time.
 #[derive(Clone, Debug)]
 pub struct Look {
     /// When.
     pub at: Nanos,
     /// Which.
-    pub card: Uuid,
+    pub gpu: Uuid,
     /// Who is on it.
     pub seen: Vec<Seen>,
     /// What each container may have of it, where it is limited.
@@ -101,7 +101,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Where.
-    pub card: Uuid,
+    pub gpu: Uuid,
     /// Who.
     pub name: Name,
     /// What it calls itself.
@@ -126,7 +126,7 @@ pub struct Finding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// Where.
-    pub card: Uuid,
+    pub gpu: Uuid,
     /// Who.
     pub name: Name,
     /// What it calls itself.
@@ -168,11 +168,11 @@ struct Known {
 #[derive(Debug, Default)]
 pub struct Watch {
     known: BTreeMap<Key, Known>,
-    /// When each card was last looked at.
+    /// When each GPU was last looked at.
     looked: BTreeMap<Uuid, Nanos>,
     /// What a container may keep: its limit, or one that was lowered since, or what it had when it was first seen.
     allowed: BTreeMap<(Uuid, TenantId), Bytes>,
-    /// Since when it is not known who of a container, which we do not know yet, is on a card.
+    /// Since when it is not known who of a container, which we do not know yet, is on a GPU.
     unsure: BTreeMap<(Uuid, TenantId), Nanos>,
     found: BTreeMap<(Cause, Option<TenantId>), u64>,
     counts: BTreeMap<(Cause, TenantId), u64>,
@@ -180,17 +180,17 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Takes a look at a card; what is to be done.
+    /// Takes a look at a GPU; what is to be done.
     pub fn take(&mut self, look: &Look, rules: Rules) -> Vec<Event> {
-        if self.looked.get(&look.card).is_some_and(|last| look.at - *last < SPACING) {
+        if self.looked.get(&look.gpu).is_some_and(|last| look.at - *last < SPACING) {
             return Vec::new();
         }
-        self.looked.insert(look.card, look.at);
+        self.looked.insert(look.gpu, look.at);
         let mut found = self.unshimmed(look);
         found.extend(self.over_limit(look));
-        let before: Vec<Key> = self.known.keys().filter(|key| key.0 == look.card).copied().collect();
+        let before: Vec<Key> = self.known.keys().filter(|key| key.0 == look.gpu).copied().collect();
         for key in before {
-            if !found.iter().any(|finding| key == (finding.card, finding.name, finding.cause)) {
+            if !found.iter().any(|finding| key == (finding.gpu, finding.name, finding.cause)) {
                 self.known.remove(&key);
             }
         }
@@ -201,9 +201,9 @@ impl Watch {
         events
     }
 
-    /// NVML no longer tells of any card, or of this one.
-    pub fn forget(&mut self, card: Option<Uuid>) {
-        self.known.retain(|key, _| card.is_some_and(|card| key.0 != card));
+    /// NVML no longer tells of any GPU, or of this one.
+    pub fn forget(&mut self, gpu: Option<Uuid>) {
+        self.known.retain(|key, _| gpu.is_some_and(|gpu| key.0 != gpu));
     }
 
     /// A container is no more.
@@ -248,7 +248,7 @@ impl Watch {
 
     /// An order was not carried out: it is not known to have been asked to end.
     pub fn refused(&mut self, order: &Order) {
-        if let Some(known) = self.known.get_mut(&(order.card, order.name, order.cause))
+        if let Some(known) = self.known.get_mut(&(order.gpu, order.name, order.cause))
             && order.signal == Signal::Term
         {
             (known.wanted, known.sent) = (None, None);
@@ -262,7 +262,7 @@ impl Watch {
 
     /// The one that holds most of each container that holds too much.
     fn over_limit(&mut self, look: &Look) -> Vec<Finding> {
-        self.allowed.retain(|(card, tenant), _| *card != look.card || look.limits.contains_key(tenant));
+        self.allowed.retain(|(gpu, tenant), _| *gpu != look.gpu || look.limits.contains_key(tenant));
         let mut found = Vec::new();
         for (&tenant, &limit) in &look.limits {
             if self.is_unsure(look, tenant) {
@@ -271,13 +271,13 @@ impl Watch {
             let own = || look.seen.iter().filter(|seen| seen.owner == Some(tenant));
             let together: Bytes = own().filter_map(|seen| seen.memory).sum();
             let over = together > limit;
-            let allowed = match self.allowed.get(&(look.card, tenant)) {
+            let allowed = match self.allowed.get(&(look.gpu, tenant)) {
                 Some(before) if over => (*before).max(limit),
                 Some(_) => limit,
                 // It was so before us, or before its limit: nobody knows who is to blame.
                 None => together.max(limit),
             };
-            self.allowed.insert((look.card, tenant), allowed);
+            self.allowed.insert((look.gpu, tenant), allowed);
             if over && let Some(most) = own().max_by_key(|seen| (seen.memory, seen.name)) {
                 found.push(finding(look, most, Cause::OverLimit, together));
             }
@@ -288,7 +288,7 @@ impl Watch {
     /// What a container holds when it is first seen is its own from then on, so that first look must see all of it: a monitor that has just
     /// started finds its processes one by one. It waits for them, but not for ever: a container can always have one more.
     fn is_unsure(&mut self, look: &Look, tenant: TenantId) -> bool {
-        let key = (look.card, tenant);
+        let key = (look.gpu, tenant);
         if self.allowed.contains_key(&key) {
             return false;
         }
@@ -301,7 +301,7 @@ impl Watch {
     }
 
     fn note(&mut self, finding: Finding, now: Nanos, rules: Rules) -> Vec<Event> {
-        let key = (finding.card, finding.name, finding.cause);
+        let key = (finding.gpu, finding.name, finding.cause);
         let told = self
             .known
             .iter()
@@ -333,8 +333,8 @@ impl Watch {
         };
         if let Some(signal) = signal {
             known.sent = Some(now);
-            let Finding { card, name, comm, cause, .. } = finding;
-            events.push(Event::End(Order { card, name, comm, owner, cause, bound, signal }));
+            let Finding { gpu, name, comm, cause, .. } = finding;
+            events.push(Event::End(Order { gpu, name, comm, owner, cause, bound, signal }));
         }
         events
     }
@@ -349,7 +349,7 @@ impl Watch {
                 (rules.end_unshimmed && without).then_some((owner, None))
             }
             Cause::OverLimit => {
-                let bound = *self.allowed.get(&(finding.card, owner))? + rules.end_over_limit?;
+                let bound = *self.allowed.get(&(finding.gpu, owner))? + rules.end_over_limit?;
                 (finding.together > bound).then_some((owner, Some(bound)))
             }
         }
@@ -358,7 +358,7 @@ impl Watch {
 
 fn finding(look: &Look, seen: &Seen, cause: Cause, together: Bytes) -> Finding {
     Finding {
-        card: look.card,
+        gpu: look.gpu,
         name: seen.name,
         comm: seen.comm.clone(),
         cause,

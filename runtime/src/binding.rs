@@ -2,7 +2,7 @@
 //!
 //! The plugin could not know for which container it was asked ([`cgpu_kubernetes_core::binding`]). Here it is known: the engine has written into the configuration
 //! which pod and which container this is, and nothing of it runs yet. So the plugin is asked, and what it answers takes the place of whatever the variables
-//! said of limits and cards, the image's and the pod's own included.
+//! said of limits and GPUs, the image's and the pod's own included.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -41,7 +41,7 @@ pub fn bound(configuration: &Configuration, config: &Config) -> Result<Option<Co
     let question = question(configuration, slice)?;
     let refuse = |why: String| {
         Refusal(format!(
-            "container `{}` of {}/{} gets no slice of a card: {why}",
+            "container `{}` of {}/{} gets no slice of a GPU: {why}",
             question.container.escape_default(),
             question.namespace.escape_default(),
             question.pod.escape_default()
@@ -110,7 +110,7 @@ fn question(configuration: &Configuration, slice: &str) -> Result<Question, Refu
 
 fn ask(socket: &PathBuf, question: &Question) -> std::io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
-    // Whoever can make a socket there could give cards away.
+    // Whoever can make a socket there could give GPUs away.
     let own = rustix::process::geteuid().as_raw();
     let theirs = peer::user(&stream)?;
     if ![0, own].contains(&theirs) {
@@ -233,11 +233,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let absent = refused(&containerds(), root.path());
         assert!(
-            absent.starts_with("container `main` of test/p gets no slice of a card: the node's device plugin does not answer at "),
+            absent.starts_with("container `main` of test/p gets no slice of a GPU: the node's device plugin does not answer at "),
             "{absent}"
         );
-        let asked = plugin(root.path(), "{\"refused\":\"no card was chosen\"}\n");
-        assert!(refused(&containerds(), root.path()).ends_with("of a card: no card was chosen"));
+        let asked = plugin(root.path(), "{\"refused\":\"no GPU was chosen\"}\n");
+        assert!(refused(&containerds(), root.path()).ends_with("of a GPU: no GPU was chosen"));
         asked.join().unwrap();
         std::fs::remove_file(root.path().join(SOCKET)).unwrap();
         let asked = plugin(root.path(), "{\"bound\":");

@@ -4,7 +4,7 @@
 //! runtime = "/usr/sbin/runc"             # who starts the containers; left out: found on PATH
 //! shim = "/usr/lib/cgpu/libcgpu.so"      # left out: beside this program, or in ../lib/cgpu
 //! root = "/run/cgpu"                     # the monitor's root
-//! sim = "T4:15109"                       # simulated cards, for a host that has none
+//! sim = "T4:15109"                       # simulated GPUs, for a host that has none
 //! ld_preload = true                      # also start images whose loader can be told by LD_PRELOAD only
 //! ```
 
@@ -37,7 +37,7 @@ pub struct Config {
     pub runtime: Option<PathBuf>,
     /// The monitor's root.
     pub root: PathBuf,
-    /// The list of simulated cards.
+    /// The list of simulated GPUs.
     pub sim: Option<String>,
     /// Images whose loader reads no file are started with a variable, which their programs may unset.
     pub ld_preload: bool,
@@ -114,7 +114,7 @@ impl Config {
         beside(&format!("sim/{name}"))
     }
 
-    /// Where the simulated cards' states lie: the same list and the same root are the same cards, as for `cgpu run --sim`.
+    /// Where the simulated GPUs' states lie: the same list and the same root are the same GPUs, as for `cgpu run --sim`.
     #[must_use]
     pub fn states(&self) -> PathBuf {
         paths::simulated(&self.root)
@@ -177,7 +177,7 @@ mod tests {
         for (text, allows) in [
             ("", false),
             ("allow_overcommit = true", true),
-            ("root = '/x'\nallow_overcommit = true\n[card.0]\npolicy = 2", true),
+            ("root = '/x'\nallow_overcommit = true\n[gpu.0]\npolicy = 2", true),
             ("allow_overcommit = false", false),
             ("allow_overcommit = 1", false),
             ("allow_overcommit = true\nnot toml", false),
@@ -206,7 +206,7 @@ mod tests {
     fn what_is_said_counts_and_what_is_misspelt_is_refused() {
         let config = load("root = '/x'\nsim = 'T4:15109'\nruntime = '/usr/bin/crun'").unwrap();
         assert_eq!((config.root.as_path(), config.sim.as_deref()), (Path::new("/x"), Some("T4:15109")));
-        assert_eq!(config.states(), Path::new("/x/cards"));
+        assert_eq!(config.states(), Path::new("/x/gpus"));
         assert_eq!(config.runtime.as_deref(), Some(Path::new("/usr/bin/crun")));
         let wrong = load("root = '/x'\nsimm = 'T4'").unwrap_err().to_string();
         assert!(wrong.contains("line 2: unknown field `simm`"), "{wrong}");

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 use cgpu_shm::file::{self, Access, Fault};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::liveness::{self, Life};
@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use crate::allotment;
 use crate::plan::Refusal;
 
-/// The most containers on a card.
+/// The most containers on a GPU.
 const MOST: usize = 25;
 /// How long a container may take from its folder to its first process, before its folder counts as left behind.
 const START: Duration = Duration::from_secs(600);
@@ -141,13 +141,13 @@ fn namespace_of(process: &Path) -> std::io::Result<u64> {
     fs::metadata(process.join("ns/pid")).map(|about| about.ino())
 }
 
-/// A card, for what may be given of it.
+/// A GPU, for what may be given of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Supply {
     /// Which.
     pub uuid: Uuid,
     /// What people call it.
-    pub number: CardNumber,
+    pub number: DeviceId,
     /// Its memory.
     pub total: Bytes,
 }
@@ -165,9 +165,9 @@ pub struct Order<'a> {
     pub image: Option<&'a str>,
     /// What it may have.
     pub limits: &'a Limits,
-    /// The host's cards.
+    /// The host's GPUs.
     pub supply: &'a [Supply],
-    /// Limits of a card may add up to more than it has.
+    /// Limits of a GPU may add up to more than it has.
     pub overcommit: bool,
     /// Our process, or what it becomes, ends only when the container's first process is noted, or when there will be none.
     pub stays: bool,
@@ -189,7 +189,7 @@ impl Folder {
         Ok(Self { path: paths::containers(root).join(id) })
     }
 
-    /// Makes it, if the cards have room for what it may have.
+    /// Makes it, if the GPUs have room for what it may have.
     ///
     /// # Errors
     /// A [`Refusal`] where they have not, or where a container of this id lives; else as the system says.
@@ -417,30 +417,30 @@ fn sweep(containers: &Path) -> Vec<Limits> {
     limits
 }
 
-/// Whether each card has room for another container, and for what that may have.
+/// Whether each GPU has room for another container, and for what that may have.
 fn check_room(order: &Order<'_>, others: &[Limits]) -> Result<(), Refusal> {
-    for &(uuid, limit) in &order.limits.cards {
+    for &(uuid, limit) in &order.limits.gpus {
         let given: Vec<Bytes> = others
             .iter()
-            .flat_map(|limits| &limits.cards)
-            .filter(|card| card.0 == uuid)
-            .map(|card| card.1)
+            .flat_map(|limits| &limits.gpus)
+            .filter(|gpu| gpu.0 == uuid)
+            .map(|gpu| gpu.1)
             .collect();
-        let Some(card) = order.supply.iter().find(|card| card.uuid == uuid) else { continue };
+        let Some(gpu) = order.supply.iter().find(|gpu| gpu.uuid == uuid) else { continue };
         if given.len() >= MOST {
             return Err(Refusal(format!(
-                "card {} has {} containers, and more than {MOST} cannot share a card; end one of them",
-                card.number,
+                "GPU {} has {} containers, and more than {MOST} cannot share a GPU; end one of them",
+                gpu.number,
                 given.len()
             )));
         }
         let sum: u64 = given.iter().map(|limit| limit.0).sum();
-        if !order.overcommit && sum.saturating_add(limit.0) > card.total.0 {
+        if !order.overcommit && sum.saturating_add(limit.0) > gpu.total.0 {
             let mib = |bytes: u64| bytes >> 20;
             return Err(Refusal(format!(
-                "card {} has {} MiB, of which {} MiB are given to {} containers, so that {} MiB more do not fit; lower ALIYUN_COM_GPU_MEM_CONTAINER, end a container, or set allow_overcommit in /etc/cgpu/monitor.toml",
-                card.number,
-                mib(card.total.0),
+                "GPU {} has {} MiB, of which {} MiB are given to {} containers, so that {} MiB more do not fit; lower ALIYUN_COM_GPU_MEM_CONTAINER, end a container, or set allow_overcommit in /etc/cgpu/monitor.toml",
+                gpu.number,
+                mib(gpu.total.0),
                 mib(sum),
                 given.len(),
                 mib(limit.0)
@@ -455,7 +455,7 @@ mod tests {
     use super::*;
     use cgpu_shm::slots::Claimant;
 
-    const CARD: Uuid = Uuid([1; 16]);
+    const GPU: Uuid = Uuid([1; 16]);
 
     /// A monitor's root, which takes away what is left in it.
     struct Root(tempfile::TempDir);
@@ -483,8 +483,8 @@ mod tests {
         let bundle = root.join("bundles").join(id);
         fs::create_dir_all(&bundle)?;
         fs::write(bundle.join("config.json"), "{}")?;
-        let limits = Limits { cards: vec![(CARD, Bytes(mib << 20))], ..Limits::default() };
-        let supply = [Supply { uuid: CARD, number: CardNumber::of_card(0), total: Bytes(15109 << 20) }];
+        let limits = Limits { gpus: vec![(GPU, Bytes(mib << 20))], ..Limits::default() };
+        let supply = [Supply { uuid: GPU, number: DeviceId::of_gpu(0), total: Bytes(15109 << 20) }];
         Folder::make(&Order {
             root,
             id,
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_never_add_up_to_more_than_the_card_has() {
+    fn limits_never_add_up_to_more_than_the_gpu_has() {
         let root = root();
         make(root.path(), "a", 6043).unwrap();
         let b = make(root.path(), "b", 8058).unwrap();
@@ -520,7 +520,7 @@ mod tests {
             make(root.path(), &format!("c{number}"), 10).unwrap();
         }
         let refused = make(root.path(), "late", 10).unwrap_err().to_string();
-        assert!(refused.contains("more than 25 cannot share a card"), "{refused}");
+        assert!(refused.contains("more than 25 cannot share a GPU"), "{refused}");
     }
 
     #[test]
@@ -635,7 +635,7 @@ mod tests {
         make(root.path(), "a", 8000).unwrap().remove().unwrap();
         let hosts = Folder::of(root.path(), "hosts").unwrap();
         fs::create_dir(&hosts.path).unwrap();
-        let limits = Limits { cards: vec![(CARD, Bytes(8000 << 20))], ..Limits::default() };
+        let limits = Limits { gpus: vec![(GPU, Bytes(8000 << 20))], ..Limits::default() };
         hosts.put(LIMITS, limits.to_text().unwrap().as_bytes(), 0o644).unwrap();
         let refused = make(root.path(), "b", 8000).unwrap_err().to_string();
         assert!(refused.contains("8000 MiB are given to 1 containers"), "{refused}");

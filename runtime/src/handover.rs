@@ -20,7 +20,7 @@ const OTHERS: &[&str] = &["runc", "crun"];
 /// Where programs lie, for engines that run without PATH.
 const FOLDERS: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The next runtime: as told; else for a slice of a real card the vendor's, where it is there, and for all others what they would have had without us.
+/// The next runtime: as told; else for a slice of a real GPU the vendor's, where it is there, and for all others what they would have had without us.
 ///
 /// # Errors
 /// None is there.

@@ -48,7 +48,7 @@ pub fn run(arguments: &[OsString]) -> Result<()> {
     }
 }
 
-/// For containers that were not started by `cgpu-runtime`, but have hooks from a CDI specification: what is planned where the host's cards can be
+/// For containers that were not started by `cgpu-runtime`, but have hooks from a CDI specification: what is planned where the host's GPUs can be
 /// asked is mounted where the container's mounts are.
 fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
     let folder = Folder::of(&config.root, state.id())?;
@@ -113,14 +113,14 @@ fn has_ours(configuration: &Configuration, folder: &Folder) -> bool {
     configuration.binds().iter().any(|(to, source)| to == Path::new(paths::RUN) && source == folder.path())
 }
 
-/// Whether it is no wonder that nothing was planned: `cgpu-runtime` has done all of it, or the variables ask for no limit, whatever cards there are.
+/// Whether it is no wonder that nothing was planned: `cgpu-runtime` has done all of it, or the variables ask for no limit, whatever GPUs there are.
 /// In a user namespace of its own a hook may look for the plan elsewhere than where the one before it has put it.
 fn needs_no_mounts(configuration: &Configuration, folder: &Folder) -> Result<bool> {
     if has_ours(configuration, folder) {
         return Ok(true);
     }
     let variables = configuration.variables();
-    let unknown = || Err(Refusal("its cards are not known here".into()));
+    let unknown = || Err(Refusal("its GPUs are not known here".into()));
     Ok(matches!(plan(&Declared::new(&variables)?, "", unknown), Ok(Plan::Native)))
 }
 

@@ -1,10 +1,10 @@
-//! `cgpu-runtime`: an OCI runtime that gives containers slices of cards, and leaves everything else to another one.
+//! `cgpu-runtime`: an OCI runtime that gives containers slices of GPUs, and leaves everything else to another one.
 //!
 //! ```text
 //!   engine (docker, containerd, podman) -- create --> cgpu-runtime -- create --> runc, crun, nvidia-container-runtime
 //!                                                        |                          |
 //!   variables of config.json --> plan: slice, native,    |                          +-- createRuntime hook: registration
-//!   cards of the host --------->       or a refusal      |                          +-- poststop hook: clean-up
+//!   GPUs of the host --------->       or a refusal      |                          +-- poststop hook: clean-up
 //!                                                        v
 //!                          folder of the container (use, grant, limits), mounts of it and of the shim
 //! ```
@@ -18,12 +18,12 @@
 pub mod allotment;
 pub mod binding;
 pub mod bundle;
-pub mod cards;
 pub mod config;
 pub mod document;
 pub mod edit;
 pub mod files;
 pub mod folder;
+pub mod gpus;
 pub mod handover;
 pub mod hook;
 pub mod image;

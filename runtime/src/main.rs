@@ -12,7 +12,7 @@ use cgpu_runtime::invocation::Invocation;
 use cgpu_runtime::start::Prepared;
 use cgpu_runtime::{handover, hook, start};
 
-/// Docker offers `--gpus` only where a program of this name is on its PATH. On a host with simulated cards a link of this name to us lets it,
+/// Docker offers `--gpus` only where a program of this name is on its PATH. On a host with simulated GPUs a link of this name to us lets it,
 /// and has nothing to do.
 const VENDORS_HOOK: &str = "nvidia-container-runtime-hook";
 
@@ -68,14 +68,14 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
     let folder = invocation.id.as_deref().and_then(|id| Folder::of(&config.root, id).ok());
     let prepared =
         if invocation.creates() { start::prepare(invocation, &config)? } else { Prepared::Untouched };
-    let (prepared, has_cards) = match prepared {
+    let (prepared, has_gpus) = match prepared {
         Prepared::Untouched => (None, false),
-        Prepared::Cards => (None, true),
+        Prepared::Gpus => (None, true),
         Prepared::Slice(folder) => (Some(folder), true),
     };
     let is_slice = prepared.is_some() || folder.as_ref().is_some_and(Folder::exists);
     let told = invocation.next.as_deref().or(config.runtime.as_deref());
-    let next = handover::next(told, (is_slice || has_cards) && config.sim.is_none())?;
+    let next = handover::next(told, (is_slice || has_gpus) && config.sim.is_none())?;
     match (invocation.command.as_deref(), prepared) {
         (Some("create"), Some(folder)) => {
             let status = handover::run(&next, invocation);

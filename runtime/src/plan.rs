@@ -6,8 +6,8 @@ use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 
 use cgpu_client::inventory::Found;
-use cgpu_client::number::CardNumber;
-use cgpu_settings::{CardInfo, Environment, Inventory};
+use cgpu_client::number::DeviceId;
+use cgpu_settings::{Environment, GpuInfo, Inventory};
 use cgpu_settings::{Variables, Verdict};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::units::Bytes;
@@ -18,7 +18,7 @@ use cgpu_shm::uuid::Uuid;
 pub enum Plan {
     /// It asks for no limit: it is started as if we were not there.
     Native,
-    /// It gets these limits, which name at least one card.
+    /// It gets these limits, which name at least one GPU.
     Slice(Limits),
 }
 
@@ -89,9 +89,9 @@ impl<'a> Declared<'a> {
         Variables::read(self).speak_of_memory()
     }
 
-    /// Whether they name cards at all, as the vendor's runtime reads them.
+    /// Whether they name GPUs at all, as the vendor's runtime reads them.
     #[must_use]
-    pub fn wants_cards(&self) -> bool {
+    pub fn wants_gpus(&self) -> bool {
         self.get("NVIDIA_VISIBLE_DEVICES").is_some_and(|value| !matches!(value, "" | "none" | "void"))
     }
 }
@@ -120,69 +120,69 @@ impl Environment for Declared<'_> {
     }
 }
 
-/// A card of the host, or an instance of one (MIG).
+/// A GPU of the host, or an instance of one (MIG).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostCard {
+pub struct HostGpu {
     /// As settings know it.
-    pub card: CardInfo,
+    pub gpu: GpuInfo,
     /// What people call it.
-    pub number: CardNumber,
+    pub number: DeviceId,
     /// It is cut into instances of which the driver does not tell which is which, or into none.
     pub is_cut: bool,
 }
 
-impl HostCard {
+impl HostGpu {
     /// One that is not cut any further.
     #[must_use]
-    pub fn new(uuid: Uuid, total: Bytes, number: CardNumber) -> Self {
+    pub fn new(uuid: Uuid, total: Bytes, number: DeviceId) -> Self {
         // NVML's indexes are in PCI order; in the low bits instances count from 1.
         let place = number.instance().map_or(0, |instance| u64::from(instance) + 1);
-        let order = (u64::from(number.card()) + 1) * (CardInfo::INSTANCE + 1) + place;
-        Self { card: CardInfo { uuid, total, order }, number, is_cut: false }
+        let order = (u64::from(number.gpu()) + 1) * (GpuInfo::INSTANCE + 1) + place;
+        Self { gpu: GpuInfo { uuid, total, order }, number, is_cut: false }
     }
 }
 
-impl From<Found> for HostCard {
+impl From<Found> for HostGpu {
     fn from(found: Found) -> Self {
         Self { is_cut: found.is_cut, ..Self::new(found.uuid, found.total, found.number) }
     }
 }
 
-/// Decides. `cards` are all of the host's, asked for only if there is a limit to keep.
+/// Decides. `gpus` are all of the host's, asked for only if there is a limit to keep.
 ///
-/// The variables are read by the same code as inside the container, and the cards they name are resolved here once and for all: to
+/// The variables are read by the same code as inside the container, and the GPUs they name are resolved here once and for all: to
 /// UUIDs, which mean the same inside.
 ///
 /// # Errors
-/// [`Refusal`]: a value is not understood or does not fit the cards, or there are none.
+/// [`Refusal`]: a value is not understood or does not fit the GPUs, or there are none.
 pub fn plan(
     declared: &Declared<'_>,
     name: &str,
-    cards: impl FnOnce() -> Result<Vec<HostCard>, Refusal>,
+    gpus: impl FnOnce() -> Result<Vec<HostGpu>, Refusal>,
 ) -> Result<Plan, Refusal> {
     let variables = Variables::read(declared);
-    // Whether it is off at all can be told without cards; that spares the containers that say `0` a look at them.
-    let nothing = Inventory { cards: &[], cut: &[], complete: false };
+    // Whether it is off at all can be told without GPUs; that spares the containers that say `0` a look at them.
+    let nothing = Inventory { gpus: &[], cut: &[], complete: false };
     if let Ok(Verdict::Off(cgpu_settings::Reason::NoLimit | cgpu_settings::Reason::Disabled)) =
         variables.verdict(nothing)
     {
         return Ok(Plan::Native);
     }
-    let cards = cards()?;
-    if cards.is_empty() {
+    let gpus = gpus()?;
+    if gpus.is_empty() {
         return Err(Refusal(
-            "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but this host has no card; start the container on a host that has one, or leave it out".into(),
+            "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but this host has no GPU; start the container on a host that has one, or leave it out".into(),
         ));
     }
-    check_indexes(declared, cards.iter().map(|card| card.number.card()).collect())?;
-    let known: Vec<CardInfo> = cards.iter().map(|card| card.card).collect();
-    let settings = match variables.verdict(Inventory { cards: &known, cut: &[], complete: true })? {
+    check_indexes(declared, gpus.iter().map(|gpu| gpu.number.gpu()).collect())?;
+    let known: Vec<GpuInfo> = gpus.iter().map(|gpu| gpu.gpu).collect();
+    let settings = match variables.verdict(Inventory { gpus: &known, cut: &[], complete: true })? {
         Verdict::Off(_) => return Ok(Plan::Native),
         Verdict::On(settings) => settings,
     };
-    if let Some(cut) = settings.cards.iter().find(|limit| is_cut(&cards, limit.uuid)) {
+    if let Some(cut) = settings.gpus.iter().find(|limit| is_cut(&gpus, limit.uuid)) {
         return Err(Refusal(format!(
-            "the card {} is cut into MIG instances that have no names of their own; install a driver from R470 on, or name other cards in NVIDIA_VISIBLE_DEVICES",
+            "the GPU {} is cut into MIG instances that have no names of their own; install a driver from R470 on, or name other GPUs in NVIDIA_VISIBLE_DEVICES",
             cut.uuid
         )));
     }
@@ -191,25 +191,25 @@ pub fn plan(
         weight: settings.weight,
         percent: settings.core_percentage,
         high_priority: settings.high_priority,
-        cards: settings.cards.iter().map(|card| (card.uuid, card.limit)).collect(),
+        gpus: settings.gpus.iter().map(|gpu| (gpu.uuid, gpu.limit)).collect(),
     };
-    debug_assert!(limits.cards.iter().all(|(_, limit)| *limit > Bytes::ZERO));
+    debug_assert!(limits.gpus.iter().all(|(_, limit)| *limit > Bytes::ZERO));
     Ok(Plan::Slice(limits))
 }
 
-fn is_cut(cards: &[HostCard], uuid: Uuid) -> bool {
-    cards.iter().any(|card| card.card.uuid == uuid && card.is_cut)
+fn is_cut(gpus: &[HostGpu], uuid: Uuid) -> bool {
+    gpus.iter().any(|gpu| gpu.gpu.uuid == uuid && gpu.is_cut)
 }
 
-/// Inside a container an index may be any number, because cards are numbered anew there. Here it is the host's.
-fn check_indexes(declared: &Declared<'_>, cards: BTreeSet<u32>) -> Result<(), Refusal> {
+/// Inside a container an index may be any number, because GPUs are numbered anew there. Here it is the host's.
+fn check_indexes(declared: &Declared<'_>, gpus: BTreeSet<u32>) -> Result<(), Refusal> {
     let Some(list) = declared.get("NVIDIA_VISIBLE_DEVICES") else { return Ok(()) };
     for index in list.split(',').filter_map(|name| name.trim_matches([' ', '\t']).parse::<u64>().ok()) {
-        if !u32::try_from(index).is_ok_and(|index| cards.contains(&index)) {
+        if !u32::try_from(index).is_ok_and(|index| gpus.contains(&index)) {
             return Err(Refusal(format!(
-                "NVIDIA_VISIBLE_DEVICES is `{}`, but there is no card {index}: this host has {}; name only cards that are there",
+                "NVIDIA_VISIBLE_DEVICES is `{}`, but there is no GPU {index}: this host has {}; name only GPUs that are there",
                 list.escape_default(),
-                cards.len()
+                gpus.len()
             )));
         }
     }

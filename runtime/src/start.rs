@@ -12,21 +12,21 @@ use oci_spec::runtime::Mount;
 
 use crate::binding;
 use crate::bundle::{self, Bundle};
-use crate::cards;
 use crate::config::{self, Config};
 use crate::edit::{self, Additions, Configuration, bind, hook};
 use crate::files::Files;
 use crate::folder::{Folder, Order, Supply};
+use crate::gpus;
 use crate::handover;
 use crate::hook::created;
 use crate::image::{self, Image};
 use crate::invocation::Invocation;
 use crate::named::Named;
-use crate::plan::{Declared, HostCard, Plan, Refusal, plan};
+use crate::plan::{Declared, HostGpu, Plan, Refusal, plan};
 
 /// The shim, inside.
 pub const SHIM: &str = "/run/cgpu/libcgpu.so";
-/// The simulated cards' states, inside: one of them is called by a link beside.
+/// The simulated GPUs' states, inside: one of them is called by a link beside.
 const STATES: &str = "sim";
 /// That link, which the simulated driver looks for where no variable names a state.
 const STATE: &str = "simulated";
@@ -36,8 +36,8 @@ const STATE: &str = "simulated";
 pub enum Prepared {
     /// It is as it came.
     Untouched,
-    /// A pod's, with the cards that were chosen for it, whole: its node holds nobody to a limit.
-    Cards,
+    /// A pod's, with the GPUs that were chosen for it, whole: its node holds nobody to a limit.
+    Gpus,
     /// It has a slice, in this folder.
     Slice(Folder),
 }
@@ -66,7 +66,7 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
             return Ok(Prepared::Untouched);
         }
         bundle.write(&configuration)?;
-        return Ok(Prepared::Cards);
+        return Ok(Prepared::Gpus);
     };
     let written = slice
         .added_to(configuration, config, Hooks::needed(invocation))
@@ -162,7 +162,7 @@ impl Slice {
         let variables = configuration.variables();
         let declared = Declared::new(&variables)?;
         let named = Named::of(configuration, bundle.folder(), id);
-        let Some(Planned { limits, cards, overcommit }) =
+        let Some(Planned { limits, gpus, overcommit }) =
             Planned::of(&declared, config, named.name.as_deref().unwrap_or(id))?
         else {
             return Ok(None);
@@ -184,7 +184,7 @@ impl Slice {
             bundle: bundle.folder(),
             image: named.image.as_deref(),
             limits: &limits,
-            supply: &supply(&cards),
+            supply: &supply(&gpus),
             overcommit,
             stays,
         })?;
@@ -226,27 +226,27 @@ impl Slice {
 struct Planned {
     limits: Limits,
     /// All of the host's.
-    cards: Vec<HostCard>,
-    /// Limits of a card may add up to more than it has.
+    gpus: Vec<HostGpu>,
+    /// Limits of a GPU may add up to more than it has.
     overcommit: bool,
 }
 
 impl Planned {
-    /// Plans with the cards that the monitor knows; where that comes to anything but a slice, or there is no monitor, with those that NVML does. None: there is no
+    /// Plans with the GPUs that the monitor knows; where that comes to anything but a slice, or there is no monitor, with those that NVML does. None: there is no
     /// limit to keep.
     fn of(declared: &Declared<'_>, config: &Config, name: &str) -> Result<Option<Self>, Refusal> {
         let mut told = None;
         let by_monitor = || {
-            let known = cards::by_monitor(config).ok_or_else(|| Refusal("no monitor tells".into()))?;
-            Ok(told.insert(known).cards.clone())
+            let known = gpus::by_monitor(config).ok_or_else(|| Refusal("no monitor tells".into()))?;
+            Ok(told.insert(known).gpus.clone())
         };
         let planned = plan(declared, name, by_monitor);
         if let (Ok(Plan::Slice(limits)), Some(told)) = (planned, told) {
-            return Ok(Some(Self { limits, cards: told.cards, overcommit: told.overcommit }));
+            return Ok(Some(Self { limits, gpus: told.gpus, overcommit: told.overcommit }));
         }
         let mut found = Vec::new();
         let by_nvml = || {
-            found = cards::by_nvml(config).map_err(|error| {
+            found = gpus::by_nvml(config).map_err(|error| {
                 Refusal(format!("ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but {error:#}"))
             })?;
             Ok(found.clone())
@@ -254,7 +254,7 @@ impl Planned {
         Ok(match plan(declared, name, by_nvml)? {
             Plan::Native => None,
             Plan::Slice(limits) => {
-                Some(Self { limits, cards: found, overcommit: allows_overcommit(&config.root) })
+                Some(Self { limits, gpus: found, overcommit: allows_overcommit(&config.root) })
             }
         })
     }
@@ -276,7 +276,7 @@ fn loadable(files: &Files, shim: &Path, config: &Config) -> Result<Image> {
             Some(needed) if needed > *version => {
                 format!("the image has glibc {version}, and libcgpu.so needs {needed}")
             }
-            // Whoever may set variables, or clears them as a login does, would be without the shim, and with the card.
+            // Whoever may set variables, or clears them as a login does, would be without the shim, and with the GPU.
             _ if image.preloads().is_empty() && !config.ld_preload => {
                 "the image's loader reads no /etc/ld.so.preload (ld_preload = true in the runtime's configuration starts it with LD_PRELOAD, which its programs may unset)".into()
             }
@@ -358,10 +358,9 @@ fn simulator(folder: &Folder, config: &Config, list: &str, libraries: &Path) -> 
     Ok(mounts)
 }
 
-fn supply(cards: &[HostCard]) -> Vec<Supply> {
-    let supply =
-        |card: &HostCard| Supply { uuid: card.card.uuid, number: card.number, total: card.card.total };
-    cards.iter().map(supply).collect()
+fn supply(gpus: &[HostGpu]) -> Vec<Supply> {
+    let supply = |gpu: &HostGpu| Supply { uuid: gpu.gpu.uuid, number: gpu.number, total: gpu.gpu.total };
+    gpus.iter().map(supply).collect()
 }
 
 /// As the running monitor says; without one, as its configuration file says.

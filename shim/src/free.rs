@@ -15,10 +15,10 @@ use core::cell::Cell;
 
 use cgpu_abi::types::{CUcontext, CUdevice, CUresult};
 use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
-use cgpu_tenant::{Bytes, Card, Tenant};
+use cgpu_tenant::{Bytes, Gpu, Tenant};
 
 use crate::order::Unbound;
-use crate::{captures, cards, driver, nvml_uses};
+use crate::{captures, driver, gpus, nvml_uses};
 
 /// The current context's device, as the driver says; none: no context is current, or the driver does not answer.
 pub(crate) fn of_current() -> Option<Bytes> {
@@ -30,13 +30,13 @@ pub(crate) fn of_current() -> Option<Bytes> {
     (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
 }
 
-/// The same, while no other thread of this process is in the middle of an allocation or a free on the card: what these take or give back is on
-/// the card before or after it is on the books, and would be measured as something else's. None: others are at it all the time.
-pub(crate) fn of_current_at_rest(tenant: &Tenant, card: Card) -> Option<Bytes> {
+/// The same, while no other thread of this process is in the middle of an allocation or a free on the GPU: what these take or give back is on
+/// the GPU before or after it is on the books, and would be measured as something else's. None: others are at it all the time.
+pub(crate) fn of_current_at_rest(tenant: &Tenant, gpu: Gpu) -> Option<Bytes> {
     /// What the process had done when it was last seen at rest.
     static AT_REST: AtomicU64 = AtomicU64::new(0);
 
-    let look = || (tenant.activity(card), of_current());
+    let look = || (tenant.activity(gpu), of_current());
     let mut last = look();
     if AT_REST.load(Relaxed) == last.0 {
         return last.1;
@@ -77,7 +77,7 @@ pub(crate) fn of_context(context: CUcontext) -> Option<Bytes> {
 /// What is free before a context is created and after, by one and the same measure.
 pub(crate) struct Gauge<'a> {
     tenant: &'a Tenant,
-    card: Card,
+    gpu: Gpu,
     device: CUdevice,
     measure: Cell<Measure>,
 }
@@ -95,9 +95,9 @@ enum Measure {
 }
 
 impl<'a> Gauge<'a> {
-    /// Of a context on `device`, which is `card`.
-    pub(crate) fn new(tenant: &'a Tenant, card: Card, device: CUdevice) -> Self {
-        Self { tenant, card, device, measure: Cell::new(Measure::Nothing) }
+    /// Of a context on `device`, which is `gpu`.
+    pub(crate) fn new(tenant: &'a Tenant, gpu: Gpu, device: CUdevice) -> Self {
+        Self { tenant, gpu, device, measure: Cell::new(Measure::Nothing) }
     }
 
     /// Before the context is created.
@@ -110,17 +110,17 @@ impl<'a> Gauge<'a> {
             return by(Measure::Current, of_current());
         }
         if nvml_uses::is_started() {
-            return by(Measure::Nvml, cards::nvml_free(self.device));
+            return by(Measure::Nvml, gpus::nvml_free(self.device));
         }
-        let is_known = self.tenant.context_size_is_known(self.card);
-        if let Some(free) = self.tenant.told_free(self.card) {
+        let is_known = self.tenant.context_size_is_known(self.gpu);
+        if let Some(free) = self.tenant.told_free(self.gpu) {
             return if is_known { None } else { by(Measure::Made, Some(free)) };
         }
-        if self.tenant.context_size_is_agreed(self.card) {
+        if self.tenant.context_size_is_agreed(self.gpu) {
             return None;
         }
         if nvml_uses::start() {
-            return by(Measure::Nvml, cards::nvml_free(self.device));
+            return by(Measure::Nvml, gpus::nvml_free(self.device));
         }
         if is_known { None } else { by(Measure::Made, self.unbooked()) }
     }
@@ -130,7 +130,7 @@ impl<'a> Gauge<'a> {
         match self.measure.get() {
             Measure::Nothing => None,
             Measure::Current => of_current(),
-            Measure::Nvml => cards::nvml_free(self.device),
+            Measure::Nvml => gpus::nvml_free(self.device),
             Measure::Made => of_context(made),
         }
     }
@@ -140,7 +140,7 @@ impl<'a> Gauge<'a> {
         let mut total = 0;
         // SAFETY: the total is writable.
         let answer = unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, self.device) };
-        (answer == CUresult::SUCCESS).then(|| Bytes(total as u64) - self.tenant.usage(self.card).total())
+        (answer == CUresult::SUCCESS).then(|| Bytes(total as u64) - self.tenant.usage(self.gpu).total())
     }
 }
 

@@ -1,14 +1,14 @@
 //! The gate before a launch, bound to the driver. What it does and why is in [`cgpu_launch::gate`].
 //!
 //! The monitor changes the container's gate word when something changes for its launches, and every few milliseconds while
-//! tenants contend for a card. A launch compares the word with the one under which every card is open: two loads and a branch. Where
+//! tenants contend for a GPU. A launch compares the word with the one under which every GPU is open: two loads and a branch. Where
 //! they differ, the thread may have credit ([`spend`]); if not, the slow path is [`enter`].
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`thread`] | where a thread finds its own part of the gate |
 //! | [`markers`] | what the gate puts on streams and asks of the driver |
-//! | [`progress`] | the page that the card writes |
+//! | [`progress`] | the page that the GPU writes |
 
 mod markers;
 mod progress;
@@ -21,7 +21,7 @@ use cgpu_abi::types::*;
 pub(crate) use cgpu_launch::gate::Kernel;
 use cgpu_launch::gate::{self as gate, ContextKey, Gate, Host, Passed, Stream, Thread};
 use cgpu_shm::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
-use cgpu_tenant::{Card, ContextId, Tenant};
+use cgpu_tenant::{ContextId, Gpu, Tenant};
 
 use self::markers::{Markers, accepted};
 use crate::order::Order;
@@ -74,7 +74,7 @@ impl Launch {
         Launch { kernel, stream: record.stream, config, ..flavour }
     }
 
-    /// A copy or a fill within the card.
+    /// A copy or a fill within the GPU.
     #[inline(always)]
     pub(crate) fn moving(bytes: usize, stream: CUstream, flavour: Launch) -> Launch {
         Launch { kernel: Kernel::moving(bytes as u64), stream, anywhere: true, ..flavour }
@@ -114,7 +114,7 @@ static UNTOUCHED: AtomicU32 = AtomicU32::new(0);
 /// The word that launches look at: in the mapped `grant` page, or [`UNTOUCHED`]. Never null.
 static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const UNTOUCHED).cast_mut());
 
-/// The word under which every card is open, as far as this process has looked.
+/// The word under which every GPU is open, as far as this process has looked.
 static OPEN: AtomicU32 = AtomicU32::new(0);
 
 /// The gate and its edge; null: nothing is gated in this process.
@@ -197,7 +197,7 @@ pub(crate) fn enter(launch: Launch, call: impl FnOnce() -> CUresult) -> CUresult
     answer
 }
 
-/// Makes a call that launches on several cards. The first card's turn is waited for, in the order in which the monitor calls turns
+/// Makes a call that launches on several GPUs. The first GPU's turn is waited for, in the order in which the monitor calls turns
 /// together; on the others it goes without, since it is on its way on the first.
 #[cold]
 #[inline(never)]
@@ -205,8 +205,8 @@ pub(crate) fn enter_all(launches: impl Iterator<Item = Launch>, call: impl FnOnc
     let passed = boundary::or(Vec::new(), || {
         let tenant = process::tenant();
         let mut launches: Vec<_> = launches.collect();
-        let card = |launch: &Launch| Some(Standpoint::of(tenant?, launch)?.card);
-        launches.sort_by_cached_key(card);
+        let gpu = |launch: &Launch| Some(Standpoint::of(tenant?, launch)?.gpu);
+        launches.sort_by_cached_key(gpu);
         launches.iter().filter_map(pass).collect()
     });
     let answer = call();
@@ -288,7 +288,7 @@ fn pass(launch: &Launch) -> Option<Metered> {
         kernel: launch.kernel,
         stream: launch.stream(),
         context: ContextKey(at.context.0),
-        card: at.card,
+        gpu: at.gpu,
         programmatic: launch.is_programmatic(),
         asks: launch.asks,
     };
@@ -299,13 +299,13 @@ fn pass(launch: &Launch) -> Option<Metered> {
 /// Where a launch runs.
 struct Standpoint {
     context: CUcontext,
-    card: Card,
+    gpu: Gpu,
     /// The context is not the current one.
     elsewhere: bool,
 }
 
 impl Standpoint {
-    /// The current context, or that of the launch's stream. None: the driver will refuse the launch, or it is on a card that nobody slices.
+    /// The current context, or that of the launch's stream. None: the driver will refuse the launch, or it is on a GPU that nobody slices.
     fn of(tenant: &Tenant, launch: &Launch) -> Option<Self> {
         let mut current = CUcontext::NULL;
         // SAFETY: the handle is writable.
@@ -318,7 +318,7 @@ impl Standpoint {
         let elsewhere = context != current;
         let known = tenant.context(ContextId(context.0));
         let booked = known.or_else(|| if elsewhere { None } else { hooks::current(tenant) })?;
-        Some(Self { context, card: booked.card(), elsewhere })
+        Some(Self { context, gpu: booked.gpu(), elsewhere })
     }
 
     /// Does something with the context current: events are made in it.

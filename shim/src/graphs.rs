@@ -1,4 +1,4 @@
-//! Graphs as the driver shows them: what one can take of which card, and what cards have reserved for graphs.
+//! Graphs as the driver shows them: what one can take of which GPU, and what GPUs have reserved for graphs.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -6,7 +6,7 @@ use std::collections::TryReserveError;
 
 use cgpu_abi::types::*;
 use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
-use cgpu_tenant::{Address, Bodies, Bytes, Card, Footprint, NodeId, PoolDriver, PoolId, Tenant};
+use cgpu_tenant::{Address, Bodies, Bytes, Footprint, Gpu, NodeId, PoolDriver, PoolId, Tenant};
 
 use crate::order::Unbound;
 use crate::pools::Source;
@@ -56,7 +56,7 @@ impl PoolDriver for Driver {
 }
 
 fn device(pool: PoolId) -> Option<CUdevice> {
-    process::devices(process::tenant()?).of_card(pool.graphs_card()?)
+    process::devices(process::tenant()?).of_gpu(pool.graphs_gpu()?)
 }
 
 fn attribute(pool: PoolId, name: CUgraphMem_attribute) -> Option<Bytes> {
@@ -92,8 +92,8 @@ pub(crate) fn footprint(tenant: &Tenant, graph: CUgraph) -> Result<Footprint, Un
         for node in nodes(graph)? {
             match kind(node) {
                 Some(CU_GRAPH_NODE_TYPE_MEM_ALLOC) => {
-                    if let Some((card, wanted)) = allocation(tenant, node)? {
-                        footprint.add(card, Address(wanted.dptr), Bytes(wanted.bytesize as u64))?;
+                    if let Some((gpu, wanted)) = allocation(tenant, node)? {
+                        footprint.add(gpu, Address(wanted.dptr), Bytes(wanted.bytesize as u64))?;
                     }
                 }
                 Some(CU_GRAPH_NODE_TYPE_GRAPH) => {
@@ -147,11 +147,11 @@ fn child(node: CUgraphNode) -> Option<CUgraph> {
     (answer == CUresult::SUCCESS).then_some(graph)
 }
 
-/// What a node allocates, if a card on the books pays for it.
+/// What a node allocates, if a GPU on the books pays for it.
 fn allocation(
     tenant: &Tenant,
     node: CUgraphNode,
-) -> Result<Option<(Card, CUDA_MEM_ALLOC_NODE_PARAMS)>, Unfit> {
+) -> Result<Option<(Gpu, CUDA_MEM_ALLOC_NODE_PARAMS)>, Unfit> {
     let mut wanted = core::mem::MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
     // SAFETY: the record is writable; the node allocates, by the driver's word.
     let answer = unsafe { driver::cuGraphMemAllocNodeGetParams(node, wanted.as_mut_ptr()) };
@@ -161,7 +161,7 @@ fn allocation(
     // SAFETY: the driver has just written there; it holds numbers and addresses, which zero is as well.
     let wanted = unsafe { wanted.assume_init() };
     match Source::of(tenant, wanted.pool_props.alloc_type, wanted.pool_props.location) {
-        Source::Card(card) => Ok(Some((card, wanted))),
+        Source::Gpu(gpu) => Ok(Some((gpu, wanted))),
         Source::Elsewhere => Ok(None),
         Source::Managed => Err(Unfit::Managed),
     }

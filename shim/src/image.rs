@@ -1,7 +1,7 @@
-//! Images of code: what of a card's memory one takes, as far as it says so itself.
+//! Images of code: what of a GPU's memory one takes, as far as it says so itself.
 //!
 //! An ELF image (a cubin) lists its sections: those that are to be loaded take memory, but for the ones that describe shared and local
-//! memory, of which a card has its own. PTX, which is yet to be compiled, declares its variables. Of fat binaries, which are compressed,
+//! memory, of which a GPU has its own. PTX, which is yet to be compiled, declares its variables. Of fat binaries, which are compressed,
 //! nothing is known.
 
 mod ptx;
@@ -25,11 +25,11 @@ const OFFSET: usize = 24;
 const SIZE: usize = 32;
 /// It takes memory when the image is loaded.
 const ALLOCATED: u64 = 2;
-/// Card memory comes in blocks of so much.
+/// GPU memory comes in blocks of so much.
 const BLOCK: u64 = 2 << 20;
 /// Variables.
 const VARIABLES: &[u8] = b".nv.global";
-/// Memory that is no card's memory.
+/// Memory that is no GPU's memory.
 const ELSEWHERE: [&[u8]; 2] = [b".nv.shared", b".nv.local"];
 
 /// What an image takes, at least.
@@ -89,7 +89,7 @@ fn text(text: &[u8]) -> Size {
     Size { whole: variables, variables }
 }
 
-/// In whole blocks of the card's memory; none: more than there can be.
+/// In whole blocks of the GPU's memory; none: more than there can be.
 fn in_blocks(bytes: u64) -> Option<Bytes> {
     bytes.checked_next_multiple_of(BLOCK).map(Bytes)
 }

@@ -16,7 +16,7 @@
 //! | [`order`] | the order of streams, and captures |
 //! | [`captures`] | captures that a call of ours could break |
 //! | [`pools`], [`graphs`] | pools, and what graphs allocate, as the driver shows them |
-//! | [`cards`] | the cards, before anything is virtual |
+//! | [`gpus`] | the GPUs, before anything is virtual |
 //! | [`namespace`] | the PID namespace that this process lives in |
 //! | [`process`] | what this process knows of itself, across forks |
 //! | [`boundary`] | no panic leaves the shim |
@@ -36,11 +36,11 @@
 
 mod boundary;
 mod captures;
-mod cards;
 mod driver;
 mod entry;
 mod free;
 mod gate;
+mod gpus;
 mod graphs;
 mod hooks;
 mod image;

@@ -1,10 +1,10 @@
-//! Memory pools as the driver shows them: which card one is of, and what it holds.
+//! Memory pools as the driver shows them: which GPU one is of, and what it holds.
 
 use core::ffi::c_void;
 use core::ptr;
 
 use cgpu_abi::types::*;
-use cgpu_tenant::{Bytes, Card, ContextId, PoolDriver, PoolId, Tenant};
+use cgpu_tenant::{Bytes, ContextId, Gpu, PoolDriver, PoolId, Tenant};
 
 use crate::driver;
 use crate::order::Unbound;
@@ -37,9 +37,9 @@ impl PoolDriver for Driver {
 
 /// Whose memory a pool hands out.
 pub(crate) enum Source {
-    /// A card that is on the books.
-    Card(Card),
-    /// The host, or a card that is not sliced.
+    /// A GPU that is on the books.
+    Gpu(Gpu),
+    /// The host, or a GPU that is not sliced.
     Elsewhere,
     /// Wherever it likes.
     Managed,
@@ -48,12 +48,12 @@ pub(crate) enum Source {
 impl Source {
     /// What a location is.
     pub(crate) fn of(tenant: &Tenant, kind: CUmemAllocationType, location: CUmemLocation) -> Source {
-        let card = |device| process::devices(tenant).card(device).map_or(Source::Elsewhere, Source::Card);
+        let gpu = |device| process::devices(tenant).gpu(device).map_or(Source::Elsewhere, Source::Gpu);
         match location.kind {
             _ if kind == CU_MEM_ALLOCATION_TYPE_MANAGED => Source::Managed,
-            CU_MEM_LOCATION_TYPE_DEVICE => card(location.id),
-            // A part of a card, whose ordinal is the lowest byte.
-            CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => card(location.id & 0xff),
+            CU_MEM_LOCATION_TYPE_DEVICE => gpu(location.id),
+            // A part of a GPU, whose ordinal is the lowest byte.
+            CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => gpu(location.id & 0xff),
             _ => Source::Elsewhere,
         }
     }
@@ -63,7 +63,7 @@ impl Source {
     pub(crate) fn learn(tenant: &Tenant, pool: CUmemoryPool, asking: CUdevice) -> Source {
         let devices = process::devices(tenant);
         if let Some(device) = devices.all().find(|device| default_pool(*device) == Some(pool)) {
-            return devices.card(device).map_or(Source::Elsewhere, Source::Card);
+            return devices.gpu(device).map_or(Source::Elsewhere, Source::Gpu);
         }
         let number = |name| attribute(pool, name).and_then(|value| u32::try_from(value).ok());
         let kind = number(CU_MEMPOOL_ATTR_ALLOCATION_TYPE).unwrap_or(CU_MEM_ALLOCATION_TYPE_PINNED);
@@ -74,10 +74,10 @@ impl Source {
         Source::of(tenant, kind, location)
     }
 
-    /// The card, if it is charged.
-    pub(crate) fn card(&self) -> Option<Card> {
+    /// The GPU, if it is charged.
+    pub(crate) fn gpu(&self) -> Option<Gpu> {
         match *self {
-            Source::Card(card) => Some(card),
+            Source::Gpu(gpu) => Some(gpu),
             Source::Elsewhere | Source::Managed => None,
         }
     }
@@ -182,8 +182,8 @@ fn device_of_created(tenant: &Tenant, stream: CUstream) -> Option<CUdevice> {
     if unsafe { driver::cuStreamGetCtx(stream, &raw mut context) } != CUresult::SUCCESS {
         return None;
     }
-    let card = tenant.context(ContextId(context.0))?.card();
-    process::devices(tenant).of_card(card)
+    let gpu = tenant.context(ContextId(context.0))?.gpu();
+    process::devices(tenant).of_gpu(gpu)
 }
 
 /// A pool's attribute: a number of 64 bits, or of 32, for which the rest is zero.

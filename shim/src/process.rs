@@ -19,7 +19,7 @@ use cgpu_shm::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use cgpu_tenant::{Found, Monotonic, Reason, Refusal, Start, System, Tenant, is_called_for};
 use once_cell::race::OnceBox;
 
-use crate::cards::{self, Devices};
+use crate::gpus::{self, Devices};
 use crate::{driver, gate};
 
 /// How this process stands.
@@ -149,7 +149,7 @@ fn state() -> Option<&'static State> {
 /// A call before `cuInit`, as far as we saw. The driver knows better: it may have been initialised by a way of its own.
 #[cold]
 fn late() -> Standing {
-    if !cards::driver_is_initialised() {
+    if !gpus::driver_is_initialised() {
         let reason =
             if EVER_STARTED.load(Ordering::Relaxed) { Reason::AfterFork } else { Reason::BeforeInit };
         count(reason);
@@ -192,8 +192,8 @@ fn begin(starter: Starter) -> &'static State {
 
 /// Asks the settings, and whether they can be kept.
 fn judge(starter: Starter) -> State {
-    // Where no monitor has told of the cards, NVML is started for them, which takes longer than all else together.
-    let found = if is_called_for(&System) { cards::inventory(starter) } else { Found::NOTHING };
+    // Where no monitor has told of the GPUs, NVML is started for them, which takes longer than all else together.
+    let found = if is_called_for(&System) { gpus::inventory(starter) } else { Found::NOTHING };
     let by_driver = starter == Starter::Driver;
     match Tenant::start(&System, found.as_given(), &Monotonic) {
         Ok(Start::On(_)) if by_driver && let Some(name) = driver::missing() => {
@@ -202,9 +202,9 @@ fn judge(starter: Starter) -> State {
             )))
         }
         Ok(Start::On(tenant)) => State::On(tenant),
-        Ok(Start::Off(Reason::NoCards)) if by_driver && found.is_empty() && cards::driver_has_cards() => {
+        Ok(Start::Off(Reason::NoGpus)) if by_driver && found.is_empty() && gpus::driver_has_gpus() => {
             State::Refused(Refusal::new(
-                "expected cards with a UUID, by which limits are kept; the driver gives none: use a newer driver",
+                "expected GPUs with a UUID, by which limits are kept; the driver gives none: use a newer driver",
             ))
         }
         Ok(Start::Off(reason)) => {
@@ -227,7 +227,7 @@ fn unwiped(state: State) -> State {
 
 #[cold]
 fn learn_devices(tenant: &Tenant) -> &'static Devices {
-    let Some(page) = page().filter(|_| cards::driver_is_initialised()) else {
+    let Some(page) = page().filter(|_| gpus::driver_is_initialised()) else {
         return Devices::NONE;
     };
     let devices = Box::into_raw(Box::new(Devices::of(tenant)));

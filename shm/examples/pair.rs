@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use cgpu_shm::cards::Card;
+use cgpu_shm::gpus::Gpu;
 use cgpu_shm::ledger::Column;
 use cgpu_shm::paths::Candidate;
 use cgpu_shm::region::{Birth, Region};
@@ -44,9 +44,9 @@ fn measure(directory: &std::path::Path) -> Result<(), Box<dyn Error>> {
     let candidate = Candidate { directory: directory.to_path_buf(), owner: None };
     let region = Region::open_or_make(&[candidate], Birth::default())?;
     let claim = region.claim(Claimant::default(), Nanos(1), false)?.ok_or("no slot is free")?;
-    let facts = Card { uuid: Uuid([1; 16]), total: Bytes::MAX, limit: Bytes::ZERO, ordinal: 0 };
-    let card = region.register(claim.slot, &facts)?;
-    let account = region.account(card, claim.owner());
+    let facts = Gpu { uuid: Uuid([1; 16]), total: Bytes::MAX, limit: Bytes::ZERO, ordinal: 0 };
+    let gpu = region.register(claim.slot, &facts)?;
+    let account = region.account(gpu, claim.owner());
     let mut rounds = Vec::new();
     for _ in 0..5 {
         let (wall, cpu) = (Instant::now(), cpu_ns());
@@ -55,7 +55,7 @@ fn measure(directory: &std::path::Path) -> Result<(), Box<dyn Error>> {
             account.charge(
                 Column::Used,
                 bytes,
-                || region.granted().terms(card, Bytes(1 << 40)),
+                || region.granted().terms(gpu, Bytes(1 << 40)),
                 Nanos::MAX,
                 |owner| region.life(owner),
             )?;

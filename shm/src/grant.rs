@@ -12,12 +12,12 @@ use crate::devices::{self, Device};
 use crate::file::{self, Access, Error, Fault};
 use crate::futex::{self, Waited};
 use crate::growth::Growth;
-use crate::layout::{Grant, GrantCard, SLOTS};
+use crate::layout::{Grant, GrantGpu, SLOTS};
 use crate::ledger::{self, Measured, Terms};
 use crate::mapping::{Mapping, Shared};
 use crate::preamble::Kind;
 use crate::slots::Word;
-use crate::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use crate::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use crate::uuid::Uuid;
 
 /// A heartbeat that has not changed for so long is stale: the monitor is gone. It beats four times as often, at least.
@@ -26,7 +26,7 @@ pub const STALE: Nanos = Nanos::from_millis(1000);
 /// The gate word of a container that no monitor ever wrote to; it never comes again.
 pub const UNTOUCHED: u32 = 0;
 
-/// Whose turn a card's is, as a container sees it.
+/// Whose turn a GPU's is, as a container sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TurnState {
@@ -49,7 +49,7 @@ impl Turn {
         Self(epoch << 8 | state as u64)
     }
 
-    /// Which turn of the card: only ever grows.
+    /// Which turn of the GPU: only ever grows.
     #[must_use]
     pub const fn epoch(self) -> u64 {
         self.0 >> 8
@@ -111,56 +111,56 @@ impl<'a> Granted<'a> {
         futex::wait(&self.page.gate, seen, timeout)
     }
 
-    /// A card's turn: what was granted with it is then at least as new.
+    /// A GPU's turn: what was granted with it is then at least as new.
     #[must_use]
-    pub fn turn(self, card: CardIndex) -> Turn {
-        let turn = Turn(self.card(card).turn.load(Ordering::Relaxed));
+    pub fn turn(self, gpu: DeviceIndex) -> Turn {
+        let turn = Turn(self.gpu(gpu).turn.load(Ordering::Relaxed));
         // HB turn: meets the Release in `Grantor::set_turn`.
         fence(Ordering::Acquire);
         turn
     }
 
-    /// The GPU time of a card's present turn.
+    /// The GPU time of a GPU's present turn.
     #[must_use]
-    pub fn granted(self, card: CardIndex) -> Nanos {
-        Nanos(self.card(card).granted.load(Ordering::Relaxed))
+    pub fn granted(self, gpu: DeviceIndex) -> Nanos {
+        Nanos(self.gpu(gpu).granted.load(Ordering::Relaxed))
     }
 
-    /// The most work that may be in flight on a card while it is metered; zero: as much as the gate uses to allow.
+    /// The most work that may be in flight on a GPU while it is metered; zero: as much as the gate uses to allow.
     #[must_use]
-    pub fn bound(self, card: CardIndex) -> Nanos {
-        Nanos(self.card(card).bound.load(Ordering::Relaxed))
+    pub fn bound(self, gpu: DeviceIndex) -> Nanos {
+        Nanos(self.gpu(gpu).bound.load(Ordering::Relaxed))
     }
 
-    /// When a card's present turn is expected to end.
+    /// When a GPU's present turn is expected to end.
     #[must_use]
-    pub fn until(self, card: CardIndex) -> Nanos {
-        Nanos(self.card(card).until.load(Ordering::Relaxed))
+    pub fn until(self, gpu: DeviceIndex) -> Nanos {
+        Nanos(self.gpu(gpu).until.load(Ordering::Relaxed))
     }
 
-    /// The memory limit now in force on a card, where `registered` is the one in its record; [`Bytes::MAX`] if there is none.
+    /// The memory limit now in force on a GPU, where `registered` is the one in its record; [`Bytes::MAX`] if there is none.
     #[inline]
     #[must_use]
-    pub fn limit(self, card: CardIndex, registered: Bytes) -> Bytes {
-        match (self.card(card).limit.load(Ordering::Relaxed), registered) {
+    pub fn limit(self, gpu: DeviceIndex, registered: Bytes) -> Bytes {
+        match (self.gpu(gpu).limit.load(Ordering::Relaxed), registered) {
             (0, Bytes::ZERO) => Bytes::MAX,
             (0, registered) => registered,
             (granted, _) => Bytes(granted),
         }
     }
 
-    /// The terms now in force on a card, as [`Granted::limit`]. What was measured is not yet as new as they say.
+    /// The terms now in force on a GPU, as [`Granted::limit`]. What was measured is not yet as new as they say.
     #[inline]
     #[must_use]
-    pub fn terms(self, card: CardIndex, registered: Bytes) -> Terms {
-        let edition = self.card(card).edition.load(Ordering::Relaxed);
-        Terms { limit: self.limit(card, registered), edition }
+    pub fn terms(self, gpu: DeviceIndex, registered: Bytes) -> Terms {
+        let edition = self.gpu(gpu).edition.load(Ordering::Relaxed);
+        Terms { limit: self.limit(gpu, registered), edition }
     }
 
-    /// Whether `slot` is the one that should ring when its work on the card runs out.
+    /// Whether `slot` is the one that should ring when its work on the GPU runs out.
     #[must_use]
-    pub fn rings(self, card: CardIndex, slot: SlotIndex) -> bool {
-        self.card(card).ring.load(Ordering::Relaxed) == u32::from(slot.0)
+    pub fn rings(self, gpu: DeviceIndex, slot: SlotIndex) -> bool {
+        self.gpu(gpu).ring.load(Ordering::Relaxed) == u32::from(slot.0)
     }
 
     /// Whether the monitor sleeps and wants the bell for what we have just published.
@@ -192,38 +192,38 @@ impl<'a> Granted<'a> {
         (pid != 0 && process >> 32 == word.generation().get() & u64::from(u32::MAX)).then_some(pid)
     }
 
-    /// What each slot's process has on a card beyond its cell ([`crate::growth::Growth`]).
+    /// What each slot's process has on a GPU beyond its cell ([`crate::growth::Growth`]).
     #[inline]
     #[must_use]
-    pub fn growth(self, card: CardIndex) -> &'a [AtomicU64; SLOTS] {
+    pub fn growth(self, gpu: DeviceIndex) -> &'a [AtomicU64; SLOTS] {
         // The type holds nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
-        &self.page.growth[card.get()]
+        &self.page.growth[gpu.get()]
     }
 
-    /// What the monitor has measured of a card beyond the books.
+    /// What the monitor has measured of a GPU beyond the books.
     #[inline]
     #[must_use]
-    pub fn measured(self, card: CardIndex) -> Measured<'a> {
-        Measured { growth: self.growth(card), returned: &self.card(card).returned }
+    pub fn measured(self, gpu: DeviceIndex) -> Measured<'a> {
+        Measured { growth: self.growth(gpu), returned: &self.gpu(gpu).returned }
     }
 
-    /// What one slot's process has on a card beyond its cell.
+    /// What one slot's process has on a GPU beyond its cell.
     #[must_use]
-    pub fn growth_of(self, card: CardIndex, slot: SlotIndex) -> Growth {
+    pub fn growth_of(self, gpu: DeviceIndex, slot: SlotIndex) -> Growth {
         // A byte's values are the slots.
         #[allow(clippy::indexing_slicing)]
-        Growth(self.growth(card)[slot.get()].load(Ordering::Relaxed))
+        Growth(self.growth(gpu)[slot.get()].load(Ordering::Relaxed))
     }
 
-    /// Whether NVML has confirmed the implicit memory of a slot's user on a card, `growth`
+    /// Whether NVML has confirmed the implicit memory of a slot's user on a GPU, `growth`
     /// included.
     ///
     /// `slot_word` and `ended` say which user and which contexts, as for [`Growth::bytes`].
     #[must_use]
-    pub fn is_confirmed(self, card: CardIndex, slot: SlotIndex, slot_word: Word, ended: u32) -> bool {
-        let (word, bit) = confirmation(self.card(card), slot);
-        word.load(Ordering::Acquire) & bit != 0 && self.growth_of(card, slot).speaks_of(slot_word, ended)
+    pub fn is_confirmed(self, gpu: DeviceIndex, slot: SlotIndex, slot_word: Word, ended: u32) -> bool {
+        let (word, bit) = confirmation(self.gpu(gpu), slot);
+        word.load(Ordering::Acquire) & bit != 0 && self.growth_of(gpu, slot).speaks_of(slot_word, ended)
     }
 
     /// When NVML was last asked what is free on the devices; zero: never.
@@ -256,21 +256,21 @@ impl<'a> Granted<'a> {
         devices::free(self.page, uuid)
     }
 
-    /// A card's words.
+    /// A GPU's words.
     #[inline]
     #[must_use]
-    pub fn card(self, card: CardIndex) -> &'a GrantCard {
+    pub fn gpu(self, gpu: DeviceIndex) -> &'a GrantGpu {
         // The type holds nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
-        &self.page.card[card.get()]
+        &self.page.gpu[gpu.get()]
     }
 }
 
 /// The word and the bit of `confirmed` that are a slot's.
-fn confirmation(card: &GrantCard, slot: SlotIndex) -> (&AtomicU64, u64) {
+fn confirmation(gpu: &GrantGpu, slot: SlotIndex) -> (&AtomicU64, u64) {
     // The array has a bit for each slot.
     #[allow(clippy::indexing_slicing)]
-    (&card.confirmed[slot.get() / 64], 1 << (slot.get() % 64))
+    (&gpu.confirmed[slot.get() / 64], 1 << (slot.get() % 64))
 }
 
 /// What is known of the monitor.
@@ -360,26 +360,26 @@ impl Grantor {
         self.page.get()
     }
 
-    /// A card's words. Stores here are published by [`Grantor::bump_gate`].
+    /// A GPU's words. Stores here are published by [`Grantor::bump_gate`].
     #[must_use]
-    pub fn card(&self, card: CardIndex) -> &GrantCard {
-        Granted::new(self.page()).card(card)
+    pub fn gpu(&self, gpu: DeviceIndex) -> &GrantGpu {
+        Granted::new(self.page()).gpu(gpu)
     }
 
-    /// Says whose turn a card's is; the gate is still to be turned.
-    pub fn set_turn(&self, card: CardIndex, turn: Turn, granted: Nanos, until: Nanos) {
-        let words = self.card(card);
+    /// Says whose turn a GPU's is; the gate is still to be turned.
+    pub fn set_turn(&self, gpu: DeviceIndex, turn: Turn, granted: Nanos, until: Nanos) {
+        let words = self.gpu(gpu);
         words.granted.store(granted.0, Ordering::Relaxed);
         words.until.store(until.0, Ordering::Relaxed);
         // HB turn: Release publishes the two above to whoever sees the turn, though it may not know of the gate yet.
         words.turn.store(turn.0, Ordering::Release);
     }
 
-    /// Asks a slot to ring when its work on the card runs out; `None`: nobody.
-    pub fn set_ring(&self, card: CardIndex, slot: Option<SlotIndex>) {
+    /// Asks a slot to ring when its work on the GPU runs out; `None`: nobody.
+    pub fn set_ring(&self, gpu: DeviceIndex, slot: Option<SlotIndex>) {
         // CGPU_SLOTS, which is no slot's number.
         let word = slot.map_or(u32::from(u8::MAX) + 1, |slot| u32::from(slot.0));
-        self.card(card).ring.store(word, Ordering::Relaxed);
+        self.gpu(gpu).ring.store(word, Ordering::Relaxed);
     }
 
     /// Changes the gate word, so that every launch of the container looks at the page; who waits at the gate sleeps on.
@@ -444,37 +444,37 @@ impl Grantor {
         Granted::new(self.page()).gone(slot)
     }
 
-    /// What the page says that the user of a slot has on a card beyond its cell.
+    /// What the page says that the user of a slot has on a GPU beyond its cell.
     #[must_use]
-    pub fn growth(&self, card: CardIndex, slot: SlotIndex) -> Growth {
-        Granted::new(self.page()).growth_of(card, slot)
+    pub fn growth(&self, gpu: DeviceIndex, slot: SlotIndex) -> Growth {
+        Granted::new(self.page()).growth_of(gpu, slot)
     }
 
-    /// Says what the user of a slot has on a card beyond its cell. `risen`: more than before, so that spare parts are compared anew.
-    pub fn set_growth(&self, card: CardIndex, slot: SlotIndex, growth: Growth, risen: bool) {
-        let edition = risen.then(|| &self.card(card).edition);
-        ledger::publish_growth(self.growth_word(card, slot), growth, edition);
+    /// Says what the user of a slot has on a GPU beyond its cell. `risen`: more than before, so that spare parts are compared anew.
+    pub fn set_growth(&self, gpu: DeviceIndex, slot: SlotIndex, growth: Growth, risen: bool) {
+        let edition = risen.then(|| &self.gpu(gpu).edition);
+        ledger::publish_growth(self.growth_word(gpu, slot), growth, edition);
     }
 
-    /// The word that says how much of a card's exported memory has left the card
+    /// The word that says how much of a GPU's exported memory has left the GPU
     /// ([`Measured::returned`]).
     #[must_use]
-    pub fn returned(&self, card: CardIndex) -> u64 {
-        self.card(card).returned.load(Ordering::Relaxed)
+    pub fn returned(&self, gpu: DeviceIndex) -> u64 {
+        self.gpu(gpu).returned.load(Ordering::Relaxed)
     }
 
-    /// Says how much of a card's exported memory has left the card. If that is less than before,
+    /// Says how much of a GPU's exported memory has left the GPU. If that is less than before,
     /// spare parts are compared anew.
-    pub fn set_returned(&self, card: CardIndex, returned: u64) {
-        let card = self.card(card);
-        let edition = (returned < card.returned.load(Ordering::Relaxed)).then_some(&card.edition);
-        ledger::publish_returned(&card.returned, returned, edition);
+    pub fn set_returned(&self, gpu: DeviceIndex, returned: u64) {
+        let gpu = self.gpu(gpu);
+        let edition = (returned < gpu.returned.load(Ordering::Relaxed)).then_some(&gpu.edition);
+        ledger::publish_returned(&gpu.returned, returned, edition);
     }
 
-    /// Says whether NVML has confirmed a slot's implicit memory on a card. Withdraw it before, and
+    /// Says whether NVML has confirmed a slot's implicit memory on a GPU. Withdraw it before, and
     /// confirm after, the growth that it belongs to is set.
-    pub fn set_confirmed(&self, card: CardIndex, slot: SlotIndex, confirmed: bool) {
-        let (word, bit) = confirmation(self.card(card), slot);
+    pub fn set_confirmed(&self, gpu: DeviceIndex, slot: SlotIndex, confirmed: bool) {
+        let (word, bit) = confirmation(self.gpu(gpu), slot);
         if confirmed {
             word.fetch_or(bit, Ordering::Release);
         } else {
@@ -482,10 +482,10 @@ impl Grantor {
         }
     }
 
-    fn growth_word(&self, card: CardIndex, slot: SlotIndex) -> &AtomicU64 {
+    fn growth_word(&self, gpu: DeviceIndex, slot: SlotIndex) -> &AtomicU64 {
         // A byte's values are the slots.
         #[allow(clippy::indexing_slicing)]
-        &Granted::new(self.page()).growth(card)[slot.get()]
+        &Granted::new(self.page()).growth(gpu)[slot.get()]
     }
 
     /// Says who the user of a slot is on the host; none: not known.

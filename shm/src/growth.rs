@@ -1,4 +1,4 @@
-//! What a process has on a card beyond what its cell says: the monitor's correction, in one word.
+//! What a process has on a GPU beyond what its cell says: the monitor's correction, in one word.
 //!
 //! ```text
 //!   63 ........... 48   47 ...... 40   39 ................. 0

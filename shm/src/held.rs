@@ -1,4 +1,4 @@
-//! A process's memory on a card and its claim to more, in one word.
+//! A process's memory on a GPU and its claim to more, in one word.
 //!
 //! ```text
 //!   63     62 .......... 43   42 ................. 0

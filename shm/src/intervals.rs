@@ -1,4 +1,4 @@
-//! The spans in which a process kept a card busy: a ring of a few, published by the process and read by the monitor.
+//! The spans in which a process kept a GPU busy: a ring of a few, published by the process and read by the monitor.
 //!
 //! The interval numbered n lies at n modulo the ring's length. One place is always about to be overwritten, so that readers
 //! believe all but that.

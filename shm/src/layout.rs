@@ -18,13 +18,13 @@ pub const USE_MAGIC: u32 = 0x5550_4743;
 /// `CGPG` on a little-endian machine.
 pub const GRANT_MAGIC: u32 = 0x4750_4743;
 
-/// Cards of one container.
-pub const CARDS: usize = 16;
+/// GPUs of one container.
+pub const GPUS: usize = 16;
 /// Processes of one container.
 pub const SLOTS: usize = 256;
 /// Counted reasons per process.
 pub const COUNTERS: usize = 48;
-/// Published busy intervals per process and card.
+/// Published busy intervals per process and GPU.
 pub const INTERVALS: usize = 7;
 /// Devices of a host that the monitor can tell of.
 pub const DEVICES: usize = 56;
@@ -35,7 +35,7 @@ pub const PROGRESS: usize = 512;
 
 /// The byte of `use` whose lock says that slot 0 lives; the others follow.
 pub const LOCK_BASE: u64 = 1 << 40;
-/// The byte of `use` whose lock serialises the registration of cards.
+/// The byte of `use` whose lock serialises the registration of GPUs.
 pub const LOCK_REGION: u64 = LOCK_BASE - 1;
 /// In a slot's `lent`: it handed memory out in a way that nobody can be seen to hold it by.
 pub const LENT_UNSEEN: u64 = 1 << 63;
@@ -59,11 +59,11 @@ impl<const N: usize> fmt::Debug for Reserved<N> {
     }
 }
 
-/// `struct cgpu_card`: a card as the container knows it.
+/// `struct cgpu_gpu`: a GPU as the container knows it.
 #[derive(Debug, Default)]
 #[repr(C)]
 #[allow(missing_docs)] // the header says it
-pub struct Card {
+pub struct Gpu {
     pub uuid: [AtomicU64; 2],
     pub total: AtomicU64,
     pub limit: AtomicU64,
@@ -85,13 +85,13 @@ pub struct UseHeader {
     pub version: AtomicU32,
     pub magic: AtomicU32,
     pub size: AtomicU64,
-    pub cards: AtomicU32,
+    pub gpus: AtomicU32,
     pub high_water: AtomicU32,
     pub created: AtomicU64,
     pub name: [AtomicU64; NAME / 8],
     pub time_scale: AtomicU32,
     pub reserved: Reserved<1948>,
-    pub card: [Card; CARDS],
+    pub gpu: [Gpu; GPUS],
 }
 
 /// `struct cgpu_slot`: one process of the container.
@@ -126,7 +126,7 @@ impl Default for Slot {
     }
 }
 
-/// `struct cgpu_interval`: a span in which a process kept a card busy.
+/// `struct cgpu_interval`: a span in which a process kept a GPU busy.
 #[derive(Debug, Default)]
 #[repr(C)]
 #[allow(missing_docs)] // the header says it
@@ -135,7 +135,7 @@ pub struct Interval {
     pub end: AtomicU64,
 }
 
-/// `struct cgpu_cell`: what one process does on one card.
+/// `struct cgpu_cell`: what one process does on one GPU.
 #[derive(Debug, Default)]
 #[repr(C)]
 #[allow(missing_docs)] // the header says it
@@ -178,15 +178,15 @@ pub struct Progress {
 pub struct Use {
     pub header: UseHeader,
     pub slot: [Slot; SLOTS],
-    pub cell: [[Cell; SLOTS]; CARDS],
+    pub cell: [[Cell; SLOTS]; GPUS],
     pub progress: [Progress; SLOTS],
 }
 
-/// `struct cgpu_grant_card`: what the monitor says about one card.
+/// `struct cgpu_grant_gpu`: what the monitor says about one GPU.
 #[derive(Debug, Default)]
 #[repr(C)]
 #[allow(missing_docs)] // the header says it
-pub struct GrantCard {
+pub struct GrantGpu {
     pub turn: AtomicU64,
     pub granted: AtomicU64,
     pub until: AtomicU64,
@@ -236,10 +236,10 @@ pub struct Grant {
     pub pid_namespace: AtomicU64,
     pub reserved2: Reserved<104>,
     pub device: [Device; DEVICES],
-    pub card: [GrantCard; CARDS],
+    pub gpu: [GrantGpu; GPUS],
     pub gone: [AtomicU64; SLOTS],
     pub process: [AtomicU64; SLOTS],
-    pub growth: [[AtomicU64; SLOTS]; CARDS],
+    pub growth: [[AtomicU64; SLOTS]; GPUS],
 }
 
 /// The bytes of a text or UUID field, in the order of the header.
@@ -260,10 +260,10 @@ pub fn store_bytes(field: &[AtomicU64], bytes: &[u8]) {
 #[cfg(not(loom))]
 const _: () = {
     use core::mem::{offset_of, size_of};
-    assert!(size_of::<Card>() == 128);
-    assert!(offset_of!(Card, lock) == 64);
+    assert!(size_of::<Gpu>() == 128);
+    assert!(offset_of!(Gpu, lock) == 64);
     assert!(size_of::<UseHeader>() == 4096);
-    assert!(offset_of!(UseHeader, card) == 2048);
+    assert!(offset_of!(UseHeader, gpu) == 2048);
     assert!(size_of::<Slot>() == 256);
     assert!(offset_of!(Slot, counter) == 64);
     assert!(size_of::<Cell>() == 256);
@@ -274,12 +274,12 @@ const _: () = {
     assert!(offset_of!(Use, cell) == 69_632);
     assert!(offset_of!(Use, progress) == 1_118_208);
     assert!(size_of::<Use>() == 2_166_784);
-    assert!(size_of::<GrantCard>() == 128);
+    assert!(size_of::<GrantGpu>() == 128);
     assert!(offset_of!(Grant, gate) == 64);
     assert!(offset_of!(Grant, armed) == 128);
     assert!(size_of::<Device>() == 32);
     assert!(offset_of!(Grant, device) == 256);
-    assert!(offset_of!(Grant, card) == 2048);
+    assert!(offset_of!(Grant, gpu) == 2048);
     assert!(offset_of!(Grant, gone) == 4096);
     assert!(offset_of!(Grant, growth) == 8192);
     assert!(size_of::<Grant>() == 40_960);

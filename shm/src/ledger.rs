@@ -1,7 +1,7 @@
-//! The books of one card of one container.
+//! The books of one GPU of one container.
 //!
 //! The container's use is the sum of its slots' cells: of the living, of the dead whose memory is not gone, and of what dead ones had
-//! exported. A charge takes the card's lock, sums up to the
+//! exported. A charge takes the GPU's lock, sums up to the
 //! high-water mark and raises its own cell; a refund lowers its own cell without the lock. Hence:
 //!
 //! - **Never over the limit**: two charges exclude each other; a refund between sum and raise only makes the sum too great.
@@ -20,7 +20,7 @@
 //! - What raises claims and cannot be refused is done under the lock, too, and closes all words if the claims then exceed the limit: growth, and
 //!   corrections that end (below). Nothing is let in until the use has fallen.
 //!
-//! What a process has on the card beyond its cell, as the monitor has measured it ([`Growth`]),
+//! What a process has on the GPU beyond its cell, as the monitor has measured it ([`Growth`]),
 //! counts with it in every sum. Growth that is published after a word was opened is not in what the
 //! word was compared with; so the *edition* of growth is part of the terms. Where it takes
 //! something off, that ends with what it was measured of (`ended`): then the claim rises again, and
@@ -43,7 +43,7 @@ pub use own::OwnCell;
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::growth::Growth;
 use crate::held::Held;
-use crate::layout::{Card, Cell, Slot};
+use crate::layout::{Cell, Gpu, Slot};
 use crate::lock::{Acquired, HeldBy, Life, Owner, SlotLock};
 use crate::slots::{State, Word, high_water};
 use crate::units::{Bytes, Nanos, SlotIndex};
@@ -93,7 +93,7 @@ pub enum Refused {
         /// What the container may use.
         limit: Bytes,
     },
-    /// The card's lock was not had.
+    /// The GPU's lock was not had.
     Held(HeldBy),
 }
 
@@ -110,7 +110,7 @@ impl fmt::Display for Refused {
 
 impl core::error::Error for Refused {}
 
-/// A container's use of a card.
+/// A container's use of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Charged, by all processes, and exported by dead ones.
@@ -133,7 +133,7 @@ impl Usage {
     }
 }
 
-/// One card's books, as one process of the container keeps them.
+/// One GPU's books, as one process of the container keeps them.
 #[derive(Clone, Copy, Debug)]
 pub struct Account<'a> {
     lock: &'a SlotLock,
@@ -146,24 +146,24 @@ pub struct Account<'a> {
     me: Owner,
 }
 
-/// What the monitor has measured of a card beyond its books.
+/// What the monitor has measured of a GPU beyond its books.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
     /// A [`Growth`] for each slot.
     pub growth: &'a [AtomicU64],
-    /// What of all exported memory has left the card and is still on the books, plus the card's
+    /// What of all exported memory has left the GPU and is still on the books, plus the GPU's
     /// `withdrawn` when that was found. So each byte that is withdrawn later is a byte less: it may
     /// have been one of those. At most `withdrawn`: nothing has left.
     pub returned: &'a AtomicU64,
 }
 
 impl<'a> Account<'a> {
-    /// The books of `card`, whose cells are `cells`, for the process that `me` names and whose cell is `mine`, one of them. `slots` and
+    /// The books of `gpu`, whose cells are `cells`, for the process that `me` names and whose cell is `mine`, one of them. `slots` and
     /// `measured` are those of the cells.
     #[inline]
     #[must_use]
     pub fn new(
-        card: &'a Card,
+        gpu: &'a Gpu,
         cells: &'a [Cell],
         slots: &'a [Slot],
         measured: Measured<'a>,
@@ -171,7 +171,7 @@ impl<'a> Account<'a> {
         mine: &'a Cell,
         me: Owner,
     ) -> Self {
-        let (lock, withdrawn) = (&card.lock, &card.withdrawn);
+        let (lock, withdrawn) = (&gpu.lock, &gpu.withdrawn);
         Self { lock, high_water, withdrawn, cells, slots, measured, mine: OwnCell(mine), me }
     }
 
@@ -242,7 +242,7 @@ impl<'a> Account<'a> {
         self.mine
     }
 
-    /// Gives back `bytes` of implicit memory that is gone from the card with what was in it, a context: what was measured of this process
+    /// Gives back `bytes` of implicit memory that is gone from the GPU with what was in it, a context: what was measured of this process
     /// before says nothing any more.
     ///
     /// `terms`, `patience` and `life` as for [`Account::book`].
@@ -291,7 +291,7 @@ impl<'a> Account<'a> {
 
     /// No other process can hold `bytes` any more of what was exported: before they are given back.
     /// `kept`: they had left this process before. Then the monitor may have seen them leave the
-    /// card, and taken them off; they count again until they are given back.
+    /// GPU, and taken them off; they count again until they are given back.
     ///
     /// `terms`, `patience` and `life` as for [`Account::book`].
     pub fn withdraw<T: Into<Terms>>(
@@ -326,7 +326,7 @@ impl<'a> Account<'a> {
         changed
     }
 
-    /// A checkpoint has taken off the card what a process has there: it counts no more, but for what it has exported. A driver checkpoints
+    /// A checkpoint has taken off the GPU what a process has there: it counts no more, but for what it has exported. A driver checkpoints
     /// nothing that others may have, so that is what the process has let go of and others still hold. Whoever made the checkpoint says so,
     /// because the process itself is stopped in the driver.
     pub fn send_away(&self, slot: SlotIndex) {
@@ -355,7 +355,7 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// A process that was checkpointed is about to take back what it had on the card, if the container then keeps the terms. `false`: it is
+    /// A process that was checkpointed is about to take back what it had on the GPU, if the container then keeps the terms. `false`: it is
     /// there, and there is nothing to do.
     ///
     /// `patience` and `life` as for [`SlotLock::acquire`].
@@ -385,13 +385,13 @@ impl<'a> Account<'a> {
         Ok(true)
     }
 
-    /// What this process has on the card.
+    /// What this process has on the GPU.
     #[must_use]
     pub fn mine(&self) -> Usage {
         self.mine.usage()
     }
 
-    /// What the container has on the card, now. Without the lock: charges and refunds of others may fall between its parts.
+    /// What the container has on the GPU, now. Without the lock: charges and refunds of others may fall between its parts.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
@@ -410,7 +410,7 @@ impl<'a> Account<'a> {
         usage
     }
 
-    /// Who has ever had each slot, and what is on the card for it: the parts of [`Account::total`].
+    /// Who has ever had each slot, and what is on the GPU for it: the parts of [`Account::total`].
     pub fn shares(&self) -> impl Iterator<Item = (SlotIndex, Word, Bytes)> {
         let mut rest = self.returned();
         let share = move |(slot, entry): (SlotIndex, Entry<'a>)| {
@@ -447,7 +447,7 @@ impl<'a> Account<'a> {
         all - self.returned()
     }
 
-    /// What of the exported memory on the books has left the card. To be taken off a sum of the
+    /// What of the exported memory on the books has left the GPU. To be taken off a sum of the
     /// cells that was made before.
     #[inline]
     fn returned(&self) -> Bytes {
@@ -504,7 +504,7 @@ fn count_withdrawn(withdrawn: &AtomicU64, bytes: Bytes) {
 }
 
 /// Leaves of a dead process's cell what it had exported; whether that is anything. `withdrawn` is
-/// the card's. To be called again where a caller has died.
+/// the GPU's. To be called again where a caller has died.
 pub fn bequeath(cell: &Cell, withdrawn: &AtomicU64) -> bool {
     let exported = get(&cell.exported);
     // With it goes what was measured beyond its implicit memory, which is not known here.
@@ -518,7 +518,7 @@ pub fn bequeath(cell: &Cell, withdrawn: &AtomicU64) -> bool {
     held(cell).used() > Bytes::ZERO
 }
 
-/// A process on the card.
+/// A process on the GPU.
 #[derive(Clone, Copy)]
 struct Entry<'a> {
     cell: &'a Cell,
@@ -571,7 +571,7 @@ pub fn publish_growth(word: &AtomicU64, growth: Growth, edition: Option<&AtomicU
     }
 }
 
-/// Says what of a card's exported memory has left it ([`Measured::returned`]), and with `edition`
+/// Says what of a GPU's exported memory has left it ([`Measured::returned`]), and with `edition`
 /// that it is less than before.
 pub fn publish_returned(word: &AtomicU64, returned: u64, edition: Option<&AtomicU32>) {
     word.store(returned, Ordering::Relaxed);
@@ -584,7 +584,7 @@ pub fn publish_returned(word: &AtomicU64, returned: u64, edition: Option<&Atomic
     }
 }
 
-/// Zeroes a cell, for a slot that is buried. `withdrawn` is the card's.
+/// Zeroes a cell, for a slot that is buried. `withdrawn` is the GPU's.
 pub fn clear(cell: &Cell, withdrawn: &AtomicU64) {
     count_withdrawn(withdrawn, get(&cell.implicit) + get(&cell.exported));
     // Swapped, not stored: somebody may be closing `held` at this instant, and loom keeps no order between an exchange and a store.
@@ -638,7 +638,7 @@ fn passing(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
     (memory.into_iter().chain(time).chain(spans), [creating, ended, charges, away])
 }
 
-/// Whether a checkpoint has taken the process's memory off the card.
+/// Whether a checkpoint has taken the process's memory off the GPU.
 #[inline]
 fn is_away(cell: &Cell) -> bool {
     cell.away.load(Ordering::Relaxed) != 0

@@ -12,17 +12,17 @@
 //! | [`layout`] | the two files, field by field |
 //! | [`preamble`] | their first words: ready, not yet, another version, broken |
 //! | [`slots`], [`orphans`] | one per process: claimed, drained, given back; what the dead had handed out |
-//! | [`ledger`] | who has charged how much of a card |
+//! | [`ledger`] | who has charged how much of a GPU |
 //! | [`mod@file`], [`mapping`] | a file made exactly once, looked at, mapped |
-//! | [`region`], [`cards`] | both files as the container's processes use them |
+//! | [`region`], [`gpus`] | both files as the container's processes use them |
 //! | [`grant`], [`devices`] | what the monitor says: the reader's side and the writer's; the host's devices |
 //! | [`snapshot`], [`intervals`] | what the container says, as the monitor copies it |
 //! | [`notes`] | what the monitor tells the container, as people see it |
 //! | [`peer`] | who is at the other end of a socket |
-//! | [`limits`], [`paths`], [`uuid`] | what whoever starts the container allows it; where things lie; what cards are called |
+//! | [`limits`], [`paths`], [`uuid`] | what whoever starts the container allows it; where things lie; what GPUs are called |
 //! | [`cut`], [`slices`] | what a process asks of its system: to outlive files that are cut short, to be let in soon after waking |
 //! | [`spin`], [`clock`] | a lock between the threads of one process; the host's two clocks |
-//! | [`units`] | bytes, nanoseconds, and the numbers of cards and slots |
+//! | [`units`] | bytes, nanoseconds, and the numbers of GPUs and slots |
 //!
 //! Nothing here but [`clock`] reads a clock, keeps a static (but for [`cut`]) or writes a message: times are parameters, errors are values. What decides and is
 //! shared ([`lock`], [`slots`], [`orphans`], [`ledger`], [`preamble`]) works on borrowed atomics, so that a model run (`--cfg loom`) drives
@@ -59,8 +59,6 @@ pub mod units;
 pub mod uuid;
 
 #[cfg(not(loom))]
-pub mod cards;
-#[cfg(not(loom))]
 pub mod clock;
 #[cfg(not(loom))]
 pub mod cut;
@@ -68,6 +66,8 @@ pub mod cut;
 pub mod devices;
 #[cfg(not(loom))]
 pub mod file;
+#[cfg(not(loom))]
+pub mod gpus;
 #[cfg(not(loom))]
 pub mod grant;
 #[cfg(not(loom))]

@@ -20,20 +20,20 @@ pub const GREATEST_WEIGHT: u32 = 25;
 pub struct Limits {
     /// Shown to people.
     pub name: Option<String>,
-    /// Its weight among its card's containers, 1 to [`GREATEST_WEIGHT`].
+    /// Its weight among its GPU's containers, 1 to [`GREATEST_WEIGHT`].
     pub weight: u32,
-    /// Its part of each card in percent, 1 to 100, for the policy of fixed shares; none: by its weight.
+    /// Its part of each GPU in percent, 1 to 100, for the policy of fixed shares; none: by its weight.
     pub percent: Option<u32>,
     /// It has high priority.
     pub high_priority: bool,
-    /// Its limit on each card; cards not named are native.
-    pub cards: Vec<(Uuid, Bytes)>,
+    /// Its limit on each GPU; GPUs not named are native.
+    pub gpus: Vec<(Uuid, Bytes)>,
 }
 
 impl Default for Limits {
     /// No limit, and everybody's weight.
     fn default() -> Self {
-        Self { name: None, weight: 1, percent: None, high_priority: false, cards: Vec::new() }
+        Self { name: None, weight: 1, percent: None, high_priority: false, gpus: Vec::new() }
     }
 }
 
@@ -56,7 +56,7 @@ pub enum Reason {
     Missing(&'static str),
     Extra(String),
     Twice(&'static str),
-    CardTwice(Uuid),
+    GpuTwice(Uuid),
     Name,
     Weight(String),
     Percent(String),
@@ -79,12 +79,12 @@ impl fmt::Display for Reason {
                 write!(f, "expected version {VERSION}, found `{found}`: use the release that wrote it")
             }
             Self::Word(found) => {
-                write!(f, "expected version, name, weight, percent, high_priority or card, found `{found}`")
+                write!(f, "expected version, name, weight, percent, high_priority or GPU, found `{found}`")
             }
             Self::Missing(what) => write!(f, "expected {what}, found the line's end"),
             Self::Extra(found) => write!(f, "expected the line's end, found `{found}`"),
             Self::Twice(what) => write!(f, "expected one line `{what}`, found a second"),
-            Self::CardTwice(uuid) => write!(f, "expected one line for each card, found a second for {uuid}"),
+            Self::GpuTwice(uuid) => write!(f, "expected one line for each GPU, found a second for {uuid}"),
             Self::Name => {
                 write!(f, "expected a name of 1 to {LONGEST_NAME} printable characters without blanks")
             }
@@ -96,7 +96,7 @@ impl fmt::Display for Reason {
             Self::Uuid(found) => write!(f, "{NotAUuid}, found `{found}`"),
             Self::Bytes(found) => write!(
                 f,
-                "expected a limit in bytes, 1 or more, found `{found}`: to leave a card without limit, leave its line out"
+                "expected a limit in bytes, 1 or more, found `{found}`: to leave a GPU without limit, leave its line out"
             ),
         }
     }
@@ -123,7 +123,7 @@ impl FromStr for Limits {
             weight: draft.weight.unwrap_or(1),
             percent: draft.percent,
             high_priority: draft.high_priority.unwrap_or(false),
-            cards: draft.cards,
+            gpus: draft.gpus,
         })
     }
 }
@@ -136,7 +136,7 @@ struct Draft {
     weight: Option<u32>,
     percent: Option<u32>,
     high_priority: Option<bool>,
-    cards: Vec<(Uuid, Bytes)>,
+    gpus: Vec<(Uuid, Bytes)>,
 }
 
 impl Draft {
@@ -174,16 +174,16 @@ impl Draft {
                 let high = high.ok_or_else(|| Reason::Priority(found.into()))?;
                 set(&mut self.high_priority, high, "high_priority")?;
             }
-            Some("card") => {
-                let found = next(&mut words, "a card's UUID")?;
+            Some("gpu") => {
+                let found = next(&mut words, "a GPU's UUID")?;
                 let uuid = found.parse().map_err(|NotAUuid| Reason::Uuid(found.into()))?;
                 let found = next(&mut words, "a limit in bytes")?;
                 let limit = number(found).filter(|bytes| *bytes > 0);
                 let limit = limit.ok_or_else(|| Reason::Bytes(found.into()))?;
-                if self.cards.iter().any(|(known, _)| *known == uuid) {
-                    return Err(Reason::CardTwice(uuid));
+                if self.gpus.iter().any(|(known, _)| *known == uuid) {
+                    return Err(Reason::GpuTwice(uuid));
                 }
-                self.cards.push((uuid, Bytes(limit)));
+                self.gpus.push((uuid, Bytes(limit)));
             }
             Some(found) => return Err(Reason::Word(found.into())),
         }
@@ -227,8 +227,8 @@ impl Limits {
         if self.high_priority {
             text += "high_priority 1\n";
         }
-        for (uuid, limit) in &self.cards {
-            text += &format!("card {uuid} {}\n", limit.0);
+        for (uuid, limit) in &self.gpus {
+            text += &format!("gpu {uuid} {}\n", limit.0);
         }
         match text.parse::<Self>()? {
             read if read == *self => Ok(text),
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const CARD: &str = "GPU-8f0e6a8c-0000-4000-8000-00000000002a";
+    const GPU: &str = "GPU-8f0e6a8c-0000-4000-8000-00000000002a";
 
     fn refused(text: &str) -> (usize, Reason) {
         let refused = text.parse::<Limits>().unwrap_err();
@@ -253,12 +253,12 @@ mod tests {
     #[test]
     fn the_documented_file_is_understood() {
         let text = format!(
-            "version 1\n\nname trainer # people\nweight 2\n# {CARD}\ncard {CARD}  6442450944  # 6 GiB\n"
+            "version 1\n\nname trainer # people\nweight 2\n# {GPU}\ngpu {GPU}  6442450944  # 6 GiB\n"
         );
         let limits: Limits = text.parse().unwrap();
         assert_eq!(limits.name.as_deref(), Some("trainer"));
         assert_eq!(limits.weight, 2);
-        assert_eq!(limits.cards, [(CARD.parse().unwrap(), Bytes(6 << 30))]);
+        assert_eq!(limits.gpus, [(GPU.parse().unwrap(), Bytes(6 << 30))]);
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
             ("version 1\nhigh_priority yes", 2, Reason::Priority("yes".into())),
             ("version 1\nname a b", 2, Reason::Extra("b".into())),
             ("version 1\nname a\u{7}b", 2, Reason::Name),
-            ("version 1\ncard GPU-1 5", 2, Reason::Uuid("GPU-1".into())),
+            ("version 1\ngpu GPU-1 5", 2, Reason::Uuid("GPU-1".into())),
         ] {
             assert_eq!(refused(text), (line, reason), "{text:?}");
         }
@@ -300,21 +300,21 @@ mod tests {
             ("6GiB", Reason::Bytes("6GiB".into())),
             ("99999999999999999999", Reason::Bytes("99999999999999999999".into())),
         ] {
-            assert_eq!(refused(&format!("version 1\ncard {CARD} {limit}")), (2, reason));
+            assert_eq!(refused(&format!("version 1\ngpu {GPU} {limit}")), (2, reason));
         }
-        let twice = format!("version 1\ncard {CARD} 1\ncard {} 2", CARD.replace("GPU-8f", "MIG-8F"));
-        assert_eq!(refused(&twice), (3, Reason::CardTwice(CARD.parse().unwrap())));
+        let twice = format!("version 1\ngpu {GPU} 1\ngpu {} 2", GPU.replace("GPU-8f", "MIG-8F"));
+        assert_eq!(refused(&twice), (3, Reason::GpuTwice(GPU.parse().unwrap())));
         let name = "n".repeat(LONGEST_NAME + 1);
         assert_eq!(refused(&format!("version 1\nname {name}")), (2, Reason::Name));
     }
 
     #[test]
     fn what_would_be_read_otherwise_is_not_written() {
-        for name in ["", "a b", "a#b", "#", "a\nweight 3", "a\ncard x"] {
+        for name in ["", "a b", "a#b", "#", "a\nweight 3", "a\ngpu x"] {
             let limits = Limits { name: Some(name.into()), ..Limits::default() };
             assert!(limits.to_text().is_err(), "{name:?}");
         }
-        let limits = Limits { cards: vec![(Uuid([1; 16]), Bytes::ZERO)], ..Limits::default() };
+        let limits = Limits { gpus: vec![(Uuid([1; 16]), Bytes::ZERO)], ..Limits::default() };
         assert!(limits.to_text().is_err());
     }
 
@@ -325,10 +325,10 @@ mod tests {
             weight in 1..=GREATEST_WEIGHT,
             percent in proptest::option::of(1..=100_u32),
             high_priority: bool,
-            cards in proptest::collection::btree_map(any::<[u8; 16]>(), 1..=u64::MAX, 0..4),
+            gpus in proptest::collection::btree_map(any::<[u8; 16]>(), 1..=u64::MAX, 0..4),
         ) {
-            let cards = cards.into_iter().map(|(uuid, limit)| (Uuid(uuid), Bytes(limit))).collect();
-            let limits = Limits { name, weight, percent, high_priority, cards };
+            let gpus = gpus.into_iter().map(|(uuid, limit)| (Uuid(uuid), Bytes(limit))).collect();
+            let limits = Limits { name, weight, percent, high_priority, gpus };
             prop_assert_eq!(limits.to_text().unwrap().parse(), Ok(limits));
         }
 

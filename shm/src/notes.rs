@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::file::{self, Access, Error, Fault};
 use crate::grant::Turn;
-use crate::layout::{CARDS, Grant, GrantCard};
+use crate::layout::{GPUS, Grant, GrantGpu};
 use crate::preamble::{self, Kind};
 use crate::record::Record;
 use crate::units::{Bytes, Nanos};
@@ -19,18 +19,18 @@ pub struct Notes {
     pub heartbeat: u64,
     /// Which monitor; 0: it never had one, and nothing else here means anything.
     pub monitor: u64,
-    /// By place; always [`CARDS`].
-    pub cards: Vec<CardNote>,
+    /// By place; always [`GPUS`].
+    pub gpus: Vec<GpuNote>,
 }
 
-/// What is told of one card.
+/// What is told of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CardNote {
+pub struct GpuNote {
     /// Whose turn it is.
     pub turn: Turn,
     /// The memory limit in force; zero: as registered.
     pub limit: Bytes,
-    /// The card's policy, 0..5.
+    /// The GPU's policy, 0..5.
     pub policy: u32,
     /// The container's weight on it.
     pub weight: u32,
@@ -101,26 +101,25 @@ impl NotesReader {
             page.u64(offset_of!(Grant, size)),
         )
         .map_err(|unfit| failed(Fault::Unfit(unfit)))?;
-        let card = |place| {
-            page.part(offset_of!(Grant, card) + place * size_of::<GrantCard>(), size_of::<GrantCard>())
-        };
+        let gpu =
+            |place| page.part(offset_of!(Grant, gpu) + place * size_of::<GrantGpu>(), size_of::<GrantGpu>());
         Ok(Notes {
             heartbeat: page.u64(offset_of!(Grant, heartbeat)),
             monitor: page.u64(offset_of!(Grant, monitor)),
-            cards: (0..CARDS).map(|place| decode(card(place))).collect(),
+            gpus: (0..GPUS).map(|place| decode(gpu(place))).collect(),
         })
     }
 }
 
-fn decode(bytes: Record<'_>) -> CardNote {
-    CardNote {
-        turn: Turn(bytes.u64(offset_of!(GrantCard, turn))),
-        limit: Bytes(bytes.u64(offset_of!(GrantCard, limit))),
-        policy: bytes.u32(offset_of!(GrantCard, policy)),
-        weight: bytes.u32(offset_of!(GrantCard, weight)),
-        share: bytes.u32(offset_of!(GrantCard, share)),
-        busy: Nanos(bytes.u64(offset_of!(GrantCard, busy))),
-        measured: Measured::decode(bytes.u32(offset_of!(GrantCard, measured))),
+fn decode(bytes: Record<'_>) -> GpuNote {
+    GpuNote {
+        turn: Turn(bytes.u64(offset_of!(GrantGpu, turn))),
+        limit: Bytes(bytes.u64(offset_of!(GrantGpu, limit))),
+        policy: bytes.u32(offset_of!(GrantGpu, policy)),
+        weight: bytes.u32(offset_of!(GrantGpu, weight)),
+        share: bytes.u32(offset_of!(GrantGpu, share)),
+        busy: Nanos(bytes.u64(offset_of!(GrantGpu, busy))),
+        measured: Measured::decode(bytes.u32(offset_of!(GrantGpu, measured))),
     }
 }
 
@@ -130,7 +129,7 @@ mod tests {
     use crate::atomic::Ordering;
     use crate::grant::{Grantor, TurnState};
     use crate::region::{Birth, Region};
-    use crate::units::CardIndex;
+    use crate::units::DeviceIndex;
 
     #[test]
     fn what_a_monitor_wrote_is_read() {
@@ -139,24 +138,24 @@ mod tests {
         let reader = NotesReader::open(folder.path()).unwrap();
         assert_eq!(reader.read().unwrap().monitor, 0);
         let grantor = Grantor::open(folder.path()).unwrap();
-        let card = CardIndex::new(1).unwrap();
+        let gpu = DeviceIndex::new(1).unwrap();
         grantor.adopt(7);
-        grantor.set_turn(card, Turn::new(3, TurnState::Wait), Nanos(1), Nanos(2));
-        grantor.card(card).share.store(33_333, Ordering::Relaxed);
-        grantor.card(card).busy.store(5, Ordering::Relaxed);
+        grantor.set_turn(gpu, Turn::new(3, TurnState::Wait), Nanos(1), Nanos(2));
+        grantor.gpu(gpu).share.store(33_333, Ordering::Relaxed);
+        grantor.gpu(gpu).busy.store(5, Ordering::Relaxed);
         let before = reader.read().unwrap();
         grantor.beat();
         let after = reader.read().unwrap();
         assert_ne!(before.heartbeat, after.heartbeat);
-        assert_eq!((after.monitor, after.cards.len()), (7, CARDS));
-        let note = after.cards[1];
+        assert_eq!((after.monitor, after.gpus.len()), (7, GPUS));
+        let note = after.gpus[1];
         assert_eq!((note.turn.state(), note.share, note.busy), (TurnState::Wait, 33_333, Nanos(5)));
-        assert_eq!((after.cards[0].share, after.cards[0].measured), (0, None));
+        assert_eq!((after.gpus[0].share, after.gpus[0].measured), (0, None));
         for measured in
             [None, Some(Measured { share: 0, exact: true }), Some(Measured { share: 100_000, exact: false })]
         {
-            grantor.card(card).measured.store(Measured::encode(measured), Ordering::Relaxed);
-            assert_eq!(reader.read().unwrap().cards[1].measured, measured);
+            grantor.gpu(gpu).measured.store(Measured::encode(measured), Ordering::Relaxed);
+            assert_eq!(reader.read().unwrap().gpus[1].measured, measured);
         }
     }
 }

@@ -52,7 +52,7 @@ impl Table<'_> {
         let mut others = self.occupied();
         let since = |slot: &Slot| slot.since.load(Ordering::Relaxed);
         match entry.lent.load(Ordering::Relaxed) {
-            // Nobody lives who could have had it; whoever had it last may still be on the card. Who came and died later never had it: short-lived
+            // Nobody lives who could have had it; whoever had it last may still be on the GPU. Who came and died later never had it: short-lived
             // processes, one after the other, do not keep it.
             0 => others.all(|(other, state)| {
                 state != State::Draining || self.slot(other).is_some_and(|other| since(other) > since(entry))
@@ -76,7 +76,7 @@ impl Table<'_> {
 
     /// Leaves of a dead process what it had exported, if it had; else zeroes its cells and what it
     /// had lent. To be called again where a caller has died. `cells` are its cells, each with its
-    /// card's `withdrawn`.
+    /// GPU's `withdrawn`.
     pub fn wind_up<'c>(
         &self,
         slot: SlotIndex,

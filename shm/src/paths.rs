@@ -62,13 +62,13 @@ pub fn containers(root: &Path) -> PathBuf {
     root.join("containers")
 }
 
-/// Where the states of simulated cards lie.
+/// Where the states of simulated GPUs lie.
 #[must_use]
 pub fn simulated(root: &Path) -> PathBuf {
-    root.join("cards")
+    root.join("gpus")
 }
 
-/// The state's name there: the same list and the same root are the same cards. Lists with instances have a `/`.
+/// The state's name there: the same list and the same root are the same GPUs. Lists with instances have a `/`.
 #[must_use]
 pub fn simulated_name(list: &str) -> String {
     list.replace('/', "+")

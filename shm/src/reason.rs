@@ -63,13 +63,13 @@ reasons! {
     // Why the shim stays out of the way altogether.
     Disabled, Bypass, "disabled", "CGPU_DISABLE is set: every call goes to the driver.";
     NoLimit, Bypass, "no_limit", "No limit is set: every call goes to the driver.";
-    NoCards, Bypass, "no_cards", "No card is visible to this process: there is nothing to limit.";
+    NoGpus, Bypass, "no_gpus", "No GPU is visible to this process: there is nothing to limit.";
     // Memory that was refused.
     OverLimit, Refusal, "over_limit", "An allocation would have gone over the container's limit.";
     ContextOverLimit, Refusal, "context_over_limit", "A context, by its learned size, would have gone over the container's limit.";
-    ManagedRefused, Refusal, "managed_refused", "Managed memory is refused on every route, because it is not bound to the card's memory.";
+    ManagedRefused, Refusal, "managed_refused", "Managed memory is refused on every route, because it is not bound to the GPU's memory.";
     Unsupported, Refusal, "unsupported", "An allocating entry point that is not accounted yet was refused.";
-    TooLarge, Refusal, "too_large", "An allocation of more than 1 TiB, which no card has, was refused.";
+    TooLarge, Refusal, "too_large", "An allocation of more than 1 TiB, which no GPU has, was refused.";
     CodeOverLimit, Refusal, "code_over_limit", "A module, or a larger heap, stack or printf buffer, would have gone over the container's limit.";
     DriverRefused, Refusal, "driver_refused", "The driver refused an allocation that the limit allows.";
     // Memory whose course was unusual.
@@ -81,9 +81,9 @@ reasons! {
     StaleContext, Notice, "stale_context", "An allocation ended after its context was destroyed: it went with the context.";
     Unrecorded, Notice, "unrecorded", "No host memory to record an allocation: it stays charged until the process ends.";
     UnknownContext, Notice, "unknown_context", "A call came in a context whose creation was not seen: it was taken up then.";
-    TooManyContexts, Notice, "too_many_contexts", "More contexts than can be told apart: their memory is kept with the card's.";
+    TooManyContexts, Notice, "too_many_contexts", "More contexts than can be told apart: their memory is kept with the GPU's.";
     // Calls that pass.
-    NativeCard, Bypass, "native_card", "The card is not sliced: the call goes to the driver.";
+    NativeGpu, Bypass, "native_gpu", "The GPU is not sliced: the call goes to the driver.";
     BeforeInit, Bypass, "before_init", "A call before cuInit: the driver answers it.";
     Reentered, Bypass, "reentered", "A call from inside the shim's own work: it goes to the driver.";
     AfterFork, Bypass, "after_fork", "A call in a forked child that has not initialised the driver: the driver answers it.";
@@ -93,13 +93,13 @@ reasons! {
     DeepBindCleared, Notice, "deep_bind_cleared", "RTLD_DEEPBIND was cleared from a dlopen, which would have gone round the shim.";
     NamespaceRefused, Refusal, "namespace_refused", "dlmopen would have brought a second driver into another namespace: refused.";
     Panicked, Notice, "panicked", "A defect of the shim was caught at its border: the call was answered as unknown error.";
-    ForeignContext, Bypass, "foreign_context", "A call came with no current context or one of a card that the shim does not know: passed.";
+    ForeignContext, Bypass, "foreign_context", "A call came with no current context or one of a GPU that the shim does not know: passed.";
     Imported, Notice, "imported", "Memory of another process or interface was taken in: whoever made it pays.";
-    GrownUnseen, Bypass, "grown_unseen", "A call that may take memory which only the card's own books show: passed.";
-    LockHeld, Refusal, "lock_held", "A charge gave up: a process that is stopped holds the card's lock.";
+    GrownUnseen, Bypass, "grown_unseen", "A call that may take memory which only the GPU's own books show: passed.";
+    LockHeld, Refusal, "lock_held", "A charge gave up: a process that is stopped holds the GPU's lock.";
     // Launches whose course was unusual.
     Capturing, Bypass, "capturing", "A launch into a stream that is being captured, or may be: passed, because nothing is executed.";
-    OtherCard, Bypass, "other_card", "A launch out of turn was let through: it may be awaited by the process's work on another card.";
+    OtherGpu, Bypass, "other_gpu", "A launch out of turn was let through: it may be awaited by the process's work on another GPU.";
     BoundPassed, Bypass, "bound_passed", "A launch went beyond the bound of work in flight: waiting longer might have been waiting for itself.";
     StaleMonitor, Bypass, "stale_monitor", "A held launch was let through: the monitor's heart has not beaten for a second.";
     Unmarked, Notice, "unmarked", "Launches were settled by their estimate: no marker followed them.";

@@ -27,7 +27,7 @@ use crate::mapping::{Mapping, Shared};
 use crate::paths::Candidate;
 use crate::preamble::{Kind, Unfit};
 use crate::slots::{self, Claim, Claimant, State, Swept, Table, Word};
-use crate::units::{CardIndex, Nanos, SlotIndex, TimeScale};
+use crate::units::{DeviceIndex, Nanos, SlotIndex, TimeScale};
 
 /// The processes of a container may be several users'; who may reach the file at all is said by its directory.
 const USE_MODE: u32 = 0o666;
@@ -48,7 +48,7 @@ pub struct Birth<'a> {
     pub name: &'a str,
     /// When, by `CLOCK_REALTIME`.
     pub created: Nanos,
-    /// How slow its cards are; none: real ones.
+    /// How slow its GPUs are; none: real ones.
     pub time_scale: Option<TimeScale>,
 }
 
@@ -166,7 +166,7 @@ impl Region {
         self.shared.get()
     }
 
-    /// How slow the container's cards are.
+    /// How slow the container's GPUs are.
     #[must_use]
     pub fn time_scale(&self) -> TimeScale {
         TimeScale::of_word(self.shared().header.time_scale.load(Ordering::Relaxed))
@@ -200,41 +200,41 @@ impl Region {
         &self.shared().slot[slot.get()]
     }
 
-    /// What a slot's process does on a card.
+    /// What a slot's process does on a GPU.
     #[inline]
     #[must_use]
-    pub fn cell(&self, card: CardIndex, slot: SlotIndex) -> &Cell {
+    pub fn cell(&self, gpu: DeviceIndex, slot: SlotIndex) -> &Cell {
         // Both types hold nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
-        &self.shared().cell[card.get()][slot.get()]
+        &self.shared().cell[gpu.get()][slot.get()]
     }
 
     /// As [`Region::cell`], of the process that asks.
     #[inline]
     #[must_use]
-    pub fn own_cell(&self, card: CardIndex, slot: SlotIndex) -> OwnCell<'_> {
-        OwnCell::new(self.cell(card, slot))
+    pub fn own_cell(&self, gpu: DeviceIndex, slot: SlotIndex) -> OwnCell<'_> {
+        OwnCell::new(self.cell(gpu, slot))
     }
 
-    /// A card's record.
+    /// A GPU's record.
     #[inline]
     #[must_use]
-    pub fn card(&self, card: CardIndex) -> &layout::Card {
+    pub fn gpu(&self, gpu: DeviceIndex) -> &layout::Gpu {
         // The type holds nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
-        &self.shared().header.card[card.get()]
+        &self.shared().header.gpu[gpu.get()]
     }
 
-    /// A card's books, kept as the process that `me` names.
+    /// A GPU's books, kept as the process that `me` names.
     #[inline]
     #[must_use]
-    pub fn account(&self, card: CardIndex, me: Owner) -> Account<'_> {
+    pub fn account(&self, gpu: DeviceIndex, me: Owner) -> Account<'_> {
         // The type holds nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
-        let cells = &self.shared().cell[card.get()];
-        let (slots, measured) = (&self.shared().slot, self.granted().measured(card));
-        let (high_water, mine) = (&self.shared().header.high_water, self.cell(card, me.slot()));
-        Account::new(self.card(card), cells, slots, measured, high_water, mine, me)
+        let cells = &self.shared().cell[gpu.get()];
+        let (slots, measured) = (&self.shared().slot, self.granted().measured(gpu));
+        let (high_water, mine) = (&self.shared().header.high_water, self.cell(gpu, me.slot()));
+        Account::new(self.gpu(gpu), cells, slots, measured, high_water, mine, me)
     }
 
     /// Claims a slot for this process, for life. `None` when all are taken by processes that live, or whose memory lingers.
@@ -294,13 +294,13 @@ impl Region {
     /// at work in it.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.slots().is_valid(|slot| CardIndex::all().all(|card| ledger::is_clear(self.cell(card, slot))))
+        self.slots().is_valid(|slot| DeviceIndex::all().all(|gpu| ledger::is_clear(self.cell(gpu, slot))))
     }
 
     /// Leaves of a dead process what it had exported, if it had; else zeroes all that belongs to its slot, for the next process.
     fn wind_up(&self, slot: SlotIndex, state: State) -> State {
-        let cell = |card| (self.cell(card, slot), &self.card(card).withdrawn);
-        let becomes = self.slots().wind_up(slot, state, CardIndex::all().map(cell));
+        let cell = |gpu| (self.cell(gpu, slot), &self.gpu(gpu).withdrawn);
+        let becomes = self.slots().wind_up(slot, state, DeviceIndex::all().map(cell));
         if becomes == State::Free {
             let entry = self.slot(slot);
             entry.acked.store(0, Ordering::Relaxed);

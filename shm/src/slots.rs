@@ -67,7 +67,7 @@ pub enum State {
     Free = 0,
     /// A process's, or a dead one's whom nobody has missed yet.
     Live = 1,
-    /// A dead process's, whose memory may still be on the card.
+    /// A dead process's, whose memory may still be on the GPU.
     Draining = 2,
     /// Nobody's: what a dead process had exported, which others may hold.
     Orphan = 3,
@@ -103,7 +103,7 @@ impl Word {
     }
 }
 
-/// Whether a dead process's memory has left the card, so that its bytes may leave the books.
+/// Whether a dead process's memory has left the GPU, so that its bytes may leave the books.
 ///
 /// `word` is its draining slot's, `since` when it was found dead. With a monitor only the monitor's word counts
 /// (`grant.gone`, which repeats the slot's word); without one, the time since.

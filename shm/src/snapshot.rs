@@ -14,11 +14,11 @@ use crate::file::{self, Access, Error, Fault};
 use crate::growth::Growth;
 use crate::held::Held;
 use crate::intervals::Span;
-use crate::layout::{self, CARDS, COUNTERS, Grant, INTERVALS, NAME, SLOTS, Use, UseHeader};
+use crate::layout::{self, COUNTERS, GPUS, Grant, INTERVALS, NAME, SLOTS, Use, UseHeader};
 use crate::preamble::{self, Kind, Unfit};
 use crate::record::Record;
 use crate::slots::{State, Word};
-use crate::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use crate::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use crate::uuid::Uuid;
 
 /// What a container says about itself.
@@ -28,15 +28,15 @@ pub struct Snapshot {
     pub name: String,
     /// When its region was made, by `CLOCK_REALTIME`.
     pub created: Nanos,
-    /// Its cards; at most [`CARDS`].
-    pub cards: Vec<Card>,
+    /// Its GPUs; at most [`GPUS`].
+    pub gpus: Vec<Gpu>,
     /// Its slots that were ever used; at most [`SLOTS`].
     pub slots: Vec<Slot>,
 }
 
-/// A card as registered, and what each slot does on it.
+/// A GPU as registered, and what each slot does on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Card {
+pub struct Gpu {
     /// Its name.
     pub uuid: Uuid,
     /// Its memory.
@@ -54,8 +54,8 @@ pub struct Card {
     pub cells: Vec<Cell>,
 }
 
-impl Card {
-    /// What the container says it has on the card: the sum that it compares with its limit. Saturates.
+impl Gpu {
+    /// What the container says it has on the GPU: the sum that it compares with its limit. Saturates.
     #[must_use]
     pub fn used(&self) -> Bytes {
         self.cells.iter().map(Cell::total).sum()
@@ -72,20 +72,20 @@ impl Card {
 }
 
 impl Snapshot {
-    /// What dead processes had exported of a card's memory, and others may hold; part of [`Card::used`].
+    /// What dead processes had exported of a GPU's memory, and others may hold; part of [`Gpu::used`].
     #[must_use]
-    pub fn orphan(&self, card: &Card) -> Bytes {
-        self.orphans(card).map(Cell::kept).sum()
+    pub fn orphan(&self, gpu: &Gpu) -> Bytes {
+        self.orphans(gpu).map(Cell::kept).sum()
     }
 
-    /// The same as it is on the books, whatever has been seen to have left the card.
+    /// The same as it is on the books, whatever has been seen to have left the GPU.
     #[must_use]
-    pub fn orphan_booked(&self, card: &Card) -> Bytes {
-        self.orphans(card).map(|cell| cell.used).sum()
+    pub fn orphan_booked(&self, gpu: &Gpu) -> Bytes {
+        self.orphans(gpu).map(|cell| cell.used).sum()
     }
 
-    fn orphans<'a>(&'a self, card: &'a Card) -> impl Iterator<Item = &'a Cell> {
-        let cells = self.slots.iter().zip(&card.cells);
+    fn orphans<'a>(&'a self, gpu: &'a Gpu) -> impl Iterator<Item = &'a Cell> {
+        let cells = self.slots.iter().zip(&gpu.cells);
         cells.filter(|(slot, _)| slot.word.state() == Some(State::Orphan)).map(|(_, cell)| cell)
     }
 }
@@ -109,7 +109,7 @@ pub struct Slot {
     pub counters: [u32; COUNTERS],
 }
 
-/// What one process does on one card.
+/// What one process does on one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // include/cgpu.h says it
 pub struct Cell {
@@ -117,7 +117,7 @@ pub struct Cell {
     pub implicit: Bytes,
     /// What the monitor has measured beyond the cell, as far as it goes for its present user; below 0: short of it. Only where all was read.
     pub growth: i64,
-    /// What of `exported` has been seen to have left the card. That is known of all cells together,
+    /// What of `exported` has been seen to have left the GPU. That is known of all cells together,
     /// and told of the first ones.
     pub returned: Bytes,
     pub peak: Bytes,
@@ -146,7 +146,7 @@ impl Cell {
         Bytes(self.implicit.0.saturating_add_signed(self.growth))
     }
 
-    /// What the program asked for, less what of it was exported and has left the card: what the
+    /// What the program asked for, less what of it was exported and has left the GPU: what the
     /// ledger counts.
     #[must_use]
     pub fn kept(&self) -> Bytes {
@@ -201,41 +201,41 @@ impl Reader {
         let slots = snapshot.slots.capacity();
         let bytes = self.read_at(offset_of!(Use, slot), slots * size_of::<layout::Slot>())?;
         snapshot.slots.extend((0..slots).map(|slot| decode_slot(part::<layout::Slot>(bytes, slot))));
-        for (index, card) in CardIndex::all().zip(&mut snapshot.cards) {
-            self.read_cells(index, slots, &mut card.cells)?;
-            self.read_measured(index, &snapshot.slots, card);
+        for (index, gpu) in DeviceIndex::all().zip(&mut snapshot.gpus) {
+            self.read_cells(index, slots, &mut gpu.cells)?;
+            self.read_measured(index, &snapshot.slots, gpu);
         }
         Ok(snapshot)
     }
 
     /// Takes what was measured from the monitor's page. Where that cannot be read, nothing was.
-    fn read_measured(&mut self, index: CardIndex, slots: &[Slot], card: &mut Card) {
+    fn read_measured(&mut self, index: DeviceIndex, slots: &[Slot], gpu: &mut Gpu) {
         let Some(grant) = &self.grant else { return };
         let row = offset_of!(Grant, growth) + index.get() * SLOTS * size_of::<u64>();
-        self.buffer.resize(card.cells.len() * size_of::<u64>(), 0);
+        self.buffer.resize(gpu.cells.len() * size_of::<u64>(), 0);
         if grant.read_exact_at(&mut self.buffer, row as u64).is_err() {
             return;
         }
-        for (at, (slot, cell)) in slots.iter().zip(&mut card.cells).enumerate() {
+        for (at, (slot, cell)) in slots.iter().zip(&mut gpu.cells).enumerate() {
             let growth = Growth(Record(&self.buffer).u64(at * size_of::<u64>()));
             cell.growth = growth.bytes(slot.word, cell.ended);
         }
-        let word = offset_of!(Grant, card)
-            + index.get() * size_of::<layout::GrantCard>()
-            + offset_of!(layout::GrantCard, returned);
+        let word = offset_of!(Grant, gpu)
+            + index.get() * size_of::<layout::GrantGpu>()
+            + offset_of!(layout::GrantGpu, returned);
         self.buffer.resize(size_of::<u64>(), 0);
         if grant.read_exact_at(&mut self.buffer, word as u64).is_ok() {
-            card.take_returned(Record(&self.buffer).u64(0));
+            gpu.take_returned(Record(&self.buffer).u64(0));
         }
     }
 
-    /// Reads what the first `slots` slots do on one card, into a list that is used again.
+    /// Reads what the first `slots` slots do on one GPU, into a list that is used again.
     ///
     /// # Errors
     /// [`Error`] when the file is no longer what it was when it was opened.
-    pub fn read_cells(&mut self, card: CardIndex, slots: usize, cells: &mut Vec<Cell>) -> Result<(), Error> {
+    pub fn read_cells(&mut self, gpu: DeviceIndex, slots: usize, cells: &mut Vec<Cell>) -> Result<(), Error> {
         let slots = slots.min(SLOTS);
-        let row = offset_of!(Use, cell) + card.get() * SLOTS * size_of::<layout::Cell>();
+        let row = offset_of!(Use, cell) + gpu.get() * SLOTS * size_of::<layout::Cell>();
         // HB interval: read(2) takes the place of an Acquire; it copies upwards, and a span lies after the sequence that counts it,
         // so that one which is counted has been stored before it is copied.
         let bytes = self.read_at(row, slots * size_of::<layout::Cell>())?;
@@ -244,7 +244,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads one word that a card writes into a process's progress page.
+    /// Reads one word that a GPU writes into a process's progress page.
     ///
     /// # Errors
     /// [`Error`] when the file is no longer what it was when it was opened.
@@ -264,16 +264,16 @@ impl Reader {
             bytes.u64(offset_of!(UseHeader, size)),
         );
         let count = |offset, most: usize| usize::try_from(bytes.u32(offset)).unwrap_or(most).min(most);
-        let cards = count(offset_of!(UseHeader, cards), CARDS);
+        let gpus = count(offset_of!(UseHeader, gpus), GPUS);
         let slots = count(offset_of!(UseHeader, high_water), SLOTS);
         let snapshot = Snapshot {
             name: bytes.text::<NAME>(offset_of!(UseHeader, name)),
             created: Nanos(bytes.u64(offset_of!(UseHeader, created))),
-            cards: (0..cards)
-                .map(|card| {
-                    decode_card(bytes.part(
-                        offset_of!(UseHeader, card) + card * size_of::<layout::Card>(),
-                        size_of::<layout::Card>(),
+            gpus: (0..gpus)
+                .map(|gpu| {
+                    decode_gpu(bytes.part(
+                        offset_of!(UseHeader, gpu) + gpu * size_of::<layout::Gpu>(),
+                        size_of::<layout::Gpu>(),
                     ))
                 })
                 .collect(),
@@ -306,9 +306,9 @@ fn part<T>(bytes: Record<'_>, index: usize) -> Record<'_> {
     bytes.part(index * size_of::<T>(), size_of::<T>())
 }
 
-fn decode_card(bytes: Record<'_>) -> Card {
-    use layout::Card as At;
-    Card {
+fn decode_gpu(bytes: Record<'_>) -> Gpu {
+    use layout::Gpu as At;
+    Gpu {
         uuid: Uuid(bytes.array(offset_of!(At, uuid))),
         total: Bytes(bytes.u64(offset_of!(At, total))),
         limit: Bytes(bytes.u64(offset_of!(At, limit))),
@@ -335,7 +335,7 @@ fn decode_slot(bytes: Record<'_>) -> Slot {
 fn decode_cell(bytes: Record<'_>) -> Cell {
     use layout::Cell as At;
     let time = |offset| Nanos(bytes.u64(offset));
-    // What is away is not on the card, but for what others may hold of it.
+    // What is away is not on the GPU, but for what others may hold of it.
     let there = bytes.u32(offset_of!(At, away)) == 0;
     let (held, implicit) =
         (Held(bytes.u64(offset_of!(At, held))), Bytes(bytes.u64(offset_of!(At, implicit))));

@@ -1,10 +1,10 @@
-//! Quantities and indices, so that bytes are never taken for nanoseconds nor a card for a slot.
+//! Quantities and indices, so that bytes are never taken for nanoseconds nor a GPU for a slot.
 
 use core::fmt;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-use crate::layout::CARDS;
+use crate::layout::GPUS;
 
 /// A quantity with saturating arithmetic: what other processes write may be anything, and no sum of it may wrap.
 macro_rules! quantity {
@@ -61,7 +61,7 @@ macro_rules! quantity {
 }
 
 quantity! {
-    /// Memory of a card.
+    /// Memory of a GPU.
     Bytes, "bytes"
 }
 
@@ -78,12 +78,12 @@ impl Bytes {
     }
 }
 
-/// How much slower than the host's the cards' clock runs, in thousandths: more than one only on a simulated card.
+/// How much slower than the host's the GPUs' clock runs, in thousandths: more than one only on a simulated GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeScale(pub u32);
 
 impl TimeScale {
-    /// A real card's.
+    /// A real GPU's.
     pub const REAL: Self = Self(1000);
 
     /// From a factor as people write it (`CGPU_SIM_DILATION`), 10 being ten times slower; none: no number from 0.001 to 10000.
@@ -102,7 +102,7 @@ impl TimeScale {
         if word == 0 { Self::REAL } else { Self(word) }
     }
 
-    /// How long what took `device` on a card takes for the host. Saturates.
+    /// How long what took `device` on a GPU takes for the host. Saturates.
     #[must_use]
     pub fn host(self, device: Nanos) -> Nanos {
         let scaled = u128::from(device.0) * u128::from(self.0) / 1000;
@@ -137,27 +137,27 @@ impl From<Duration> for Nanos {
     }
 }
 
-/// A card's place in a container's table, below [`CARDS`].
+/// A GPU's place in a container's table, below [`GPUS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CardIndex(u8);
+pub struct DeviceIndex(u8);
 
-impl CardIndex {
-    /// The card at `index`; `None` from [`CARDS`] on.
+impl DeviceIndex {
+    /// The GPU at `index`; `None` from [`GPUS`] on.
     #[must_use]
     pub fn new(index: usize) -> Option<Self> {
-        u8::try_from(index).ok().filter(|&index| usize::from(index) < CARDS).map(Self)
+        u8::try_from(index).ok().filter(|&index| usize::from(index) < GPUS).map(Self)
     }
 
-    /// As an index, always below [`CARDS`].
+    /// As an index, always below [`GPUS`].
     #[inline]
     #[must_use]
     pub const fn get(self) -> usize {
         self.0 as usize
     }
 
-    /// Every card a container can have.
+    /// Every GPU a container can have.
     pub fn all() -> impl Iterator<Item = Self> + Clone {
-        (0..CARDS).filter_map(Self::new)
+        (0..GPUS).filter_map(Self::new)
     }
 }
 
@@ -185,7 +185,7 @@ impl SlotIndex {
     }
 }
 
-impl fmt::Display for CardIndex {
+impl fmt::Display for DeviceIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -271,8 +271,8 @@ mod tests {
 
     #[test]
     fn indices_are_in_bounds() {
-        assert_eq!(CardIndex::new(CARDS), None);
-        assert_eq!(CardIndex::all().count(), CARDS);
+        assert_eq!(DeviceIndex::new(GPUS), None);
+        assert_eq!(DeviceIndex::all().count(), GPUS);
         assert_eq!(SlotIndex::new(256), None);
         assert_eq!(SlotIndex::all().last(), SlotIndex::new(255));
     }

@@ -1,9 +1,9 @@
-//! A card's name that never changes: 16 bytes, written `GPU-8f0e6a8c-0000-4000-8000-00000000002a`.
+//! A GPU's name that never changes: 16 bytes, written `GPU-8f0e6a8c-0000-4000-8000-00000000002a`.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// The UUID of a card or of a MIG instance.
+/// The UUID of a GPU or of a MIG instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
@@ -13,7 +13,7 @@ pub struct NotAUuid;
 
 impl fmt::Display for NotAUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected a card's UUID such as GPU-8f0e6a8c-0000-4000-8000-00000000002a (`nvidia-smi -L` prints them)")
+        f.write_str("expected a GPU's UUID such as GPU-8f0e6a8c-0000-4000-8000-00000000002a (`nvidia-smi -L` prints them)")
     }
 }
 
@@ -23,10 +23,10 @@ impl FromStr for Uuid {
     type Err = NotAUuid;
 
     /// Takes `GPU-...` and `MIG-...`, digits in either case; and `MIG-GPU-.../1/0`, as drivers before R470 write a MIG instance:
-    /// that is its card's UUID, which is also what such a driver's CUDA gives.
+    /// that is its GPU's UUID, which is also what such a driver's CUDA gives.
     fn from_str(text: &str) -> Result<Self, NotAUuid> {
         const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
-        let text = whole_card(text).unwrap_or(text);
+        let text = whole_gpu(text).unwrap_or(text);
         let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")).ok_or(NotAUuid)?;
         if !digits.split('-').map(str::len).eq(GROUPS) {
             return Err(NotAUuid);
@@ -42,18 +42,18 @@ impl FromStr for Uuid {
     }
 }
 
-/// The card in the older name of a MIG instance, `MIG-GPU-<its UUID>/<GPU instance>/<compute instance>`.
+/// The GPU in the older name of a MIG instance, `MIG-GPU-<its UUID>/<GPU instance>/<compute instance>`.
 #[must_use]
-pub fn whole_card(text: &str) -> Option<&str> {
+pub fn whole_gpu(text: &str) -> Option<&str> {
     let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let mut parts = text.strip_prefix("MIG-")?.split('/');
-    let card = parts.next().filter(|card| card.starts_with("GPU-"))?;
+    let gpu = parts.next().filter(|gpu| gpu.starts_with("GPU-"))?;
     let instance = [parts.next()?, parts.next()?];
-    (instance.into_iter().all(number) && parts.next().is_none()).then_some(card)
+    (instance.into_iter().all(number) && parts.next().is_none()).then_some(gpu)
 }
 
 impl fmt::Display for Uuid {
-    /// As the driver writes a card's; the bytes do not tell a MIG instance.
+    /// As the driver writes a GPU's; the bytes do not tell a MIG instance.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GPU-")?;
         for (index, byte) in self.0.iter().enumerate() {
@@ -70,12 +70,12 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn both_kinds_and_cases_are_one_card() {
-        let card: Uuid = "GPU-8f0e6a8c-0000-4000-8000-00000000002a".parse().unwrap();
-        assert_eq!(card.0[0], 0x8f);
-        assert_eq!(card.0[15], 0x2a);
-        assert_eq!("MIG-8F0E6A8C-0000-4000-8000-00000000002A".parse(), Ok(card));
-        assert_eq!("MIG-GPU-8f0e6a8c-0000-4000-8000-00000000002a/11/0".parse(), Ok(card));
+    fn both_kinds_and_cases_are_one_gpu() {
+        let gpu: Uuid = "GPU-8f0e6a8c-0000-4000-8000-00000000002a".parse().unwrap();
+        assert_eq!(gpu.0[0], 0x8f);
+        assert_eq!(gpu.0[15], 0x2a);
+        assert_eq!("MIG-8F0E6A8C-0000-4000-8000-00000000002A".parse(), Ok(gpu));
+        assert_eq!("MIG-GPU-8f0e6a8c-0000-4000-8000-00000000002a/11/0".parse(), Ok(gpu));
     }
 
     #[test]

@@ -52,7 +52,7 @@ fn what_rust_says() -> String {
         ("CGPU_LAYOUT_VERSION", u64::from(LAYOUT_VERSION)),
         ("CGPU_USE_MAGIC", u64::from(USE_MAGIC)),
         ("CGPU_GRANT_MAGIC", u64::from(GRANT_MAGIC)),
-        ("CGPU_CARDS", CARDS as u64),
+        ("CGPU_GPUS", GPUS as u64),
         ("CGPU_SLOTS", SLOTS as u64),
         ("CGPU_COUNTERS", COUNTERS as u64),
         ("CGPU_INTERVALS", INTERVALS as u64),
@@ -77,8 +77,8 @@ fn what_rust_says() -> String {
         writeln!(out, "{name} {value}").unwrap();
     }
     rust! { out,
-        cgpu_card = Card { uuid, total, limit, ordinal, reserved0, withdrawn, context, agreed, lock, learning, reserved3 }
-        cgpu_use_header = UseHeader { version, magic, size, cards, high_water, created, name, time_scale, reserved, card }
+        cgpu_gpu = Gpu { uuid, total, limit, ordinal, reserved0, withdrawn, context, agreed, lock, learning, reserved3 }
+        cgpu_use_header = UseHeader { version, magic, size, gpus, high_water, created, name, time_scale, reserved, gpu }
         cgpu_slot = Slot { state, pid, reserved0, since, comm, acked, opened, lent, counter }
         cgpu_interval = Interval { start, end }
         cgpu_cell = Cell {
@@ -88,11 +88,11 @@ fn what_rust_says() -> String {
         }
         cgpu_progress = Progress { word }
         cgpu_use = Use { header, slot, cell, progress }
-        cgpu_grant_card = GrantCard { turn, granted, until, limit, ring, policy, weight, share, busy, beside, edition, bound, confirmed, returned, measured, reserved0 }
+        cgpu_grant_gpu = GrantGpu { turn, granted, until, limit, ring, policy, weight, share, busy, beside, edition, bound, confirmed, returned, measured, reserved0 }
         cgpu_device = Device { uuid, total, free, order, reserved0 }
         cgpu_grant = Grant {
             version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, armed, devices, sampled, pid_namespace, reserved2,
-            device, card, gone, process, growth,
+            device, gpu, gone, process, growth,
         }
     }
     out

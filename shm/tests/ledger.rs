@@ -7,7 +7,7 @@ use std::io;
 
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_shm::growth::Growth;
-use cgpu_shm::layout::{Card, Cell, Slot, bytes_of};
+use cgpu_shm::layout::{Cell, Gpu, Slot, bytes_of};
 use cgpu_shm::ledger::{self, Account, Column, Measured, Refused, Terms};
 use cgpu_shm::lock::{HeldBy, Life, Owner};
 use cgpu_shm::slots::{self, Claimant, LINGERS, Presence, State, Swept, Table, Word};
@@ -46,7 +46,7 @@ struct Container {
     kernel: Kernel,
     high_water: AtomicU32,
     slots: [Slot; SLOTS],
-    card: Card,
+    gpu: Gpu,
     cells: [Cell; SLOTS],
     growth: [AtomicU64; SLOTS],
     returned: AtomicU64,
@@ -61,7 +61,7 @@ impl Container {
     fn account(&self, me: Owner) -> Account<'_> {
         let mine = &self.cells[me.slot().get()];
         let measured = Measured { growth: &self.growth, returned: &self.returned };
-        Account::new(&self.card, &self.cells, &self.slots, measured, &self.high_water, mine, me)
+        Account::new(&self.gpu, &self.cells, &self.slots, measured, &self.high_water, mine, me)
     }
 
     fn terms(&self) -> Terms {
@@ -75,16 +75,16 @@ impl Container {
         ledger::publish_growth(&self.growth[slot], growth, Some(&self.edition));
     }
 
-    /// The monitor has seen that so much of what was exported has left the card.
+    /// The monitor has seen that so much of what was exported has left the GPU.
     fn find_returned(&self, bytes: Bytes) {
-        let withdrawn = self.card.withdrawn.load(Ordering::Relaxed);
+        let withdrawn = self.gpu.withdrawn.load(Ordering::Relaxed);
         ledger::publish_returned(&self.returned, withdrawn + bytes.0, None);
     }
 
     /// What holds whatever has happened.
     fn is_valid(&self) -> bool {
         let clear = |slot: SlotIndex| ledger::is_clear(&self.cells[slot.get()]);
-        self.table().is_valid(clear) && self.card.lock.owner().is_none()
+        self.table().is_valid(clear) && self.gpu.lock.owner().is_none()
     }
 }
 
@@ -237,7 +237,7 @@ proptest! {
                     now = now + Nanos(time);
                     let gone = |_, word, since| slots::is_gone(word, since, now, None);
                     let clear = |slot: SlotIndex, _| {
-                        ledger::clear(&container.cells[slot.get()], &container.card.withdrawn);
+                        ledger::clear(&container.cells[slot.get()], &container.gpu.withdrawn);
                         State::Free
                     };
                     let swept = container.table().sweep(&container.kernel, now, gone, clear).unwrap();
@@ -311,9 +311,9 @@ fn orphans_count() {
     let sweep = |gone: bool| {
         let cell = |slot: SlotIndex| &container.cells[slot.get()];
         let wind_up = |slot, state| match state {
-            State::Draining if ledger::bequeath(cell(slot), &container.card.withdrawn) => State::Orphan,
+            State::Draining if ledger::bequeath(cell(slot), &container.gpu.withdrawn) => State::Orphan,
             _ => {
-                ledger::clear(cell(slot), &container.card.withdrawn);
+                ledger::clear(cell(slot), &container.gpu.withdrawn);
                 State::Free
             }
         };
@@ -344,10 +344,10 @@ fn charge(container: &Container, me: Owner, bytes: Bytes, limit: Bytes) -> bool 
     charged.is_ok()
 }
 
-/// A charge that finds the card's lock taken: it goes through only on the spare part.
+/// A charge that finds the GPU's lock taken: it goes through only on the spare part.
 fn charge_without_the_lock(container: &Container, me: Owner, bytes: Bytes, limit: Bytes) -> bool {
     let other = Owner::new(SlotIndex(3), Generation::FIRST);
-    let _guard = container.card.lock.try_acquire(other).unwrap();
+    let _guard = container.gpu.lock.try_acquire(other).unwrap();
     let charged = container.account(me).charge(Column::Used, bytes, || limit, Nanos::ZERO, |_| Life::Alive);
     assert!(matches!(charged, Ok(()) | Err(Refused::Held(_))), "{charged:?}");
     charged.is_ok()
@@ -421,7 +421,7 @@ fn what_was_exported_is_never_spare_to_whom_it_was_not_let_in() {
         assert!(charge(&container, me, bytes, limit));
         container.account(me).own().export(bytes);
         container.find_returned(bytes);
-        assert!(charge(&container, other, limit, limit), "nothing of it is on the card");
+        assert!(charge(&container, other, limit, limit), "nothing of it is on the GPU");
         container.account(me).withdraw(bytes, true, || limit, Nanos::ZERO, |_| Life::Alive);
         assert_eq!(container.account(me).own().refund(Column::Used, bytes), bytes);
         assert!(!charge_without_the_lock(&container, me, Bytes(512), limit), "others have it all");
@@ -429,7 +429,7 @@ fn what_was_exported_is_never_spare_to_whom_it_was_not_let_in() {
     }
 }
 
-// ---- exported memory that has left the card -------------------------------------------------------
+// ---- exported memory that has left the GPU -------------------------------------------------------
 
 /// Two processes, each with 4096 bytes, all exported, and 512 bytes of implicit memory.
 fn two_exporters(container: &Container) -> [Owner; 2] {
@@ -477,9 +477,9 @@ fn implicit_memory_that_goes_may_have_been_found_as_returned() {
     let cell = &container.cells[second.slot().get()];
     container.account(second).book(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
     before = total();
-    assert!(ledger::bequeath(cell, &container.card.withdrawn));
+    assert!(ledger::bequeath(cell, &container.gpu.withdrawn));
     assert_eq!(total(), before, "an exited process's");
-    ledger::clear(cell, &container.card.withdrawn);
+    ledger::clear(cell, &container.gpu.withdrawn);
     assert_eq!(total(), Bytes(4608), "what it had exported, and what was left of the finding");
     container.find_returned(Bytes(1000));
     container.account(second).send_away(first.slot());
@@ -613,7 +613,7 @@ fn bring_back_is_refused_while_a_living_process_holds_the_lock() {
     let (tool, worker) = (claimed(&container), claimed(&container));
     let limit = Bytes(8192);
     checkpoint(&container, tool, worker, limit);
-    let guard = container.card.lock.try_acquire(worker).unwrap();
+    let guard = container.gpu.lock.try_acquire(worker).unwrap();
     let account = container.account(tool);
     let brought = account.bring_back(worker.slot(), || limit, Nanos::ZERO, |_| Life::Alive);
     assert_eq!(brought, Err(Refused::Held(HeldBy(worker))));
@@ -654,7 +654,7 @@ fn usage_tells_living_draining_and_orphaned_memory_apart() {
     }
     let sweep = |gone: Option<SlotIndex>| {
         let wind_up = |slot: SlotIndex, _| {
-            assert!(ledger::bequeath(&container.cells[slot.get()], &container.card.withdrawn));
+            assert!(ledger::bequeath(&container.cells[slot.get()], &container.gpu.withdrawn));
             State::Orphan
         };
         container.table().sweep(&container.kernel, Nanos(2), |slot, _, _| gone == Some(slot), wind_up)
@@ -754,7 +754,7 @@ fn booking_without_the_lock_leaves_no_cached_memory() {
     let (limit, half) = (Bytes(8192), Bytes(4096));
     assert!(charge(&container, me, half, limit));
     container.account(me).own().refund(Column::Used, half);
-    let stopped = container.card.lock.try_acquire(me).unwrap();
+    let stopped = container.gpu.lock.try_acquire(me).unwrap();
     let account = container.account(other);
     account.book(Column::Used, Bytes(512), || limit, Nanos::ZERO, |_| Life::Alive);
     drop(stopped);
@@ -771,7 +771,7 @@ fn exited_process_that_exported_nothing_leaves_nothing() {
     let cell = &container.cells[me.slot().get()];
     assert!(charge(&container, me, Bytes(4096), LIMIT));
     container.account(me).book(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
-    assert!(!ledger::bequeath(cell, &container.card.withdrawn));
+    assert!(!ledger::bequeath(cell, &container.gpu.withdrawn));
     assert_eq!(container.account(me).total(), Bytes::ZERO);
 }
 
@@ -784,10 +784,10 @@ fn exited_process_leaves_what_it_exported_however_often_it_is_wound_up() {
     container.account(me).own().export(Bytes(1024));
     container.measure(me.slot().get(), 2048);
     for _ in 0..2 {
-        assert!(ledger::bequeath(cell, &container.card.withdrawn));
+        assert!(ledger::bequeath(cell, &container.gpu.withdrawn));
         assert_eq!(container.account(me).total(), Bytes(1024), "not what was measured of the process");
     }
-    ledger::clear(cell, &container.card.withdrawn);
+    ledger::clear(cell, &container.gpu.withdrawn);
     assert!(ledger::is_clear(cell));
 }
 

@@ -9,7 +9,7 @@ use cgpu_sim::machine::{Flight, Launch, Plan, Step, StreamKind, Width, Work};
 use cgpu_sim::settings::Figures;
 use cgpu_sim::{Bytes, Error, Kernel, Machine, Nanos, Settings};
 
-/// The median call of many, a pause between each two, so that the card keeps up and nothing queues that should not.
+/// The median call of many, a pause between each two, so that the GPU keeps up and nothing queues that should not.
 fn measure(
     what: &str,
     calls: u32,
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let state = std::env::temp_dir().join(format!("cgpu-sim-cost-{}", std::process::id()));
     let figures = Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
     let machine =
-        Machine::open(&Settings { state: state.clone(), cards: None, dilation_milli: 1_000, figures })?;
+        Machine::open(&Settings { state: state.clone(), gpus: None, dilation_milli: 1_000, figures })?;
     let context = machine.create_context(0)?;
     let stream = machine.create_stream(context, StreamKind::NonBlocking)?;
     let event = machine.create_event(context, true)?;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let word = AtomicU64::new(0);
     let address = core::ptr::from_ref(&word).expose_provenance() as u64;
 
-    measure("launch of a 2 us kernel, card idle", 20_000, Nanos::from_micros(15), || {
+    measure("launch of a 2 us kernel, GPU idle", 20_000, Nanos::from_micros(15), || {
         machine.launch(stream, kernel(2)).map(drop)
     })?;
     measure("launch of 60 us kernels, 1 to come", 10_000, Nanos::from_micros(59), || {
@@ -54,10 +54,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     measure("launch into a queue", 900, Nanos::ZERO, || machine.launch(stream, kernel(60)).map(drop))?;
     measure("query of a busy stream", 1_000, Nanos::ZERO, || machine.is_stream_done(stream).map(drop))?;
     machine.synchronize_stream(stream)?;
-    measure("event record, card idle", 20_000, Nanos::from_micros(15), || {
+    measure("event record, GPU idle", 20_000, Nanos::from_micros(15), || {
         machine.record_event(event, stream).map(drop)
     })?;
-    measure("memory write, card idle", 10_000, Nanos::from_micros(60), || {
+    measure("memory write, GPU idle", 10_000, Nanos::from_micros(60), || {
         // SAFETY: the word outlives the wait for the stream below.
         unsafe { machine.write_value(stream, address, Width::Eight, 1) }.map(drop)
     })?;

@@ -10,14 +10,14 @@ pub enum Error {
     Settings(String),
     /// The segment file cannot be made, mapped or used. The sentence says why.
     Segment(String),
-    /// A table of the segment is full: the card plays no more of these at once. Real drivers answer out of memory.
+    /// A table of the segment is full: the GPU plays no more of these at once. Real drivers answer out of memory.
     Full(&'static str),
     /// The system refuses something that the simulation needs. The sentence says what.
     System(String),
-    /// Not enough memory on the card.
+    /// Not enough memory on the GPU.
     OutOfMemory,
-    /// No such card.
-    NoCard,
+    /// No such GPU.
+    NoGpu,
     /// Not a context of this process.
     NoContext,
     /// Not a stream of this process.
@@ -51,9 +51,9 @@ impl fmt::Display for Error {
             | Self::Segment(sentence)
             | Self::System(sentence)
             | Self::Stuck(sentence) => f.write_str(sentence),
-            Self::Full(table) => write!(f, "the simulated card holds no more {table}"),
-            Self::OutOfMemory => f.write_str("the simulated card is out of memory"),
-            Self::NoCard => f.write_str("no such card"),
+            Self::Full(table) => write!(f, "the simulated GPU holds no more {table}"),
+            Self::OutOfMemory => f.write_str("the simulated GPU is out of memory"),
+            Self::NoGpu => f.write_str("no such GPU"),
             Self::NoContext => f.write_str("not a context of this process"),
             Self::NoStream => f.write_str("not a stream of this process"),
             Self::NoEvent => f.write_str("not an event of this process"),
@@ -62,9 +62,7 @@ impl fmt::Display for Error {
             Self::NoPool => f.write_str("not a memory pool of this process"),
             Self::NotShareable => f.write_str("memory that cannot be sent to other processes"),
             Self::Invalid(what) | Self::State(what) | Self::Unsupported(what) => f.write_str(what),
-            Self::Forked => {
-                f.write_str("this process was forked from the one that opened the simulated card")
-            }
+            Self::Forked => f.write_str("this process was forked from the one that opened the simulated GPU"),
         }
     }
 }

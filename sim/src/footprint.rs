@@ -1,13 +1,13 @@
-//! Footprints: how much of a card a kernel takes, from its grid and blocks.
+//! Footprints: how much of a GPU a kernel takes, from its grid and blocks.
 //!
 //! A multiprocessor holds so many blocks of a kernel at once as its threads, shared memory and registers allow
-//! ([`Model::resident_blocks`](crate::card::Model::resident_blocks)). So a kernel takes `blocks / (resident blocks x
-//! multiprocessors)` of the card, and the whole of it if its grid is larger than fits at once: then it goes in waves.
+//! ([`Model::resident_blocks`](crate::gpu::Model::resident_blocks)). So a kernel takes `blocks / (resident blocks x
+//! multiprocessors)` of the GPU, and the whole of it if its grid is larger than fits at once: then it goes in waves.
 
-/// How much of a card a kernel takes.
+/// How much of a GPU a kernel takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
-    /// All its blocks that can be there at once, in parts of [`Footprint::CARD`].
+    /// All its blocks that can be there at once, in parts of [`Footprint::GPU`].
     pub(crate) share: u64,
     /// One of them: less is of no use to it.
     pub(crate) block: u64,
@@ -20,27 +20,27 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// The parts of a card.
-    pub(crate) const CARD: u64 = 1 << 23;
+    /// The parts of a GPU.
+    pub(crate) const GPU: u64 = 1 << 23;
 
     /// Many waves of blocks: all that there is.
-    pub const WHOLE: Self = Self { share: Self::CARD, block: 1, waves: true, cooperative: false, urgency: 0 };
+    pub const WHOLE: Self = Self { share: Self::GPU, block: 1, waves: true, cooperative: false, urgency: 0 };
 
     /// No multiprocessor's business: event records and memory writes are the front end's.
     pub(crate) const NONE: Self = Self { share: 0, block: 0, waves: false, cooperative: false, urgency: 0 };
 
-    /// That many blocks on a card that holds `resident` of them, and at most `grids` kernels, at once.
+    /// That many blocks on a GPU that holds `resident` of them, and at most `grids` kernels, at once.
     #[must_use]
     pub fn of_blocks(blocks: u64, resident: u64, grids: u64) -> Self {
         let resident = resident.max(1);
-        // Rounded down, so that kernels that fill a card together do fit it.
-        let least = (Self::CARD / grids.max(1)).max(1);
-        let share = (blocks.min(resident) * Self::CARD / resident).max(least);
-        let block = (Self::CARD / resident).clamp(least, share);
+        // Rounded down, so that kernels that fill a GPU together do fit it.
+        let least = (Self::GPU / grids.max(1)).max(1);
+        let share = (blocks.min(resident) * Self::GPU / resident).max(least);
+        let block = (Self::GPU / resident).clamp(least, share);
         Self { share, block, waves: blocks > resident, cooperative: false, urgency: 0 }
     }
 
-    /// Whether all its blocks can be on the card at once.
+    /// Whether all its blocks can be on the GPU at once.
     #[must_use]
     pub const fn fits_at_once(self) -> bool {
         !self.waves
@@ -54,7 +54,7 @@ impl Footprint {
 
     /// The same on `part` of `all` multiprocessors, and by how much longer it takes, as a fraction; `None`: as long as before.
     pub(crate) fn within(self, part: u64, all: u64) -> (Self, Option<(u64, u64)>) {
-        let most = (Self::CARD * part / all).max(1);
+        let most = (Self::GPU * part / all).max(1);
         if self.share <= most {
             return (self, None);
         }
@@ -94,40 +94,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_the_card_bounds_what_is_taken_and_stretches_the_rest() {
+    fn a_part_of_the_gpu_bounds_what_is_taken_and_stretches_the_rest() {
         let half = Footprint::of_blocks(72, 144, 1_000);
         assert_eq!(half.within(36, 72), (half, None));
         let (quarter, slower) = half.within(18, 72);
-        assert_eq!((quarter.share, quarter.waves), (Footprint::CARD / 4, true));
+        assert_eq!((quarter.share, quarter.waves), (Footprint::GPU / 4, true));
         assert_eq!(slower.map(|(times, over)| times / over), Some(2));
     }
 
     #[test]
     fn a_grid_takes_its_part_of_what_fits_at_once() {
         let of = |blocks| Footprint::of_blocks(blocks, 144, 1_000);
-        assert_eq!(of(72).share, Footprint::CARD / 2);
-        assert_eq!(of(144).share, Footprint::CARD);
+        assert_eq!(of(72).share, Footprint::GPU / 2);
+        assert_eq!(of(144).share, Footprint::GPU);
         assert!(!of(144).waves && of(145).waves);
-        assert_eq!(of(1_000_000).share, Footprint::CARD);
-        assert_eq!(of(72).block, Footprint::CARD / 144);
+        assert_eq!(of(1_000_000).share, Footprint::GPU);
+        assert_eq!(of(72).block, Footprint::GPU / 144);
     }
 
     #[test]
-    fn kernels_that_fill_a_card_together_fit_it() {
+    fn kernels_that_fill_a_gpu_together_fit_it() {
         for resident in 1..3_000 {
             for part in
                 [1, resident / 3, resident / 2].into_iter().filter(|&part| part > 0 && part < resident)
             {
                 let share = |blocks| Footprint::of_blocks(blocks, resident, u64::MAX).share;
-                assert!(share(part) + share(resident - part) <= Footprint::CARD, "{part} of {resident}");
+                assert!(share(part) + share(resident - part) <= Footprint::GPU, "{part} of {resident}");
             }
         }
     }
 
     #[test]
-    fn no_more_grids_fit_than_the_card_can_hold() {
+    fn no_more_grids_fit_than_the_gpu_can_hold() {
         let tiny = Footprint::of_blocks(1, 2_304, 128);
-        assert_eq!(tiny.share * 128, Footprint::CARD);
+        assert_eq!(tiny.share * 128, Footprint::GPU);
         assert_eq!(tiny.block, tiny.share);
     }
 

@@ -1,24 +1,24 @@
-//! Instances of a divided card (MIG): cards of their own to programs, with a part of the multiprocessors and of the memory.
+//! Instances of a divided GPU (MIG): GPUs of their own to programs, with a part of the multiprocessors and of the memory.
 //!
 //! `CGPU_SIM_GPUS=A100:40960/mig=3g.20gb,2g.10gb,T4` is a divided A100 with two instances, and a T4. In a machine's list an instance
-//! follows the card that it is part of: what computes, holds memory and takes turns is the instance; the card itself computes nothing.
+//! follows the GPU that it is part of: what computes, holds memory and takes turns is the instance; the GPU itself computes nothing.
 
 use cgpu_shm::units::Bytes;
 
-use crate::card::Model;
 use crate::error::Error;
+use crate::gpu::Model;
 
-/// Slices of a card that compute.
+/// Slices of a GPU that compute.
 const SLICES: u32 = 7;
 /// Parts of its memory.
 const EIGHTHS: u32 = 8;
 
-/// What stands in a list of cards.
+/// What stands in a list of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// A whole card.
+    /// A whole GPU.
     Whole,
-    /// A card whose instances follow.
+    /// A GPU whose instances follow.
     Divided,
     /// One of them.
     Instance(Instance),
@@ -27,9 +27,9 @@ pub enum Part {
 /// An instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// The place of its card in the list.
-    pub card: usize,
-    /// Its number on the card, from 0.
+    /// The place of its GPU in the list.
+    pub gpu: usize,
+    /// Its number on the GPU, from 0.
     pub number: u32,
     /// Slices that compute, of 7.
     pub slices: u32,
@@ -47,10 +47,10 @@ impl Instance {
         let eighth = total.0 / u64::from(EIGHTHS);
         let eighths = ((u64::from(gigabytes) << 30) + eighth / 2) / eighth;
         let eighths = u32::try_from(eighths).ok()?.max(1);
-        Some(Self { card: 0, number: 0, slices, eighths, gigabytes })
+        Some(Self { gpu: 0, number: 0, slices, eighths, gigabytes })
     }
 
-    /// Whether a card can be divided so.
+    /// Whether a GPU can be divided so.
     pub(crate) fn check(all: &[Self], model: &Model) -> Result<(), Error> {
         let refuse = |why: &str| Err(Error::Settings(format!("CGPU_SIM_GPUS: {} {why}", model.key)));
         if !can_be_divided(model) {
@@ -69,7 +69,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Its memory, of a card's.
+    /// Its memory, of a GPU's.
     pub(crate) fn memory(&self, total: Bytes) -> Bytes {
         Bytes((total.0 / u64::from(EIGHTHS) * u64::from(self.eighths)) >> 20 << 20)
     }
@@ -104,9 +104,9 @@ impl Part {
         match *self {
             Self::Whole => 0,
             Self::Divided => 1,
-            Self::Instance(Instance { card, number, slices, eighths, gigabytes }) => {
+            Self::Instance(Instance { gpu, number, slices, eighths, gigabytes }) => {
                 let numbers = [number, slices, eighths, gigabytes];
-                numbers.iter().fold(card as u64 + 2, |word, &number| word << 12 | u64::from(number))
+                numbers.iter().fold(gpu as u64 + 2, |word, &number| word << 12 | u64::from(number))
             }
         }
     }
@@ -117,7 +117,7 @@ impl Part {
             0 => Self::Whole,
             1 => Self::Divided,
             _ => Self::Instance(Instance {
-                card: crate::words::index((word >> 48).saturating_sub(2)),
+                gpu: crate::words::index((word >> 48).saturating_sub(2)),
                 number: number(3),
                 slices: number(2),
                 eighths: number(1),
@@ -130,14 +130,14 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card::CardSpec;
+    use crate::gpu::GpuSpec;
 
     #[test]
-    fn a_card_is_followed_by_its_instances() {
-        let cards = CardSpec::parse_list("T4,A100:40960/mig=3g.20gb,2g.10gb, 1g.5gb,T4").unwrap();
-        let parts: Vec<Part> = cards.iter().map(|card| card.part).collect();
+    fn a_gpu_is_followed_by_its_instances() {
+        let gpus = GpuSpec::parse_list("T4,A100:40960/mig=3g.20gb,2g.10gb, 1g.5gb,T4").unwrap();
+        let parts: Vec<Part> = gpus.iter().map(|gpu| gpu.part).collect();
         let instance = |number, slices, eighths, gigabytes| {
-            Part::Instance(Instance { card: 1, number, slices, eighths, gigabytes })
+            Part::Instance(Instance { gpu: 1, number, slices, eighths, gigabytes })
         };
         assert_eq!(
             parts,
@@ -150,11 +150,11 @@ mod tests {
                 Part::Whole
             ]
         );
-        assert_eq!(cards[2].total, Bytes::from_mib(20_480));
-        assert_eq!(cards[4].total, Bytes::from_mib(5_120));
-        let multiprocessors: Vec<u32> = cards.iter().map(CardSpec::multiprocessors).collect();
+        assert_eq!(gpus[2].total, Bytes::from_mib(20_480));
+        assert_eq!(gpus[4].total, Bytes::from_mib(5_120));
+        let multiprocessors: Vec<u32> = gpus.iter().map(GpuSpec::multiprocessors).collect();
         assert_eq!(multiprocessors, [40, 108, 42, 28, 14, 40]);
-        assert_eq!(cards[2].name(), "NVIDIA A100-SXM4-80GB MIG 3g.20gb");
+        assert_eq!(gpus[2].name(), "NVIDIA A100-SXM4-80GB MIG 3g.20gb");
         assert!(parts.iter().all(|part| Part::of_word(part.word()) == *part));
     }
 
@@ -166,8 +166,8 @@ mod tests {
             ("H200/mig=2g.35gb", 2),
             ("A30/mig=4g.24gb", 8),
         ] {
-            let cards = CardSpec::parse_list(list).unwrap();
-            assert!(matches!(cards[1].part, Part::Instance(each) if each.eighths == eighths), "{list}");
+            let gpus = GpuSpec::parse_list(list).unwrap();
+            assert!(matches!(gpus[1].part, Part::Instance(each) if each.eighths == eighths), "{list}");
         }
     }
 
@@ -181,7 +181,7 @@ mod tests {
             ("A100/mig=big", "after /mig="),
             ("1g.5gb", "unknown model"),
         ] {
-            let error = CardSpec::parse_list(list).unwrap_err().to_string();
+            let error = GpuSpec::parse_list(list).unwrap_err().to_string();
             assert!(error.contains(part), "{list}: {error}");
         }
     }

@@ -1,10 +1,10 @@
-//! The journal (`CGPU_SIM_JOURNAL`): one line of JSON for every call of a program and every span of a card.
+//! The journal (`CGPU_SIM_JOURNAL`): one line of JSON for every call of a program and every span of a GPU.
 //!
 //! ```text
-//! {"what":"process","pid":71,"dilation_milli":1000,"cards":["A10:23028"],"at":81000000000000}
+//! {"what":"process","pid":71,"dilation_milli":1000,"gpus":["A10:23028"],"at":81000000000000}
 //! {"what":"call","from":81000000001000,"to":81000000003600,"pid":71,"thread":71,"name":"cuLaunchKernel","answer":0,
 //!  "arguments":{"stream":"0x0","kernel":"spin_50us"},"enqueued":[[7,12]]}
-//! {"what":"span","kind":"kernel","card":0,"pid":71,"context":1,"stream":7,"number":12,"from":81000000009600,"to":...,"done":true}
+//! {"what":"span","kind":"kernel","gpu":0,"pid":71,"context":1,"stream":7,"number":12,"from":81000000009600,"to":...,"done":true}
 //! ```
 //!
 //! Times are nanoseconds: those of calls and processes of `CLOCK_MONOTONIC`, those of spans of device time, which is the same divided
@@ -31,7 +31,7 @@ pub enum Line {
     Process(Process),
     /// A program has called the driver or NVML.
     Call(Call),
-    /// An engine of a card has done something.
+    /// An engine of a GPU has done something.
     Span(SpanLine),
     /// Spans that nobody took in time.
     Lost {
@@ -49,8 +49,8 @@ pub struct Process {
     pub program: String,
     /// Thousandths of real time per device time.
     pub dilation_milli: u64,
-    /// The cards, as `CGPU_SIM_GPUS` names them.
-    pub cards: Vec<String>,
+    /// The GPUs, as `CGPU_SIM_GPUS` names them.
+    pub gpus: Vec<String>,
     /// When, in nanoseconds of `CLOCK_MONOTONIC`.
     pub at: u64,
 }
@@ -84,7 +84,7 @@ pub struct Call {
 #[allow(missing_docs, reason = "as in Span")]
 pub struct SpanLine {
     pub kind: String,
-    pub card: usize,
+    pub gpu: usize,
     pub pid: u32,
     pub context: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -123,7 +123,7 @@ impl From<&Span> for SpanLine {
     fn from(span: &Span) -> Self {
         Self {
             kind: span.kind.name().to_owned(),
-            card: span.card,
+            gpu: span.gpu,
             pid: span.pid,
             context: span.context,
             stream: span.stream,
@@ -142,7 +142,7 @@ impl SpanLine {
         let (kind, _) = KINDS.iter().find(|(_, name)| *name == self.kind)?;
         Some(Span {
             kind: *kind,
-            card: self.card,
+            gpu: self.gpu,
             pid: self.pid,
             context: self.context,
             stream: self.stream,
@@ -212,7 +212,7 @@ mod tests {
         let path = folder.path().join("journal");
         let span = Span {
             kind: SpanKind::Up,
-            card: 3,
+            gpu: 3,
             pid: 7,
             context: 2,
             stream: 4,

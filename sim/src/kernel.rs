@@ -1,4 +1,4 @@
-//! What a kernel does with the card's time: its name says it.
+//! What a kernel does with the GPU's time: its name says it.
 //!
 //! | name | behaviour |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | `wave_<n>us` | runs that long for each wave of its grid: it takes longer the larger the grid is |
 //! | `alternating_<a>us_<b>ms_<n>` | of its context's launches the first n run for a, the next n for b, and so on |
 //! | `persistent` | never ends by itself |
-//! | `wait_peer_<k>` | spins until two kernels of this name have started, on any cards, by any processes; then ends after the default time |
-//! | `ncclDevKernel_<...>` | the same among the cards on which its process has contexts; on one card, the default time |
+//! | `wait_peer_<k>` | spins until two kernels of this name have started, on any GPUs, by any processes; then ends after the default time |
+//! | `ncclDevKernel_<...>` | the same among the GPUs on which its process has contexts; on one GPU, the default time |
 //! | anything else | the default time, `CGPU_SIM_KERNEL_US` |
 //!
 //! C++ names are looked at demangled as far as `_Z<length><name>` goes.
@@ -40,7 +40,7 @@ pub enum Kernel {
     Persistent,
     /// Spins until the second kernel with this key has started.
     WaitPeer(u64),
-    /// Spins until as many kernels of this name have started as its process has cards; the key is of the name.
+    /// Spins until as many kernels of this name have started as its process has GPUs; the key is of the name.
     Collective(u64),
 }
 

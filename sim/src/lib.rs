@@ -1,7 +1,7 @@
-//! The simulated card: a crash-safe shared segment, a pure timeline, and the machine that programs see.
+//! The simulated GPU: a crash-safe shared segment, a pure timeline, and the machine that programs see.
 //!
-//! Several processes share one or more simulated cards through one file ([`segment`]). Device time is analytic: no
-//! thread plays the card; whoever calls replays the [`timeline`] up to now, with exact timestamps, then reads or adds
+//! Several processes share one or more simulated GPUs through one file ([`segment`]). Device time is analytic: no
+//! thread plays the GPU; whoever calls replays the [`timeline`] up to now, with exact timestamps, then reads or adds
 //! to it. `docs/simulator.md` says what is modelled, where each figure comes from, and what cannot be shown.
 //!
 //! ```text
@@ -11,17 +11,17 @@
 //!         /      |       \
 //!    segment  timeline   memory, effects   one lock and undo log | pure | this process's bytes and callbacks
 //!         \      |       /
-//!          card, kernel, settings, clock
+//!          GPU, kernel, settings, clock
 //! ```
 //!
 //! The driver crates use [`Machine`] and little else.
 
-pub mod card;
 pub mod clock;
 pub mod error;
 pub mod exports;
 pub mod faults;
 pub mod footprint;
+pub mod gpu;
 pub mod identity;
 pub mod instance;
 pub mod journal;
@@ -35,10 +35,10 @@ pub mod trace;
 pub mod watch;
 pub mod words;
 
-pub use card::{CardSpec, Model};
 pub use cgpu_shm::units::{Bytes, Nanos};
 pub use error::Error;
 pub use footprint::Footprint;
+pub use gpu::{GpuSpec, Model};
 pub use kernel::Kernel;
 pub use machine::Machine;
 pub use settings::Settings;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use cgpu_shm::units::{Bytes, Nanos};
 
-use crate::card::CardSpec;
 use crate::error::Error;
+use crate::gpu::GpuSpec;
 use crate::timeline::ClockRate;
 
 /// A figure as a word of the segment.
@@ -81,11 +81,11 @@ figures! {
     slice: Nanos = Nanos::from_micros(1_024),
     /// Cost of changing the context that computes (`CGPU_SIM_SWITCH_US`).
     switch: Nanos = Nanos::from_micros(100),
-    /// How long a context without work keeps the card while others wait (`CGPU_SIM_IDLE_US`).
+    /// How long a context without work keeps the GPU while others wait (`CGPU_SIM_IDLE_US`).
     idle: Nanos = Nanos::ZERO,
     /// Length of a kernel whose name says none (`CGPU_SIM_KERNEL_US`).
     kernel: Nanos = Nanos::from_micros(20),
-    /// 1: the contexts of a card take no turns but compute beside each other (`CGPU_SIM_MPS`).
+    /// 1: the contexts of a GPU take no turns but compute beside each other (`CGPU_SIM_MPS`).
     mps: u64 = 0,
     /// 1: NVML names processes as the host does, whoever asks, as drivers without the open kernel modules do (`CGPU_SIM_HOST_PIDS`).
     host_pids: u64 = 0,
@@ -93,7 +93,7 @@ figures! {
     noise: u64 = 0,
     /// How much longer a kernel takes while others compute beside it, in millionths (`CGPU_SIM_CORUN`, percent).
     corun: u64 = 0,
-    /// From an enqueuing call to the earliest start on the card.
+    /// From an enqueuing call to the earliest start on the GPU.
     launch_latency: Nanos = Nanos::from_micros(6),
     /// Host time that a kernel launch takes at least.
     launch_cost: Nanos = Nanos(2_500),
@@ -101,35 +101,35 @@ figures! {
     node_cost: Nanos = Nanos(1),
     /// Host time that any other enqueuing call takes at least.
     call_cost: Nanos = Nanos(1_000),
-    /// From an end on the card until the host can see it.
+    /// From an end on the GPU until the host can see it.
     visibility: Nanos = Nanos::from_micros(3),
-    /// Time on the card that an event record takes.
+    /// Time on the GPU that an event record takes.
     event_cost: Nanos = Nanos(1_000),
     /// Grid of event timestamps.
     event_grid: Nanos = Nanos(500),
-    /// Time on the card that a stream memory write takes.
+    /// Time on the GPU that a stream memory write takes.
     write_cost: Nanos = Nanos(500),
-    /// Copies between host and card: time before the first byte.
+    /// Copies between host and GPU: time before the first byte.
     copy_latency: Nanos = Nanos::from_micros(8),
-    /// Copies between host and card: bytes per microsecond, each direction.
+    /// Copies between host and GPU: bytes per microsecond, each direction.
     copy_rate: u64 = 12_000,
-    /// Copies and fills within the card: bytes per microsecond.
+    /// Copies and fills within the GPU: bytes per microsecond.
     local_rate: u64 = 250_000,
     /// Commands that one stream holds before a launch blocks; at most [`Figures::MAX_DEPTH`].
     queue_depth: u64 = Self::MAX_DEPTH,
     /// From a process's death until its contexts and memory are gone.
     death_delay: Nanos = Nanos::from_millis(50),
-    /// Host time that bringing a function's code onto the card takes.
+    /// Host time that bringing a function's code onto the GPU takes.
     load_cost: Nanos = Nanos::from_micros(50),
     /// Memory of a function's code.
     code_size: Bytes = Bytes(64 << 10),
     /// What a context costs.
     context_memory: Bytes = Bytes::from_mib(256),
-    /// What a memory pool takes of the card at least, if there is as much.
+    /// What a memory pool takes of the GPU at least, if there is as much.
     pool_chunk: Bytes = Bytes::from_mib(32),
     /// Window of NVML's utilisation (`CGPU_SIM_WINDOW_MS`).
     window: Nanos = Nanos(166_666_667),
-    /// What it takes NVML to ask the card's driver for something that changes.
+    /// What it takes NVML to ask the GPU's driver for something that changes.
     query: Nanos = Nanos::from_micros(50),
     /// What it takes NVML to read a sample buffer: utilisation, clocks, power.
     sampling: Nanos = Nanos::from_millis(1),
@@ -151,8 +151,8 @@ impl Figures {
 pub struct Settings {
     /// The segment file (`CGPU_SIM_STATE`).
     pub state: PathBuf,
-    /// The cards (`CGPU_SIM_GPUS`), in order. `None`: whatever the segment holds, or one A10.
-    pub cards: Option<Vec<CardSpec>>,
+    /// The GPUs (`CGPU_SIM_GPUS`), in order. `None`: whatever the segment holds, or one A10.
+    pub gpus: Option<Vec<GpuSpec>>,
     /// Thousandths of real time per device time (`CGPU_SIM_DILATION`): 10000 is ten times slower than real.
     pub dilation_milli: u64,
     /// The model.
@@ -234,7 +234,7 @@ impl Settings {
                 Some(path) => path.into(),
                 None => default_state(),
             },
-            cards: get("CGPU_SIM_GPUS").map(|list| CardSpec::parse_list(&list)).transpose()?,
+            gpus: get("CGPU_SIM_GPUS").map(|list| GpuSpec::parse_list(&list)).transpose()?,
             dilation_milli: match get("CGPU_SIM_DILATION") {
                 None => 1_000,
                 Some(text) => dilation(&text)?,
@@ -244,7 +244,7 @@ impl Settings {
     }
 }
 
-/// Where a container runtime links the state of the cards that it has brought: its containers need no variable to find them.
+/// Where a container runtime links the state of the GPUs that it has brought: its containers need no variable to find them.
 const BROUGHT: &str = "/run/cgpu/simulated";
 
 fn default_state() -> PathBuf {
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn unset_variables_give_the_defaults() {
         let settings = read(&[("CGPU_SIM_GPUS", "")]).unwrap();
-        assert_eq!(settings.cards, None);
+        assert_eq!(settings.gpus, None);
         assert_eq!(settings.figures, Figures::default());
         assert_eq!(settings.dilation_milli, 1_000);
         assert!(settings.state.starts_with("/dev/shm"));

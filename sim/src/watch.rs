@@ -1,4 +1,4 @@
-//! Watching calls: `CGPU_SIM_FAULT` makes chosen ones fail or their process end, `CGPU_SIM_JOURNAL` writes all of them down, and what the cards did.
+//! Watching calls: `CGPU_SIM_FAULT` makes chosen ones fail or their process end, `CGPU_SIM_JOURNAL` writes all of them down, and what the GPUs did.
 //!
 //! Each of the two libraries has one [`Watch`], through which all its exported functions go.
 
@@ -80,7 +80,7 @@ impl Watch {
     }
 
     /// Runs the call of the function at this position of the library's table, or makes it fail; writes it down. `describe`: names its
-    /// arguments. `machine`: what drains the cards' spans into the journal, once there is one.
+    /// arguments. `machine`: what drains the GPUs' spans into the journal, once there is one.
     #[inline]
     pub fn around<'a>(
         &self,
@@ -189,7 +189,7 @@ fn write_down(name: &str, arguments: Arguments, call: impl FnOnce() -> u32) -> (
     (answer, call)
 }
 
-/// What the cards did since anybody asked; before it, who asks.
+/// What the GPUs did since anybody asked; before it, who asks.
 fn news(machine: &Machine) -> Vec<Line> {
     static BEGUN: Once = Once::new();
     let mut lines = Vec::new();
@@ -214,11 +214,7 @@ fn this_process(machine: &Machine) -> Process {
         pid: std::process::id(),
         program: program.to_string_lossy().into_owned(),
         dilation_milli: machine.dilation_milli(),
-        cards: machine
-            .cards()
-            .iter()
-            .map(|card| format!("{}:{}", card.model.key, card.total.0 >> 20))
-            .collect(),
+        gpus: machine.gpus().iter().map(|gpu| format!("{}:{}", gpu.model.key, gpu.total.0 >> 20)).collect(),
         at: monotonic(),
     }
 }

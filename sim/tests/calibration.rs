@@ -1,4 +1,4 @@
-//! The simulator must show what is known of real cards before it may judge anybody.
+//! The simulator must show what is known of real GPUs before it may judge anybody.
 
 mod scene;
 
@@ -38,7 +38,7 @@ fn two_saturating_tenants_get_48_percent_each_where_switching_is_cheap() {
 }
 
 #[test]
-fn a_tenant_alone_gets_the_whole_card() {
+fn a_tenant_alone_gets_the_whole_gpu() {
     let mut scene = Scene::new(1, Figures::default());
     scene.tenant(0, "spin_20us", Habit::Saturate);
     scene.run_until(SECOND);
@@ -113,15 +113,15 @@ fn idle_contexts_forfeit_their_slices() {
 }
 
 #[test]
-fn cards_compute_side_by_side() {
+fn gpus_compute_side_by_side() {
     let mut scene = Scene::new(3, Figures::default());
-    for card in [0, 1, 2, 2] {
-        scene.tenant(card, "spin_60us", Habit::Saturate);
+    for gpu in [0, 1, 2, 2] {
+        scene.tenant(gpu, "spin_60us", Habit::Saturate);
     }
     scene.run_until(SECOND);
-    assert_near("first card", scene.share(0), 1.0, 0.001);
-    assert_near("second card", scene.share(1), 1.0, 0.001);
-    assert_near("third card", scene.share(2) + scene.share(3), 0.91, 0.01);
+    assert_near("first GPU", scene.share(0), 1.0, 0.001);
+    assert_near("second GPU", scene.share(1), 1.0, 0.001);
+    assert_near("third GPU", scene.share(2) + scene.share(3), 0.91, 0.01);
 }
 
 /// As large as anybody is promised: 25 tenants of 8 streams with 1000 kernels queued in each.

@@ -6,7 +6,7 @@ use cgpu_sim::clock::{Clock, VirtualClock};
 use cgpu_sim::machine::{CopyKind, Launch, Pitched, StreamKind};
 use cgpu_sim::settings::Figures;
 use cgpu_sim::trace::Trace;
-use cgpu_sim::{Bytes, CardSpec, Kernel, Machine, Nanos, Settings};
+use cgpu_sim::{Bytes, GpuSpec, Kernel, Machine, Nanos, Settings};
 use scene::{Habit, Scene, ratio};
 
 const SECOND: Nanos = Nanos::from_millis(1_000);
@@ -14,7 +14,7 @@ const SECOND: Nanos = Nanos::from_millis(1_000);
 fn settings(directory: &tempfile::TempDir, figures: Figures) -> Settings {
     Settings {
         state: directory.path().join("segment"),
-        cards: Some(CardSpec::parse_list("A10:23028,T4:15109").unwrap()),
+        gpus: Some(GpuSpec::parse_list("A10:23028,T4:15109").unwrap()),
         dilation_milli: 1_000,
         figures,
     }
@@ -90,14 +90,14 @@ fn several_clients_on_one_virtual_clock_give_the_same_trace_byte_for_byte() {
     assert!(first != trace(2), "the seed is not used");
 }
 
-/// The same tenants on both clocks: three on one card, of unequal kernels, and one that has the other card alone.
+/// The same tenants on both clocks: three on one GPU, of unequal kernels, and one that has the other GPU alone.
 #[test]
 fn the_real_clock_agrees_with_the_virtual_one_on_shares_within_2_percent() {
     // Queues of half a second at least: whoever drives them may lose the processor for a while.
     let tenants = [(0, 1_000_u64), (0, 3_000), (0, 700), (1, 2_000)];
     let mut scene = Scene::new(2, Figures::default());
-    for (card, micros) in tenants {
-        scene.tenant(card, &format!("spin_{micros}us"), Habit::Saturate);
+    for (gpu, micros) in tenants {
+        scene.tenant(gpu, &format!("spin_{micros}us"), Habit::Saturate);
     }
     scene.run_until(Nanos(2 * SECOND.0));
     let on_virtual: Vec<f64> = (0..tenants.len()).map(|who| scene.share(who)).collect();
@@ -106,9 +106,9 @@ fn the_real_clock_agrees_with_the_virtual_one_on_shares_within_2_percent() {
     let settings = settings(&directory, Figures::default());
     let clients: Vec<_> = tenants
         .iter()
-        .map(|&(card, micros)| {
+        .map(|&(gpu, micros)| {
             let machine = Machine::open(&settings).unwrap();
-            let context = machine.create_context(card).unwrap();
+            let context = machine.create_context(gpu).unwrap();
             let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
             (machine, context, stream, Launch::whole(Kernel::Spin(Some(Nanos::from_micros(micros)))))
         })

@@ -1,21 +1,21 @@
-//! Kernels beside each other: by what they take of a card, in order of urgency and arrival.
+//! Kernels beside each other: by what they take of a GPU, in order of urgency and arrival.
 
 use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{ContextId, GREATEST_PRIORITY, StreamId, Ticket, Timeline, WORDS};
 use cgpu_sim::words::Plain;
-use cgpu_sim::{Bytes, CardSpec, Footprint, Kernel, Nanos};
+use cgpu_sim::{Bytes, Footprint, GpuSpec, Kernel, Nanos};
 
 /// Nothing but the engine: what is launched at an instant may begin at it.
 fn bare() -> Figures {
     Figures { launch_latency: Nanos::ZERO, switch: Nanos::ZERO, ..Figures::default() }
 }
 
-struct Card {
+struct Gpu {
     words: Plain,
     figures: Figures,
 }
 
-impl Card {
+impl Gpu {
     fn new(figures: Figures) -> Self {
         let mut words = Plain::new(WORDS);
         Timeline::new(&mut words, &figures).install(0, Bytes::from_mib(8_192));
@@ -67,222 +67,222 @@ impl Card {
     }
 }
 
-/// So many hundredths of a card, in blocks of a hundredth.
-fn percent(of_card: u64) -> Footprint {
-    Footprint::of_blocks(of_card, 100, 100)
+/// So many hundredths of a GPU, in blocks of a hundredth.
+fn percent(of_gpu: u64) -> Footprint {
+    Footprint::of_blocks(of_gpu, 100, 100)
 }
 
 #[test]
 fn kernels_that_fit_together_overlap_fully() {
-    let mut card = Card::new(bare());
-    let context = card.context(0);
-    let [a, b, c] = card.streams(context);
+    let mut gpu = Gpu::new(bare());
+    let context = gpu.context(0);
+    let [a, b, c] = gpu.streams(context);
     let tickets = [
-        card.launch(a, 100, percent(50), 0),
-        card.launch(b, 60, percent(30), 0),
-        card.launch(c, 80, percent(20), 10),
+        gpu.launch(a, 100, percent(50), 0),
+        gpu.launch(b, 60, percent(30), 0),
+        gpu.launch(c, 80, percent(20), 10),
     ];
-    assert_eq!(card.ends(tickets), [100, 60, 90]);
+    assert_eq!(gpu.ends(tickets), [100, 60, 90]);
 }
 
 #[test]
-fn kernels_that_fill_the_card_take_their_own_time_one_after_another() {
-    let mut card = Card::new(bare());
-    let context = card.context(0);
-    let [a, b] = card.streams(context);
+fn kernels_that_fill_the_gpu_take_their_own_time_one_after_another() {
+    let mut gpu = Gpu::new(bare());
+    let context = gpu.context(0);
+    let [a, b] = gpu.streams(context);
     let tickets = [
-        card.launch(a, 100, Footprint::WHOLE, 0),
-        card.launch(b, 60, Footprint::WHOLE, 0),
-        card.launch(a, 7, percent(1), 0),
+        gpu.launch(a, 100, Footprint::WHOLE, 0),
+        gpu.launch(b, 60, Footprint::WHOLE, 0),
+        gpu.launch(a, 7, percent(1), 0),
     ];
-    assert_eq!(card.ends(tickets), [100, 160, 167]);
+    assert_eq!(gpu.ends(tickets), [100, 160, 167]);
 }
 
 /// The leftover policy: the second gets the 40 % that the first leaves, then all of its 80 %.
 #[test]
 fn the_next_kernel_gets_what_is_left() {
-    let mut card = Card::new(bare());
-    let context = card.context(0);
-    let [a, b, c] = card.streams(context);
+    let mut gpu = Gpu::new(bare());
+    let context = gpu.context(0);
+    let [a, b, c] = gpu.streams(context);
     let tickets = [
-        card.launch(a, 100, percent(60), 0),
-        card.launch(b, 100, percent(80), 0),
-        card.launch(c, 10, percent(1), 0),
+        gpu.launch(a, 100, percent(60), 0),
+        gpu.launch(b, 100, percent(80), 0),
+        gpu.launch(c, 10, percent(1), 0),
     ];
-    // 100 us at half rate make 50 us of the second; the third waits until the second has all its blocks on the card.
-    assert_eq!(card.ends(tickets), [100, 150, 110]);
+    // 100 us at half rate make 50 us of the second; the third waits until the second has all its blocks on the GPU.
+    assert_eq!(gpu.ends(tickets), [100, 150, 110]);
 }
 
 #[test]
 fn less_than_a_block_is_of_no_use() {
-    let mut card = Card::new(bare());
-    let context = card.context(0);
-    let [a, b] = card.streams(context);
+    let mut gpu = Gpu::new(bare());
+    let context = gpu.context(0);
+    let [a, b] = gpu.streams(context);
     let halves = Footprint::of_blocks(2, 2, 100);
-    let tickets = [card.launch(a, 100, percent(60), 0), card.launch(b, 50, halves, 0)];
-    assert_eq!(card.ends(tickets), [100, 150]);
+    let tickets = [gpu.launch(a, 100, percent(60), 0), gpu.launch(b, 50, halves, 0)];
+    assert_eq!(gpu.ends(tickets), [100, 150]);
 }
 
 #[test]
 fn more_urgent_streams_come_first() {
-    let mut card = Card::new(bare());
-    let context = card.context(0);
-    let [running, waiting] = card.streams(context);
-    let mut timeline = card.timeline();
+    let mut gpu = Gpu::new(bare());
+    let context = gpu.context(0);
+    let [running, waiting] = gpu.streams(context);
+    let mut timeline = gpu.timeline();
     let urgent = timeline.create_stream_with_priority(context, false, GREATEST_PRIORITY).unwrap();
     let middle = timeline.create_stream_with_priority(context, false, -1).unwrap();
     let tickets = [
-        card.launch(running, 100, Footprint::WHOLE, 0),
-        card.launch(waiting, 50, Footprint::WHOLE, 0),
-        card.launch(middle, 20, Footprint::WHOLE, 10),
-        card.launch(urgent, 10, Footprint::WHOLE, 20),
+        gpu.launch(running, 100, Footprint::WHOLE, 0),
+        gpu.launch(waiting, 50, Footprint::WHOLE, 0),
+        gpu.launch(middle, 20, Footprint::WHOLE, 10),
+        gpu.launch(urgent, 10, Footprint::WHOLE, 20),
     ];
     // A grid in waves makes room as its blocks end, and goes on where it was.
-    assert_eq!(card.ends(tickets), [130, 180, 40, 30]);
+    assert_eq!(gpu.ends(tickets), [130, 180, 40, 30]);
 }
 
 /// One launch may have a priority of its own, more or less urgent than its stream's.
 #[test]
 fn a_launch_may_be_of_another_priority_than_its_stream() {
-    let mut card = Card::new(bare());
-    let context = card.context(0);
-    let [a, b] = card.streams(context);
-    let urgent = card.timeline().create_stream_with_priority(context, false, -3).unwrap();
+    let mut gpu = Gpu::new(bare());
+    let context = gpu.context(0);
+    let [a, b] = gpu.streams(context);
+    let urgent = gpu.timeline().create_stream_with_priority(context, false, -3).unwrap();
     let tickets = [
-        card.launch(a, 100, Footprint::WHOLE, 0),
-        card.launch(b, 10, Footprint::WHOLE.with_priority(-2), 10),
-        card.launch(urgent, 20, Footprint::WHOLE.with_priority(0), 10),
+        gpu.launch(a, 100, Footprint::WHOLE, 0),
+        gpu.launch(b, 10, Footprint::WHOLE.with_priority(-2), 10),
+        gpu.launch(urgent, 20, Footprint::WHOLE.with_priority(0), 10),
     ];
-    assert_eq!(card.ends(tickets), [110, 20, 130]);
+    assert_eq!(gpu.ends(tickets), [110, 20, 130]);
 }
 
 #[test]
-fn kernels_with_all_blocks_on_the_card_keep_it() {
-    let mut card = Card::new(bare());
-    let context = card.context(0);
-    let [stream] = card.streams(context);
-    let urgent = card.timeline().create_stream_with_priority(context, false, -3).unwrap();
-    let tickets = [card.launch(stream, 100, percent(75), 0), card.launch(urgent, 100, percent(50), 20)];
+fn kernels_with_all_blocks_on_the_gpu_keep_it() {
+    let mut gpu = Gpu::new(bare());
+    let context = gpu.context(0);
+    let [stream] = gpu.streams(context);
+    let urgent = gpu.timeline().create_stream_with_priority(context, false, -3).unwrap();
+    let tickets = [gpu.launch(stream, 100, percent(75), 0), gpu.launch(urgent, 100, percent(50), 20)];
     // Half of the urgent one has room until the other ends: 80 us of it are 40.
-    assert_eq!(card.ends(tickets), [100, 160]);
+    assert_eq!(gpu.ends(tickets), [100, 160]);
 }
 
 #[test]
 fn a_cooperative_kernel_begins_when_all_of_it_can() {
-    let mut card = Card::new(bare());
-    let context = card.context(0);
-    let [a, b, c] = card.streams(context);
+    let mut gpu = Gpu::new(bare());
+    let context = gpu.context(0);
+    let [a, b, c] = gpu.streams(context);
     let tickets = [
-        card.launch(a, 100, percent(60), 0),
-        card.launch(b, 50, percent(50).cooperative(), 0),
-        card.launch(c, 10, percent(1), 0),
+        gpu.launch(a, 100, percent(60), 0),
+        gpu.launch(b, 50, percent(50).cooperative(), 0),
+        gpu.launch(c, 10, percent(1), 0),
     ];
-    assert_eq!(card.ends(tickets), [100, 150, 110], "nothing overtakes it");
+    assert_eq!(gpu.ends(tickets), [100, 150, 110], "nothing overtakes it");
 }
 
 #[test]
 fn shares_survive_the_slices_of_others() {
-    let mut card = Card::new(Figures { slice: Nanos::from_micros(40), ..bare() });
-    let (one, other) = (card.context(0), card.context(1));
-    let [a, b] = card.streams(one);
-    let [c] = card.streams(other);
+    let mut gpu = Gpu::new(Figures { slice: Nanos::from_micros(40), ..bare() });
+    let (one, other) = (gpu.context(0), gpu.context(1));
+    let [a, b] = gpu.streams(one);
+    let [c] = gpu.streams(other);
     let tickets = [
-        card.launch(a, 100, percent(50), 0),
-        card.launch(b, 100, percent(100), 0),
-        card.launch(c, 100, Footprint::WHOLE, 0),
+        gpu.launch(a, 100, percent(50), 0),
+        gpu.launch(b, 100, percent(100), 0),
+        gpu.launch(c, 100, Footprint::WHOLE, 0),
     ];
     // Slices of 40 us in turn: the first context computes at 0-40, 80-120, 160-180 and so on; its second kernel at half
     // rate until 180, then at full rate 180-200 and 220-250, after the other context's last 20 us.
-    assert_eq!(card.ends(tickets), [180, 250, 220]);
+    assert_eq!(gpu.ends(tickets), [180, 250, 220]);
 }
 
 /// A stream that waits for another one's end begins in that same instant: the context is never
 /// without work.
 #[test]
 fn streams_that_wait_for_each_other_keep_their_slice() {
-    let mut card = Card::new(Figures { switch: Nanos::from_micros(100), ..bare() });
-    let chained = card.context(0);
-    let neighbour = card.context(1);
-    let [a, b] = card.streams(chained);
-    let [other] = card.streams(neighbour);
-    let mut last = card.launch(a, 50, Footprint::WHOLE, 0);
-    card.launch(other, 10_000, Footprint::WHOLE, 0);
+    let mut gpu = Gpu::new(Figures { switch: Nanos::from_micros(100), ..bare() });
+    let chained = gpu.context(0);
+    let neighbour = gpu.context(1);
+    let [a, b] = gpu.streams(chained);
+    let [other] = gpu.streams(neighbour);
+    let mut last = gpu.launch(a, 50, Footprint::WHOLE, 0);
+    gpu.launch(other, 10_000, Footprint::WHOLE, 0);
     for stream in [b, a].into_iter().cycle().take(19) {
-        let mut timeline = card.timeline();
+        let mut timeline = gpu.timeline();
         timeline.enqueue(stream, cgpu_sim::timeline::Command::Wait(last), 0, Nanos::ZERO).unwrap();
-        last = card.launch(stream, 50, Footprint::WHOLE, 0);
+        last = gpu.launch(stream, 50, Footprint::WHOLE, 0);
     }
     // One switch before the first, and 1,000 us of the slice of 1,024.
-    assert_eq!(card.ends([last]), [1_100]);
+    assert_eq!(gpu.ends([last]), [1_100]);
 }
 
 #[test]
 fn an_idle_context_keeps_its_slice_for_as_long_as_is_set() {
     for (idle, end) in [(0, 1_424), (9, 1_433), (20, 210)] {
         let idle = Nanos::from_micros(idle);
-        let mut card = Card::new(Figures { switch: Nanos::from_micros(100), idle, ..bare() });
-        let contexts = [0, 1].map(|process| card.context(process));
-        let [[own], [other]] = contexts.map(|context| card.streams(context));
-        card.launch(own, 50, Footprint::WHOLE, 0);
-        card.launch(other, 10_000, Footprint::WHOLE, 1);
+        let mut gpu = Gpu::new(Figures { switch: Nanos::from_micros(100), idle, ..bare() });
+        let contexts = [0, 1].map(|process| gpu.context(process));
+        let [[own], [other]] = contexts.map(|context| gpu.streams(context));
+        gpu.launch(own, 50, Footprint::WHOLE, 0);
+        gpu.launch(other, 10_000, Footprint::WHOLE, 1);
         // 10 us after the end of the first one.
-        let second = card.launch(own, 50, Footprint::WHOLE, 160);
+        let second = gpu.launch(own, 50, Footprint::WHOLE, 160);
         // Else after a slice of the other context and two switches.
-        assert_eq!(card.ends([second]), [end], "{idle}");
+        assert_eq!(gpu.ends([second]), [end], "{idle}");
     }
 }
 
 #[test]
 fn event_records_do_not_wait_for_kernels_of_other_streams() {
-    let mut card = Card::new(bare());
-    let context = card.context(0);
-    let [a, b] = card.streams(context);
-    let kernel = card.launch(a, 100, Footprint::WHOLE, 0);
-    let mut timeline = card.timeline();
+    let mut gpu = Gpu::new(bare());
+    let context = gpu.context(0);
+    let [a, b] = gpu.streams(context);
+    let kernel = gpu.launch(a, 100, Footprint::WHOLE, 0);
+    let mut timeline = gpu.timeline();
     let event = timeline.create_event(context, true).unwrap();
     let record = timeline.enqueue(b, cgpu_sim::timeline::Command::Mark(event), 0, Nanos::ZERO).unwrap();
-    assert_eq!(card.ends([kernel, record]), [100, 1]);
+    assert_eq!(gpu.ends([kernel, record]), [100, 1]);
 }
 
 /// Now that kernels overlap, the legacy stream's barrier is what keeps blocking streams apart.
 #[test]
 fn the_legacy_stream_stands_between_blocking_streams() {
-    let mut card = Card::new(bare());
-    let context = card.context(0);
-    let mut timeline = card.timeline();
+    let mut gpu = Gpu::new(bare());
+    let context = gpu.context(0);
+    let mut timeline = gpu.timeline();
     let legacy = timeline.legacy_stream(context);
     let [a, b] = [(); 2].map(|()| timeline.create_stream(context, true).unwrap());
     let free = timeline.create_stream(context, false).unwrap();
     let tickets = [
-        card.launch(a, 100, percent(20), 0),
-        card.launch(legacy, 50, percent(20), 0),
-        card.launch(b, 30, percent(20), 0),
-        card.launch(a, 10, percent(20), 0),
-        card.launch(free, 40, percent(20), 0),
-        card.launch(legacy, 5, percent(20), 0),
+        gpu.launch(a, 100, percent(20), 0),
+        gpu.launch(legacy, 50, percent(20), 0),
+        gpu.launch(b, 30, percent(20), 0),
+        gpu.launch(a, 10, percent(20), 0),
+        gpu.launch(free, 40, percent(20), 0),
+        gpu.launch(legacy, 5, percent(20), 0),
     ];
-    assert_eq!(card.ends(tickets), [100, 150, 180, 160, 40, 185]);
+    assert_eq!(gpu.ends(tickets), [100, 150, 180, 160, 40, 185]);
 }
 
 #[test]
 fn kernels_beside_each_other_slow_down_as_much_as_is_set() {
-    let mut card = Card::new(Figures { corun: 250_000, ..bare() });
-    let context = card.context(0);
-    let [a, b] = card.streams(context);
-    let tickets = [card.launch(a, 100, percent(50), 0), card.launch(b, 40, percent(50), 0)];
+    let mut gpu = Gpu::new(Figures { corun: 250_000, ..bare() });
+    let context = gpu.context(0);
+    let [a, b] = gpu.streams(context);
+    let tickets = [gpu.launch(a, 100, percent(50), 0), gpu.launch(b, 40, percent(50), 0)];
     // 40 us take 50 beside the other, when 40 of its 100 us are done. Seen a microsecond later: rates are rounded down.
-    assert_eq!(card.ends(tickets), [111, 51]);
+    assert_eq!(gpu.ends(tickets), [111, 51]);
 }
 
 #[test]
 fn busy_time_is_counted_once_however_many_compute() {
-    let mut card = Card::new(bare());
-    let context = card.context(0);
-    let [a, b, c] = card.streams(context);
-    card.launch(a, 100, percent(30), 0);
-    card.launch(b, 100, percent(30), 50);
-    card.launch(c, 20, percent(30), 200);
-    let mut timeline = card.timeline();
+    let mut gpu = Gpu::new(bare());
+    let context = gpu.context(0);
+    let [a, b, c] = gpu.streams(context);
+    gpu.launch(a, 100, percent(30), 0);
+    gpu.launch(b, 100, percent(30), 50);
+    gpu.launch(c, 20, percent(30), 200);
+    let mut timeline = gpu.timeline();
     timeline.advance(Nanos::from_micros(300));
     timeline.settle(0, Nanos::from_micros(300));
     assert_eq!(timeline.engine_time(0).busy, Nanos::from_micros(170));
@@ -293,17 +293,17 @@ fn busy_time_is_counted_once_however_many_compute() {
 /// MPS: the contexts of all processes compute beside each other, and nothing is switched.
 #[test]
 fn under_mps_tenants_overlap_by_occupancy() {
-    let mut card = Card::new(Figures { mps: 1, switch: Nanos::from_micros(100), ..bare() });
-    let contexts = [card.context(0), card.context(1), card.context(2)];
-    let [[a], [b], [c]] = contexts.map(|context| card.streams(context));
+    let mut gpu = Gpu::new(Figures { mps: 1, switch: Nanos::from_micros(100), ..bare() });
+    let contexts = [gpu.context(0), gpu.context(1), gpu.context(2)];
+    let [[a], [b], [c]] = contexts.map(|context| gpu.streams(context));
     let tickets = [
-        card.launch(a, 1_000, percent(50), 0),
-        card.launch(b, 2_000, percent(50), 0),
-        card.launch(c, 500, percent(20), 0),
+        gpu.launch(a, 1_000, percent(50), 0),
+        gpu.launch(b, 2_000, percent(50), 0),
+        gpu.launch(c, 500, percent(20), 0),
     ];
     // The one switch is to the merged group.
-    assert_eq!(card.ends(tickets), [1_100, 2_100, 1_600]);
-    let timeline = card.timeline();
+    assert_eq!(gpu.ends(tickets), [1_100, 2_100, 1_600]);
+    let timeline = gpu.timeline();
     let spent = timeline.engine_time(0);
     assert_eq!((spent.busy, spent.switches), (Nanos::from_micros(2_000), 1));
     let busy = contexts.map(|context| timeline.context_busy(context).0 / 1_000);
@@ -312,36 +312,36 @@ fn under_mps_tenants_overlap_by_occupancy() {
 
 #[test]
 fn under_mps_a_context_that_ends_makes_room() {
-    let mut card = Card::new(Figures { mps: 1, ..bare() });
-    let (one, other) = (card.context(0), card.context(1));
-    let [a, b] = card.streams(one);
-    let [c] = card.streams(other);
-    card.launch(a, 1_000, percent(50), 0);
-    card.launch(b, 1_000, Footprint::WHOLE, 0);
-    let survivor = card.launch(c, 100, percent(100), 0);
-    let mut timeline = card.timeline();
+    let mut gpu = Gpu::new(Figures { mps: 1, ..bare() });
+    let (one, other) = (gpu.context(0), gpu.context(1));
+    let [a, b] = gpu.streams(one);
+    let [c] = gpu.streams(other);
+    gpu.launch(a, 1_000, percent(50), 0);
+    gpu.launch(b, 1_000, Footprint::WHOLE, 0);
+    let survivor = gpu.launch(c, 100, percent(100), 0);
+    let mut timeline = gpu.timeline();
     timeline.advance(Nanos::from_micros(10));
     timeline.destroy_context(one, Nanos::from_micros(10));
     timeline.check().unwrap();
-    assert_eq!(card.ends([survivor]), [110]);
-    card.timeline().destroy_context(other, Nanos::from_micros(120));
-    card.timeline().check().unwrap();
+    assert_eq!(gpu.ends([survivor]), [110]);
+    gpu.timeline().destroy_context(other, Nanos::from_micros(120));
+    gpu.timeline().check().unwrap();
 }
 
 /// Time-sliced, two saturating tenants pay for switches; merged, they do not.
 #[test]
 fn mps_has_no_switches_to_pay_for() {
     let spent = |mps| {
-        let mut card = Card::new(Figures { mps, ..Figures::default() });
+        let mut gpu = Gpu::new(Figures { mps, ..Figures::default() });
         for process in 0..2 {
-            let context = card.context(process);
-            let [stream] = card.streams(context);
+            let context = gpu.context(process);
+            let [stream] = gpu.streams(context);
             for _ in 0..1_000 {
-                card.timeline().launch(stream, Kernel::named("spin_60us"), Nanos::ZERO).unwrap();
+                gpu.timeline().launch(stream, Kernel::named("spin_60us"), Nanos::ZERO).unwrap();
             }
         }
-        card.timeline().advance(Nanos::from_millis(1_000));
-        card.timeline().engine_time(0)
+        gpu.timeline().advance(Nanos::from_millis(1_000));
+        gpu.timeline().engine_time(0)
     };
     let (sliced, merged) = (spent(0), spent(1));
     assert_eq!((sliced.busy, merged.busy), (Nanos::from_millis(120), Nanos::from_millis(120)));
@@ -350,25 +350,25 @@ fn mps_has_no_switches_to_pay_for() {
 }
 
 #[test]
-fn grids_of_real_cards_overlap_as_their_blocks_fit() {
-    let a10 = CardSpec::parse_list("A10").unwrap()[0];
+fn grids_of_real_gpus_overlap_as_their_blocks_fit() {
+    let a10 = GpuSpec::parse_list("A10").unwrap()[0];
     // 72 multiprocessors of 1536 threads: 432 blocks of 256 at once.
     let of = |blocks| a10.footprint(blocks, 256, 0, 32).unwrap();
-    let mut card = Card::new(bare());
-    let context = card.context(0);
-    let [a, b] = card.streams(context);
-    let tickets = [card.launch(a, 100, of(216), 0), card.launch(b, 100, of(216), 0)];
-    assert_eq!(card.ends(tickets), [100, 100]);
-    let tickets = [card.launch(a, 100, of(432), 1_000), card.launch(b, 100, of(1), 1_000)];
-    assert_eq!(card.ends(tickets), [1_100, 1_200]);
+    let mut gpu = Gpu::new(bare());
+    let context = gpu.context(0);
+    let [a, b] = gpu.streams(context);
+    let tickets = [gpu.launch(a, 100, of(216), 0), gpu.launch(b, 100, of(216), 0)];
+    assert_eq!(gpu.ends(tickets), [100, 100]);
+    let tickets = [gpu.launch(a, 100, of(432), 1_000), gpu.launch(b, 100, of(1), 1_000)];
+    assert_eq!(gpu.ends(tickets), [1_100, 1_200]);
 }
 
 #[test]
 fn a_stream_holds_1022_commands() {
-    let mut card = Card::new(Figures::default());
-    let context = card.context(0);
-    let [stream, other] = card.streams(context);
-    let mut timeline = card.timeline();
+    let mut gpu = Gpu::new(Figures::default());
+    let context = gpu.context(0);
+    let [stream, other] = gpu.streams(context);
+    let mut timeline = gpu.timeline();
     for _ in 0..1_022 {
         timeline.launch(stream, Kernel::named("spin_10us"), Nanos::ZERO).unwrap();
     }
@@ -381,10 +381,10 @@ fn a_stream_holds_1022_commands() {
 #[test]
 fn noise_varies_lengths_around_their_names_and_repeats() {
     let busy = |seed| {
-        let mut card = Card::new(Figures { noise: 10_000, seed, ..bare() });
-        let context = card.context(0);
-        let [stream] = card.streams(context);
-        let mut timeline = card.timeline();
+        let mut gpu = Gpu::new(Figures { noise: 10_000, seed, ..bare() });
+        let context = gpu.context(0);
+        let [stream] = gpu.streams(context);
+        let mut timeline = gpu.timeline();
         for _ in 0..1_000 {
             timeline.launch(stream, Kernel::named("spin_60us"), Nanos::ZERO).unwrap();
         }

@@ -11,7 +11,7 @@ use cgpu_sim::machine::{
     ContextId, CopyKind, Fill, Flight, Launch, Pitched, Plan, Step, StreamId, StreamKind, Work,
 };
 use cgpu_sim::settings::Figures;
-use cgpu_sim::{Bytes, CardSpec, Error, Footprint, Kernel, Machine, Nanos, Settings};
+use cgpu_sim::{Bytes, Error, Footprint, GpuSpec, Kernel, Machine, Nanos, Settings};
 
 struct Stage {
     machine: Machine,
@@ -25,7 +25,7 @@ impl Stage {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let settings = Settings {
             state: directory.path().join("segment"),
-            cards: Some(CardSpec::parse_list("A10:23028,T4:15109").unwrap()),
+            gpus: Some(GpuSpec::parse_list("A10:23028,T4:15109").unwrap()),
             dilation_milli: 1_000,
             figures: Figures::default(),
         };
@@ -58,7 +58,7 @@ impl Stage {
         self.machine.now() - begun
     }
 
-    /// What a launch takes beside the work on the card.
+    /// What a launch takes beside the work on the GPU.
     fn around(&self) -> Nanos {
         self.machine.figures().launch_latency + self.machine.figures().visibility
     }
@@ -98,7 +98,7 @@ fn a_launch_costs_the_host_one_call() {
 }
 
 #[test]
-fn branches_overlap_where_the_card_has_room() {
+fn branches_overlap_where_the_gpu_has_room() {
     let stage = Stage::new();
     let buffer = stage.machine.allocate(stage.context, Bytes(8 << 20)).unwrap();
     let host = vec![1_u8; 8 << 20];
@@ -112,7 +112,7 @@ fn branches_overlap_where_the_card_has_room() {
 }
 
 #[test]
-fn small_kernels_of_branches_share_the_card() {
+fn small_kernels_of_branches_share_the_gpu() {
     let stage = Stage::new();
     let quarter = Footprint::of_blocks(1, 4, 128);
     let small = |micros| Work::Kernel(Launch { footprint: quarter, ..spin(micros) });
@@ -185,16 +185,16 @@ fn graphs_longer_and_wider_than_any_queue_run_to_their_end() {
 }
 
 #[test]
-fn a_graph_spans_cards() {
+fn a_graph_spans_gpus() {
     let stage = Stage::new();
     let other = stage.machine.create_context(1).unwrap();
     let at = |n: usize| if n.is_multiple_of(2) { stage.context } else { other };
     let chain = |n: usize| Step { context: at(n), after: n.checked_sub(1).into_iter().collect() };
     let graph = (Plan::new((0..10).map(chain).collect()), vec![kernel(100); 10]);
-    // The other card changes to its context once.
+    // The other GPU changes to its context once.
     let switch = stage.machine.figures().switch;
     assert_eq!(stage.time(&graph), Nanos::from_micros(1_000) + switch + stage.around());
-    // Beside each other; none of the cards has to wait for the other.
+    // Beside each other; none of the GPUs has to wait for the other.
     let free = |n: usize| Step { context: at(n), after: vec![] };
     let graph = (Plan::new((0..10).map(free).collect()), vec![kernel(100); 10]);
     assert_eq!(stage.time(&graph), Nanos::from_micros(500) + stage.around());
@@ -272,8 +272,8 @@ const STATE: &str = "CGPU_SIM_TEST_GRAPHS";
 fn hasty(state: std::path::PathBuf) -> Settings {
     let figures = Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
     let figures = Figures { death_delay: Nanos::from_millis(1), ..figures };
-    let cards = Some(CardSpec::parse_list("A10:23028").unwrap());
-    Settings { state, cards, dilation_milli: 1_000, figures }
+    let gpus = Some(GpuSpec::parse_list("A10:23028").unwrap());
+    Settings { state, gpus, dilation_milli: 1_000, figures }
 }
 
 /// What a child does until it is killed: it launches a graph with branches, from several streams.

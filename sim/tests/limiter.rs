@@ -1,4 +1,4 @@
-//! What a limiter that polls NVML achieves on the simulated card: what it is known to achieve on real ones.
+//! What a limiter that polls NVML achieves on the simulated GPU: what it is known to achieve on real ones.
 //!
 //! The limiter is the textbook's, as published for several products and written anew: every launch takes its grid's blocks from a
 //! bucket and waits while that is overdrawn; a watcher looks at the process's utilisation every 120 ms and adds to the bucket a portion
@@ -9,7 +9,7 @@ mod scene;
 
 use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{ContextId, Forecast, StreamId, Ticket};
-use cgpu_sim::{CardSpec, Kernel, Nanos};
+use cgpu_sim::{GpuSpec, Kernel, Nanos};
 use scene::{Scene, ratio};
 
 /// How often the watcher looks.
@@ -30,9 +30,9 @@ struct Limiter {
 }
 
 impl Limiter {
-    fn new(card: &CardSpec, percent: i64) -> Self {
-        let multiprocessors = i64::from(card.model.multiprocessors);
-        let threads = i64::from(card.model.threads_per_multiprocessor);
+    fn new(gpu: &GpuSpec, percent: i64) -> Self {
+        let multiprocessors = i64::from(gpu.model.multiprocessors);
+        let threads = i64::from(gpu.model.threads_per_multiprocessor);
         let capacity = multiprocessors * threads * 32;
         Self { percent, multiprocessors, threads, capacity, bucket: 0, portion: 0 }
     }
@@ -130,14 +130,14 @@ fn pid(process: usize) -> u32 {
     100 + u32::try_from(process).unwrap()
 }
 
-/// Of the card's time, how much programs under such limits get over 6 s, once the law has had 6 s to settle.
+/// Of the GPU's time, how much programs under such limits get over 6 s, once the law has had 6 s to settle.
 fn shares(percents: &[i64], kernel: &str, blocks: i64) -> Vec<f64> {
-    let card = CardSpec::fallback()[0];
+    let gpu = GpuSpec::fallback()[0];
     let mut scene = Scene::new(1, Figures::default());
     let mut programs: Vec<Program> = percents
         .iter()
         .enumerate()
-        .map(|(process, &percent)| Program::new(&mut scene, process, Limiter::new(&card, percent)))
+        .map(|(process, &percent)| Program::new(&mut scene, process, Limiter::new(&gpu, percent)))
         .collect();
     let mut busy_until = |end: Nanos| -> Vec<Nanos> {
         while let Some(program) = programs.iter_mut().min_by_key(|program| program.next())
@@ -160,7 +160,7 @@ fn shares(percents: &[i64], kernel: &str, blocks: i64) -> Vec<f64> {
 #[test]
 fn a_limit_of_50_percent_by_utilisation_runs_at_80_to_100() {
     for kernel in ["spin_1ms", "spin_2ms", "spin_5ms", "spin_10ms"] {
-        // Half a wave of blocks on this card, one, two.
+        // Half a wave of blocks on this GPU, one, two.
         for blocks in [72, 144, 288] {
             let share = shares(&[50], kernel, blocks)[0];
             assert!((0.80..=1.0).contains(&share), "{kernel} x {blocks}: {share:.3}");

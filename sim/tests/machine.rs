@@ -7,7 +7,7 @@ use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_sim::clock::{Clock, VirtualClock};
 use cgpu_sim::machine::{CopyKind, Fill, Launch, Pitched, StreamKind, WaitCondition, Width};
 use cgpu_sim::settings::Figures;
-use cgpu_sim::{Bytes, CardSpec, Error, Kernel, Machine, Nanos, Settings};
+use cgpu_sim::{Bytes, Error, GpuSpec, Kernel, Machine, Nanos, Settings};
 
 struct Stage {
     _directory: tempfile::TempDir,
@@ -24,7 +24,7 @@ impl Stage {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let settings = Settings {
             state: directory.path().join("segment"),
-            cards: Some(CardSpec::parse_list("A10:23028,T4:4096").unwrap()),
+            gpus: Some(GpuSpec::parse_list("A10:23028,T4:4096").unwrap()),
             dilation_milli: 1_000,
             figures,
         };
@@ -101,7 +101,7 @@ fn events_are_ordered_and_measure_what_lies_between() {
     machine.synchronize_event(middle).unwrap();
     assert!(machine.is_event_done(start).unwrap() && !machine.is_event_done(end).unwrap());
     machine.synchronize_event(end).unwrap();
-    // A record costs 1 us on the card; the marks lie at its end, on a grid of 0.5 us.
+    // A record costs 1 us on the GPU; the marks lie at its end, on a grid of 0.5 us.
     assert_eq!(machine.elapsed(start, middle), Ok(Some(61_000)));
     assert_eq!(machine.elapsed(start, end), Ok(Some(562_000)));
     assert_eq!(machine.elapsed(end, start), Ok(Some(-562_000)));
@@ -150,10 +150,10 @@ fn an_event_recorded_again_forgets_its_first_record() {
 }
 
 #[test]
-fn a_stream_waits_for_an_event_of_another_card() {
+fn a_stream_waits_for_an_event_of_another_gpu() {
     let stage = Stage::new();
     let machine = stage.machine();
-    let [here, there] = [0, 1].map(|card| machine.create_context(card).unwrap());
+    let [here, there] = [0, 1].map(|gpu| machine.create_context(gpu).unwrap());
     let [first, second] =
         [here, there].map(|context| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
     let [event, after] = [here, there].map(|context| machine.create_event(context, true).unwrap());
@@ -353,7 +353,7 @@ fn memory_is_exact_to_the_byte() {
     assert_eq!(machine.allocate(context, most + Bytes(1)), Err(Error::OutOfMemory));
     let all = machine.allocate(context, most).unwrap();
     assert_ne!(all, 0);
-    assert_eq!(other.allocate(foreign, Bytes(1)), Err(Error::OutOfMemory), "the card is full for everybody");
+    assert_eq!(other.allocate(foreign, Bytes(1)), Err(Error::OutOfMemory), "the GPU is full for everybody");
     assert_eq!(other.create_context(1).unwrap_err(), Error::OutOfMemory);
     machine.free(all).unwrap();
     let small = other.allocate(foreign, Bytes(1)).unwrap();
@@ -368,10 +368,10 @@ fn memory_is_exact_to_the_byte() {
 }
 
 #[test]
-fn addresses_are_unique_also_across_cards() {
+fn addresses_are_unique_also_across_gpus() {
     let stage = Stage::new();
     let machine = stage.machine();
-    let contexts = [0, 1].map(|card| machine.create_context(card).unwrap());
+    let contexts = [0, 1].map(|gpu| machine.create_context(gpu).unwrap());
     let mut ranges = Vec::new();
     for round in 0..200_u64 {
         let size = if round % 3 == 0 { 3 << 20 } else { round * 100 + 1 };
@@ -422,15 +422,15 @@ fn what_belongs_to_others_is_refused() {
     assert_eq!(machine.create_stream(context, StreamKind::Blocking), Err(Error::NoContext));
     assert_eq!(machine.launch(stream, spin(1)), Err(Error::NoStream));
     assert_eq!(machine.destroy_event(event), Err(Error::NoEvent));
-    assert_eq!(machine.create_context(2), Err(Error::NoCard));
+    assert_eq!(machine.create_context(2), Err(Error::NoGpu));
 }
 
 #[test]
-fn peers_that_start_on_two_cards_meet_and_end() {
+fn peers_that_start_on_two_gpus_meet_and_end() {
     let stage = Stage::new();
     let machine = stage.machine();
-    let streams = [0, 1].map(|card| {
-        let context = machine.create_context(card).unwrap();
+    let streams = [0, 1].map(|gpu| {
+        let context = machine.create_context(gpu).unwrap();
         machine.create_stream(context, StreamKind::NonBlocking).unwrap()
     });
     for name in ["wait_peer_3", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"] {
@@ -445,7 +445,7 @@ fn peers_that_start_on_two_cards_meet_and_end() {
 }
 
 #[test]
-fn a_collective_of_a_process_with_one_card_waits_for_nobody() {
+fn a_collective_of_a_process_with_one_gpu_waits_for_nobody() {
     let stage = Stage::new();
     let machine = stage.machine();
     let context = machine.create_context(0).unwrap();
@@ -487,7 +487,7 @@ fn code_takes_memory_a_block_at_a_time_and_keeps_it() {
     assert_eq!(used() - before, 2, "32 functions of 64 KiB");
     machine.load_code(context).unwrap();
     assert_eq!(used() - before, 4);
-    // Only a full card refuses it.
+    // Only a full GPU refuses it.
     while machine.allocate(context, Bytes::from_mib(2)).is_ok() {}
     (0..31).for_each(|_| machine.load_code(context).unwrap());
     assert_eq!(machine.load_code(context), Err(Error::OutOfMemory));
@@ -515,7 +515,7 @@ fn named_events_belong_to_every_process() {
     assert_eq!(other.open_event(event.get(), name + 1), Err(Error::NoEvent));
     assert_eq!(other.open_event(event.get(), name), Ok((event, 0)));
 
-    // The other waits on the card for what the maker's stream does, and the maker for what the other's does.
+    // The other waits on the GPU for what the maker's stream does, and the maker for what the other's does.
     maker.launch(here.1, spin(500)).unwrap();
     let first = maker.record_event(event, here.1).unwrap();
     other.wait_event(there.1, event).unwrap();
@@ -562,7 +562,7 @@ fn waiters_for_the_events_of_a_process_that_ends_go_on() {
 fn merged_processes_compute_beside_each_other() {
     let stage = Stage::with(Figures { mps: 1, ..Figures::default() });
     let machines = [stage.machine(), stage.machine()];
-    let half = |machine: &Machine| machine.cards()[0].footprint(216, 256, 0, 32).unwrap();
+    let half = |machine: &Machine| machine.gpus()[0].footprint(216, 256, 0, 32).unwrap();
     let streams = machines.each_ref().map(|machine| {
         let context = machine.create_context(0).unwrap();
         machine.create_stream(context, StreamKind::NonBlocking).unwrap()

@@ -1,5 +1,5 @@
 //! Device memory under random histories: whatever processes allocate, share, export, import and give back, in whatever order they do so
-//! and end, the card's books are those of a plain model; and of processes that are killed in the middle of it nothing stays.
+//! and end, the GPU's books are those of a plain model; and of processes that are killed in the middle of it nothing stays.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use cgpu_sim::machine::{
     StreamKind,
 };
 use cgpu_sim::settings::Figures;
-use cgpu_sim::{Bytes, CardSpec, Error, Machine, Nanos, Settings};
+use cgpu_sim::{Bytes, Error, GpuSpec, Machine, Nanos, Settings};
 
 /// One test at a time: to start a child is to fork, and until the child is another program it keeps every descriptor that is open here,
 /// and so whatever that keeps.
@@ -29,7 +29,7 @@ const GRANULE: u64 = 2 * MIB;
 fn settings(directory: &Path) -> Settings {
     Settings {
         state: directory.join("segment"),
-        cards: Some(CardSpec::parse_list("T4:2048").unwrap()),
+        gpus: Some(GpuSpec::parse_list("T4:2048").unwrap()),
         dilation_milli: 1_000,
         figures: Figures::default(),
     }
@@ -82,7 +82,7 @@ impl Export {
     }
 }
 
-/// A team of the card, as the model has it.
+/// A team of the GPU, as the model has it.
 #[derive(Debug, Default)]
 struct Team {
     /// Who has it, once for each handle.
@@ -113,7 +113,7 @@ struct Player {
     teams: Vec<(PhysicalId, usize)>,
 }
 
-/// A card with processes, descriptors on their way, and what the books must say.
+/// A GPU with processes, descriptors on their way, and what the books must say.
 struct World {
     directory: tempfile::TempDir,
     clock: VirtualClock,
@@ -432,7 +432,7 @@ impl World {
             .filter_map(|(who, player)| Some(self.due(who, player.as_ref()?)))
             .collect();
         assert_eq!(used, due.iter().sum::<u64>() + orphaned, "step {step}: {due:?}, {orphaned} orphaned");
-        // The order of processes on the card is that of their slots, not of these players.
+        // The order of processes on the GPU is that of their slots, not of these players.
         let mut told: Vec<u64> =
             any.machine.processes(0).unwrap().iter().map(|process| process.memory.0).collect();
         let mut due = due;
@@ -447,7 +447,7 @@ impl World {
 fn map(machine: &Machine, id: PhysicalId, bytes: u64) -> Option<u64> {
     let address = machine.reserve_addresses(Bytes(bytes), 0, 0).ok()?;
     machine.map(address, Bytes(bytes), id).unwrap();
-    machine.set_access(address, Bytes(bytes), &[(Side::Card(0), Access::ReadWrite)]).unwrap();
+    machine.set_access(address, Bytes(bytes), &[(Side::Gpu(0), Access::ReadWrite)]).unwrap();
     Some(address)
 }
 

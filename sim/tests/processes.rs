@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_sim::machine::{CopyKind, Launch, Pitched, StreamKind, WaitCondition, Width};
 use cgpu_sim::settings::Figures;
-use cgpu_sim::{Bytes, CardSpec, Error, Kernel, Machine, Nanos, Settings};
+use cgpu_sim::{Bytes, Error, GpuSpec, Kernel, Machine, Nanos, Settings};
 
 /// What a child is to be, and on which segment.
 const ROLE: &str = "CGPU_SIM_TEST_ROLE";
@@ -27,7 +27,7 @@ struct Stage {
 fn settings(state: &Path) -> Settings {
     Settings {
         state: state.to_owned(),
-        cards: Some(CardSpec::parse_list("A10:23028,T4:4096").unwrap()),
+        gpus: Some(GpuSpec::parse_list("A10:23028,T4:4096").unwrap()),
         dilation_milli: 1_000,
         figures: Figures::default(),
     }
@@ -180,8 +180,8 @@ fn churn(machine: &Machine, seed: u64) -> ! {
 
 /// A bit of everything, and everything given back.
 fn churn_once(machine: &Machine, seed: u64, word: &'static AtomicU64) {
-    let card = usize::from(cgpu_sim::kernel::mix(seed).is_multiple_of(2));
-    let context = match machine.create_context(card) {
+    let gpu = usize::from(cgpu_sim::kernel::mix(seed).is_multiple_of(2));
+    let context = match machine.create_context(gpu) {
         Err(Error::OutOfMemory) => return,
         context => context.unwrap(),
     };
@@ -213,7 +213,7 @@ fn churn_once(machine: &Machine, seed: u64, word: &'static AtomicU64) {
 }
 
 #[test]
-fn two_processes_share_a_card_equally_and_lose_a_tenth() {
+fn two_processes_share_a_gpu_equally_and_lose_a_tenth() {
     let stage = Stage::new();
     let machine = stage.machine();
     let children = [stage.child("saturate slowly"), stage.child("saturate slowly")];
@@ -223,7 +223,7 @@ fn two_processes_share_a_card_equally_and_lose_a_tenth() {
     };
     eventually("both compute", || children.iter().all(|child| busy(child.pid()) > Nanos::from_millis(20)));
     let read = || (machine.now(), children.each_ref().map(|child| busy(child.pid())));
-    // Whoever waits for a processor leaves the card to the other one, who loses nothing then: one window without that is enough.
+    // Whoever waits for a processor leaves the GPU to the other one, who loses nothing then: one window without that is enough.
     let mut seen = Vec::new();
     let shared = (0..20).any(|_| {
         let (begun, before) = read();
@@ -373,8 +373,8 @@ fn processes_that_churn_leave_nothing() {
     eventually("all is free", || {
         machine.processes(0).unwrap().is_empty() && machine.processes(1).unwrap().is_empty()
     });
-    for card in 0..2 {
-        assert_eq!(machine.memory_info(card).unwrap().used, Bytes::ZERO);
+    for gpu in 0..2 {
+        assert_eq!(machine.memory_info(gpu).unwrap().used, Bytes::ZERO);
     }
     machine.check().unwrap();
 }
@@ -386,7 +386,7 @@ fn four_hundred_kills_at_any_instant_disturb_nobody() {
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let kernels = |pid: u32| {
-        let uses = (0..2).flat_map(|card| machine.processes(card).unwrap());
+        let uses = (0..2).flat_map(|gpu| machine.processes(gpu).unwrap());
         uses.filter(|each| each.pid == pid).map(|each| each.kernels).sum::<u64>()
     };
     let survivor = stage.child("saturate slowly");
@@ -399,7 +399,7 @@ fn four_hundred_kills_at_any_instant_disturb_nobody() {
         let victim = victims.remove(0);
         let pid = victim.pid();
         eventually("it has begun", || {
-            (0..2).any(|card| machine.processes(card).unwrap().iter().any(|each| each.pid == pid))
+            (0..2).any(|gpu| machine.processes(gpu).unwrap().iter().any(|each| each.pid == pid))
         });
         std::thread::sleep(Duration::from_micros(cgpu_sim::kernel::mix(kills) % 5_000));
         victim.kill();
@@ -412,7 +412,7 @@ fn four_hundred_kills_at_any_instant_disturb_nobody() {
         eventually("the survivor goes on", || kernels(survivor.pid()) > before);
         // Nothing of the dead one stays.
         eventually("it is gone", || {
-            (0..2).all(|card| machine.processes(card).unwrap().iter().all(|each| each.pid != pid))
+            (0..2).all(|gpu| machine.processes(gpu).unwrap().iter().all(|each| each.pid != pid))
         });
         machine.check().unwrap();
         victims.push(stage.child(if kills % 3 == 0 { "churn" } else { "press" }));
@@ -428,7 +428,7 @@ fn four_hundred_kills_at_any_instant_disturb_nobody() {
     machine.check().unwrap();
 }
 
-/// A stopped process may hold the segment's lock; the card goes on all the same, and so does the process later.
+/// A stopped process may hold the segment's lock; the GPU goes on all the same, and so does the process later.
 #[test]
 fn stops_at_any_instant_hold_nobody_up() {
     let stage = Stage::new();

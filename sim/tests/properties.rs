@@ -8,7 +8,7 @@ use cgpu_sim::words::Plain;
 use cgpu_sim::{Bytes, Footprint, Kernel, Nanos};
 use proptest::prelude::*;
 
-const CARDS: usize = 2;
+const GPUS: usize = 2;
 const PROCESSES: usize = 3;
 
 /// What a program may do next. Numbers choose among what there is.
@@ -17,7 +17,7 @@ enum Deed {
     Pass(u64),
     Context {
         process: usize,
-        card: usize,
+        gpu: usize,
     },
     DropContext(usize),
     Stream {
@@ -30,7 +30,7 @@ enum Deed {
         stream: usize,
         micros: u64,
     },
-    /// Of so many tenths of the card.
+    /// Of so many tenths of the GPU.
     Part {
         stream: usize,
         micros: u64,
@@ -87,7 +87,7 @@ fn deed() -> impl Strategy<Value = Deed> {
     let which = 0..1_000_usize;
     prop_oneof![
         8 => (0..3_000_u64).prop_map(Deed::Pass),
-        1 => (0..PROCESSES, 0..CARDS).prop_map(|(process, card)| Deed::Context { process, card }),
+        1 => (0..PROCESSES, 0..GPUS).prop_map(|(process, gpu)| Deed::Context { process, gpu }),
         1 => which.clone().prop_map(Deed::DropContext),
         2 => (which.clone(), any::<bool>(), -6..2_i32)
             .prop_map(|(context, blocking, priority)| Deed::Stream { context, blocking, priority }),
@@ -165,7 +165,7 @@ impl World {
         };
         let mut words = Plain::new(WORDS);
         let mut timeline = Timeline::new(&mut words, &figures);
-        (0..CARDS).for_each(|card| timeline.install(card, Bytes::from_mib(4_096)));
+        (0..GPUS).for_each(|gpu| timeline.install(gpu, Bytes::from_mib(4_096)));
         (0..PROCESSES).for_each(|process| timeline.attach(process, 1));
         let now = Nanos::from_millis(1);
         Self {
@@ -202,13 +202,13 @@ impl World {
         self.timeline().advance(now);
         match *deed {
             Deed::Pass(micros) => self.now = now + Nanos::from_micros(micros),
-            Deed::Context { process, card } => {
+            Deed::Context { process, gpu } => {
                 match self.timeline().process_state(process) {
                     ProcessState::Dying => return,
                     ProcessState::Free => self.timeline().attach(process, 2),
                     ProcessState::Live => {}
                 }
-                if let Ok(context) = self.timeline().create_context(process, card) {
+                if let Ok(context) = self.timeline().create_context(process, gpu) {
                     let event = self.timeline().create_event(context, true).unwrap();
                     self.contexts.push((context, process));
                     self.events.push(event);
@@ -347,11 +347,11 @@ impl World {
                 history.records.push((record, at));
             }
         }
-        for card in 0..CARDS {
-            timeline.settle(card, now);
-            history.busy.push(timeline.engine_time(card).busy);
-            history.switches.push(timeline.engine_time(card).switches);
-            history.used.push(timeline.memory(card).0);
+        for gpu in 0..GPUS {
+            timeline.settle(gpu, now);
+            history.busy.push(timeline.engine_time(gpu).busy);
+            history.switches.push(timeline.engine_time(gpu).switches);
+            history.used.push(timeline.memory(gpu).0);
         }
         for process in 0..PROCESSES {
             let mut effects = Vec::new();
@@ -370,7 +370,7 @@ fn pick<T>(from: &[T], number: usize) -> Option<&T> {
 /// A world in which something happens: a context with two streams for every process, before the deeds.
 fn deeds() -> impl Strategy<Value = Vec<Deed>> {
     let start = (0..PROCESSES).flat_map(|process| {
-        let context = Deed::Context { process, card: process % CARDS };
+        let context = Deed::Context { process, gpu: process % GPUS };
         let stream = |blocking| Deed::Stream { context: process, blocking, priority: 0 };
         [context, stream(true), stream(false)]
     });
@@ -398,7 +398,7 @@ proptest! {
             while timeline.now() < now {
                 let next = (timeline.now() + Nanos(often * 1_000)).min(now);
                 timeline.advance(next);
-                (0..CARDS).for_each(|card| timeline.settle(card, next));
+                (0..GPUS).for_each(|gpu| timeline.settle(gpu, next));
             }
         });
         prop_assert_eq!(rarely, frequently);
@@ -441,7 +441,7 @@ proptest! {
         }
     }
 
-    /// However kernels share a card, each has computed exactly its own length when it ends, and none ends early: alone
+    /// However kernels share a GPU, each has computed exactly its own length when it ends, and none ends early: alone
     /// they would take as long as their lengths, beside each other at least as long as their lengths by their shares.
     #[test]
     fn shares_are_conserved(
@@ -450,7 +450,7 @@ proptest! {
     ) {
         let mut world = World::with(Mode { mps, slows: false });
         for process in 0..PROCESSES {
-            world.act(&Deed::Context { process, card: 0 });
+            world.act(&Deed::Context { process, gpu: 0 });
             world.act(&Deed::Stream { context: process, blocking: false, priority: 0 });
             world.act(&Deed::Stream { context: process, blocking: false, priority: -1 });
         }
@@ -484,7 +484,7 @@ proptest! {
     ) {
         let mut world = World::new();
         for process in 0..PROCESSES {
-            world.act(&Deed::Context { process, card: 0 });
+            world.act(&Deed::Context { process, gpu: 0 });
             world.act(&Deed::Stream { context: process, blocking: false, priority: 0 });
             world.act(&Deed::Stream { context: process, blocking: true, priority: -2 });
         }

@@ -17,7 +17,7 @@ impl Stage {
     fn new() -> Self {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let state = directory.path().join("segment");
-        let settings = Settings { state, cards: None, dilation_milli: 1_000, figures: Figures::default() };
+        let settings = Settings { state, gpus: None, dilation_milli: 1_000, figures: Figures::default() };
         Self { _directory: directory, settings, clock: VirtualClock::default() }
     }
 

@@ -10,11 +10,11 @@ use std::process::{Command, exit};
 use std::time::Instant;
 
 use cgpu_tenant::{
-    Address, Bytes, Card, CardInfo, Context, ContextId, Environment, Inventory, Monotonic, Start, System,
+    Address, Bytes, Context, ContextId, Environment, Gpu, GpuInfo, Inventory, Monotonic, Start, System,
     Tenant, Uuid,
 };
 
-const CARD: CardInfo = CardInfo { uuid: Uuid([7; 16]), total: Bytes(1 << 50), order: 0 };
+const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes(1 << 50), order: 0 };
 
 /// This process, but for the two variables.
 struct Benched(OsString);
@@ -44,7 +44,7 @@ impl Environment for Benched {
 /// A tenant with one context, and a driver that only counts addresses up.
 struct Bench {
     tenant: Tenant,
-    card: Card,
+    gpu: Gpu,
     context: Context,
     next: u64,
     stride: u64,
@@ -52,19 +52,19 @@ struct Bench {
 
 impl Bench {
     fn new(directory: OsString, stride: u64) -> Self {
-        let inventory = Inventory { cards: &[CARD], cut: &[], complete: true };
+        let inventory = Inventory { gpus: &[GPU], cut: &[], complete: true };
         let Ok(Start::On(tenant)) = Tenant::start(&Benched(directory), inventory, &Monotonic) else {
             eprintln!("the tenant does not start");
             exit(1);
         };
-        let card = tenant.card(CARD.uuid).expect("the card is sliced");
-        let context = tenant.context_seen(ContextId(0x1000), card);
-        Self { tenant, card, context, next: 0x7f00_0000_0000, stride }
+        let gpu = tenant.gpu(GPU.uuid).expect("the GPU is sliced");
+        let context = tenant.context_seen(ContextId(0x1000), gpu);
+        Self { tenant, gpu, context, next: 0x7f00_0000_0000, stride }
     }
 
     fn allocate(&mut self) -> Address {
         let context = self.tenant.context(ContextId(0x1000)).unwrap_or(self.context);
-        let charge = self.tenant.charge(self.card, Bytes(self.stride)).expect("it fits");
+        let charge = self.tenant.charge(self.gpu, Bytes(self.stride)).expect("it fits");
         self.next += self.stride;
         let address = Address(self.next);
         charge.settle(address, Some(context));

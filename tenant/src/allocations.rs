@@ -19,7 +19,7 @@ mod entry;
 mod leaf;
 mod stretch;
 
-use cgpu_shm::units::{Bytes, CardIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use self::entry::{Entry, Offset};
 pub(crate) use self::entry::{MOST_UNITS, Owner};
@@ -48,8 +48,8 @@ pub(crate) struct Allocation {
 pub(crate) enum Inserted {
     /// It is in.
     New,
-    /// It is in, in place of one of this size on this card whose free nobody saw.
-    Replaced(CardIndex, Bytes),
+    /// It is in, in place of one of this size on this GPU whose free nobody saw.
+    Replaced(DeviceIndex, Bytes),
     /// Its owner is closed.
     Stale,
     /// There is no host memory for it.
@@ -72,9 +72,9 @@ impl Allocations {
         Self { shards: (0..SHARDS).map(|_| Padded(Spin::new(Shard::default()))).collect() }
     }
 
-    /// Lets `owner` own allocations, on `card`. Its place's former users must be closed.
-    pub(crate) fn open(&self, owner: Owner, card: CardIndex) -> Result<(), Exhausted> {
-        self.shards.iter().try_for_each(|shard| shard.0.lock().open(owner, card))
+    /// Lets `owner` own allocations, on `gpu`. Its place's former users must be closed.
+    pub(crate) fn open(&self, owner: Owner, gpu: DeviceIndex) -> Result<(), Exhausted> {
+        self.shards.iter().try_for_each(|shard| shard.0.lock().open(owner, gpu))
     }
 
     /// Ends `owner`: its allocations are off the table. Returns what they came to; nothing if it was closed before.
@@ -107,22 +107,22 @@ impl Allocations {
 
     /// Takes the allocation at `address` out; none if there is none, or only a stale one.
     #[inline]
-    pub(crate) fn remove(&self, address: u64) -> Option<(CardIndex, Allocation)> {
-        let (entry, card) = self.take_out(address);
+    pub(crate) fn remove(&self, address: u64) -> Option<(DeviceIndex, Allocation)> {
+        let (entry, gpu) = self.take_out(address);
         let allocation = Allocation { address, units: entry.units(), owner: entry.owner() };
-        (!entry.is_vacant()).then_some((card, allocation))
+        (!entry.is_vacant()).then_some((gpu, allocation))
     }
 
     /// A vacant entry: there was none.
     #[inline(never)]
-    fn take_out(&self, address: u64) -> (Entry, CardIndex) {
-        let none = (Entry::VACANT, CardIndex::default());
+    fn take_out(&self, address: u64) -> (Entry, DeviceIndex) {
+        let none = (Entry::VACANT, DeviceIndex::default());
         self.shard(address).and_then(|shard| shard.lock().remove(address)).unwrap_or(none)
     }
 
     /// The allocation at `address`.
     #[cold]
-    pub(crate) fn find(&self, address: u64) -> Option<(CardIndex, Allocation)> {
+    pub(crate) fn find(&self, address: u64) -> Option<(DeviceIndex, Allocation)> {
         self.shard(address)?.lock().find(address)
     }
 
@@ -166,7 +166,7 @@ fn bytes(units: u64) -> Bytes {
 #[derive(Clone, Copy, Debug)]
 struct Sum {
     owner: Owner,
-    card: CardIndex,
+    gpu: DeviceIndex,
     units: u64,
 }
 
@@ -180,14 +180,14 @@ struct Shard {
 }
 
 impl Shard {
-    fn open(&mut self, owner: Owner, card: CardIndex) -> Result<(), Exhausted> {
+    fn open(&mut self, owner: Owner, gpu: DeviceIndex) -> Result<(), Exhausted> {
         let place = owner.place();
         if self.sums.len() <= place {
             self.sums.try_reserve(place + 1 - self.sums.len()).map_err(|_| Exhausted)?;
             self.sums.resize(place + 1, None);
         }
         let sum = self.sums.get_mut(place).ok_or(Exhausted)?;
-        *sum = Some(Sum { owner, card, units: 0 });
+        *sum = Some(Sum { owner, gpu, units: 0 });
         Ok(())
     }
 
@@ -206,13 +206,13 @@ impl Shard {
         self.find(address).is_some()
     }
 
-    fn find(&mut self, address: u64) -> Option<(CardIndex, Allocation)> {
+    fn find(&mut self, address: u64) -> Option<(DeviceIndex, Allocation)> {
         let entry = self.stretches.find(stretch::number(address))?.find(address, Offset::of(address)?);
         if entry.is_vacant() {
             return None;
         }
-        let card = sum_of(&mut self.sums, entry.owner())?.card;
-        Some((card, Allocation { address, units: entry.units(), owner: entry.owner() }))
+        let gpu = sum_of(&mut self.sums, entry.owner())?.gpu;
+        Some((gpu, Allocation { address, units: entry.units(), owner: entry.owner() }))
     }
 
     #[inline]
@@ -237,12 +237,12 @@ impl Shard {
         if former.is_vacant() {
             return Inserted::New;
         }
-        let card = self.take_off(former);
-        card.map_or(Inserted::New, |card| Inserted::Replaced(card, bytes(u64::from(former.units()))))
+        let gpu = self.take_off(former);
+        gpu.map_or(Inserted::New, |gpu| Inserted::Replaced(gpu, bytes(u64::from(former.units()))))
     }
 
     #[inline]
-    fn remove(&mut self, address: u64) -> Option<(Entry, CardIndex)> {
+    fn remove(&mut self, address: u64) -> Option<(Entry, DeviceIndex)> {
         let number = stretch::number(address);
         let stretch = self.stretches.find(number)?;
         let entry = stretch.remove(address, Offset::of(address)?);
@@ -254,13 +254,13 @@ impl Shard {
 
     /// Takes a removed entry off its owner's sum; none if it was vacant or stale.
     #[inline]
-    fn take_off(&mut self, entry: Entry) -> Option<CardIndex> {
+    fn take_off(&mut self, entry: Entry) -> Option<DeviceIndex> {
         if entry.is_vacant() {
             return None;
         }
         let sum = sum_of(&mut self.sums, entry.owner())?;
         sum.units = sum.units.saturating_sub(u64::from(entry.units()));
-        Some(sum.card)
+        Some(sum.gpu)
     }
 
     /// Drops what is stale. It is done when the shard would grow, so it comes to a step for each entry that came in.

@@ -3,7 +3,7 @@
 //! An array stands in the table of allocations, under an address that no driver gives out. So it goes with its context in the
 //! same step as linear memory, and is freed in the same way.
 
-use cgpu_shm::units::{Bytes, CardIndex as Card};
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 use crate::{Address, Tenant};
 
@@ -119,7 +119,7 @@ const KEPT: usize = 64;
 /// What the driver said lately.
 #[derive(Debug)]
 pub(crate) struct Requirements {
-    known: Vec<(Card, Shape, Bytes)>,
+    known: Vec<(Gpu, Shape, Bytes)>,
     /// The place of the oldest once all are taken.
     oldest: usize,
 }
@@ -129,34 +129,34 @@ impl Requirements {
         Self { known: Vec::new(), oldest: 0 }
     }
 
-    fn find(&self, card: Card, shape: &Shape) -> Option<Bytes> {
-        let found = self.known.iter().find(|known| known.0 == card && known.1 == *shape);
+    fn find(&self, gpu: Gpu, shape: &Shape) -> Option<Bytes> {
+        let found = self.known.iter().find(|known| known.0 == gpu && known.1 == *shape);
         found.map(|known| known.2)
     }
 
     /// Without host memory, it will be asked again.
-    fn keep(&mut self, card: Card, shape: Shape, bytes: Bytes) {
+    fn keep(&mut self, gpu: Gpu, shape: Shape, bytes: Bytes) {
         if self.known.len() < KEPT {
             if self.known.try_reserve(1).is_ok() {
-                self.known.push((card, shape, bytes));
+                self.known.push((gpu, shape, bytes));
             }
         } else if let Some(oldest) = self.known.get_mut(self.oldest) {
-            *oldest = (card, shape, bytes);
+            *oldest = (gpu, shape, bytes);
             self.oldest = (self.oldest + 1) % KEPT;
         }
     }
 }
 
 impl Tenant {
-    /// What an array takes on `card`, if the driver said so lately.
+    /// What an array takes on `gpu`, if the driver said so lately.
     #[must_use]
-    pub fn array_size(&self, card: Card, shape: &Shape) -> Option<Bytes> {
-        self.requirements.lock().find(card, shape)
+    pub fn array_size(&self, gpu: Gpu, shape: &Shape) -> Option<Bytes> {
+        self.requirements.lock().find(gpu, shape)
     }
 
-    /// The driver says what an array takes on `card`.
-    pub fn array_takes(&self, card: Card, shape: Shape, bytes: Bytes) {
-        self.requirements.lock().keep(card, shape, bytes);
+    /// The driver says what an array takes on `gpu`.
+    pub fn array_takes(&self, gpu: Gpu, shape: Shape, bytes: Bytes) {
+        self.requirements.lock().keep(gpu, shape, bytes);
     }
 }
 

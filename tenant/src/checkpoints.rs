@@ -1,14 +1,14 @@
-//! Checkpoints: a process's memory leaves its cards and comes back, at the word of another process.
+//! Checkpoints: a process's memory leaves its GPUs and comes back, at the word of another process.
 //!
-//! The driver drives it from outside: some process, often one that computes nothing, locks another, takes its memory off the cards, and later
+//! The driver drives it from outside: some process, often one that computes nothing, locks another, takes its memory off the GPUs, and later
 //! brings it back. So who makes the checkpoint marks the other one's cells as away, and no sum counts them (but for what others may hold of
 //! them); who restores takes the mark off where everything fits, before the driver is asked. A death between marks and calls leaves the books above the truth, never below: the
 //! mark comes after the memory has gone, and goes before it comes back. If two of them are at it at once, the mark of the first may come when
 //! the second has brought the process back already: so who restores looks again when the driver has answered. What is restored from outside of
-//! the container comes with no such word; the monitor finds it on the card, as growth.
+//! the container comes with no such word; the monitor finds it on the GPU, as growth.
 
 use cgpu_shm::slots::Word;
-use cgpu_shm::units::{CardIndex as Card, SlotIndex};
+use cgpu_shm::units::{DeviceIndex as Gpu, SlotIndex};
 
 use crate::{Reason, Tenant};
 
@@ -18,32 +18,32 @@ use crate::{Reason, Tenant};
 pub struct Restoring<'a> {
     tenant: &'a Tenant,
     slot: Option<(SlotIndex, Word)>,
-    /// Cards on which it was away and has been brought back: by their bits.
-    cards: u64,
+    /// GPUs on which it was away and has been brought back: by their bits.
+    gpus: u64,
 }
 
 impl Tenant {
-    /// The driver has taken the memory of the process with this id off its cards. One that is not of this container is on the books of its
+    /// The driver has taken the memory of the process with this id off its GPUs. One that is not of this container is on the books of its
     /// own.
     pub fn checkpointed(&self, pid: u32) {
         if let Some(slot) = self.ledger.slot_of(pid) {
-            Card::all().for_each(|card| self.ledger.send_away(card, slot));
+            Gpu::all().for_each(|gpu| self.ledger.send_away(gpu, slot));
         }
     }
 
-    /// The process with this id is about to be restored: charges what it had on each card.
+    /// The process with this id is about to be restored: charges what it had on each GPU.
     ///
     /// # Errors
     /// It does not fit: out of memory. Counted.
     pub fn restoring(&self, pid: u32) -> Result<Restoring<'_>, Reason> {
-        let mut restoring = Restoring { tenant: self, slot: self.ledger.slot_of(pid), cards: 0 };
+        let mut restoring = Restoring { tenant: self, slot: self.ledger.slot_of(pid), gpus: 0 };
         if let Some((slot, _)) = restoring.slot {
-            for card in Card::all() {
-                let Ok(was_away) = self.ledger.bring_back(card, slot) else {
+            for gpu in Gpu::all() {
+                let Ok(was_away) = self.ledger.bring_back(gpu, slot) else {
                     self.count(Reason::OverLimit);
                     return Err(Reason::OverLimit);
                 };
-                restoring.cards |= u64::from(was_away) << card.get();
+                restoring.gpus |= u64::from(was_away) << gpu.get();
             }
         }
         Ok(restoring)
@@ -54,7 +54,7 @@ impl Restoring<'_> {
     /// The driver restored it. Whoever checkpointed it may have said so only after [`Tenant::restoring`].
     pub fn restored(mut self) {
         if let Some(slot) = self.slot.take() {
-            Card::all().for_each(|card| self.tenant.ledger.is_back(card, slot));
+            Gpu::all().for_each(|gpu| self.tenant.ledger.is_back(gpu, slot));
         }
     }
 }
@@ -62,15 +62,15 @@ impl Restoring<'_> {
 impl Drop for Restoring<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            let brought = Card::all().filter(|card| self.cards >> card.get() & 1 == 1);
-            brought.for_each(|card| self.tenant.ledger.send_away(card, slot));
+            let brought = Gpu::all().filter(|gpu| self.gpus >> gpu.get() & 1 == 1);
+            brought.for_each(|gpu| self.tenant.ledger.send_away(gpu, slot));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::doubles::{Container, card};
+    use crate::doubles::{Container, gpu};
     use crate::{Address, Bytes, Tenant, Way};
 
     fn mib(count: u64) -> Bytes {
@@ -89,40 +89,40 @@ mod tests {
     fn what_is_checkpointed_counts_no_more_and_comes_back_only_where_it_fits() {
         let container = Container::limited(10);
         let (tool, worker) = (named(&container, 7), named(&container, 8));
-        worker.charge(card(), mib(6)).expect("it fits").settle(Address(0x20_0000), None);
+        worker.charge(gpu(), mib(6)).expect("it fits").settle(Address(0x20_0000), None);
         tool.checkpointed(8);
-        assert_eq!(tool.usage(card()).total(), Bytes::ZERO);
-        let other = tool.charge(card(), mib(8)).expect("it fits");
+        assert_eq!(tool.usage(gpu()).total(), Bytes::ZERO);
+        let other = tool.charge(gpu(), mib(8)).expect("it fits");
         assert!(tool.restoring(8).is_err());
-        assert_eq!(tool.usage(card()).total(), mib(8));
+        assert_eq!(tool.usage(gpu()).total(), mib(8));
         drop(other);
         // The driver refuses: it is away as before.
         drop(tool.restoring(8).expect("it fits"));
-        assert_eq!(tool.usage(card()).total(), Bytes::ZERO);
+        assert_eq!(tool.usage(gpu()).total(), Bytes::ZERO);
         tool.restoring(8).expect("it fits").restored();
-        assert_eq!(tool.usage(card()).total(), mib(6));
+        assert_eq!(tool.usage(gpu()).total(), mib(6));
         // And is its own again.
         worker.take(Address(0x20_0000)).expect("on the books").freed();
-        assert_eq!(tool.usage(card()).total(), Bytes::ZERO);
+        assert_eq!(tool.usage(gpu()).total(), Bytes::ZERO);
         tool.restoring(8).expect("it is there").restored();
         // It never was away, and the driver says so.
-        worker.charge(card(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
+        worker.charge(gpu(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
         drop(tool.restoring(8).expect("it is there"));
-        assert_eq!(tool.usage(card()).total(), mib(4));
+        assert_eq!(tool.usage(gpu()).total(), mib(4));
         worker.take(Address(0x20_0000)).expect("on the books").freed();
         // Sent away by one tool while another brings it back: the one's mark comes late.
-        worker.charge(card(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
+        worker.charge(gpu(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
         let restoring = tool.restoring(8).expect("it is there");
         tool.checkpointed(8);
         restoring.restored();
-        assert_eq!(tool.usage(card()).total(), mib(4));
+        assert_eq!(tool.usage(gpu()).total(), mib(4));
         worker.take(Address(0x20_0000)).expect("on the books").freed();
         // Whose id is nobody's, or two's, is of another container.
         tool.checkpointed(9);
         let _same = named(&container, 8);
         tool.checkpointed(8);
-        worker.charge(card(), mib(2)).expect("it fits").settle(Address(0x20_0000), None);
-        assert_eq!(tool.usage(card()).total(), mib(2));
+        worker.charge(gpu(), mib(2)).expect("it fits").settle(Address(0x20_0000), None);
+        assert_eq!(tool.usage(gpu()).total(), mib(2));
     }
 
     /// What another holds was nobody's while its maker was away.
@@ -131,18 +131,18 @@ mod tests {
         let container = Container::limited(10);
         let (tool, worker) = (named(&container, 7), named(&container, 8));
         let way = Way::of_bytes(&[1]);
-        worker.charge(card(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
-        worker.charge(card(), mib(2)).expect("it fits").settle(Address(0x80_0000), None);
+        worker.charge(gpu(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
+        worker.charge(gpu(), mib(2)).expect("it fits").settle(Address(0x80_0000), None);
         worker.lend(Address(0x20_0000), way);
         tool.opening(way).opened(Address(0x1000_0000), None);
         worker.take(Address(0x20_0000)).expect("on the books").freed();
         tool.checkpointed(8);
-        assert_eq!(tool.usage(card()).total(), mib(4));
-        assert!(tool.charge(card(), mib(7)).is_err());
+        assert_eq!(tool.usage(gpu()).total(), mib(4));
+        assert!(tool.charge(gpu(), mib(7)).is_err());
         // It is there already when the rest comes back.
-        let other = tool.charge(card(), mib(4)).expect("it fits");
+        let other = tool.charge(gpu(), mib(4)).expect("it fits");
         tool.restoring(8).expect("it fits to the byte").restored();
-        assert_eq!(tool.usage(card()).total(), mib(10));
+        assert_eq!(tool.usage(gpu()).total(), mib(10));
         drop(other);
     }
 
@@ -151,10 +151,10 @@ mod tests {
     fn others_are_listed_by_their_own_ids_while_one_is_away() {
         let container = Container::limited(10);
         let (tool, first, second) = (named(&container, 7), named(&container, 8), named(&container, 9));
-        first.charge(card(), mib(1)).expect("it fits").settle(Address(0x20_0000), None);
-        second.charge(card(), mib(2)).expect("it fits").settle(Address(0x20_0000), None);
+        first.charge(gpu(), mib(1)).expect("it fits").settle(Address(0x20_0000), None);
+        second.charge(gpu(), mib(2)).expect("it fits").settle(Address(0x20_0000), None);
         tool.checkpointed(8);
-        let members = tool.members(card());
+        let members = tool.members(gpu());
         let resident = members.iter().filter(|member| member.is_resident());
         assert!(resident.map(|member| (member.pid, member.memory)).eq([(9, mib(2))]));
     }

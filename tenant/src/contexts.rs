@@ -1,4 +1,4 @@
-//! The contexts of this process: which card each is on, what it costs, and that its memory goes with it.
+//! The contexts of this process: which GPU each is on, what it costs, and that its memory goes with it.
 //!
 //! A hook looks its context up for every allocation, so looking up takes no lock: the table is a fixed array of pairs (handle,
 //! word), probed linearly. Creation and destruction are rare and take one.
@@ -16,33 +16,33 @@
 pub(crate) mod size;
 
 use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
-use cgpu_shm::units::{Bytes, CardIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 pub(crate) use self::size::Before;
 use cgpu_shm::spin::Spin;
 
 use crate::allocations::{Allocations, Owner};
 
-/// Contexts that can be told apart at a time. A context costs a card 100 MiB and more, so no process comes near.
+/// Contexts that can be told apart at a time. A context costs a GPU 100 MiB and more, so no process comes near.
 const MOST: usize = 512;
 /// Pairs of the table: a power of two, half empty at least.
 const PAIRS: usize = 2 * MOST;
 /// The handle in a pair whose context is gone: probing goes on past it. No driver's handle is odd.
 const BURIED: usize = 1;
 
-/// A context on the books: which, and on which card.
+/// A context on the books: which, and on which GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Context {
-    card: CardIndex,
+    gpu: DeviceIndex,
     owner: Owner,
 }
 
 impl Context {
-    /// The context's card.
+    /// The context's GPU.
     #[inline]
     #[must_use]
-    pub fn card(self) -> CardIndex {
-        self.card
+    pub fn gpu(self) -> DeviceIndex {
+        self.gpu
     }
 
     #[inline]
@@ -51,16 +51,16 @@ impl Context {
     }
 
     fn word(self) -> u64 {
-        (self.card.get() as u64) << 32 | u64::from(self.owner.bits())
+        (self.gpu.get() as u64) << 32 | u64::from(self.owner.bits())
     }
 
     #[inline]
     fn of_word(word: u64) -> Option<Self> {
-        let card = CardIndex::new(usize::try_from(word >> 32).ok()?)?;
+        let gpu = DeviceIndex::new(usize::try_from(word >> 32).ok()?)?;
         // The lower half is the owner.
         #[allow(clippy::cast_possible_truncation)]
         let owner = Owner::of_bits(word as u32);
-        Some(Self { card, owner })
+        Some(Self { gpu, owner })
     }
 }
 
@@ -71,14 +71,14 @@ pub(crate) enum Entered {
     New(Context),
     /// It was: nothing has changed.
     Known(Context),
-    /// There is no room to tell it apart: its memory is the card's.
+    /// There is no room to tell it apart: its memory is the GPU's.
     Untold(Context),
 }
 
 /// What a destroyed context had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Estate {
-    pub(crate) card: CardIndex,
+    pub(crate) gpu: DeviceIndex,
     /// Its allocations.
     pub(crate) used: Bytes,
     /// Its own memory.
@@ -114,7 +114,7 @@ struct Record {
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// By the place of their owners, less those of the cards.
+    /// By the place of their owners, less those of the GPUs.
     records: Vec<Record>,
     open: usize,
 }
@@ -125,10 +125,10 @@ impl Contexts {
         Self { table, registry: Spin::new(Registry::default()) }
     }
 
-    /// The owner of what belongs to a card and to no context: the first places are the cards'.
-    pub(crate) fn of_card(card: CardIndex) -> Context {
-        let place = u16::try_from(card.get()).unwrap_or(0);
-        Context { card, owner: Owner::new(place, 0) }
+    /// The owner of what belongs to a GPU and to no context: the first places are the GPUs'.
+    pub(crate) fn of_gpu(gpu: DeviceIndex) -> Context {
+        let place = u16::try_from(gpu.get()).unwrap_or(0);
+        Context { gpu, owner: Owner::new(place, 0) }
     }
 
     /// The context of a handle. No lock; a handle that is destroyed meanwhile may still be found.
@@ -152,16 +152,16 @@ impl Contexts {
         record.is_some_and(|record| record.leaving == 0)
     }
 
-    /// Takes a context in, whose own memory is charged as `implicit` bytes of the card. Unless it is new, those are the caller's
+    /// Takes a context in, whose own memory is charged as `implicit` bytes of the GPU. Unless it is new, those are the caller's
     /// to give back.
     pub(crate) fn enter(
         &self,
         handle: usize,
-        card: CardIndex,
+        gpu: DeviceIndex,
         implicit: Bytes,
         allocations: &Allocations,
     ) -> Entered {
-        let untold = Entered::Untold(Self::of_card(card));
+        let untold = Entered::Untold(Self::of_gpu(gpu));
         if handle == 0 || handle == BURIED {
             return untold;
         }
@@ -173,7 +173,7 @@ impl Contexts {
             return Entered::Known(context);
         }
         let Some(pair) = self.pair(handle, known.is_some()) else { return untold };
-        let Some(context) = registry.add(handle, card, implicit, allocations) else { return untold };
+        let Some(context) = registry.add(handle, gpu, implicit, allocations) else { return untold };
         pair.word.store(context.word(), Ordering::Relaxed);
         // HB context: Release publishes the word.
         pair.handle.store(handle, Ordering::Release);
@@ -302,7 +302,7 @@ impl Contexts {
 
 impl Registry {
     fn place(context: Context) -> Option<usize> {
-        context.owner.place().checked_sub(cgpu_shm::layout::CARDS)
+        context.owner.place().checked_sub(cgpu_shm::layout::GPUS)
     }
 
     /// The record of a context that is not closed.
@@ -314,7 +314,7 @@ impl Registry {
     fn add(
         &mut self,
         handle: usize,
-        card: CardIndex,
+        gpu: DeviceIndex,
         implicit: Bytes,
         allocations: &Allocations,
     ) -> Option<Context> {
@@ -324,14 +324,14 @@ impl Registry {
         let reusable = |record: &Record| !record.open && record.context.owner.user() + 1 < Owner::USERS;
         let free = self.records.iter().position(reusable);
         let place = free.unwrap_or(self.records.len());
-        let number = u16::try_from(place + cgpu_shm::layout::CARDS).ok()?;
+        let number = u16::try_from(place + cgpu_shm::layout::GPUS).ok()?;
         if usize::from(number) >= Owner::PLACES {
             return None;
         }
         let user = self.records.get(place).map_or(0, |record| record.context.owner.user() + 1);
-        let context = Context { card, owner: Owner::new(number, user) };
+        let context = Context { gpu, owner: Owner::new(number, user) };
         let record = Record { handle, context, implicit, attached: 0, leaving: 0, open: true };
-        allocations.open(context.owner, card).ok()?;
+        allocations.open(context.owner, gpu).ok()?;
         match self.records.get_mut(place) {
             Some(former) => *former = record,
             None => {
@@ -347,7 +347,7 @@ impl Registry {
         let record = self.record(context)?;
         record.open = false;
         let estate =
-            Estate { card: context.card, used: allocations.close(context.owner), implicit: record.implicit };
+            Estate { gpu: context.gpu, used: allocations.close(context.owner), implicit: record.implicit };
         self.open -= 1;
         Some(estate)
     }

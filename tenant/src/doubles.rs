@@ -4,10 +4,10 @@ use std::path::Path;
 
 use cgpu_settings::declared::Declared;
 use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
-use cgpu_shm::units::{Bytes, CardIndex, Nanos};
+use cgpu_shm::units::{Bytes, DeviceIndex, Nanos};
 use cgpu_shm::uuid::Uuid;
 
-use crate::{CardInfo, Clock, Inventory, Monotonic, Refusal, Start, Tenant};
+use crate::{Clock, GpuInfo, Inventory, Monotonic, Refusal, Start, Tenant};
 
 /// A clock that stands still but for sleepers and for the test.
 #[derive(Debug)]
@@ -43,8 +43,8 @@ impl Clock for Hand {
     }
 }
 
-/// The one card of [`Container`]: 100 MiB.
-pub(crate) const CARD: CardInfo = CardInfo { uuid: Uuid([7; 16]), total: Bytes(100 << 20), order: 0 };
+/// The one GPU of [`Container`]: 100 MiB.
+pub(crate) const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes(100 << 20), order: 0 };
 
 /// A container in a directory of its own, with variables that give it a limit.
 pub(crate) struct Container {
@@ -85,7 +85,7 @@ impl Container {
 
     /// One more process starts, by a clock of its own.
     pub(crate) fn start_by(&self, clock: &'static dyn Clock) -> Result<Start, Refusal> {
-        Tenant::start(&self.environment, Inventory { cards: &[CARD], cut: &[], complete: true }, clock)
+        Tenant::start(&self.environment, Inventory { gpus: &[GPU], cut: &[], complete: true }, clock)
     }
 
     /// One more process, which keeps books.
@@ -102,7 +102,7 @@ impl Container {
     }
 }
 
-/// The card of every container here.
-pub(crate) fn card() -> CardIndex {
-    CardIndex::new(0).expect("a card's index")
+/// The GPU of every container here.
+pub(crate) fn gpu() -> DeviceIndex {
+    DeviceIndex::new(0).expect("a GPU's index")
 }

@@ -21,7 +21,7 @@ use cgpu_shm::atomic::{AtomicBool, Ordering};
 use cgpu_shm::layout::LENT_UNSEEN;
 use cgpu_shm::ledger::Column;
 use cgpu_shm::spin::Spin;
-use cgpu_shm::units::{Bytes, CardIndex as Card};
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 use crate::allocations::Owner;
 use crate::physical::ordered::Ordered;
@@ -52,7 +52,7 @@ const BITS: usize = 63;
 /// An allocation that others may hold.
 #[derive(Clone, Copy, Debug)]
 struct Lent {
-    card: Card,
+    gpu: Gpu,
     bytes: Bytes,
     owner: Owner,
     ways: u64,
@@ -61,7 +61,7 @@ struct Lent {
 /// What was freed here, and others may hold.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
-    card: Card,
+    gpu: Gpu,
     bytes: Bytes,
     ways: u64,
 }
@@ -115,9 +115,9 @@ impl Exports {
 
     /// Puts an allocation back whose free the driver has refused.
     #[cold]
-    pub(crate) fn restore(&self, address: u64, card: Card, bytes: Bytes, owner: Owner, ways: u64) {
+    pub(crate) fn restore(&self, address: u64, gpu: Gpu, bytes: Bytes, owner: Owner, ways: u64) {
         // There was room for it just now.
-        let _ = self.tables.lock().lent.insert(address, Lent { card, bytes, owner, ways });
+        let _ = self.tables.lock().lent.insert(address, Lent { gpu, bytes, owner, ways });
     }
 }
 
@@ -178,7 +178,7 @@ impl Tenant {
     /// The driver gave out a handle to the linear memory whose first address this is: others may hold it from now on, and what is
     /// left of us pays for it. Memory that is not on the books is left as it is.
     pub fn lend(&self, address: Address, way: Way) {
-        let Some((card, allocation)) = self.allocations.find(address.0) else { return };
+        let Some((gpu, allocation)) = self.allocations.find(address.0) else { return };
         self.exports.any.store(true, Ordering::Relaxed);
         self.ledger.lend(way.0);
         let (bytes, owner) = (bytes(allocation.units), allocation.owner);
@@ -187,18 +187,18 @@ impl Tenant {
             lent.ways |= way.0;
             return;
         }
-        let inserted = tables.lent.insert(address.0, Lent { card, bytes, owner, ways: way.0 });
+        let inserted = tables.lent.insert(address.0, Lent { gpu, bytes, owner, ways: way.0 });
         drop(tables);
         match inserted {
-            Ok(None) => self.ledger.export(card, bytes),
+            Ok(None) => self.ledger.export(gpu, bytes),
             // A former allocation at this address, whose free nobody saw.
             Ok(Some(former)) => {
-                self.ledger.withdraw_kept(former.card, former.bytes);
-                self.ledger.export(card, bytes);
+                self.ledger.withdraw_kept(former.gpu, former.bytes);
+                self.ledger.export(gpu, bytes);
             }
             Err(_) => {
                 // Off the table of addresses: it stays charged, whoever frees it.
-                self.ledger.export(card, bytes);
+                self.ledger.export(gpu, bytes);
                 std::mem::forget(self.take_known(address));
                 self.count(Reason::Unrecorded);
             }
@@ -208,16 +208,16 @@ impl Tenant {
     /// Memory that was lent is gone here: it is given back, or stays charged because others may have it open.
     #[cold]
     #[inline(never)]
-    pub(crate) fn part_with(&self, card: Card, bytes: Bytes, ways: u64) {
-        if !self.keep(card, bytes, ways) {
+    pub(crate) fn part_with(&self, gpu: Gpu, bytes: Bytes, ways: u64) {
+        if !self.keep(gpu, bytes, ways) {
             // Another process may have let go of it before this one asked.
-            self.ledger.withdraw_kept(card, bytes);
-            self.ledger.refund(card, Column::Used, bytes);
+            self.ledger.withdraw_kept(gpu, bytes);
+            self.ledger.refund(gpu, Column::Used, bytes);
         }
     }
 
     /// Keeps memory charged and exported that is gone here, if others may hold it.
-    pub(crate) fn keep(&self, card: Card, bytes: Bytes, ways: u64) -> bool {
+    pub(crate) fn keep(&self, gpu: Gpu, bytes: Bytes, ways: u64) -> bool {
         if !self.is_held(ways) {
             return false;
         }
@@ -226,7 +226,7 @@ impl Tenant {
             self.exports.any.store(true, Ordering::Relaxed);
             let mut tables = self.exports.tables.lock();
             if tables.kept.try_reserve(1).is_ok() {
-                tables.kept.push(Kept { card, bytes, ways });
+                tables.kept.push(Kept { gpu, bytes, ways });
             }
         }
         true
@@ -249,10 +249,10 @@ impl Tenant {
             }
             let opened = self.ledger.opened();
             let Some(place) = tables.kept.iter().position(|kept| kept.ways & opened == 0) else { return };
-            let Kept { card, bytes, .. } = tables.kept.swap_remove(place);
+            let Kept { gpu, bytes, .. } = tables.kept.swap_remove(place);
             drop(tables);
-            self.ledger.withdraw_kept(card, bytes);
-            self.ledger.refund(card, Column::Used, bytes);
+            self.ledger.withdraw_kept(gpu, bytes);
+            self.ledger.refund(gpu, Column::Used, bytes);
         }
     }
 
@@ -270,9 +270,9 @@ impl Tenant {
         let (mut from, mut rest) = (0, used);
         loop {
             let lent = self.exports.tables.lock().lent_by(owner, &mut from);
-            let Some(Lent { card, bytes, ways, .. }) = lent else { break };
+            let Some(Lent { gpu, bytes, ways, .. }) = lent else { break };
             rest = rest - bytes;
-            self.part_with(card, bytes, ways);
+            self.part_with(gpu, bytes, ways);
         }
         let mut tables = self.exports.tables.lock();
         if tables.close_of(owner) {

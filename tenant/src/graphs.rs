@@ -1,22 +1,22 @@
-//! Memory that graphs allocate: charged by what the card has reserved for graphs, like a pool's.
+//! Memory that graphs allocate: charged by what the GPU has reserved for graphs, like a pool's.
 //!
 //! ```text
-//!   instantiate ---> the graph and its parts are walked: what it can take of each card (Footprint)
+//!   instantiate ---> the graph and its parts are walked: what it can take of each GPU (Footprint)
 //!   launch --------> it has it since its last launch: nothing is charged        \
 //!            \-----> else its bound is charged, room made, or it is denied ------> the driver launches ---> reading, settled
 //! ```
 //!
-//! What a card has reserved for the graphs of this process is one more pool of it ([`PoolId::of_graphs`]), with readings and tickets,
+//! What a GPU has reserved for the graphs of this process is one more pool of it ([`PoolId::of_graphs`]), with readings and tickets,
 //! trims and settlement as pools have. Two things are different. A launch cannot be undone, so what is charged for it
-//! is not a guess but a bound. And to charge the bound with every launch would refuse the second one in half a card, so a
+//! is not a guess but a bound. And to charge the bound with every launch would refuse the second one in half a GPU, so a
 //! launch that finds again what the last one took is charged nothing (`pools/table/tenure.rs`). `docs/memory.md` tells why that is safe.
 
 mod executables;
 mod footprint;
 
-use cgpu_shm::layout::CARDS;
+use cgpu_shm::layout::GPUS;
 use cgpu_shm::ledger::Column;
-use cgpu_shm::units::{Bytes, CardIndex as Card};
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 pub use self::executables::GraphNumber;
 pub(crate) use self::executables::Graphs;
@@ -63,20 +63,20 @@ pub enum Sending {
     Upload,
 }
 
-/// The uppermost addresses, which no driver gives out, stand for what cards have reserved for graphs.
-const OF_GRAPHS: usize = usize::MAX - (CARDS - 1);
+/// The uppermost addresses, which no driver gives out, stand for what GPUs have reserved for graphs.
+const OF_GRAPHS: usize = usize::MAX - (GPUS - 1);
 
 impl PoolId {
-    /// What a card has reserved for the graphs of this process.
+    /// What a GPU has reserved for the graphs of this process.
     #[must_use]
-    pub fn of_graphs(card: Card) -> Self {
-        Self(OF_GRAPHS + card.get())
+    pub fn of_graphs(gpu: Gpu) -> Self {
+        Self(OF_GRAPHS + gpu.get())
     }
 
-    /// The card, if this is what a card has reserved for graphs.
+    /// The GPU, if this is what a GPU has reserved for graphs.
     #[must_use]
-    pub fn graphs_card(self) -> Option<Card> {
-        Card::new(self.0.checked_sub(OF_GRAPHS)?)
+    pub fn graphs_gpu(self) -> Option<Gpu> {
+        Gpu::new(self.0.checked_sub(OF_GRAPHS)?)
     }
 
     pub(crate) fn is_of_graphs(self) -> bool {
@@ -84,8 +84,8 @@ impl PoolId {
     }
 }
 
-/// One call of the program on each card that it concerns.
-type Flights = [Option<(Share, Departure)>; CARDS];
+/// One call of the program on each GPU that it concerns.
+type Flights = [Option<(Share, Departure)>; GPUS];
 
 impl Tenant {
     /// Instantiates a graph: makes the `call`, looks at what it has taken, and notes what the executable graph can take. With
@@ -101,14 +101,14 @@ impl Tenant {
         call: impl FnOnce() -> Result<GraphId, E>,
         undo: impl FnOnce(GraphId),
     ) -> Result<(), Unmade<E>> {
-        let mut flights: Flights = [None; CARDS];
-        for (place, (card, bytes)) in flights.iter_mut().zip(footprint.bounds()) {
-            let Some(share) = self.share(card, bytes, driver) else { continue };
+        let mut flights: Flights = [None; GPUS];
+        for (place, (gpu, bytes)) in flights.iter_mut().zip(footprint.bounds()) {
+            let Some(share) = self.share(gpu, bytes, driver) else { continue };
             let charged = if uploads {
                 self.charge_graph(share, &|| false).map(|()| bytes)
             } else {
                 // The driver takes the memory later, as far as is known, so what does not fit yet is no reason to refuse.
-                Ok(self.ledger.attempt(card, Column::Used, bytes).map_or(Bytes::ZERO, |()| bytes))
+                Ok(self.ledger.attempt(gpu, Column::Used, bytes).map_or(Bytes::ZERO, |()| bytes))
             };
             match charged {
                 Ok(charged) => *place = self.depart(share, charged),
@@ -131,9 +131,9 @@ impl Tenant {
 
     /// An executable graph does from now on what another graph says, the whole of it.
     pub fn graph_updated(&self, graph: GraphId, footprint: &mut Footprint, driver: &'static dyn PoolDriver) {
-        let mut shares = [None; CARDS];
-        for (place, (card, bytes)) in shares.iter_mut().zip(footprint.bounds()) {
-            *place = self.share(card, bytes, driver);
+        let mut shares = [None; GPUS];
+        for (place, (gpu, bytes)) in shares.iter_mut().zip(footprint.bounds()) {
+            *place = self.share(gpu, bytes, driver);
         }
         self.enter_graph(graph, shares.into_iter().flatten());
     }
@@ -145,26 +145,26 @@ impl Tenant {
         footprint: &mut Footprint,
         driver: &'static dyn PoolDriver,
     ) {
-        for (card, bytes) in footprint.bounds() {
-            let Some(share) = self.share(card, bytes, driver) else { continue };
+        for (gpu, bytes) in footprint.bounds() {
+            let Some(share) = self.share(gpu, bytes, driver) else { continue };
             if self.graphs.add(graph, share).is_err() {
                 self.count(Reason::Unrecorded);
             }
         }
     }
 
-    /// The first of the cards of which an executable graph can take memory. That it can take none is nearly always found
+    /// The first of the GPUs of which an executable graph can take memory. That it can take none is nearly always found
     /// without a lock.
     #[inline]
     #[must_use]
-    pub fn graph_card(&self, graph: GraphId) -> Option<Card> {
+    pub fn graph_gpu(&self, graph: GraphId) -> Option<Gpu> {
         if !self.graphs.may_know(graph) {
             return None;
         }
-        self.graphs.shares(graph).next().map(|share| share.at.card)
+        self.graphs.shares(graph).next().map(|share| share.at.gpu)
     }
 
-    /// Sends an executable graph to the card: charges what it may take, makes the `call`, looks at what it has taken. `is_busy`
+    /// Sends an executable graph to the GPU: charges what it may take, makes the `call`, looks at what it has taken. `is_busy`
     /// says whether the stream still has something to do.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl Tenant {
         call: impl FnOnce() -> Result<(), E>,
         is_busy: impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
-        let mut flights: Flights = [None; CARDS];
+        let mut flights: Flights = [None; GPUS];
         for (place, share) in flights.iter_mut().zip(self.graphs.shares(graph)) {
             match self.board(share, lane, &is_busy) {
                 Ok(flight) => *place = flight,
@@ -225,10 +225,10 @@ impl Tenant {
         self.graphs.bodies(node)
     }
 
-    /// What a graph can take of a card. None: no host memory for the books of that.
-    fn share(&self, card: Card, bytes: Bytes, driver: &'static dyn PoolDriver) -> Option<Share> {
-        let id = PoolId::of_graphs(card);
-        self.pool_seen(id, Some(card), driver);
+    /// What a graph can take of a GPU. None: no host memory for the books of that.
+    fn share(&self, gpu: Gpu, bytes: Bytes, driver: &'static dyn PoolDriver) -> Option<Share> {
+        let id = PoolId::of_graphs(gpu);
+        self.pool_seen(id, Some(gpu), driver);
         match self.pools.find(id) {
             Known::Charged(at) => Some(Share::new(at, bytes)),
             _ => None,
@@ -263,7 +263,7 @@ impl Tenant {
     fn depart(&self, share: Share, charged: Bytes) -> Option<(Share, Departure)> {
         let departure = self.pools.depart(share.at, share.bytes, charged);
         if departure.is_none() {
-            self.ledger.refund(share.at.card, Column::Used, charged);
+            self.ledger.refund(share.at.gpu, Column::Used, charged);
         }
         Some((share, departure?))
     }
@@ -282,7 +282,7 @@ impl Tenant {
 
     #[inline]
     fn charge_graph(&self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {
-        match self.ledger.attempt(share.at.card, Column::Used, share.bytes) {
+        match self.ledger.attempt(share.at.gpu, Column::Used, share.bytes) {
             Ok(()) => Ok(()),
             Err(_) => self.charge_graph_patiently(share, is_busy),
         }
@@ -294,18 +294,18 @@ impl Tenant {
     fn charge_graph_patiently(&self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {
         let Share { at, bytes, .. } = share;
         let mut patience = Patience::default();
-        while bytes <= self.ledger.limit(at.card) {
+        while bytes <= self.ledger.limit(at.gpu) {
             // Asked before the trim that is to see what the stream has come to.
             let is_idle = !is_busy();
-            self.each_pool(Some(at.card), true);
-            if self.ledger.charge_patiently(at.card, Column::Used, bytes).is_ok() {
+            self.each_pool(Some(at.gpu), true);
+            if self.ledger.charge_patiently(at.gpu, Column::Used, bytes).is_ok() {
                 return Ok(());
             }
             if is_idle || !self.ledger.nap(&mut patience) {
                 break;
             }
         }
-        self.ledger.charge(at.card, Column::Used, bytes, Reason::OverLimit)
+        self.ledger.charge(at.gpu, Column::Used, bytes, Reason::OverLimit)
     }
 }
 

@@ -1,12 +1,12 @@
 //! Memory that comes with something else than an allocation: code and variables of modules, a larger heap, stack or printf buffer.
 //!
 //! ```text
-//!   growing: what is known beforehand is charged ---> the driver does it ---> grown: what the card's free memory shows is booked
+//!   growing: what is known beforehand is charged ---> the driver does it ---> grown: what the GPU's free memory shows is booked
 //!                 |                                          |
 //!                 +--- does not fit: refused                 +--- past the limit, and undone, seen to come back: refused
 //! ```
 //!
-//! How much it is can rarely be told before. So it is measured as a context is (`contexts/size.rs`), by the fall of the card's free memory less
+//! How much it is can rarely be told before. So it is measured as a context is (`contexts/size.rs`), by the fall of the GPU's free memory less
 //! what the container booked meanwhile; where that is anybody's guess, because others are at it too, what was charged beforehand stands.
 //! A module that turns out to go past the limit is unloaded again; only if the memory then comes back was it the module's, and the program
 //! is told that memory is out. What cannot be undone (a library that a look-up brings into a context, code that comes with a first launch)
@@ -23,7 +23,7 @@ use cgpu_shm::atomic::Ordering;
 use cgpu_shm::ledger::Column;
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::spin::Spin;
-use cgpu_shm::units::{Bytes, CardIndex as Card, SlotIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu, SlotIndex};
 
 use crate::contexts::{Before, Context};
 use crate::ledger::Denied;
@@ -111,11 +111,11 @@ impl Causes {
         taken
     }
 
-    /// The cards on which an object has a share, a bit each.
-    fn cards(&self, cause: Cause) -> u32 {
+    /// The GPUs on which an object has a share, a bit each.
+    fn gpus(&self, cause: Cause) -> u32 {
         let shares = self.shares.lock();
         let its = shares.iter().filter(|share| share.cause == cause);
-        its.fold(0, |cards, share| cards | bit(share.context.card()))
+        its.fold(0, |gpus, share| gpus | bit(share.context.gpu()))
     }
 
     /// A context has ended, and all that was in it.
@@ -193,7 +193,7 @@ impl Tenant {
     }
 
     /// A call is about to be made that brings `what`, a handle of the driver, into `context`, and with it `library`, if that is known.
-    /// `physical_free` reads the card's free memory, if it can be read. `None`: it has been brought there before.
+    /// `physical_free` reads the GPU's free memory, if it can be read. `None`: it has been brought there before.
     ///
     /// # Errors
     /// [`Denied`]: the library's variables would go over the limit, or the container is over it already.
@@ -211,8 +211,8 @@ impl Tenant {
         let new = library.filter(|library| !libraries.is_brought(*library, context));
         let known = new.map_or(Bytes::ZERO, |library| libraries.variables(library));
         drop(libraries);
-        let card = context.card();
-        let (used, limit) = (self.ledger.total(card), self.ledger.limit(card));
+        let gpu = context.gpu();
+        let (used, limit) = (self.ledger.total(gpu), self.ledger.limit(gpu));
         if used > limit {
             let reason = Reason::CodeOverLimit;
             self.count(reason);
@@ -222,7 +222,7 @@ impl Tenant {
         Ok(Some(Bringing { growing, what, library }))
     }
 
-    /// Something is about to be done in `context` that takes memory nobody asked for: charges `known` of it. `physical_free` reads the card's
+    /// Something is about to be done in `context` that takes memory nobody asked for: charges `known` of it. `physical_free` reads the GPU's
     /// free memory, if it can be read.
     ///
     /// # Errors
@@ -233,17 +233,17 @@ impl Tenant {
         known: Bytes,
         physical_free: impl FnOnce() -> Option<Bytes>,
     ) -> Result<Growing<'_>, Denied> {
-        let card = context.card();
-        let already = self.ledger.creation_begins(card);
+        let gpu = context.gpu();
+        let already = self.ledger.creation_begins(gpu);
         // Nothing fits also where there is no room at all: what comes is not known yet.
         if known > Bytes::ZERO
-            && let Err(denied) = self.hold(card, Column::Implicit, known, Reason::CodeOverLimit)
+            && let Err(denied) = self.hold(gpu, Column::Implicit, known, Reason::CodeOverLimit)
         {
-            self.ledger.creation_ends(card);
+            self.ledger.creation_ends(gpu);
             return Err(denied);
         }
-        let (physical_free, booked) = (physical_free(), self.ledger.booked(card) - known);
-        let beside = already.max(self.ledger.creations(card).saturating_sub(1));
+        let (physical_free, booked) = (physical_free(), self.ledger.booked(gpu) - known);
+        let beside = already.max(self.ledger.creations(gpu).saturating_sub(1));
         Ok(Growing {
             tenant: self,
             context,
@@ -251,20 +251,20 @@ impl Tenant {
         })
     }
 
-    /// What came with `cause` is about to go from the card, and then from the books. In between these say too much: whoever measured then would
+    /// What came with `cause` is about to go from the GPU, and then from the books. In between these say too much: whoever measured then would
     /// take it for something that was charged and never came, and let others have it.
     pub fn shrinking(&self, cause: Cause) -> Shrinking<'_> {
-        let cards = self.causes.cards(cause);
-        cards_in(cards).for_each(|card| _ = self.ledger.creation_begins(card));
-        Shrinking { tenant: self, cards }
+        let gpus = self.causes.gpus(cause);
+        gpus_in(gpus).for_each(|gpu| _ = self.ledger.creation_begins(gpu));
+        Shrinking { tenant: self, gpus }
     }
 
-    /// What came with `cause` is gone from the card: from `context`, if there is one, else from all; at most so much from each.
+    /// What came with `cause` is gone from the GPU: from `context`, if there is one, else from all; at most so much from each.
     pub fn shrunk(&self, cause: Cause, context: Option<Context>, most: Bytes) {
         for Share { context, bytes, .. } in self.causes.take(cause, context, most) {
             // Of a context that has ended it went with that.
             let had = self.contexts.lessen(context, bytes);
-            self.ledger.shrink(context.card(), had);
+            self.ledger.shrink(context.gpu(), had);
         }
     }
 
@@ -276,18 +276,18 @@ impl Tenant {
     /// Corrects what a context was seen to cost, by what the monitor says of a process that has exactly one, as charged: a neighbour's that
     /// started at the same instant may have been taken for part of it. Not by one that others may hold memory of: what the monitor finds they
     /// have let go is in that figure, too.
-    pub(crate) fn relearn(&self, card: Card) {
+    pub(crate) fn relearn(&self, gpu: Gpu) {
         let region = self.ledger.region();
-        let learned = &region.card(card).context;
+        let learned = &region.gpu(gpu).context;
         let known = learned.load(Ordering::Relaxed);
         for slot in SlotIndex::all().take(region.slots().high_water()) {
-            let cell = region.cell(card, slot);
+            let cell = region.cell(gpu, slot);
             let lends = cell.exported.load(Ordering::Relaxed) > 0;
             if known == 0 || lends || cell.implicit.load(Ordering::Relaxed) != known {
                 continue;
             }
             let word = Word(region.slot(slot).state.load(Ordering::Relaxed));
-            let growth = region.granted().growth_of(card, slot);
+            let growth = region.granted().growth_of(gpu, slot);
             let short = growth.bytes(word, cell.ended.load(Ordering::Relaxed));
             // More than booked may as well be code that came since.
             if word.state() == Some(State::Live) && short < 0 {
@@ -308,16 +308,16 @@ pub struct Growing<'a> {
 }
 
 impl Growing<'_> {
-    /// Whether it has taken the container past its limit, by the card's free memory now.
+    /// Whether it has taken the container past its limit, by the GPU's free memory now.
     #[must_use]
     pub fn exceeds(&self, physical_free: Option<Bytes>) -> bool {
         let ledger = &self.tenant.ledger;
-        let card = self.context.card();
+        let gpu = self.context.gpu();
         let more = self.measure(physical_free).map_or(Bytes::ZERO, |came| came - self.before.charged);
-        more > Bytes::ZERO && ledger.total(card) + more > ledger.limit(card)
+        more > Bytes::ZERO && ledger.total(gpu) + more > ledger.limit(gpu)
     }
 
-    /// It has been undone: whether what it had taken, by the card's free memory before and after that, has come back, or at least half of
+    /// It has been undone: whether what it had taken, by the GPU's free memory before and after that, has come back, or at least half of
     /// it. Else that was somebody else's.
     #[must_use]
     pub fn came_back(&self, before: Option<Bytes>, after: Option<Bytes>) -> bool {
@@ -331,7 +331,7 @@ impl Growing<'_> {
         self.tenant.count(Reason::CodeOverLimit);
     }
 
-    /// The driver did it. `physical_free` is the card's free memory read now; none: what was known beforehand stands.
+    /// The driver did it. `physical_free` is the GPU's free memory read now; none: what was known beforehand stands.
     pub fn grown(self, cause: Cause, physical_free: Option<Bytes>) {
         let (causes, context) = (&self.tenant.causes, self.context);
         causes.add(cause, context, self.booked(physical_free));
@@ -341,59 +341,59 @@ impl Growing<'_> {
     fn booked(self, physical_free: Option<Bytes>) -> Bytes {
         let came = self.measure(physical_free);
         let Self { tenant, context, before } = *ManuallyDrop::new(self);
-        let (ledger, card) = (&tenant.ledger, context.card());
+        let (ledger, gpu) = (&tenant.ledger, context.gpu());
         let (charged, bytes) = (before.charged, came.unwrap_or(before.charged));
         if bytes > charged {
-            ledger.book(card, Column::Implicit, bytes - charged);
+            ledger.book(gpu, Column::Implicit, bytes - charged);
         } else {
-            ledger.refund(card, Column::Implicit, charged - bytes);
+            ledger.refund(gpu, Column::Implicit, charged - bytes);
         }
-        ledger.creation_ends(card);
+        ledger.creation_ends(gpu);
         if tenant.contexts.enlarge(context, bytes) {
             return bytes;
         }
-        ledger.refund(card, Column::Implicit, bytes);
+        ledger.refund(gpu, Column::Implicit, bytes);
         Bytes::ZERO
     }
 
     /// What has come; none: it cannot be told.
     fn measure(&self, physical_free: Option<Bytes>) -> Option<Bytes> {
-        let (ledger, card) = (&self.tenant.ledger, self.context.card());
-        let beside = ledger.creations(card).saturating_sub(1);
+        let (ledger, gpu) = (&self.tenant.ledger, self.context.gpu());
+        let beside = ledger.creations(gpu).saturating_sub(1);
         let before = Before { alone: self.before.alone && ledger.is_alone(), ..self.before };
-        before.came(physical_free, ledger.booked(card) - before.charged, beside)
+        before.came(physical_free, ledger.booked(gpu) - before.charged, beside)
     }
 }
 
 impl Drop for Growing<'_> {
     fn drop(&mut self) {
-        let (ledger, card) = (&self.tenant.ledger, self.context.card());
-        ledger.refund(card, Column::Implicit, self.before.charged);
-        ledger.creation_ends(card);
+        let (ledger, gpu) = (&self.tenant.ledger, self.context.gpu());
+        ledger.refund(gpu, Column::Implicit, self.before.charged);
+        ledger.creation_ends(gpu);
     }
 }
 
-fn bit(card: Card) -> u32 {
-    1 << card.get()
+fn bit(gpu: Gpu) -> u32 {
+    1 << gpu.get()
 }
 
-fn cards_in(bits: u32) -> impl Iterator<Item = Card> {
-    Card::all().filter(move |card| bits & bit(*card) != 0)
+fn gpus_in(bits: u32) -> impl Iterator<Item = Gpu> {
+    Gpu::all().filter(move |gpu| bits & bit(*gpu) != 0)
 }
 
-/// Something that is about to go from the card: while this is there, nothing is concluded from what the card says. To be dropped when it has
+/// Something that is about to go from the GPU: while this is there, nothing is concluded from what the GPU says. To be dropped when it has
 /// gone from the books, or has not gone.
 #[derive(Debug)]
 #[must_use = "it is about the time until it is dropped"]
 pub struct Shrinking<'a> {
     tenant: &'a Tenant,
     /// A bit each.
-    cards: u32,
+    gpus: u32,
 }
 
 impl Drop for Shrinking<'_> {
     fn drop(&mut self) {
-        cards_in(self.cards).for_each(|card| self.tenant.ledger.creation_ends(card));
+        gpus_in(self.gpus).for_each(|gpu| self.tenant.ledger.creation_ends(gpu));
     }
 }
 
@@ -407,7 +407,7 @@ pub struct Bringing<'a> {
 }
 
 impl Bringing<'_> {
-    /// It is there. `physical_free` is the card's free memory read now.
+    /// It is there. `physical_free` is the GPU's free memory read now.
     pub fn brought(self, physical_free: Option<Bytes>) {
         let Self { growing, what, library } = self;
         let (tenant, context, known) = (growing.tenant, growing.context, growing.before.charged);

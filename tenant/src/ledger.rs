@@ -6,13 +6,13 @@
 
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_shm::grant::Heartbeat;
-use cgpu_shm::layout::CARDS;
+use cgpu_shm::layout::GPUS;
 use cgpu_shm::ledger::{Account, Column, OwnCell, Refused, Terms, Usage};
 use cgpu_shm::liveness::Lifeline;
 use cgpu_shm::lock::{Acquired, Guard, Owner};
 use cgpu_shm::region::Region;
 use cgpu_shm::slots::{Claim, State, Word};
-use cgpu_shm::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 
 use self::confirmation::Unconfirmable;
@@ -20,12 +20,12 @@ use crate::{Clock, Reason};
 
 mod confirmation;
 
-/// How long a charge waits for a card's lock. Its owner holds it for some 20 ns; after so long it is stopped (SIGSTOP, a
+/// How long a charge waits for a GPU's lock. Its owner holds it for some 20 ns; after so long it is stopped (SIGSTOP, a
 /// debugger).
 const LOCK_PATIENCE: Nanos = Nanos::from_millis(1000);
 /// How long a call waits for the memory of processes that have ended: twice what it lingers without a monitor.
 const DRAIN_PATIENCE: Nanos = Nanos::from_millis(1000);
-/// How long the first contexts of other processes are waited for. One takes a fraction of a second, or some seconds on a card that was
+/// How long the first contexts of other processes are waited for. One takes a fraction of a second, or some seconds on a GPU that was
 /// asleep.
 const LEARNING_PATIENCE: Nanos = Nanos::from_millis(10_000);
 /// Between two looks at them.
@@ -81,11 +81,11 @@ pub(crate) struct Ledger {
     claim: Claim<Lifeline>,
     heartbeat: Heartbeat,
     clock: &'static dyn Clock,
-    /// By card: what limits from outside have told this process; [`Bytes::MAX`]: nothing. Kept here because the container may write into its
+    /// By GPU: what limits from outside have told this process; [`Bytes::MAX`]: nothing. Kept here because the container may write into its
     /// region, and what is registered there must not lift them.
-    told: [Bytes; CARDS],
-    /// By card: the edition of growth whose excess was counted.
-    counted: [AtomicU32; CARDS],
+    told: [Bytes; GPUS],
+    /// By GPU: the edition of growth whose excess was counted.
+    counted: [AtomicU32; GPUS],
     /// When the dead were last looked for because somebody wanted to see.
     glanced: AtomicU64,
     unconfirmable: Unconfirmable,
@@ -96,7 +96,7 @@ impl Ledger {
         region: Region,
         claim: Claim<Lifeline>,
         clock: &'static dyn Clock,
-        told: [Bytes; CARDS],
+        told: [Bytes; GPUS],
     ) -> Self {
         Self {
             region,
@@ -124,109 +124,109 @@ impl Ledger {
 
     /// The limit in force; [`Bytes::MAX`]: none.
     #[inline]
-    pub(crate) fn limit(&self, card: CardIndex) -> Bytes {
-        self.region.granted().limit(card, self.registered(card))
+    pub(crate) fn limit(&self, gpu: DeviceIndex) -> Bytes {
+        self.region.granted().limit(gpu, self.registered(gpu))
     }
 
     /// What a charge is compared with.
     #[inline]
-    fn terms(&self, card: CardIndex) -> Terms {
-        self.region.granted().terms(card, self.registered(card))
+    fn terms(&self, gpu: DeviceIndex) -> Terms {
+        self.region.granted().terms(gpu, self.registered(gpu))
     }
 
     /// The limit that the container has where no monitor has set one; [`Bytes::MAX`] or 0: none.
     #[inline]
-    fn registered(&self, card: CardIndex) -> Bytes {
-        let registered = Bytes(self.region.card(card).limit.load(Ordering::Relaxed));
-        let told = self.told.get(card.get()).copied().unwrap_or(Bytes::MAX);
+    fn registered(&self, gpu: DeviceIndex) -> Bytes {
+        let registered = Bytes(self.region.gpu(gpu).limit.load(Ordering::Relaxed));
+        let told = self.told.get(gpu.get()).copied().unwrap_or(Bytes::MAX);
         // 0, which is none, counts as more than anything.
         if registered.0.wrapping_sub(1) < told.0 { registered } else { told }
     }
 
     /// What the container uses.
-    pub(crate) fn usage(&self, card: CardIndex) -> Usage {
-        self.account(card).usage()
+    pub(crate) fn usage(&self, gpu: DeviceIndex) -> Usage {
+        self.account(gpu).usage()
     }
 
     /// The sum of it.
-    pub(crate) fn total(&self, card: CardIndex) -> Bytes {
-        self.account(card).total()
+    pub(crate) fn total(&self, gpu: DeviceIndex) -> Bytes {
+        self.account(gpu).total()
     }
 
     /// What the container's processes have booked, without what was measured beyond that: what changes only by their own doing.
-    pub(crate) fn booked(&self, card: CardIndex) -> Bytes {
-        self.account(card).booked()
+    pub(crate) fn booked(&self, gpu: DeviceIndex) -> Bytes {
+        self.account(gpu).booked()
     }
 
     /// Charges, if it fits or will fit when the dead are gone. `denied`: the reason to count if not.
     #[inline]
     pub(crate) fn charge(
         &self,
-        card: CardIndex,
+        gpu: DeviceIndex,
         column: Column,
         bytes: Bytes,
         denied: Reason,
     ) -> Result<(), Denied> {
-        self.attempt(card, column, bytes).or_else(|refused| self.insist(card, column, bytes, denied, refused))
+        self.attempt(gpu, column, bytes).or_else(|refused| self.insist(gpu, column, bytes, denied, refused))
     }
 
     /// Books what cannot be refused; counted if it goes over the limit.
-    pub(crate) fn book(&self, card: CardIndex, column: Column, bytes: Bytes) {
-        let (terms, life) = (|| self.terms(card), |owner| self.region.life(owner));
-        self.account(card).book(column, bytes, terms, LOCK_PATIENCE, life);
-        if self.total(card) > self.limit(card) {
+    pub(crate) fn book(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
+        let (terms, life) = (|| self.terms(gpu), |owner| self.region.life(owner));
+        self.account(gpu).book(column, bytes, terms, LOCK_PATIENCE, life);
+        if self.total(gpu) > self.limit(gpu) {
             self.count(Reason::ImplicitOverLimit);
         }
     }
 
     /// Gives back.
     #[inline]
-    pub(crate) fn refund(&self, card: CardIndex, column: Column, bytes: Bytes) {
-        self.own(card).refund(column, bytes);
+    pub(crate) fn refund(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
+        self.own(gpu).refund(column, bytes);
     }
 
     /// Gives back implicit memory of a context that has ended: what was measured before counts no more.
-    pub(crate) fn end(&self, card: CardIndex, bytes: Bytes) {
-        self.account(card).end(bytes, || self.terms(card), LOCK_PATIENCE, |owner| self.region.life(owner));
+    pub(crate) fn end(&self, gpu: DeviceIndex, bytes: Bytes) {
+        self.account(gpu).end(bytes, || self.terms(gpu), LOCK_PATIENCE, |owner| self.region.life(owner));
     }
 
     /// Gives back implicit memory of something that was unloaded or made smaller. What it was charged too much the monitor may have taken off
     /// already; to take it off again would count less than there is, and let others have the difference. So such a figure counts no more, as
     /// when a context ends, until it is measured anew; nor does one that is on its way. One that adds stays.
-    pub(crate) fn shrink(&self, card: CardIndex, bytes: Bytes) {
-        if self.growth(card) <= 0 {
-            self.end(card, bytes);
+    pub(crate) fn shrink(&self, gpu: DeviceIndex, bytes: Bytes) {
+        if self.growth(gpu) <= 0 {
+            self.end(gpu, bytes);
         } else {
-            self.account(card).shrink(bytes);
+            self.account(gpu).shrink(bytes);
         }
     }
 
     /// What the monitor has measured of this process beyond its books.
-    fn growth(&self, card: CardIndex) -> i64 {
+    fn growth(&self, gpu: DeviceIndex) -> i64 {
         let slot = self.claim.slot;
         let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
-        let ended = self.region.cell(card, slot).ended.load(Ordering::Relaxed);
-        self.region.granted().growth_of(card, slot).bytes(word, ended)
+        let ended = self.region.cell(gpu, slot).ended.load(Ordering::Relaxed);
+        self.region.granted().growth_of(gpu, slot).bytes(word, ended)
     }
 
     /// Others may hold `bytes` of what this process has: they outlive it on the books.
-    pub(crate) fn export(&self, card: CardIndex, bytes: Bytes) {
-        self.own(card).export(bytes);
+    pub(crate) fn export(&self, gpu: DeviceIndex, bytes: Bytes) {
+        self.own(gpu).export(bytes);
     }
 
     /// They can no more, of what was let go here before.
-    pub(crate) fn withdraw_kept(&self, card: CardIndex, bytes: Bytes) {
-        self.withdraw_any(card, bytes, true);
+    pub(crate) fn withdraw_kept(&self, gpu: DeviceIndex, bytes: Bytes) {
+        self.withdraw_any(gpu, bytes, true);
     }
 
     /// They can no more, of what this process has, or has just given back to the driver.
-    pub(crate) fn withdraw(&self, card: CardIndex, bytes: Bytes) {
-        self.withdraw_any(card, bytes, false);
+    pub(crate) fn withdraw(&self, gpu: DeviceIndex, bytes: Bytes) {
+        self.withdraw_any(gpu, bytes, false);
     }
 
-    fn withdraw_any(&self, card: CardIndex, bytes: Bytes, kept: bool) {
+    fn withdraw_any(&self, gpu: DeviceIndex, bytes: Bytes, kept: bool) {
         let life = |owner| self.region.life(owner);
-        self.account(card).withdraw(bytes, kept, || self.terms(card), LOCK_PATIENCE, life);
+        self.account(gpu).withdraw(bytes, kept, || self.terms(gpu), LOCK_PATIENCE, life);
     }
 
     /// Others may hold what this process exported, by handles with these bits.
@@ -244,33 +244,33 @@ impl Ledger {
         self.region.set_opened(self.claim.slot, bits);
     }
 
-    /// While this is held, nobody else of the container creates a context on the card without knowing what one costs. None: whoever has
+    /// While this is held, nobody else of the container creates a context on the GPU without knowing what one costs. None: whoever has
     /// it lives and takes longer than anybody should wait.
-    pub(crate) fn learning(&self, card: CardIndex) -> Option<Guard<'_>> {
-        let lock = &self.region.card(card).learning;
+    pub(crate) fn learning(&self, gpu: DeviceIndex) -> Option<Guard<'_>> {
+        let lock = &self.region.gpu(gpu).learning;
         let life = |owner| self.region.life(owner);
         lock.acquire(self.me(), LEARNING_PATIENCE, life).ok().map(Acquired::guard)
     }
 
     /// A context is being created: how many others of the container are.
-    pub(crate) fn creation_begins(&self, card: CardIndex) -> u64 {
-        let others = self.creations(card);
-        self.region.cell(card, self.claim.slot).creating.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn creation_begins(&self, gpu: DeviceIndex) -> u64 {
+        let others = self.creations(gpu);
+        self.region.cell(gpu, self.claim.slot).creating.fetch_add(1, Ordering::Relaxed);
         others
     }
 
     /// It is created, or was not.
-    pub(crate) fn creation_ends(&self, card: CardIndex) {
+    pub(crate) fn creation_ends(&self, gpu: DeviceIndex) {
         let less = |creating: u32| creating.checked_sub(1);
         // Zero if somebody else wrote there: then it stays so.
-        let mine = &self.region.cell(card, self.claim.slot).creating;
+        let mine = &self.region.cell(gpu, self.claim.slot).creating;
         let _ = mine.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// How many contexts of the container are being created, ours among them.
-    pub(crate) fn creations(&self, card: CardIndex) -> u64 {
+    pub(crate) fn creations(&self, gpu: DeviceIndex) -> u64 {
         let slots = SlotIndex::all().take(self.region.slots().high_water());
-        let creating = slots.map(|slot| self.region.cell(card, slot).creating.load(Ordering::Relaxed));
+        let creating = slots.map(|slot| self.region.cell(gpu, slot).creating.load(Ordering::Relaxed));
         creating.map(u64::from).sum()
     }
 
@@ -280,12 +280,12 @@ impl Ledger {
     }
 
     /// Whether to ask the driver once more, which refused what the limit allows.
-    pub(crate) fn ask_again(&self, card: CardIndex, patience: &mut Patience) -> bool {
+    pub(crate) fn ask_again(&self, gpu: DeviceIndex, patience: &mut Patience) -> bool {
         if patience.since.is_none() {
             self.count(Reason::DriverRefused);
         }
         self.sweep();
-        let drains = self.usage(card).draining > Bytes::ZERO;
+        let drains = self.usage(gpu).draining > Bytes::ZERO;
         // When the last of it has just gone, one more attempt is due.
         let before = std::mem::replace(&mut patience.drained, drains);
         (drains && patience.rest(self.clock)) || (before && !drains)
@@ -303,18 +303,18 @@ impl Ledger {
         named.next().is_none().then(|| (slot, self.word_of(slot)))
     }
 
-    /// What a process has on the card is away. Nothing to do if its slot is no longer its own.
-    pub(crate) fn send_away(&self, card: CardIndex, (slot, word): (SlotIndex, Word)) {
+    /// What a process has on the GPU is away. Nothing to do if its slot is no longer its own.
+    pub(crate) fn send_away(&self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
-            self.account(card).send_away(slot);
+            self.account(gpu).send_away(slot);
         }
     }
 
-    /// What a process has on the card is there again, whatever the books say. Nothing to do if its slot is no longer its own.
-    pub(crate) fn is_back(&self, card: CardIndex, (slot, word): (SlotIndex, Word)) {
+    /// What a process has on the GPU is there again, whatever the books say. Nothing to do if its slot is no longer its own.
+    pub(crate) fn is_back(&self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
             let life = |owner| self.region.life(owner);
-            self.account(card).is_back(slot, || self.terms(card), LOCK_PATIENCE, life);
+            self.account(gpu).is_back(slot, || self.terms(gpu), LOCK_PATIENCE, life);
         }
     }
 
@@ -322,16 +322,16 @@ impl Ledger {
         Word(self.region.slot(slot).state.load(Ordering::Relaxed))
     }
 
-    /// What a process had on the card is to come back, if it fits or will fit when the dead are gone. `false`: it is there.
-    pub(crate) fn bring_back(&self, card: CardIndex, slot: SlotIndex) -> Result<bool, Refused> {
+    /// What a process had on the GPU is to come back, if it fits or will fit when the dead are gone. `false`: it is there.
+    pub(crate) fn bring_back(&self, gpu: DeviceIndex, slot: SlotIndex) -> Result<bool, Refused> {
         let mut patience = Patience::default();
         loop {
             self.sweep();
             let life = |owner| self.region.life(owner);
-            match self.account(card).bring_back(slot, || self.terms(card), LOCK_PATIENCE, life) {
+            match self.account(gpu).bring_back(slot, || self.terms(gpu), LOCK_PATIENCE, life) {
                 Ok(was_away) => return Ok(was_away),
                 Err(Refused::Short { used, wanted, limit })
-                    if used - self.usage(card).draining + wanted <= limit && patience.rest(self.clock) => {}
+                    if used - self.usage(gpu).draining + wanted <= limit && patience.rest(self.clock) => {}
                 Err(refused) => return Err(refused),
             }
         }
@@ -349,31 +349,31 @@ impl Ledger {
         self.clock.sleep(MOMENT);
     }
 
-    /// Sleeps while the card works: shortly at first, as kernels are. False when there is no patience left.
+    /// Sleeps while the GPU works: shortly at first, as kernels are. False when there is no patience left.
     pub(crate) fn nap(&self, patience: &mut Patience) -> bool {
         patience.nap(self.clock, |waited| waited.clamp(MOMENT, PAUSE))
     }
 
     #[inline]
-    pub(crate) fn account(&self, card: CardIndex) -> Account<'_> {
-        self.region.account(card, self.me())
+    pub(crate) fn account(&self, gpu: DeviceIndex) -> Account<'_> {
+        self.region.account(gpu, self.me())
     }
 
     #[inline]
-    fn own(&self, card: CardIndex) -> OwnCell<'_> {
-        self.region.own_cell(card, self.claim.slot)
+    fn own(&self, gpu: DeviceIndex) -> OwnCell<'_> {
+        self.region.own_cell(gpu, self.claim.slot)
     }
 
     /// Charges what the program asks for, if this process has it spare. False: nothing is charged.
     #[inline]
-    pub(crate) fn take_spare(&self, card: CardIndex, bytes: Bytes) -> bool {
-        self.own(card).take(bytes, self.terms(card))
+    pub(crate) fn take_spare(&self, gpu: DeviceIndex, bytes: Bytes) -> bool {
+        self.own(gpu).take(bytes, self.terms(gpu))
     }
 
     /// Charges, if it fits as the books stand.
-    pub(crate) fn attempt(&self, card: CardIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
+    pub(crate) fn attempt(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
         let life = |owner| self.region.life(owner);
-        self.account(card).charge(column, bytes, || self.terms(card), LOCK_PATIENCE, life)
+        self.account(gpu).charge(column, bytes, || self.terms(gpu), LOCK_PATIENCE, life)
     }
 
     /// The slow path of a charge, which ends with a counted refusal.
@@ -381,7 +381,7 @@ impl Ledger {
     #[inline(never)]
     pub(crate) fn insist(
         &self,
-        card: CardIndex,
+        gpu: DeviceIndex,
         column: Column,
         bytes: Bytes,
         denied: Reason,
@@ -390,17 +390,17 @@ impl Ledger {
         let answer = match first {
             Refused::Short { .. } => {
                 if column == Column::Used {
-                    self.await_confirmation(card, bytes);
+                    self.await_confirmation(gpu, bytes);
                 }
-                self.charge_patiently(card, column, bytes)
+                self.charge_patiently(gpu, column, bytes)
             }
             // Who has the lock was waited for.
             Refused::Held(_) => Err(first),
         };
         answer.map_err(|refused| {
-            self.count_growth(card);
+            self.count_growth(gpu);
             let (reason, used, limit) = match refused {
-                Refused::Held(_) => (Reason::LockHeld, self.total(card), self.limit(card)),
+                Refused::Held(_) => (Reason::LockHeld, self.total(gpu), self.limit(gpu)),
                 Refused::Short { used, limit, .. } => (denied, used, limit),
             };
             self.count(reason);
@@ -409,12 +409,12 @@ impl Ledger {
     }
 
     /// Counts once that what was measured takes the container over its limit.
-    fn count_growth(&self, card: CardIndex) {
-        let (usage, terms) = (self.usage(card), self.terms(card));
+    fn count_growth(&self, gpu: DeviceIndex) {
+        let (usage, terms) = (self.usage(gpu), self.terms(gpu));
         if usage.growth == Bytes::ZERO || usage.total() <= terms.limit {
             return;
         }
-        if let Some(counted) = self.counted.get(card.get())
+        if let Some(counted) = self.counted.get(gpu.get())
             && counted.swap(terms.edition, Ordering::Relaxed) != terms.edition
         {
             self.count(Reason::ImplicitOverLimit);
@@ -424,14 +424,14 @@ impl Ledger {
     /// Charges; finds the dead, and waits for their memory while that alone is in the way. A refusal is not counted.
     pub(crate) fn charge_patiently(
         &self,
-        card: CardIndex,
+        gpu: DeviceIndex,
         column: Column,
         bytes: Bytes,
     ) -> Result<(), Refused> {
         let mut patience = Patience::default();
         loop {
             self.sweep();
-            let refused = match self.attempt(card, column, bytes) {
+            let refused = match self.attempt(gpu, column, bytes) {
                 Ok(()) if patience.since.is_some() => {
                     self.count(Reason::WaitedForDraining);
                     return Ok(());
@@ -439,7 +439,7 @@ impl Ledger {
                 Ok(()) => return Ok(()),
                 Err(refused) => refused,
             };
-            let usage = self.usage(card);
+            let usage = self.usage(gpu);
             let stays = usage.total() - usage.draining;
             let by_the_dead = matches!(refused, Refused::Short { limit, .. } if stays + bytes <= limit);
             if !by_the_dead || !patience.rest(self.clock) {

@@ -5,10 +5,10 @@
 //!
 //! ```text
 //!   variables, limits file --> cgpu-settings
-//!   the driver's cards ------> cgpu-settings --> process (Tenant) --> ledger ------> `use` file (cgpu_shm)
+//!   the driver's GPUs ------> cgpu-settings --> process (Tenant) --> ledger ------> `use` file (cgpu_shm)
 //!                                         |        |  |  |
 //!                              refusal <--+        |  |  +--> view, names  what the program is shown
-//!                                                  |  +-----> contexts     the card's own overhead
+//!                                                  |  +-----> contexts     the GPU's own overhead
 //!                                                  +--------> allocations  address -> bytes, context
 //! ```
 //!
@@ -47,11 +47,11 @@ mod view;
 mod views;
 
 pub use arrays::{ArrayId, Shape};
-pub use cgpu_settings::{CardInfo, Environment, Found, Inventory, Refusal, System};
+pub use cgpu_settings::{Environment, Found, GpuInfo, Inventory, Refusal, System};
 pub use cgpu_shm::clock::{Clock, Monotonic};
 pub use cgpu_shm::ledger::Usage;
 pub use cgpu_shm::reason::Reason;
-pub use cgpu_shm::units::{Bytes, CardIndex as Card, Nanos, TimeScale};
+pub use cgpu_shm::units::{Bytes, DeviceIndex as Gpu, Nanos, TimeScale};
 pub use cgpu_shm::uuid::Uuid;
 pub use checkpoints::Restoring;
 pub use contexts::Context;

@@ -7,7 +7,7 @@
 //! | what is known | a number of NVML's means |
 //! |---|---|
 //! | we are in the host's own PID namespace | the process of ours that has it: the two namings are one |
-//! | all of ours that are on the card are listed by their own ids, and everybody listed exists here | the same: NVML speaks as we do |
+//! | all of ours that are on the GPU are listed by their own ids, and everybody listed exists here | the same: NVML speaks as we do |
 //! | else | the process of ours that the monitor knows by that number; without a monitor, nobody |
 //!
 //! For the second line to be wrong, an old driver would have to list neighbours under exactly the numbers that all of ours have in
@@ -32,7 +32,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The names of `members`, where NVML now lists `listed` on their card.
+    /// The names of `members`, where NVML now lists `listed` on their GPU.
     #[must_use]
     pub fn of(members: &[Member], listed: &[u32], namespace: &impl Namespace) -> Self {
         let speaks_as_we_do = || {
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_is_nobodys() {
-        // A neighbour under the number of a process of ours that is not on the card.
+        // A neighbour under the number of a process of ours that is not on the GPU.
         assert_eq!(Names::of(&[member(7, None, 0)], &[7], &INSIDE).ours(7), None);
         // One of ours is not listed, as it would be by a driver that speaks as we do.
         assert_eq!(Names::of(&[member(7, None, 5), member(9, None, 5)], &[7], &INSIDE).ours(7), None);

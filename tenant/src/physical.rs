@@ -24,7 +24,7 @@ use std::mem::{self, ManuallyDrop};
 
 use cgpu_shm::layout::LENT_UNSEEN;
 use cgpu_shm::ledger::Column;
-use cgpu_shm::units::{Bytes, CardIndex as Card};
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 use self::bindings::Binding;
 pub use self::bindings::Unbinding;
@@ -43,7 +43,7 @@ type RecordId = u64;
 /// Physical memory that is charged.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    card: Card,
+    gpu: Gpu,
     bytes: Bytes,
     /// Handles, as often as they are held; mappings; calls that are about to add one.
     references: u64,
@@ -84,7 +84,7 @@ enum Fate {
     /// There are others.
     Stays,
     /// It is gone from here; others may hold it in these ways.
-    Gone(Card, Bytes, u64),
+    Gone(Gpu, Bytes, u64),
     /// What cost nothing is gone from here: others' memory, or an object to which memory is bound.
     ObjectGone(RecordId, u64),
 }
@@ -116,9 +116,9 @@ impl Physicals {
     }
 
     /// Adds a record with one reference. None: no host memory.
-    fn record(&mut self, card: Card, bytes: Bytes) -> Option<RecordId> {
+    fn record(&mut self, gpu: Gpu, bytes: Bytes) -> Option<RecordId> {
         self.made += 1;
-        let record = Record { card, bytes, references: 1, ways: 0, bound: 0 };
+        let record = Record { gpu, bytes, references: 1, ways: 0, bound: 0 };
         self.records.insert(self.made, record).ok()?;
         Some(self.made)
     }
@@ -135,9 +135,9 @@ impl Physicals {
         if found.references > 0 {
             return Fate::Stays;
         }
-        let Record { card, bytes, ways, .. } = *found;
+        let Record { gpu, bytes, ways, .. } = *found;
         self.records.remove(record);
-        if bytes == Bytes::ZERO { Fate::ObjectGone(record, ways) } else { Fate::Gone(card, bytes, ways) }
+        if bytes == Bytes::ZERO { Fate::ObjectGone(record, ways) } else { Fate::Gone(gpu, bytes, ways) }
     }
 
     /// The mapping that an address lies in.
@@ -151,11 +151,11 @@ impl Physicals {
     }
 
     /// Others may hold it from now on. What is to be entered as exported, if it was not.
-    fn export(&mut self, record: RecordId, way: Way) -> Option<(Card, Bytes)> {
+    fn export(&mut self, record: RecordId, way: Way) -> Option<(Gpu, Bytes)> {
         let record = self.records.get(record)?;
         let is_first = !record.is_lent();
         record.ways |= way.0;
-        is_first.then_some((record.card, record.bytes))
+        is_first.then_some((record.gpu, record.bytes))
     }
 
     /// Lets a handle have a reference of `record` that has been added. If the handle was another's, that one's are gone.
@@ -219,7 +219,7 @@ impl Physicals {
 
     /// Enters what costs nothing under a handle that is nobody's. None: no host memory.
     fn costless(&mut self, handle: Handle, ways: u64) -> Option<RecordId> {
-        let record = self.record(Card::new(0)?, Bytes::ZERO)?;
+        let record = self.record(Gpu::new(0)?, Bytes::ZERO)?;
         self.records.get(record)?.ways = ways;
         self.hold(handle, record)?;
         Some(record)
@@ -265,13 +265,13 @@ impl Physicals {
 }
 
 impl Charge<'_> {
-    /// The driver made physical memory behind `handle`. It lies on the card that was charged.
+    /// The driver made physical memory behind `handle`. It lies on the GPU that was charged.
     pub fn created(self, handle: Handle) -> Settled {
-        let (tenant, card, bytes) = (self.tenant, self.card, self.bytes());
+        let (tenant, gpu, bytes) = (self.tenant, self.gpu, self.bytes());
         // From here on the record answers for the bytes.
         mem::forget(self);
         let mut physicals = tenant.physicals.lock();
-        let fate = physicals.record(card, bytes).and_then(|record| physicals.hold(handle, record));
+        let fate = physicals.record(gpu, bytes).and_then(|record| physicals.hold(handle, record));
         drop(physicals);
         match fate {
             Some(fate) => {
@@ -312,7 +312,7 @@ impl Tenant {
         self.wind_up_physical(fate);
     }
 
-    /// The driver made memory that costs the card nothing, behind `handle`.
+    /// The driver made memory that costs the GPU nothing, behind `handle`.
     pub fn created_free(&self, handle: Handle) {
         let fate = self.physicals.lock().forget(handle);
         self.wind_up_physical(fate);
@@ -349,15 +349,15 @@ impl Tenant {
         match fate {
             Fate::Stays => {}
             Fate::ObjectGone(object, ways) => self.object_gone(object, ways),
-            Fate::Gone(card, bytes, 0) => self.ledger.refund(card, Column::Used, bytes),
-            Fate::Gone(card, bytes, ways) => self.part_with(card, bytes, ways),
+            Fate::Gone(gpu, bytes, 0) => self.ledger.refund(gpu, Column::Used, bytes),
+            Fate::Gone(gpu, bytes, ways) => self.part_with(gpu, bytes, ways),
         }
     }
 
-    fn note_export(&self, exported: Option<(Card, Bytes)>, way: Way) {
+    fn note_export(&self, exported: Option<(Gpu, Bytes)>, way: Way) {
         self.ledger.lend(way.0);
-        if let Some((card, bytes)) = exported {
-            self.ledger.export(card, bytes);
+        if let Some((gpu, bytes)) = exported {
+            self.ledger.export(gpu, bytes);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Memory pools: charged by what they hold of the card, not by what was allocated from them.
+//! Memory pools: charged by what they hold of the GPU, not by what was allocated from them.
 //!
 //! ```text
 //!   pre-charge ---> the driver allocates ---> ticket, reading ---> settled: booked = reading + pre-charges of others
@@ -7,7 +7,7 @@
 //!           less, wait for the dead
 //! ```
 //!
-//! A pool takes memory of the card at its own will and keeps what is freed, so that its pointers say nothing about the card: they
+//! A pool takes memory of the GPU at its own will and keeps what is freed, so that its pointers say nothing about the GPU: they
 //! are not in the table of addresses. What it holds can be asked of the driver ([`PoolDriver`]); a reading may be out of date before it is
 //! written down, so each carries a ticket that was taken before it began. `docs/memory.md` tells why nothing falls between.
 //!
@@ -22,7 +22,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 
 use cgpu_shm::ledger::Column;
-use cgpu_shm::units::{Bytes, CardIndex as Card};
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 use self::growth::least;
 pub(crate) use self::table::Pools;
@@ -37,7 +37,7 @@ pub struct PoolId(pub usize);
 
 /// What the driver says of its pools, and what it does with them on our account.
 pub trait PoolDriver: fmt::Debug + Sync {
-    /// What the pool holds of its card, used or not (`RESERVED_MEM_CURRENT`). None: the driver does not say.
+    /// What the pool holds of its GPU, used or not (`RESERVED_MEM_CURRENT`). None: the driver does not say.
     fn reserved(&self, pool: PoolId) -> Option<Bytes>;
     /// What of that is in use (`USED_MEM_CURRENT`). None: the driver does not say.
     fn used(&self, pool: PoolId) -> Option<Bytes>;
@@ -97,10 +97,10 @@ impl Drop for Ended<'_> {
 }
 
 impl Tenant {
-    /// The driver has made a pool of `card`'s memory; none: its memory is not counted here, because it is the host's, another
-    /// process's or of a card that is not sliced.
-    pub fn pool_made(&self, id: PoolId, card: Option<Card>, driver: &'static dyn PoolDriver) {
-        match self.pools.made(id, card, driver) {
+    /// The driver has made a pool of `gpu`'s memory; none: its memory is not counted here, because it is the host's, another
+    /// process's or of a GPU that is not sliced.
+    pub fn pool_made(&self, id: PoolId, gpu: Option<Gpu>, driver: &'static dyn PoolDriver) {
+        match self.pools.made(id, gpu, driver) {
             Ok(former) => self.give_back(former),
             // It will be taken up with its first allocation, or that be refused.
             Err(_) => self.count(Reason::Unrecorded),
@@ -108,8 +108,8 @@ impl Tenant {
     }
 
     /// As [`Tenant::pool_made`], for a pool that may be known. `false`: no host memory for it, refuse.
-    pub fn pool_seen(&self, id: PoolId, card: Option<Card>, driver: &'static dyn PoolDriver) -> bool {
-        let seen = self.pools.seen(id, card, driver);
+    pub fn pool_seen(&self, id: PoolId, gpu: Option<Gpu>, driver: &'static dyn PoolDriver) -> bool {
+        let seen = self.pools.seen(id, gpu, driver);
         if seen.is_err() {
             self.count(Reason::Unrecorded);
         }
@@ -141,9 +141,9 @@ impl Tenant {
             }
         };
         let Some(charged) = self.pools.likely(at, size) else {
-            return Err(Unmade::Denied(self.too_large(at.card, size)));
+            return Err(Unmade::Denied(self.too_large(at.gpu, size)));
         };
-        match self.ledger.attempt(at.card, Column::Used, charged) {
+        match self.ledger.attempt(at.gpu, Column::Used, charged) {
             Ok(()) => match self.make(at, Flight::charged(charged, size), &call, &undo) {
                 Err(Unmade::Denied(_)) => {
                     self.make_patiently(at, Flight::charged(charged, size), &call, &undo, &is_busy)
@@ -163,19 +163,19 @@ impl Tenant {
         }
     }
 
-    /// What pools hold may have changed, of all cards or of one: reads them again, and ends those that were waiting for that.
+    /// What pools hold may have changed, of all GPUs or of one: reads them again, and ends those that were waiting for that.
     #[inline]
-    pub fn pools_changed(&self, card: Option<Card>) {
+    pub fn pools_changed(&self, gpu: Option<Gpu>) {
         if self.pools.any() {
-            self.each_pool(card, false);
+            self.each_pool(gpu, false);
         }
     }
 
-    /// The card that pays for a pool.
+    /// The GPU that pays for a pool.
     #[must_use]
-    pub fn pool_card(&self, id: PoolId) -> Option<Card> {
+    pub fn pool_gpu(&self, id: PoolId) -> Option<Gpu> {
         match self.pools.find(id) {
-            Known::Charged(at) => Some(at.card),
+            Known::Charged(at) => Some(at.gpu),
             _ => None,
         }
     }
@@ -215,12 +215,12 @@ impl Tenant {
         self.take_known(address)
     }
 
-    /// What pools hold beyond their use is given back, so that a charge on `card` may fit.
+    /// What pools hold beyond their use is given back, so that a charge on `gpu` may fit.
     #[cold]
-    pub(crate) fn relieve(&self, card: Card) {
+    pub(crate) fn relieve(&self, gpu: Gpu) {
         self.look_at_kept();
         if self.pools.any() {
-            self.each_pool(Some(card), true);
+            self.each_pool(Some(gpu), true);
         }
     }
 
@@ -235,8 +235,8 @@ impl Tenant {
         undo: &impl Fn(),
         is_busy: &impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
-        self.each_pool(Some(at.card), false);
-        let now = if self.ledger.attempt(at.card, Column::Used, likely.charged).is_ok() {
+        self.each_pool(Some(at.gpu), false);
+        let now = if self.ledger.attempt(at.gpu, Column::Used, likely.charged).is_ok() {
             Some(likely)
         } else {
             // It may do with what it holds; if that is in too many pieces, or of other streams, it grows.
@@ -264,18 +264,18 @@ impl Tenant {
         loop {
             // What was freed in the stream can be had when the stream has come to that; asked before the trim that is to see it.
             let is_idle = !is_busy();
-            self.each_pool(Some(at.card), true);
+            self.each_pool(Some(at.gpu), true);
             let mut wait = || !is_idle && self.ledger.nap(&mut patience);
             // Where only the dead are in the way of a chunk they are waited for: under a lesser charge the pool would grow by one all
             // the same.
-            let flight = if self.ledger.charge_patiently(at.card, Column::Used, likely.charged).is_ok() {
+            let flight = if self.ledger.charge_patiently(at.gpu, Column::Used, likely.charged).is_ok() {
                 likely
-            } else if self.ledger.attempt(at.card, Column::Used, exact.charged).is_ok() {
+            } else if self.ledger.attempt(at.gpu, Column::Used, exact.charged).is_ok() {
                 exact
             } else if wait() {
                 continue;
             } else {
-                let denied = self.ledger.charge(at.card, Column::Used, exact.charged, Reason::OverLimit);
+                let denied = self.ledger.charge(at.gpu, Column::Used, exact.charged, Reason::OverLimit);
                 denied.map_err(Unmade::Denied)?;
                 exact
             };
@@ -304,7 +304,7 @@ impl Tenant {
         undo: &impl Fn(),
     ) -> Result<(), Unmade<E>> {
         if !self.pools.start(at, flight) {
-            self.ledger.refund(at.card, Column::Used, flight.charged);
+            self.ledger.refund(at.gpu, Column::Used, flight.charged);
             return Err(Unmade::Unknown);
         }
         let answer = call();
@@ -340,7 +340,7 @@ impl Tenant {
     fn settle(&self, at: At, balance: Balance) -> bool {
         let kept = if balance.exported { self.enter_export(at) } else { Bytes::ZERO };
         if balance.surplus > kept {
-            self.ledger.refund(at.card, Column::Used, balance.surplus - kept);
+            self.ledger.refund(at.gpu, Column::Used, balance.surplus - kept);
         }
         let within = balance.lack == Bytes::ZERO && !balance.unpaid || self.make_good(at, balance);
         if balance.exported && balance.lack > Bytes::ZERO {
@@ -357,10 +357,10 @@ impl Tenant {
             && let Some(ticket) = self.pools.look(at)
         {
             balance = self.pools.seen_to_hold(at, ticket, at.driver.reserved(at.id), None);
-            self.ledger.refund(at.card, Column::Used, balance.surplus);
+            self.ledger.refund(at.gpu, Column::Used, balance.surplus);
         }
         while balance.lack > Bytes::ZERO {
-            let paid = self.ledger.attempt(at.card, Column::Used, balance.lack).is_ok();
+            let paid = self.ledger.attempt(at.gpu, Column::Used, balance.lack).is_ok();
             if !paid {
                 // Another thread may have charged it meanwhile, or a later look shown less.
                 let lack = self.pools.lack(at);
@@ -368,12 +368,12 @@ impl Tenant {
                     balance.lack = lack;
                     continue;
                 }
-                self.ledger.book(at.card, Column::Used, lack);
+                self.ledger.book(at.gpu, Column::Used, lack);
             }
             balance = self.pools.add(at, balance.lack, !paid);
-            self.ledger.refund(at.card, Column::Used, balance.surplus);
+            self.ledger.refund(at.gpu, Column::Used, balance.surplus);
         }
-        let within = self.ledger.total(at.card) <= self.ledger.limit(at.card);
+        let within = self.ledger.total(at.gpu) <= self.ledger.limit(at.gpu);
         if within {
             self.pools.paid(at);
         }
@@ -383,13 +383,13 @@ impl Tenant {
     /// Gets rid of an excess whose cause was freed in its stream just now: when the stream has come to that, a trim gives it back.
     #[cold]
     pub(crate) fn expel(&self, at: At, size: Bytes) -> Denied {
-        let (reason, limit) = (Reason::PoolGrew, self.ledger.limit(at.card));
+        let (reason, limit) = (Reason::PoolGrew, self.ledger.limit(at.gpu));
         self.count(reason);
-        let denied = Denied { reason, wanted: size, used: self.ledger.total(at.card), limit };
+        let denied = Denied { reason, wanted: size, used: self.ledger.total(at.gpu), limit };
         let mut patience = Patience::default();
         loop {
-            self.each_pool(Some(at.card), true);
-            let over = self.ledger.total(at.card) > self.ledger.limit(at.card);
+            self.each_pool(Some(at.gpu), true);
+            let over = self.ledger.total(at.gpu) > self.ledger.limit(at.gpu);
             if !over || !self.ledger.nap(&mut patience) {
                 self.pools.paid(at);
                 return denied;
@@ -397,9 +397,9 @@ impl Tenant {
         }
     }
 
-    pub(crate) fn each_pool(&self, card: Option<Card>, trim: bool) {
+    pub(crate) fn each_pool(&self, gpu: Option<Gpu>, trim: bool) {
         let mut last = None;
-        while let Some((at, outlives)) = self.pools.after(last, card) {
+        while let Some((at, outlives)) = self.pools.after(last, gpu) {
             last = Some(at.id);
             let held = self.look(at, trim || outlives);
             if outlives
@@ -445,9 +445,9 @@ impl Tenant {
     }
 
     fn give_back(&self, estate: Option<Estate>) {
-        if let Some(Estate { card, booked, exported }) = estate {
-            self.ledger.withdraw_kept(card, exported);
-            self.ledger.refund(card, Column::Used, booked);
+        if let Some(Estate { gpu, booked, exported }) = estate {
+            self.ledger.withdraw_kept(gpu, exported);
+            self.ledger.refund(gpu, Column::Used, booked);
         }
     }
 
@@ -480,16 +480,16 @@ impl Tenant {
     fn enter_export(&self, at: At) -> Bytes {
         let (more, less) = self.pools.exported(at);
         if more > Bytes::ZERO {
-            self.ledger.export(at.card, more);
+            self.ledger.export(at.gpu, more);
         }
-        if less == Bytes::ZERO || self.keep(at.card, less, self.pools.pointers()) {
+        if less == Bytes::ZERO || self.keep(at.gpu, less, self.pools.pointers()) {
             return less;
         }
         let held = self.pools.held_by_descriptors(at, less);
         if held > Bytes::ZERO {
             self.count(Reason::ExportedKept);
         }
-        self.ledger.withdraw_kept(at.card, less - held);
+        self.ledger.withdraw_kept(at.gpu, less - held);
         held
     }
 }

@@ -22,7 +22,7 @@ use cgpu_shm::ledger::{Column, Refused, Usage};
 use cgpu_shm::lock::{Guard, Owner as Name};
 use cgpu_shm::region::Region;
 use cgpu_shm::spin::Spin;
-use cgpu_shm::units::{Bytes, CardIndex as Card};
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 use cgpu_shm::uuid::Uuid;
 
 use crate::allocations::{Allocation, Allocations, Inserted, MOST_UNITS, Owner, UNIT};
@@ -60,7 +60,7 @@ pub enum Start {
 /// starts one of its own.
 pub struct Tenant {
     pub(crate) ledger: Ledger,
-    cards: Vec<(Uuid, Card)>,
+    gpus: Vec<(Uuid, Gpu)>,
     pub(crate) contexts: Contexts,
     pub(crate) views: Views,
     pub(crate) causes: Causes,
@@ -74,12 +74,12 @@ pub struct Tenant {
 
 impl fmt::Debug for Tenant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tenant").field("cards", &self.cards).finish_non_exhaustive()
+        f.debug_struct("Tenant").field("gpus", &self.gpus).finish_non_exhaustive()
     }
 }
 
 impl Tenant {
-    /// Reads the settings, opens or makes the region, claims a slot, registers the cards. After the real `cuInit`.
+    /// Reads the settings, opens or makes the region, claims a slot, registers the GPUs. After the real `cuInit`.
     ///
     /// # Errors
     /// A [`Refusal`], whose sentence says what was expected, what came and what to do: settings that cannot be understood, or
@@ -89,19 +89,19 @@ impl Tenant {
         inventory: Inventory<'_>,
         clock: &'static dyn Clock,
     ) -> Result<Start, Refusal> {
-        let (ledger, cards) = match start::start(environment, inventory, clock)? {
+        let (ledger, gpus) = match start::start(environment, inventory, clock)? {
             Started::Off(reason) => return Ok(Start::Off(reason)),
-            Started::On(ledger, cards) => (ledger, cards),
+            Started::On(ledger, gpus) => (ledger, gpus),
         };
         let allocations = Allocations::new();
-        for &(_, card) in &cards {
-            allocations.open(Contexts::of_card(card).owner(), card).map_err(|_| {
+        for &(_, gpu) in &gpus {
+            allocations.open(Contexts::of_gpu(gpu).owner(), gpu).map_err(|_| {
                 Refusal::new("expected some host memory for the books, found none: free some")
             })?;
         }
         Ok(Start::On(Self {
             ledger,
-            cards,
+            gpus,
             contexts: Contexts::new(),
             views: Views::new(),
             causes: Causes::new(),
@@ -114,40 +114,40 @@ impl Tenant {
         }))
     }
 
-    /// The card with this UUID, if it is sliced; none: native, hooks pass.
+    /// The GPU with this UUID, if it is sliced; none: native, hooks pass.
     #[must_use]
-    pub fn card(&self, uuid: Uuid) -> Option<Card> {
-        self.cards.iter().find(|(known, _)| *known == uuid).map(|(_, card)| *card)
+    pub fn gpu(&self, uuid: Uuid) -> Option<Gpu> {
+        self.gpus.iter().find(|(known, _)| *known == uuid).map(|(_, gpu)| *gpu)
     }
 
-    /// The limit now in force on `card`; none: accounted, but not limited.
+    /// The limit now in force on `gpu`; none: accounted, but not limited.
     #[must_use]
-    pub fn limit(&self, card: Card) -> Option<Bytes> {
-        Some(self.ledger.limit(card)).filter(|limit| *limit != Bytes::MAX)
+    pub fn limit(&self, gpu: Gpu) -> Option<Bytes> {
+        Some(self.ledger.limit(gpu)).filter(|limit| *limit != Bytes::MAX)
     }
 
-    /// What every getter shows for `card`, with the physically free memory that the real getter gave. Not limited: none, show
+    /// What every getter shows for `gpu`, with the physically free memory that the real getter gave. Not limited: none, show
     /// what the real getter gave.
     #[must_use]
-    pub fn view(&self, card: Card, physical_free: Bytes) -> Option<View> {
-        let limit = self.limit(card)?;
-        self.pools_changed(Some(card));
+    pub fn view(&self, gpu: Gpu, physical_free: Bytes) -> Option<View> {
+        let limit = self.limit(gpu)?;
+        self.pools_changed(Some(gpu));
         self.look_at_kept();
         self.ledger.glance();
-        Some(View::of(limit, self.ledger.total(card), physical_free))
+        Some(View::of(limit, self.ledger.total(gpu), physical_free))
     }
 
-    /// The container's living processes as they stand on `card`.
+    /// The container's living processes as they stand on `gpu`.
     #[must_use]
-    pub fn members(&self, card: Card) -> Vec<Member> {
-        self.pools_changed(Some(card));
-        self.ledger.members(card)
+    pub fn members(&self, gpu: Gpu) -> Vec<Member> {
+        self.pools_changed(Some(gpu));
+        self.ledger.members(gpu)
     }
 
-    /// What the container uses on `card`, apart: asked for, implicit, draining.
+    /// What the container uses on `gpu`, apart: asked for, implicit, draining.
     #[must_use]
-    pub fn usage(&self, card: Card) -> Usage {
-        self.ledger.usage(card)
+    pub fn usage(&self, gpu: Gpu) -> Usage {
+        self.ledger.usage(gpu)
     }
 
     /// The container's region, for the gate.
@@ -168,18 +168,18 @@ impl Tenant {
     /// # Errors
     /// [`Denied`]: over the limit.
     #[inline]
-    pub fn charge(&self, card: Card, size: Bytes) -> Result<Charge<'_>, Denied> {
-        let Some(units) = units(size) else { return Err(self.too_large(card, size)) };
-        self.hold(card, Column::Used, bytes(units), Reason::OverLimit)?;
-        Ok(Charge { tenant: self, card, units })
+    pub fn charge(&self, gpu: Gpu, size: Bytes) -> Result<Charge<'_>, Denied> {
+        let Some(units) = units(size) else { return Err(self.too_large(gpu, size)) };
+        self.hold(gpu, Column::Used, bytes(units), Reason::OverLimit)?;
+        Ok(Charge { tenant: self, gpu, units })
     }
 
     /// The driver answered out of memory although the limit allowed it: whether to ask once more, because a process of the
     /// container has just ended and its memory is on the way. Sleeps a little first. Call in a loop with one `Patience` while
     /// the driver refuses; false in the end.
     #[must_use]
-    pub fn ask_again(&self, card: Card, patience: &mut Patience) -> bool {
-        self.ledger.ask_again(card, patience)
+    pub fn ask_again(&self, gpu: Gpu, patience: &mut Patience) -> bool {
+        self.ledger.ask_again(gpu, patience)
     }
 
     /// Takes the allocation at `address` off the table, before the driver is asked to free it: the driver may give the address
@@ -196,12 +196,12 @@ impl Tenant {
     /// As [`Tenant::take`], for an address that need not be on the books.
     #[inline]
     pub(crate) fn take_known(&self, address: Address) -> Option<Taken<'_>> {
-        let (card, Allocation { address, units, owner }) = self.allocations.remove(address.0)?;
+        let (gpu, Allocation { address, units, owner }) = self.allocations.remove(address.0)?;
         let ways = if self.exports.any() { self.exports.take(address) } else { 0 };
-        Some(Taken { tenant: self, card, address, units, owner, ways })
+        Some(Taken { tenant: self, gpu, address, units, owner, ways })
     }
 
-    /// The context's card and place on the books. None: its creation was not seen; see [`Tenant::context_seen`].
+    /// The context's GPU and place on the books. None: its creation was not seen; see [`Tenant::context_seen`].
     #[inline]
     #[must_use]
     pub fn context(&self, context: ContextId) -> Option<Context> {
@@ -209,82 +209,82 @@ impl Tenant {
     }
 
     /// Charges a context of the learned size as implicit memory, before the driver is asked to create one. `physical_free`
-    /// reads the card's free memory, if it can be read. Not for a primary context that is active already.
+    /// reads the GPU's free memory, if it can be read. Not for a primary context that is active already.
     ///
     /// # Errors
     /// [`Denied`]: it would go over the limit.
     pub fn context_starting(
         &self,
-        card: Card,
+        gpu: Gpu,
         physical_free: impl FnOnce() -> Option<Bytes>,
     ) -> Result<Starting<'_>, Denied> {
-        let first = self.first_context(card);
+        let first = self.first_context(gpu);
         // Before the creation is marked: while it is, nothing is confirmed.
-        self.ledger.await_confirmation(card, self.learned(card));
-        self.relearn(card);
-        let charged = self.learned(card);
+        self.ledger.await_confirmation(gpu, self.learned(gpu));
+        self.relearn(gpu);
+        let charged = self.learned(gpu);
         // Others are looked for before and after the readings: who is found by neither has all of its own before them or all
         // after them.
-        let already = self.ledger.creation_begins(card);
-        if let Err(denied) = self.hold(card, Column::Implicit, charged, Reason::ContextOverLimit) {
-            self.ledger.creation_ends(card);
+        let already = self.ledger.creation_begins(gpu);
+        if let Err(denied) = self.hold(gpu, Column::Implicit, charged, Reason::ContextOverLimit) {
+            self.ledger.creation_ends(gpu);
             return Err(denied);
         }
         // After the charge: where it is short, it makes room first, by trimming pools or waiting for the dead, and what they give back
         // would be taken off the context's cost.
-        let (physical_free, booked) = (physical_free(), self.ledger.booked(card) - charged);
-        let beside = already.max(self.ledger.creations(card).saturating_sub(1));
+        let (physical_free, booked) = (physical_free(), self.ledger.booked(gpu) - charged);
+        let beside = already.max(self.ledger.creations(gpu).saturating_sub(1));
         let before = Before { physical_free, booked, charged, beside, alone: self.ledger.is_alone() };
-        Ok(Starting { tenant: self, card, first, before })
+        Ok(Starting { tenant: self, gpu, first, before })
     }
 
-    /// First contexts are created one after the other: what two that are created at once cost cannot be told apart by the card's free
+    /// First contexts are created one after the other: what two that are created at once cost cannot be told apart by the GPU's free
     /// memory, and all later ones are charged by it. None: it is known.
-    fn first_context(&self, card: Card) -> Option<Guard<'_>> {
-        if self.learned(card) > Bytes::ZERO {
+    fn first_context(&self, gpu: Gpu) -> Option<Guard<'_>> {
+        if self.learned(gpu) > Bytes::ZERO {
             return None;
         }
         // Whoever was before us may have learned it.
-        self.ledger.learning(card).filter(|_| self.learned(card) == Bytes::ZERO)
+        self.ledger.learning(gpu).filter(|_| self.learned(gpu) == Bytes::ZERO)
     }
 
-    /// Whether it is known what a context costs on `card`: then one is charged before it is created.
+    /// Whether it is known what a context costs on `gpu`: then one is charged before it is created.
     #[must_use]
-    pub fn context_size_is_known(&self, card: Card) -> bool {
-        self.learned(card) > Bytes::ZERO
+    pub fn context_size_is_known(&self, gpu: Gpu) -> bool {
+        self.learned(gpu) > Bytes::ZERO
     }
 
-    /// Whether two contexts in turn were seen to cost the same on `card`: then there is nothing left to learn.
+    /// Whether two contexts in turn were seen to cost the same on `gpu`: then there is nothing left to learn.
     #[must_use]
-    pub fn context_size_is_agreed(&self, card: Card) -> bool {
-        self.ledger.region().card(card).agreed.load(Ordering::Relaxed) != 0
+    pub fn context_size_is_agreed(&self, gpu: Gpu) -> bool {
+        self.ledger.region().gpu(gpu).agreed.load(Ordering::Relaxed) != 0
     }
 
-    /// A number that changes with every charge and every refund of this process on `card`.
+    /// A number that changes with every charge and every refund of this process on `gpu`.
     #[must_use]
-    pub fn activity(&self, card: Card) -> u64 {
-        let cell = self.ledger.region().cell(card, self.name().slot());
+    pub fn activity(&self, gpu: Gpu) -> u64 {
+        let cell = self.ledger.region().cell(gpu, self.name().slot());
         let charges = u64::from(cell.charges.load(Ordering::Relaxed));
         charges.rotate_left(32) ^ cell.held.load(Ordering::Relaxed)
     }
 
-    /// What of `card` was free when a monitor asked NVML last; none: no monitor has told it lately.
+    /// What of `gpu` was free when a monitor asked NVML last; none: no monitor has told it lately.
     #[must_use]
-    pub fn told_free(&self, card: Card) -> Option<Bytes> {
-        let (uuid, _) = self.cards.iter().find(|(_, known)| *known == card)?;
+    pub fn told_free(&self, gpu: Gpu) -> Option<Bytes> {
+        let (uuid, _) = self.gpus.iter().find(|(_, known)| *known == gpu)?;
         self.ledger.told_free(*uuid)
     }
 
     /// Takes up a context whose creation was not seen (made by a private path of the runtime), with the learned size as
     /// implicit memory, which may exceed the limit. One that is known is left as it is.
-    pub fn context_seen(&self, context: ContextId, card: Card) -> Context {
+    pub fn context_seen(&self, context: ContextId, gpu: Gpu) -> Context {
         if let Some(known) = self.contexts.find(context.0) {
             return known;
         }
         self.ledger.count(Reason::UnknownContext);
-        let implicit = self.learned(card);
-        self.ledger.book(card, Column::Implicit, implicit);
-        self.enter(context, card, implicit)
+        let implicit = self.learned(gpu);
+        self.ledger.book(gpu, Column::Implicit, implicit);
+        self.enter(context, gpu, implicit)
     }
 
     /// A context has one more use.
@@ -310,53 +310,47 @@ impl Tenant {
 
     /// Charges; where that does not fit, what pools can spare is given back first.
     #[inline]
-    pub(crate) fn hold(
-        &self,
-        card: Card,
-        column: Column,
-        bytes: Bytes,
-        denied: Reason,
-    ) -> Result<(), Denied> {
-        if column == Column::Used && self.ledger.take_spare(card, bytes) {
+    pub(crate) fn hold(&self, gpu: Gpu, column: Column, bytes: Bytes, denied: Reason) -> Result<(), Denied> {
+        if column == Column::Used && self.ledger.take_spare(gpu, bytes) {
             return Ok(());
         }
-        self.hold_among_others(card, column, bytes, denied)
+        self.hold_among_others(gpu, column, bytes, denied)
     }
 
     #[inline(never)]
     fn hold_among_others(
         &self,
-        card: Card,
+        gpu: Gpu,
         column: Column,
         bytes: Bytes,
         denied: Reason,
     ) -> Result<(), Denied> {
-        self.ledger.attempt(card, column, bytes).or_else(|refused| {
+        self.ledger.attempt(gpu, column, bytes).or_else(|refused| {
             if matches!(refused, Refused::Short { .. }) {
-                self.relieve(card);
+                self.relieve(gpu);
             }
-            self.ledger.insist(card, column, bytes, denied, refused)
+            self.ledger.insist(gpu, column, bytes, denied, refused)
         })
     }
 
     #[cold]
-    pub(crate) fn too_large(&self, card: Card, wanted: Bytes) -> Denied {
+    pub(crate) fn too_large(&self, gpu: Gpu, wanted: Bytes) -> Denied {
         let reason = Reason::TooLarge;
         self.ledger.count(reason);
-        Denied { reason, wanted, used: self.ledger.total(card), limit: self.ledger.limit(card) }
+        Denied { reason, wanted, used: self.ledger.total(gpu), limit: self.ledger.limit(gpu) }
     }
 
-    /// What a context was last seen to cost on the card.
-    fn learned(&self, card: Card) -> Bytes {
-        Bytes(self.ledger.region().card(card).context.load(Ordering::Relaxed))
+    /// What a context was last seen to cost on the GPU.
+    fn learned(&self, gpu: Gpu) -> Bytes {
+        Bytes(self.ledger.region().gpu(gpu).context.load(Ordering::Relaxed))
     }
 
     /// Enters a context that is charged with `implicit` bytes.
-    fn enter(&self, context: ContextId, card: Card, implicit: Bytes) -> Context {
-        match self.contexts.enter(context.0, card, implicit, &self.allocations) {
+    fn enter(&self, context: ContextId, gpu: Gpu, implicit: Bytes) -> Context {
+        match self.contexts.enter(context.0, gpu, implicit, &self.allocations) {
             Entered::New(context) => context,
             Entered::Known(context) => {
-                self.ledger.refund(card, Column::Implicit, implicit);
+                self.ledger.refund(gpu, Column::Implicit, implicit);
                 context
             }
             Entered::Untold(context) => {
@@ -367,11 +361,11 @@ impl Tenant {
     }
 
     fn wind_up(&self, context: Context, estate: Option<Estate>) {
-        if let Some(Estate { card, used, implicit }) = estate {
+        if let Some(Estate { gpu, used, implicit }) = estate {
             self.arrays_gone_with(context.owner());
             let used = self.unlent(context.owner(), used);
-            self.ledger.refund(card, Column::Used, used);
-            self.ledger.end(card, implicit);
+            self.ledger.refund(gpu, Column::Used, used);
+            self.ledger.end(gpu, implicit);
             self.causes.forget(context);
         }
     }
@@ -382,7 +376,7 @@ impl Tenant {
 #[must_use = "a charge that is dropped is refunded"]
 pub struct Charge<'a> {
     pub(crate) tenant: &'a Tenant,
-    pub(crate) card: Card,
+    pub(crate) gpu: Gpu,
     units: u32,
 }
 
@@ -403,14 +397,14 @@ impl Charge<'_> {
     #[inline]
     pub fn settle(self, address: Address, context: Option<Context>) -> Settled {
         // From here on the table answers for the bytes.
-        let Self { tenant, card, units } = *ManuallyDrop::new(self);
+        let Self { tenant, gpu, units } = *ManuallyDrop::new(self);
         let owner = match context {
-            Some(context) if context.card() == card => context.owner(),
-            _ => Contexts::of_card(card).owner(),
+            Some(context) if context.gpu() == gpu => context.owner(),
+            _ => Contexts::of_gpu(gpu).owner(),
         };
         match tenant.allocations.insert(Allocation { address: address.0, units, owner }) {
             Inserted::New => Settled::Recorded,
-            other => tenant.settled(card, units, other),
+            other => tenant.settled(gpu, units, other),
         }
     }
 
@@ -425,39 +419,39 @@ impl Drop for Charge<'_> {
     // Inlined, and what is cold is called by value: so that a charge that is settled lives in registers.
     #[inline]
     fn drop(&mut self) {
-        self.tenant.refused(self.card, self.units);
+        self.tenant.refused(self.gpu, self.units);
     }
 }
 
 impl Tenant {
     #[cold]
-    fn refused(&self, card: Card, units: u32) {
-        self.ledger.refund(card, Column::Used, bytes(units));
+    fn refused(&self, gpu: Gpu, units: u32) {
+        self.ledger.refund(gpu, Column::Used, bytes(units));
     }
 
     #[cold]
-    fn kept(&self, card: Card, address: u64, units: u32, owner: Owner, ways: u64) {
+    fn kept(&self, gpu: Gpu, address: u64, units: u32, owner: Owner, ways: u64) {
         let allocation = Allocation { address, units, owner };
         if ways != 0 {
-            self.exports.restore(address, card, bytes(units), owner, ways);
+            self.exports.restore(address, gpu, bytes(units), owner, ways);
         }
         self.ledger.count(Reason::FreeRefused);
         let restored = self.allocations.restore(allocation);
-        self.settled(card, units, restored);
+        self.settled(gpu, units, restored);
     }
 
     #[cold]
-    fn settled(&self, card: Card, units: u32, inserted: Inserted) -> Settled {
+    fn settled(&self, gpu: Gpu, units: u32, inserted: Inserted) -> Settled {
         match inserted {
             Inserted::New => Settled::Recorded,
-            Inserted::Replaced(card, former) => {
+            Inserted::Replaced(gpu, former) => {
                 self.ledger.count(Reason::AddressReplaced);
-                self.ledger.refund(card, Column::Used, former);
+                self.ledger.refund(gpu, Column::Used, former);
                 Settled::Recorded
             }
             Inserted::Stale => {
                 self.ledger.count(Reason::StaleContext);
-                self.ledger.refund(card, Column::Used, bytes(units));
+                self.ledger.refund(gpu, Column::Used, bytes(units));
                 Settled::Refunded
             }
             Inserted::Exhausted => {
@@ -474,7 +468,7 @@ impl Tenant {
 #[must_use = "a taken allocation that is dropped is put back"]
 pub struct Taken<'a> {
     tenant: &'a Tenant,
-    card: Card,
+    gpu: Gpu,
     address: u64,
     units: u32,
     owner: Owner,
@@ -486,11 +480,11 @@ impl Taken<'_> {
     /// The driver freed it: the bytes are refunded.
     #[inline]
     pub fn freed(self) {
-        let Self { tenant, card, units, ways, .. } = *ManuallyDrop::new(self);
+        let Self { tenant, gpu, units, ways, .. } = *ManuallyDrop::new(self);
         if ways == 0 {
-            tenant.ledger.refund(card, Column::Used, bytes(units));
+            tenant.ledger.refund(gpu, Column::Used, bytes(units));
         } else {
-            tenant.part_with(card, bytes(units), ways);
+            tenant.part_with(gpu, bytes(units), ways);
         }
     }
 }
@@ -499,7 +493,7 @@ impl Drop for Taken<'_> {
     // As a charge's.
     #[inline]
     fn drop(&mut self) {
-        self.tenant.kept(self.card, self.address, self.units, self.owner, self.ways);
+        self.tenant.kept(self.gpu, self.address, self.units, self.owner, self.ways);
     }
 }
 
@@ -508,62 +502,62 @@ impl Drop for Taken<'_> {
 #[must_use = "a context that is not created is refunded"]
 pub struct Starting<'a> {
     tenant: &'a Tenant,
-    card: Card,
+    gpu: Gpu,
     before: Before,
     /// Held until the size is known.
     first: Option<Guard<'a>>,
 }
 
 impl Starting<'_> {
-    /// The driver created it. `physical_free` is the card's free memory read now, if it could be read: with the one given to
-    /// [`Tenant::context_starting`] it teaches what a context costs on this card. A context that was known already (a second
+    /// The driver created it. `physical_free` is the GPU's free memory read now, if it could be read: with the one given to
+    /// [`Tenant::context_starting`] it teaches what a context costs on this GPU. A context that was known already (a second
     /// retain of a primary context) costs nothing.
     pub fn created(mut self, context: ContextId, physical_free: Option<Bytes>) -> Context {
         let _first = self.first.take();
-        let Self { tenant, card, before, .. } = *ManuallyDrop::new(self);
+        let Self { tenant, gpu, before, .. } = *ManuallyDrop::new(self);
         let (ledger, charged) = (&tenant.ledger, before.charged);
         if tenant.contexts.knows(context.0) {
-            let known = tenant.enter(context, card, charged);
-            ledger.creation_ends(card);
+            let known = tenant.enter(context, gpu, charged);
+            ledger.creation_ends(gpu);
             return known;
         }
-        let beside = ledger.creations(card).saturating_sub(1);
+        let beside = ledger.creations(gpu).saturating_sub(1);
         // Who began without knowing, because whoever was learning took too long, and sees it known now, takes that.
-        let learned = tenant.learned(card);
+        let learned = tenant.learned(gpu);
         let (measured, known) = match (charged, learned) {
             (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),
             _ => (
                 Before { alone: before.alone && ledger.is_alone(), ..before }.size(
                     physical_free,
-                    ledger.booked(card) - charged,
+                    ledger.booked(gpu) - charged,
                     beside,
                 ),
                 charged,
             ),
         };
         if let Some(size) = measured {
-            let record = ledger.region().card(card);
+            let record = ledger.region().gpu(gpu);
             record.context.store(size.0, Ordering::Relaxed);
             record.agreed.store(size::agree(size, charged).into(), Ordering::Relaxed);
         }
         let implicit = measured.unwrap_or(known);
         if implicit > charged {
-            ledger.book(card, Column::Implicit, implicit - charged);
+            ledger.book(gpu, Column::Implicit, implicit - charged);
         } else {
-            ledger.refund(card, Column::Implicit, charged - implicit);
+            ledger.refund(gpu, Column::Implicit, charged - implicit);
         }
-        let entered = tenant.enter(context, card, implicit);
-        // Not before the books are right: what others then find gone from the card, and not there, is theirs.
-        ledger.creation_ends(card);
+        let entered = tenant.enter(context, gpu, implicit);
+        // Not before the books are right: what others then find gone from the GPU, and not there, is theirs.
+        ledger.creation_ends(gpu);
         entered
     }
 }
 
 impl Drop for Starting<'_> {
     fn drop(&mut self) {
-        // Until then nothing is concluded from what the card says.
-        self.tenant.ledger.refund(self.card, Column::Implicit, self.before.charged);
-        self.tenant.ledger.creation_ends(self.card);
+        // Until then nothing is concluded from what the GPU says.
+        self.tenant.ledger.refund(self.gpu, Column::Implicit, self.before.charged);
+        self.tenant.ledger.creation_ends(self.gpu);
     }
 }
 

@@ -1,4 +1,4 @@
-//! How a process of the container starts to keep books: settings, region, slot, cards.
+//! How a process of the container starts to keep books: settings, region, slot, GPUs.
 //!
 //! With a limit set, whatever goes wrong refuses the start; without one, the shim stays out of the way.
 
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cgpu_settings::{self as settings, Settings, Variables, Verdict};
-use cgpu_shm::cards::Card as Registration;
+use cgpu_shm::gpus::Gpu as Registration;
 use cgpu_shm::grant::{Heartbeat, Monitor};
-use cgpu_shm::layout::{CARDS, SLOTS};
+use cgpu_shm::layout::{GPUS, SLOTS};
 use cgpu_shm::liveness::Lifeline;
 use cgpu_shm::paths::Candidate;
 use cgpu_shm::region::{Birth, Region};
 use cgpu_shm::slots::{Claim, Claimant};
-use cgpu_shm::units::{Bytes, CardIndex, Nanos, TimeScale};
+use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, TimeScale};
 use cgpu_shm::uuid::Uuid;
 
 use crate::ledger::Ledger;
@@ -30,10 +30,10 @@ const PAUSE: Nanos = Nanos::from_millis(5);
 #[allow(clippy::large_enum_variant)] // there is one in a process's life
 pub(crate) enum Started {
     Off(Reason),
-    On(Ledger, Vec<(Uuid, CardIndex)>),
+    On(Ledger, Vec<(Uuid, DeviceIndex)>),
 }
 
-/// Whether there is anything to start for: a limit, or a region that is there. Where there is not, no card has to be asked, and
+/// Whether there is anything to start for: a limit, or a region that is there. Where there is not, no GPU has to be asked, and
 /// a process without a limit costs nothing.
 #[must_use]
 pub fn is_called_for(environment: &dyn Environment) -> bool {
@@ -57,7 +57,7 @@ pub(crate) fn start(
     let usual = candidates(environment, None);
     let from_file = settings::file::read(&limits, inventory);
     if let Some(settings) = from_file.map_err(|refusal| refusal.left_in(&usual))? {
-        if settings.cards.is_empty() {
+        if settings.gpus.is_empty() {
             return Ok(Started::Off(Reason::NoLimit));
         }
         let opened = open(&settings, &usual, environment, clock, Source::Outside);
@@ -133,7 +133,7 @@ fn open(
 ) -> Result<Started, Refusal> {
     let host = environment.host_name();
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().into();
-    // Set for simulated cards only, which refuse what is no factor.
+    // Set for simulated GPUs only, which refuse what is no factor.
     let dilation = environment.variable(c"CGPU_SIM_DILATION").and_then(|text| text.into_string().ok());
     let time_scale = dilation.and_then(|text| TimeScale::of_factor(&text));
     let birth = Birth { name: settings.name.as_deref().unwrap_or(&host), created, time_scale };
@@ -141,7 +141,7 @@ fn open(
     join(region, settings, environment, clock, source)
 }
 
-/// Claims a slot and registers the cards.
+/// Claims a slot and registers the GPUs.
 fn join(
     region: Region,
     settings: &Settings,
@@ -150,23 +150,23 @@ fn join(
     source: Source,
 ) -> Result<Started, Refusal> {
     let claim = claim(&region, environment, clock)?;
-    let mut cards = Vec::new();
-    let mut told = [Bytes::MAX; CARDS];
-    for card in &settings.cards {
+    let mut gpus = Vec::new();
+    let mut told = [Bytes::MAX; GPUS];
+    for gpu in &settings.gpus {
         let registration =
-            Registration { uuid: card.uuid, total: card.total, limit: card.limit, ordinal: card.ordinal };
+            Registration { uuid: gpu.uuid, total: gpu.total, limit: gpu.limit, ordinal: gpu.ordinal };
         let index = region.register(claim.slot, &registration).map_err(|error| {
             Refusal::new(format!("{}: {error}", region.directory().join("use").display()))
         })?;
         if let (Source::Outside, Some(told)) = (source, told.get_mut(index.get()))
-            && card.limit > Bytes::ZERO
+            && gpu.limit > Bytes::ZERO
         {
-            *told = (*told).min(card.limit);
+            *told = (*told).min(gpu.limit);
         }
-        cards.push((card.uuid, index));
+        gpus.push((gpu.uuid, index));
     }
     settle(&region.directory().join("refused"));
-    Ok(Started::On(Ledger::new(region, claim, clock, told), cards))
+    Ok(Started::On(Ledger::new(region, claim, clock, told), gpus))
 }
 
 /// What an earlier start was refused for is settled. Where the directory is read-only, the file alone may be emptied; where not even that

@@ -14,7 +14,7 @@
 //!
 //! A driver that shows a device which was not told of has other devices than the monitor's: nothing is known then, either.
 //!
-//! Where no monitor has told anything, a process of the container that started before may have asked NVML: the cards that it registered are known if
+//! Where no monitor has told anything, a process of the container that started before may have asked NVML: the GPUs that it registered are known if
 //! they are just those that the driver shows.
 
 use cgpu_settings::{Variables, file};
@@ -23,14 +23,14 @@ use cgpu_shm::region::Region;
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 
-use crate::{CardInfo, Environment, Found, start};
+use crate::{Environment, Found, GpuInfo, start};
 
 /// What a monitor has told, or a process before this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// By the monitor; none: it has told nothing.
     devices: Vec<Device>,
-    /// The cards of the container, and their memory.
+    /// The GPUs of the container, and their memory.
     registered: Vec<(Uuid, Bytes)>,
     /// Whether the process sees the host as the monitor does.
     is_beside_monitor: bool,
@@ -49,7 +49,7 @@ impl Told {
         let region = Region::find(&candidates)?;
         let granted = region.granted();
         let devices = granted.has_monitor().then(|| granted.devices()).flatten().unwrap_or_default();
-        let registered = region.cards().map(|(_, card)| (card.uuid, card.total)).collect();
+        let registered = region.gpus().map(|(_, gpu)| (gpu.uuid, gpu.total)).collect();
         let namespace = environment.pid_namespace();
         let is_beside_monitor = namespace != 0 && namespace == granted.pid_namespace();
         Some(Self { devices, registered, is_beside_monitor, is_limited_from_outside })
@@ -57,41 +57,41 @@ impl Told {
 
     /// The devices of a process whose driver shows `seen`, and that `hides` some from itself, or not; none: not known.
     #[must_use]
-    pub fn found(&self, seen: &[CardInfo], hides: bool) -> Option<Found> {
+    pub fn found(&self, seen: &[GpuInfo], hides: bool) -> Option<Found> {
         if self.devices.is_empty() {
             return self.registered(seen).filter(|_| !hides || self.is_limited_from_outside);
         }
-        let all: Vec<CardInfo> =
-            self.devices.iter().filter(|device| !device.is_partitioned).map(card_of).collect();
+        let all: Vec<GpuInfo> =
+            self.devices.iter().filter(|device| !device.is_partitioned).map(gpu_of).collect();
         let partitioned = self.devices.iter().filter(|device| device.is_partitioned);
         let cut = partitioned.map(|device| device.uuid).collect();
-        let seen = seen.iter().map(|seen| all.iter().find(|card| card.uuid == seen.uuid).copied());
+        let seen = seen.iter().map(|seen| all.iter().find(|gpu| gpu.uuid == seen.uuid).copied());
         let seen = seen.collect::<Option<Vec<_>>>()?;
         if self.is_beside_monitor {
-            return Some(Found { cards: all, cut, complete: true });
+            return Some(Found { gpus: all, cut, complete: true });
         }
-        let complete = !hides && !seen.iter().any(CardInfo::is_instance);
-        (complete || self.is_limited_from_outside).then_some(Found { cards: seen, cut, complete })
+        let complete = !hides && !seen.iter().any(GpuInfo::is_instance);
+        (complete || self.is_limited_from_outside).then_some(Found { gpus: seen, cut, complete })
     }
 
     /// The devices that the driver shows, if they are the registered ones. With one that the driver does not show, or that nobody has registered,
     /// there may be more.
-    fn registered(&self, seen: &[CardInfo]) -> Option<Found> {
+    fn registered(&self, seen: &[GpuInfo]) -> Option<Found> {
         if seen.is_empty() || seen.len() != self.registered.len() {
             return None;
         }
-        let known = |seen: &CardInfo| {
+        let known = |seen: &GpuInfo| {
             let (_, total) = self.registered.iter().find(|(uuid, _)| *uuid == seen.uuid)?;
-            // Of a card that was not visible nothing is known.
-            (*total > Bytes::ZERO).then_some(CardInfo { total: *total, ..*seen })
+            // Of a GPU that was not visible nothing is known.
+            (*total > Bytes::ZERO).then_some(GpuInfo { total: *total, ..*seen })
         };
-        let cards = seen.iter().map(known).collect::<Option<Vec<_>>>()?;
-        Some(Found { cards, cut: Vec::new(), complete: true })
+        let gpus = seen.iter().map(known).collect::<Option<Vec<_>>>()?;
+        Some(Found { gpus, cut: Vec::new(), complete: true })
     }
 }
 
-fn card_of(device: &Device) -> CardInfo {
-    CardInfo { uuid: device.uuid, total: device.total, order: device.order() }
+fn gpu_of(device: &Device) -> GpuInfo {
+    GpuInfo { uuid: device.uuid, total: device.total, order: device.order() }
 }
 
 #[cfg(test)]
@@ -118,20 +118,20 @@ mod tests {
     }
 
     /// Devices as a driver shows them: smaller, and in the order of the bus.
-    fn shown(bytes: &[u8]) -> Vec<CardInfo> {
-        let card = |byte: &u8| CardInfo {
+    fn shown(bytes: &[u8]) -> Vec<GpuInfo> {
+        let gpu = |byte: &u8| GpuInfo {
             uuid: Uuid([*byte; 16]),
             total: Bytes::from_mib(15000),
             order: u64::from(*byte) << 8,
         };
-        bytes.iter().map(card).collect()
+        bytes.iter().map(gpu).collect()
     }
 
     /// The devices found, by the byte of their UUID, and whether these are all.
     fn found(told: &Told, seen: &[u8], hides: bool) -> Option<(Vec<u8>, bool)> {
         let found = told.found(&shown(seen), hides)?;
         assert_eq!(found.cut, [Uuid([3; 16])]);
-        Some((found.cards.iter().map(|card| card.uuid.0[0]).collect(), found.complete))
+        Some((found.gpus.iter().map(|gpu| gpu.uuid.0[0]).collect(), found.complete))
     }
 
     #[test]
@@ -166,12 +166,12 @@ mod tests {
     #[test]
     fn orders_and_totals_are_nvmls() {
         let found = told(true, false).found(&[], false).expect("all are told");
-        assert!(found.cards.is_sorted_by_key(|card| card.order));
+        assert!(found.gpus.is_sorted_by_key(|gpu| gpu.order));
         assert_eq!(
-            found.cards.iter().map(CardInfo::is_instance).collect::<Vec<_>>(),
+            found.gpus.iter().map(GpuInfo::is_instance).collect::<Vec<_>>(),
             [false, false, true, true]
         );
-        assert_eq!(found.cards[0].total, Bytes::from_mib(15109));
+        assert_eq!(found.gpus[0].total, Bytes::from_mib(15109));
     }
 
     #[test]
@@ -191,17 +191,17 @@ mod tests {
     }
 
     #[test]
-    fn cards_that_a_process_before_has_registered_are_known_if_the_driver_shows_just_those() {
-        let told = |cards: &[(u8, u64)], is_limited_from_outside| Told {
+    fn gpus_that_a_process_before_has_registered_are_known_if_the_driver_shows_just_those() {
+        let told = |gpus: &[(u8, u64)], is_limited_from_outside| Told {
             devices: Vec::new(),
-            registered: cards.iter().map(|(byte, mib)| (Uuid([*byte; 16]), Bytes::from_mib(*mib))).collect(),
+            registered: gpus.iter().map(|(byte, mib)| (Uuid([*byte; 16]), Bytes::from_mib(*mib))).collect(),
             is_beside_monitor: false,
             is_limited_from_outside,
         };
         let two = told(&[(1, 15109), (2, 23028)], false);
         let found = two.found(&shown(&[2, 1]), false).expect("both are known");
-        let cards: Vec<_> = found.cards.iter().map(|card| (card.total.0 >> 20, card.order)).collect();
-        assert_eq!((cards, found.complete), (vec![(23028, 0x200), (15109, 0x100)], true));
+        let gpus: Vec<_> = found.gpus.iter().map(|gpu| (gpu.total.0 >> 20, gpu.order)).collect();
+        assert_eq!((gpus, found.complete), (vec![(23028, 0x200), (15109, 0x100)], true));
         for seen in [&[1][..], &[], &[1, 3], &[1, 2, 3]] {
             assert_eq!(two.found(&shown(seen), false), None, "{seen:?}");
         }

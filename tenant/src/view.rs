@@ -2,11 +2,11 @@
 
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::slots::State;
-use cgpu_shm::units::{Bytes, CardIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use crate::ledger::Ledger;
 
-/// A card's memory as every getter shows it: taken once, so that they agree to the byte.
+/// A GPU's memory as every getter shows it: taken once, so that they agree to the byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     /// The limit.
@@ -18,7 +18,7 @@ pub struct View {
 }
 
 impl View {
-    /// The one formula. `limit` and `used` are the container's, `physical_free` the card's.
+    /// The one formula. `limit` and `used` are the container's, `physical_free` the GPU's.
     #[must_use]
     pub fn of(limit: Bytes, used: Bytes, physical_free: Bytes) -> Self {
         let free = (limit - used).min(physical_free);
@@ -26,21 +26,21 @@ impl View {
     }
 }
 
-/// A living process of the container, on one card.
+/// A living process of the container, on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Its id in the PID namespace that it knows itself in: the container's.
     pub pid: u32,
     /// Its id on the host, where a monitor has found it.
     pub host_pid: Option<u32>,
-    /// What it has on the card, with what came along: its part of the container's use. None of it: it has no context there.
+    /// What it has on the GPU, with what came along: its part of the container's use. None of it: it has no context there.
     pub memory: Bytes,
     /// The most of it at a time.
     pub peak: Bytes,
 }
 
 impl Member {
-    /// Whether it is on the card.
+    /// Whether it is on the GPU.
     #[must_use]
     pub fn is_resident(&self) -> bool {
         self.memory > Bytes::ZERO
@@ -48,19 +48,19 @@ impl Member {
 }
 
 impl Ledger {
-    /// The container's living processes, in the order of their slots, as they stand on `card`. What [`View::used`] has beyond them is of
+    /// The container's living processes, in the order of their slots, as they stand on `gpu`. What [`View::used`] has beyond them is of
     /// processes that have just ended, or have left it to the container.
-    pub(crate) fn members(&self, card: CardIndex) -> Vec<Member> {
+    pub(crate) fn members(&self, gpu: DeviceIndex) -> Vec<Member> {
         // The dead are no members, found or not.
         self.sweep();
         let region = self.region();
-        let alive = self.account(card);
+        let alive = self.account(gpu);
         let alive = alive.shares().filter(|(_, word, _)| word.state() == Some(State::Live));
         let member = |(slot, word, memory)| Member {
             pid: region.slot(slot).pid.load(Ordering::Relaxed),
             host_pid: region.granted().host_pid(slot, word),
             memory,
-            peak: memory.max(Bytes(region.cell(card, slot).peak.load(Ordering::Relaxed))),
+            peak: memory.max(Bytes(region.cell(gpu, slot).peak.load(Ordering::Relaxed))),
         };
         alive.map(member).collect()
     }
@@ -74,23 +74,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::doubles::{Container, card};
+    use crate::doubles::{Container, gpu};
     use crate::{Address, Tenant};
 
     const MIB: u64 = 1 << 20;
 
     fn allocate(tenant: &Tenant, mib: u64) {
-        let charge = tenant.charge(card(), Bytes(mib * MIB)).expect("it fits");
+        let charge = tenant.charge(gpu(), Bytes(mib * MIB)).expect("it fits");
         charge.settle(Address(0x20_0000), None);
     }
 
     /// What each member has.
     fn shares(tenant: &Tenant) -> Vec<u64> {
-        tenant.members(card()).iter().map(|member| member.memory.0 / MIB).collect()
+        tenant.members(gpu()).iter().map(|member| member.memory.0 / MIB).collect()
     }
 
     fn used(tenant: &Tenant) -> u64 {
-        tenant.view(card(), Bytes::MAX).expect("a limit").used.0 / MIB
+        tenant.view(gpu(), Bytes::MAX).expect("a limit").used.0 / MIB
     }
 
     proptest! {
@@ -126,11 +126,11 @@ mod tests {
         allocate(&first, 10);
         allocate(&second, 4);
         assert_eq!((shares(&first), used(&first)), (vec![10, 4, 0], 14));
-        let residents = idle.members(card()).into_iter().filter(Member::is_resident);
+        let residents = idle.members(gpu()).into_iter().filter(Member::is_resident);
         assert!(residents.map(|member| (member.pid, member.host_pid)).eq([(std::process::id(), None); 2]));
         second.take(Address(0x20_0000)).expect("it is there").freed();
         assert_eq!((shares(&idle), used(&idle)), (vec![10, 0, 0], 10));
-        assert_eq!(idle.members(card())[1].peak, Bytes(4 * MIB));
+        assert_eq!(idle.members(gpu())[1].peak, Bytes(4 * MIB));
     }
 
     #[test]
@@ -141,11 +141,11 @@ mod tests {
         let monitor = Grantor::open(container.run()).expect("the grant file");
         let slot = tenant.name().slot();
         let word = tenant.region().slots().word(slot).expect("a slot");
-        let ended = tenant.region().cell(card(), slot).ended.load(Ordering::Relaxed);
+        let ended = tenant.region().cell(gpu(), slot).ended.load(Ordering::Relaxed);
         monitor.set_host_pid(slot, word, Some(4711));
         let growth = i64::try_from(6 * MIB).expect("a small number");
-        monitor.set_growth(card(), slot, Growth::new(word, ended, growth), true);
-        let member = tenant.members(card())[0];
+        monitor.set_growth(gpu(), slot, Growth::new(word, ended, growth), true);
+        let member = tenant.members(gpu())[0];
         assert_eq!(
             (member.host_pid, member.memory, member.peak),
             (Some(4711), Bytes(16 * MIB), Bytes(16 * MIB))

@@ -1,7 +1,7 @@
-//! Views of contexts: green contexts, which compute on a part of the card and allocate in the primary context.
+//! Views of contexts: green contexts, which compute on a part of the GPU and allocate in the primary context.
 
 use cgpu_shm::spin::Spin;
-use cgpu_shm::units::CardIndex as Card;
+use cgpu_shm::units::DeviceIndex as Gpu;
 
 use crate::{Context, ContextId, Tenant};
 
@@ -9,7 +9,7 @@ use crate::{Context, ContextId, Tenant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GreenId(pub usize);
 
-/// The green contexts of a process. There are few: each holds some of a card's multiprocessors.
+/// The green contexts of a process. There are few: each holds some of a GPU's multiprocessors.
 #[derive(Debug)]
 pub(crate) struct Views(Spin<Vec<View>>);
 
@@ -29,7 +29,7 @@ impl Views {
 }
 
 impl Tenant {
-    /// The driver made a green context of the card whose primary context this is.
+    /// The driver made a green context of the GPU whose primary context this is.
     pub fn green_made(&self, green: GreenId, whole: Context) {
         let mut views = self.views.0.lock();
         views.retain(|view| view.green != green);
@@ -46,10 +46,10 @@ impl Tenant {
         self.contexts.enter_view(handle.0, view.whole);
     }
 
-    /// The card of a green context.
+    /// The GPU of a green context.
     #[must_use]
-    pub fn green_card(&self, green: GreenId) -> Option<Card> {
-        self.views.0.lock().iter().find(|view| view.green == green).map(|view| view.whole.card())
+    pub fn green_gpu(&self, green: GreenId) -> Option<Gpu> {
+        self.views.0.lock().iter().find(|view| view.green == green).map(|view| view.whole.gpu())
     }
 
     /// The driver destroyed a green context. What was allocated in it stays.
@@ -64,7 +64,7 @@ impl Tenant {
 
 #[cfg(test)]
 mod tests {
-    use crate::doubles::{Container, card};
+    use crate::doubles::{Container, gpu};
     use crate::{Address, Bytes, ContextId, GreenId};
 
     #[test]
@@ -72,20 +72,20 @@ mod tests {
         let container = Container::limited(50);
         let tenant = container.tenant();
         let (whole, view) = (container.handle(), container.handle());
-        let context = tenant.context_seen(whole, card());
+        let context = tenant.context_seen(whole, gpu());
         tenant.green_made(GreenId(8), context);
         tenant.green_seen(GreenId(8), view);
         assert_eq!(tenant.context(view), Some(context));
-        assert_eq!(tenant.green_card(GreenId(8)), Some(card()));
-        let charge = tenant.charge(card(), Bytes(512)).expect("it fits");
+        assert_eq!(tenant.green_gpu(GreenId(8)), Some(gpu()));
+        let charge = tenant.charge(gpu(), Bytes(512)).expect("it fits");
         charge.settle(Address(0x1000), tenant.context(view));
         tenant.green_gone(GreenId(8));
-        assert_eq!((tenant.context(view), tenant.green_card(GreenId(8))), (None, None));
-        assert_eq!(tenant.usage(card()).used, Bytes(512));
+        assert_eq!((tenant.context(view), tenant.green_gpu(GreenId(8))), (None, None));
+        assert_eq!(tenant.usage(gpu()).used, Bytes(512));
         tenant.context_leaving(whole).expect("known").gone();
-        assert_eq!(tenant.usage(card()).used, Bytes::ZERO);
+        assert_eq!(tenant.usage(gpu()).used, Bytes::ZERO);
         // Its handle may be another context's.
-        let other = tenant.context_seen(view, card());
+        let other = tenant.context_seen(view, gpu());
         assert_ne!(other, context);
         assert_eq!(tenant.context(ContextId(view.0)), Some(other));
     }

@@ -54,7 +54,7 @@ enum Task {
     Bench(bench::Arguments),
     /// Send random bytes over every border, for as long as asked
     Fuzz(fuzz::Arguments),
-    /// Show the main job: two tenants share one card
+    /// Show the main job: two tenants share one GPU
     Demo(demo::Arguments),
     /// Draw what `cgpu top` and `cgpu smi` look like into docs/pictures; needs tmux
     Pictures,

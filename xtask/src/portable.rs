@@ -21,7 +21,7 @@ const REQUIREMENTS: &str = "xtask/portable.txt";
 const ENVIRONMENT: &str = "zig";
 /// Where it is put in `dist`.
 const FOLDER: &str = "portable";
-/// The names of what is shipped beside it: programs, and the simulated driver for hosts without a card. One more is the same for all systems ([`build::runtime`]).
+/// The names of what is shipped beside it: programs, and the simulated driver for hosts without a GPU. One more is the same for all systems ([`build::runtime`]).
 const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
 /// What runs in a cluster's own images, or beside kubectl: shipped, and not tried on systems that old.
 const OF_CLUSTERS: &[&str] = &["cgpu-scheduler-extender", "cgpu-device-plugin", "kubectl-inspect-gpushare"];

@@ -65,11 +65,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     ensure!((3.0..=600.0).contains(&arguments.seconds), "--seconds {}: expected 3 to 600", arguments.seconds);
     let simulated = match &arguments.sim {
         Some(gpus) => Some(Simulated::new(gpus)),
-        None if stage::real_card() => None,
+        None if stage::real_gpu() => None,
         None => Some(Simulated::new(SIMULATED)),
     };
     let mut stage = Stage::set(&arguments.dist, simulated)?;
-    eprintln!("demo: {} ({}), {} build", stage.card(), stage.driver(), verdict::BUILD);
+    eprintln!("demo: {} ({}), {} build", stage.gpu(), stage.driver(), verdict::BUILD);
     let verdict = measure(&mut stage, Duration::from_secs_f64(arguments.seconds))?;
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&verdict.json(&stage))?);

@@ -15,13 +15,13 @@ fn measured(share: &ShareStatus) -> String {
 pub(crate) fn lines(elapsed: Duration, status: &Status) -> String {
     let mut text = String::new();
     for container in &status.containers {
-        for share in &container.cards {
+        for share in &container.gpus {
             let launches: u64 = container
                 .processes
                 .iter()
-                .flat_map(|process| &process.cards)
-                .filter(|card| card.card == share.card)
-                .map(|card| card.launches)
+                .flat_map(|process| &process.gpus)
+                .filter(|gpu| gpu.gpu == share.gpu)
+                .map(|gpu| gpu.launches)
                 .sum();
             // Writing to a string cannot fail.
             let _ = writeln!(

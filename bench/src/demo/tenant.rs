@@ -39,7 +39,7 @@ pub(crate) struct Memory {
     pub(crate) granted: u64,
     /// Both were refused with the ordinary out-of-memory error.
     pub(crate) refused_as_usual: bool,
-    /// The card's size as every getter of every process showed it.
+    /// The GPU's size as every getter of every process showed it.
     pub(crate) shown: Vec<u64>,
     /// Both were refused managed memory.
     pub(crate) managed_refused: bool,
@@ -91,7 +91,7 @@ impl Tenant {
         self.tell("fill")
     }
 
-    /// Waits for what [`Tenant::start_filling`] began, and looks at the card through the workers' eyes.
+    /// Waits for what [`Tenant::start_filling`] began, and looks at the GPU through the workers' eyes.
     pub(crate) fn filled(&mut self) -> Result<Memory> {
         let fills = self.hear()?;
         self.tell("info")?;

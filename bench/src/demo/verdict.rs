@@ -65,7 +65,7 @@ pub(crate) struct Verdict {
 }
 
 fn share<'a>(status: &'a Status, name: &str) -> Option<&'a ShareStatus> {
-    status.containers.iter().find(|container| container.name == name)?.cards.first()
+    status.containers.iter().find(|container| container.name == name)?.gpus.first()
 }
 
 impl Verdict {
@@ -164,7 +164,7 @@ impl Verdict {
             })
             .collect();
         json!({
-            "gpu": stage.card(),
+            "gpu": stage.gpu(),
             "driver": stage.driver(),
             "build": BUILD,
             "tenants": tenants,
@@ -182,7 +182,7 @@ impl Verdict {
         let mark = |holds: bool| if holds { "yes" } else { "NO " };
         let mut text = format!(
             "\n{} ({} MiB, {} driver, {BUILD} build)\n\n",
-            stage.card(),
+            stage.gpu(),
             stage.total_mib(),
             stage.driver()
         );

@@ -31,7 +31,7 @@ use cgpu_shm::atomic::{AtomicU32, Ordering};
 use cgpu_shm::grant::Grantor;
 use cgpu_shm::region::{Birth, Region};
 use cgpu_shm::slots::{State, Word};
-use cgpu_shm::units::{CardIndex, Generation, Nanos, SlotIndex};
+use cgpu_shm::units::{DeviceIndex, Generation, Nanos, SlotIndex};
 use cgpu_sim::settings::Figures;
 
 use driver::Device;
@@ -44,8 +44,8 @@ use world::{Role, World};
 const SLOT: SlotIndex = SlotIndex(0);
 
 /// The GPU's place in each container's table.
-fn gpu() -> CardIndex {
-    CardIndex::all().next().unwrap_or_else(|| unreachable!("a table has a first place"))
+fn gpu() -> DeviceIndex {
+    DeviceIndex::all().next().unwrap_or_else(|| unreachable!("a table has a first place"))
 }
 
 /// What each thread of a program does; it ends when the run does, at the latest.

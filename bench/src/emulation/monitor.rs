@@ -6,7 +6,7 @@ use cgpu_scheduler::policy::{Policy, Standing};
 use cgpu_scheduler::tenants::{Sight, TenantId, Terms};
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::words::Words;
-use cgpu_scheduler::{Card, Order};
+use cgpu_scheduler::{Gpu, Order};
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::grant::Turn;
 use cgpu_shm::notes::Measured;
@@ -19,11 +19,11 @@ use super::{Home, SLOT, Tenant, gpu};
 const BEAT: Nanos = Nanos::from_millis(250);
 
 /// The controller, which is also asked what it has measured.
-pub(super) struct Monitor(Mutex<Card>);
+pub(super) struct Monitor(Mutex<Gpu>);
 
 impl Monitor {
     pub(super) fn new(policy: Policy) -> Self {
-        Self(Mutex::new(Card::new(Tuning::DEFAULT, policy)))
+        Self(Mutex::new(Gpu::new(Tuning::DEFAULT, policy)))
     }
 
     /// What it tells of a tenant's share.
@@ -31,7 +31,7 @@ impl Monitor {
         self.controller().share(now, TenantId(number as u64))?.second
     }
 
-    fn controller(&self) -> MutexGuard<'_, Card> {
+    fn controller(&self) -> MutexGuard<'_, Gpu> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -107,8 +107,8 @@ fn obey(homes: &[Home], order: &Order) {
         return;
     };
     let (grantor, gate) = (&home.grantor, &order.gate);
-    grantor.card(gpu()).beside.store(gate.beside, Ordering::Relaxed);
-    grantor.card(gpu()).bound.store(gate.bound.0, Ordering::Relaxed);
+    grantor.gpu(gpu()).beside.store(gate.beside, Ordering::Relaxed);
+    grantor.gpu(gpu()).bound.store(gate.bound.0, Ordering::Relaxed);
     grantor.set_ring(gpu(), gate.ring);
     grantor.set_turn(gpu(), Turn(gate.turn), gate.granted, gate.until);
     if order.bump {

@@ -140,8 +140,8 @@ impl<'a> Program<'a> {
         if word == home.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream) {
             return launch();
         }
-        let (context, card) = (ContextKey(1), gpu());
-        let asked = Launch { kernel, stream, context, card, programmatic, asks: false };
+        let (context, gpu) = (ContextKey(1), gpu());
+        let asked = Launch { kernel, stream, context, gpu, programmatic, asks: false };
         let passed = gate.pass(&self.thread, asked, &self.driver, &self.driver);
         let answer = launch();
         if let Some(passed) = passed {

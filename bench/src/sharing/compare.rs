@@ -1,4 +1,4 @@
-//! The same two tenants without turns: by token buckets that let both compute at once, and by the card's own slicing.
+//! The same two tenants without turns: by token buckets that let both compute at once, and by the GPU's own slicing.
 //!
 //! The buckets are the textbook's (`load --bucket`): each fills with its tenant's part of the time, every batch is paid with what timing
 //! events say it took, and who has none waits. Nothing of ours is in the way: the programs run in no container. What goes wrong is what
@@ -11,7 +11,7 @@ use super::scene::{Scene, Tenant, together};
 use super::shares::{SATURATING, judge};
 use super::{Bench, Figures, WARM, observe};
 
-/// Percent of the card.
+/// Percent of the GPU.
 const SET: [u32; 2] = [75, 25];
 
 /// When a picture's part of a run begins and ends, in milliseconds.
@@ -63,7 +63,7 @@ pub(super) fn without_turns(bench: &mut Bench) -> Result<Figures> {
     Ok(figures)
 }
 
-/// Who had the card when, for some cycles. With kernels of 200 us: to keep a journal of each call of short ones takes the host too long.
+/// Who had the GPU when, for some cycles. With kernels of 200 us: to keep a journal of each call of short ones takes the host too long.
 fn picture(bench: &mut Bench, scheme: Scheme, name: &str) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let journal = folder.path().join("journal");

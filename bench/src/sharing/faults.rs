@@ -17,7 +17,7 @@ pub(super) fn holder_stopped(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("holder_stop_recover_ms", recovery(bench, libc::SIGSTOP)?.into())])
 }
 
-/// A tenant is sent `signal` at an instant that nobody chose: milliseconds until the other has the card, at the worst of several.
+/// A tenant is sent `signal` at an instant that nobody chose: milliseconds until the other has the GPU, at the worst of several.
 fn recovery(bench: &Bench, signal: i32) -> Result<f64> {
     let step = 0.001;
     let mut scene = bench.scene()?;
@@ -36,7 +36,7 @@ fn recovery(bench: &Bench, signal: i32) -> Result<f64> {
         let track = stays.end(step)?;
         goes.signal(libc::SIGKILL)?;
         let back = reached(&track, gone, |moment| track.rate(moment, moment + 0.02) >= 0.95 * solo);
-        worst = worst.max(1000.0 * (back.context("the card was never given back")? - gone));
+        worst = worst.max(1000.0 * (back.context("the GPU was never given back")? - gone));
     }
     Ok(worst)
 }
@@ -57,7 +57,7 @@ pub(super) fn monitor_restarted(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("monitor_restart_loss_pct", tracks.iter().map(loss).fold(0.0, f64::max).into())])
 }
 
-/// What is left to the neighbour of a kernel that never ends, of what the card's own slicing leaves.
+/// What is left to the neighbour of a kernel that never ends, of what the GPU's own slicing leaves.
 pub(super) fn persistent_kernel(bench: &mut Bench) -> Result<Figures> {
     let mut scene = bench.scene()?;
     let natives = (scene.native(&Load::persistent())?, scene.native(&SATURATING.load)?);

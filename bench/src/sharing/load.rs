@@ -1,4 +1,4 @@
-//! Who is on the card in an experiment, and what they do there.
+//! Who is on the GPU in an experiment, and what they do there.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ pub(crate) enum Shapes {
     New,
 }
 
-/// How a process keeps the card busy; the options of the program `load`.
+/// How a process keeps the GPU busy; the options of the program `load`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     /// Microseconds of a kernel, on average.
@@ -32,9 +32,9 @@ pub(crate) struct Load {
     pub(crate) threads: u32,
     /// A batch is one launch of a graph.
     pub(crate) graph: bool,
-    /// Bytes that go to the card and back with each batch.
+    /// Bytes that go to the GPU and back with each batch.
     pub(crate) copy: u32,
-    /// Percent of the card that a token bucket of its own allows it; 0: it has none.
+    /// Percent of the GPU that a token bucket of its own allows it; 0: it has none.
     pub(crate) bucket: u32,
     pub(crate) shapes: Shapes,
     /// Kernels, drawn: half take their time, half take it for each wave of the grid; 0: one of `us`.
@@ -128,7 +128,7 @@ pub(crate) struct Party {
     pub(crate) load: Load,
     pub(crate) processes: usize,
     pub(crate) weight: u32,
-    /// Percent of the card, for policy 3.
+    /// Percent of the GPU, for policy 3.
     pub(crate) percent: Option<u32>,
     pub(crate) high_priority: bool,
 }

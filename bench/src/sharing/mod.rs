@@ -1,8 +1,8 @@
-//! Sharing and faults: what tenants get of a simulated card beside each other.
+//! Sharing and faults: what tenants get of a simulated GPU beside each other.
 //!
 //! An experiment is a function that sets a scene of its own and answers figures. Shares come from completed work, in whole cycles of
 //! turns; how much each process had done when is told by the processes themselves. Beside that stands, where it means the same, for how
-//! long each had the card, as the card counts it.
+//! long each had the GPU, as the GPU counts it.
 
 mod compare;
 mod drift;
@@ -131,8 +131,8 @@ const STEP: f64 = 0.001;
 /// What was seen of tenants that ran at the same time.
 struct Seen {
     tracks: Vec<Track>,
-    /// Seconds for which each had the card, out of these seconds.
-    card: Vec<f64>,
+    /// Seconds for which each had the GPU, out of these seconds.
+    gpu: Vec<f64>,
     seconds: f64,
 }
 
@@ -143,13 +143,13 @@ fn observe(scene: &Scene, tenants: &mut [Tenant], seconds: f64) -> Result<Seen> 
     let tracks = together(tenants, WARM + seconds, STEP, |start| {
         for moment in [WARM, WARM + seconds - 0.05] {
             sleep_until(start + moment);
-            looks.push((now(), scene.card_seconds(&programs)?));
+            looks.push((now(), scene.gpu_seconds(&programs)?));
         }
         Ok(())
     })?;
-    let [(first, before), (last, after)] = &looks[..] else { bail!("not two looks at the card") };
-    let card = before.iter().zip(after).map(|(before, after)| after - before).collect();
-    Ok(Seen { tracks, card, seconds: last - first })
+    let [(first, before), (last, after)] = &looks[..] else { bail!("not two looks at the GPU") };
+    let gpu = before.iter().zip(after).map(|(before, after)| after - before).collect();
+    Ok(Seen { tracks, gpu, seconds: last - first })
 }
 
 impl Bench<'_> {
@@ -167,7 +167,7 @@ impl Bench<'_> {
         if self.quick { 4.0 } else { 10.0 }
     }
 
-    /// All of them on one card, with these settings of it.
+    /// All of them on one GPU, with these settings of it.
     fn run(&self, parties: &[Party], settings: &[(&str, &str)]) -> Result<Seen> {
         let mut scene = self.scene()?;
         settings.iter().try_for_each(|(path, value)| scene.write(path, value))?;

@@ -1,4 +1,4 @@
-//! How soon a tenant gets what it is due, and what becomes of those that cannot use the card without a pause.
+//! How soon a tenant gets what it is due, and what becomes of those that cannot use the GPU without a pause.
 
 use anyhow::{Context, Result};
 
@@ -14,7 +14,7 @@ pub(super) fn reached(track: &Track, from: f64, good: impl Fn(f64) -> bool) -> O
     (0..steps).map(|step| from + step as f64 * STEP).find(|moment| good(*moment))
 }
 
-/// Policy 1, and the neighbour goes idle: milliseconds until the other has the card, and how much of it.
+/// Policy 1, and the neighbour goes idle: milliseconds until the other has the GPU, and how much of it.
 pub(super) fn idle_reclaim(bench: &mut Bench) -> Result<Figures> {
     let mut scene = bench.scene()?;
     let mut stays = scene.join(&Party::of(Load { batch: 8, ..Load::saturating(60) }))?;
@@ -29,7 +29,7 @@ pub(super) fn idle_reclaim(bench: &mut Bench) -> Result<Figures> {
         let idle = now() - start;
         let track = stays.end(STEP)?;
         let back = reached(&track, idle, |moment| track.rate(moment, moment + 0.02) >= 0.97 * solo);
-        worst = worst.max(1000.0 * (back.context("the card was never given back")? - idle));
+        worst = worst.max(1000.0 * (back.context("the GPU was never given back")? - idle));
         least = least.min(100.0 * track.rate(idle + 0.1, idle + 1.1) / solo);
     }
     Ok(vec![("idle_reclaim_ms", worst.into()), ("idle_reclaim_pct", least.into())])
@@ -67,7 +67,7 @@ fn id(scene: &Scene, tenant: &Tenant) -> Result<String> {
 }
 
 /// 100 us kernels with host work between them, beside a saturating tenant, policy 1: throughput over what was set, and over what
-/// the card's own slicing gives.
+/// the GPU's own slicing gives.
 pub(super) fn gaps(bench: &mut Bench) -> Result<Figures> {
     let (mut of_set, mut of_native) = (f64::INFINITY, f64::INFINITY);
     for gap_us in [20, 200, 1000, 5000] {
@@ -83,7 +83,7 @@ pub(super) fn gaps(bench: &mut Bench) -> Result<Figures> {
         let rate = |track: &Track| track.rate(WARM, track.length());
         let (got, slicing) = (rate(&tracks[0]), rate(&native[0]));
         eprintln!(
-            "    gap {gap_us} us: {:.0} % of solo, {:.0} % by the card's own slicing; the neighbour {:.0} and {:.0} %",
+            "    gap {gap_us} us: {:.0} % of solo, {:.0} % by the GPU's own slicing; the neighbour {:.0} and {:.0} %",
             100.0 * got / solo,
             100.0 * slicing / solo,
             rate(&tracks[1]) * 60.0 / 1e4,

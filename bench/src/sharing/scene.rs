@@ -1,4 +1,4 @@
-//! A card with tenants on it, made for one experiment.
+//! A GPU with tenants on it, made for one experiment.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::load::{Load, Party};
 use super::track::Track;
 
-/// What a switch between contexts costs on the simulated card, in microseconds.
+/// What a switch between contexts costs on the simulated GPU, in microseconds.
 pub(crate) type SwitchUs = u32;
 
 /// The time from telling all workers to their common start.
@@ -33,21 +33,21 @@ pub(crate) struct Tenant {
 
 impl Scene {
     pub(crate) fn set(dist: &Path, switch: SwitchUs) -> Result<Self> {
-        Self::on(dist, card(switch), "")
+        Self::on(dist, gpu(switch), "")
     }
 
     /// One whose monitor has this in its configuration.
     pub(crate) fn configured(dist: &Path, switch: SwitchUs, configuration: &str) -> Result<Self> {
-        Self::on(dist, card(switch), configuration)
+        Self::on(dist, gpu(switch), configuration)
     }
 
-    /// One whose processes write down what they and the card do.
+    /// One whose processes write down what they and the GPU do.
     pub(crate) fn journalled(dist: &Path, switch: SwitchUs, journal: &Path) -> Result<Self> {
-        Self::on(dist, card(switch).with("CGPU_SIM_JOURNAL", &journal.to_string_lossy()), "")
+        Self::on(dist, gpu(switch).with("CGPU_SIM_JOURNAL", &journal.to_string_lossy()), "")
     }
 
-    fn on(dist: &Path, card: Simulated, configuration: &str) -> Result<Self> {
-        Ok(Self { stage: Stage::configured(dist, Some(card), configuration)?, joined: 0 })
+    fn on(dist: &Path, gpu: Simulated, configuration: &str) -> Result<Self> {
+        Ok(Self { stage: Stage::configured(dist, Some(gpu), configuration)?, joined: 0 })
     }
 
     /// A container joins.
@@ -72,7 +72,7 @@ impl Scene {
         Ok(Tenant { name, workers })
     }
 
-    /// A process in no container: what the card does of itself.
+    /// A process in no container: what the GPU does of itself.
     pub(crate) fn native(&mut self, load: &Load) -> Result<Tenant> {
         self.joined += 1;
         let name = format!("native-{}", self.joined);
@@ -85,13 +85,13 @@ impl Scene {
         self.stage.write(path, value).with_context(|| format!("cannot set {path} to {value}"))
     }
 
-    /// Seconds for which each tenant has had the card until now, as the simulated card itself counts them.
-    pub(crate) fn card_seconds(&self, tenants: &[Vec<i32>]) -> Result<Vec<f64>> {
+    /// Seconds for which each tenant has had the GPU until now, as the simulated GPU itself counts them.
+    pub(crate) fn gpu_seconds(&self, tenants: &[Vec<i32>]) -> Result<Vec<f64>> {
         let mut status = self.stage.native(&self.stage.file("cgpu-sim")?);
         let output = status.args(["status", "--json"]).output().context("cgpu-sim status")?;
         ensure!(output.status.success(), "cgpu-sim status: {}", String::from_utf8_lossy(&output.stderr));
         let told: Value = serde_json::from_slice(&output.stdout)?;
-        let processes = told["cards"][0]["processes"].as_array().context("a card with processes")?;
+        let processes = told["gpus"][0]["processes"].as_array().context("a GPU with processes")?;
         let seconds = |programs: &Vec<i32>| {
             let ours = processes.iter().filter(|process| programs.iter().any(|id| process["pid"] == *id));
             ours.filter_map(|process| process["busy_ns"].as_f64()).sum::<f64>() / 1e9
@@ -100,12 +100,12 @@ impl Scene {
     }
 }
 
-fn card(switch: SwitchUs) -> Simulated {
+fn gpu(switch: SwitchUs) -> Simulated {
     Simulated::new(SIMULATED).with("CGPU_SIM_SWITCH_US", &switch.to_string())
 }
 
 fn worker(mut command: Command, load: &Load, name: &str) -> Result<Worker> {
-    // The simulated card takes a kernel's length from its name.
+    // The simulated GPU takes a kernel's length from its name.
     command.args(load.arguments()).args(["--iterations", "1"]);
     Ok(Worker::start(command, name)?.0)
 }

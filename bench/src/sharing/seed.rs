@@ -1,7 +1,7 @@
 //! The 1:2 table of the product's reference: two containers on an A10, images per second of ResNet50, weights 1 and 2.
 //!
 //! Each row is played as a closed loop whose lengths follow from the document: what both containers got together is taken as what the
-//! card does alone; a training step has some 500 kernels and 2 ms of input on the host, an inference some 57 kernels and 30 us between
+//! GPU does alone; a training step has some 500 kernels and 2 ms of input on the host, an inference some 57 kernels and 30 us between
 //! requests. Kernels' lengths vary lognormally. The error is of the ratio, as the document's own.
 
 use anyhow::{Context, Result};

@@ -33,7 +33,7 @@ pub(super) fn many(bench: &mut Bench) -> Result<Figures> {
         if *shapes == Shapes::One {
             one = rate;
         }
-        let off = by_time(&seen.card, [1, 1]);
+        let off = by_time(&seen.gpu, [1, 1]);
         eprintln!(
             "    {shapes:?}: {rate:.0} launches/s, {:.3} of one shape's; share off by {off:.2} %",
             rate / one
@@ -49,7 +49,7 @@ pub(super) fn many(bench: &mut Bench) -> Result<Figures> {
         ("10 us and 5 ms in runs of 100", alternating(100)),
     ] {
         let seen = bench.run(&[Party::of(load), SATURATING.weighing(3)], &[])?;
-        let off = by_time(&seen.card, [1, 3]);
+        let off = by_time(&seen.gpu, [1, 3]);
         eprintln!("    {name}: share off by {off:.2} %");
         error = error.max(off);
     }

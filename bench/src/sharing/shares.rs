@@ -36,9 +36,9 @@ pub(super) fn judge(bench: &mut Bench, key: &str, parties: &[Party], seen: &Seen
     }
     let busy =
         seen.tracks.iter().zip(&lengths).map(|(track, us)| track.rate(from, to) * f64::from(*us) / 1e4);
-    eprintln!("    {key}: {} % of the card's time, {} cycles", join(busy), cycles.len() - 1);
-    let all: f64 = seen.card.iter().sum();
-    let by_time: Vec<f64> = seen.card.iter().map(|time| time / all).collect();
+    eprintln!("    {key}: {} % of the GPU's time, {} cycles", join(busy), cycles.len() - 1);
+    let all: f64 = seen.gpu.iter().sum();
+    let by_time: Vec<f64> = seen.gpu.iter().map(|time| time / all).collect();
     Reading { value: error_pct(&got, &set), by_time: Some(error_pct(&by_time, &set)) }
 }
 
@@ -87,8 +87,8 @@ pub(super) fn three_to_one(bench: &mut Bench) -> Result<Figures> {
     let worst = worst_second(bench, "75:25, the 25", &parties, 1, &seen.tracks);
     let tracks = &seen.tracks;
     let rates: Vec<f64> = tracks.iter().map(|track| track.rate(WARM, WARM + seconds)).collect();
-    // What the program's threads spend for a kernel on its way to the card: here the gate's visits, markers and sleeps, alone none of
-    // these. Who launches at the card's pace waits at the gate in its turn, and in the driver when it is alone; the driver's waiting is
+    // What the program's threads spend for a kernel on its way to the GPU: here the gate's visits, markers and sleeps, alone none of
+    // these. Who launches at the GPU's pace waits at the gate in its turn, and in the driver when it is alone; the driver's waiting is
     // left out, and so are its threads (`programs/load`), so a sleep at the gate counts in full.
     let per_kernel = |track: &Track| track.cpu / track.between(0.0, track.length());
     let added = (per_kernel(&tracks[0]) - per_kernel(&alone)) * rates[0];
@@ -160,7 +160,7 @@ pub(super) fn cap(bench: &mut Bench, key: &'static str, percent: u32) -> Result<
             eprintln!("    {key}, {name}: {:.2} for {:.0} %", 100.0 * got, 100.0 * set);
             bench.gallery.share(&format!("cap {percent} {name}"), place, set, got);
             by_work = by_work.max(100.0 * (got - set).abs());
-            by_time = by_time.max(100.0 * (seen.card[place] / seen.seconds - set).abs());
+            by_time = by_time.max(100.0 * (seen.gpu[place] / seen.seconds - set).abs());
         }
     }
     Ok(vec![(key, Reading { value: by_work, by_time: Some(by_time) })])

@@ -14,7 +14,7 @@ pub(crate) struct Track {
     pub(crate) ends: Vec<f64>,
     /// Seconds that each of those took.
     pub(crate) latencies: Vec<f64>,
-    /// CPU seconds of all processes' own threads, but for waits for the card.
+    /// CPU seconds of all processes' own threads, but for waits for the GPU.
     pub(crate) cpu: f64,
 }
 

@@ -126,8 +126,8 @@ causes! {
         "There is no driver: libcuda.so.1 is on none of the loader's paths.",
         "Install the driver, or start the container with it (--gpus, the NVIDIA runtime, CDI).";
     NvmlMissing, Shim, Wrong, "nvml_missing",
-        "NVML is missing: libnvidia-ml.so.1 is on none of the loader's paths, so cards cannot be told apart by index.",
-        "Start the container with the driver's `utility` capability (NVIDIA_DRIVER_CAPABILITIES), or name the cards by UUID.";
+        "NVML is missing: libnvidia-ml.so.1 is on none of the loader's paths, so GPUs cannot be told apart by index.",
+        "Start the container with the driver's `utility` capability (NVIDIA_DRIVER_CAPABILITIES), or name the GPUs by UUID.";
     NotStarted, Shim, ByDesign, "not_started",
         "The shim is there, and nobody has started CUDA yet: there is nothing to limit.",
         "Nothing: it begins with the first cuInit.";
@@ -161,23 +161,23 @@ causes! {
         "The monitor has a warning.",
         "Do what it says.";
     MonitorBlind, Throttle, Wrong, "monitor_blind",
-        "The monitor has no NVML: it knows of no cards but those that containers name, and of no process without the shim.",
+        "The monitor has no NVML: it knows of no GPUs but those that containers name, and of no process without the shim.",
         "Install the driver where the monitor runs, or say which NVML to load (nvml in monitor.toml); it looks again every 2 s.";
     NativePolicy, Throttle, ByDesign, "native_policy",
-        "The card's policy is 5 (native): only memory is limited.",
+        "The GPU's policy is 5 (native): only memory is limited.",
         "Set another: cgpu set N/policy 1.";
     Alone, Throttle, ByDesign, "alone",
-        "No other container computes on the card: there is nobody to take turns with.",
+        "No other container computes on the GPU: there is nobody to take turns with.",
         "Nothing: turns begin when a second container computes. A part also for who is alone is policy 3.";
     NoWeight, Throttle, Wrong, "no_weight",
-        "The card has no places left for the container: it gets less than it asked for, or no compute at all.",
+        "The GPU has no places left for the container: it gets less than it asked for, or no compute at all.",
         "Lower a weight (cgpu set N/ID/weight), raise N/max_inst, or end another container.";
     UnshimmedProcess, Throttle, Wrong, "unshimmed_process",
-        "A process of the container uses a card without the shim: nothing limits it, and it waits for no turn.",
+        "A process of the container uses a GPU without the shim: nothing limits it, and it waits for no turn.",
         "Start it so that the shim is loaded (what else is said of it here tells why it was not); end_unshimmed in monitor.toml ends such processes.";
     HostProcess, Throttle, ByDesign, "host_process",
-        "A process of no container uses the card beside them: nothing limits it, and it waits for no turn.",
-        "Start it with `cgpu run` to have it share the card.";
+        "A process of no container uses the GPU beside them: nothing limits it, and it waits for no turn.",
+        "Start it with `cgpu run` to have it share the GPU.";
     LetThrough, Throttle, Wrong, "let_through",
         "Launches were let through because the monitor's heart did not beat.",
         "See why the monitor was away or held up (its log, the load of the host).";
@@ -185,7 +185,7 @@ causes! {
         "The GPU's clock gave lengths of work that cannot be: the clock was set, or is more than 500 ppm off.",
         "If the count no longer grows, nothing: a reset of the GPU does this once. Otherwise report it, with the GPU and the driver's version.";
     EndedProcess, Throttle, ByDesign, "ended_process",
-        "The monitor has ended a process that used a card without the shim, or held too much of it, as its configuration wants.",
+        "The monitor has ended a process that used a GPU without the shim, or held too much of it, as its configuration wants.",
         "Start the process with the shim and within its limit, or take end_unshimmed, end_over_limit_mib out of monitor.toml.";
     // Memory.
     OverLimit, Memory, Wrong, "over_limit",
@@ -194,9 +194,9 @@ causes! {
     UseOverLimit, Memory, Wrong, "use_over_limit",
         "The container has more than its limit: nothing new is granted until its use has fallen.",
         "Free memory or end processes in it, or raise the limit; a limit that was lowered and code of first launches bring this about.";
-    CardFull, Memory, Wrong, "card_full",
-        "The driver refused memory that the limit allows: the card itself is full.",
-        "See who holds it (cgpu smi); limits that add up to more than the card, and processes of no container, bring this about.";
+    GpuFull, Memory, Wrong, "gpu_full",
+        "The driver refused memory that the limit allows: the GPU itself is full.",
+        "See who holds it (cgpu smi); limits that add up to more than the GPU, and processes of no container, bring this about.";
     ManagedMemory, Memory, Wrong, "managed_memory",
         "Managed memory was refused, as it always is: no limit could hold it.",
         "Use device memory (cuMemAlloc, cudaMalloc, pools).";

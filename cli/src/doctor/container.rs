@@ -120,20 +120,16 @@ fn sums(snapshot: &Snapshot) -> BTreeMap<String, u64> {
 
 /// What it has, beside what it may have.
 pub(crate) fn memory(container: &ContainerStatus, subject: &str, findings: &mut Findings) {
-    for share in &container.cards {
+    for share in &container.gpus {
         let used = use_of(share);
         if share.limit > 0 && used > share.limit {
             findings.add(Cause::UseOverLimit, subject, tell(share));
         }
         if share.draining > 0 {
-            findings.add(
-                Cause::Draining,
-                subject,
-                format!("card {}: {} MiB", share.card, mib(share.draining)),
-            );
+            findings.add(Cause::Draining, subject, format!("GPU {}: {} MiB", share.gpu, mib(share.draining)));
         }
         if share.orphan > 0 {
-            findings.add(Cause::Orphans, subject, format!("card {}: {} MiB", share.card, mib(share.orphan)));
+            findings.add(Cause::Orphans, subject, format!("GPU {}: {} MiB", share.gpu, mib(share.orphan)));
         }
     }
 }
@@ -146,7 +142,7 @@ fn tell(share: &ShareStatus) -> String {
     let limit =
         if share.limit == 0 { "no limit".to_owned() } else { format!("a limit of {} MiB", mib(share.limit)) };
     let (used, implicit) = (mib(use_of(share)), mib(share.implicit));
-    format!("card {}: {used} MiB in use, {implicit} of it by contexts and modules, {limit}", share.card)
+    format!("GPU {}: {used} MiB in use, {implicit} of it by contexts and modules, {limit}", share.gpu)
 }
 
 /// What its processes have counted.
@@ -167,8 +163,8 @@ pub(crate) fn counted(
         }
     }
     for (cause, mut lines) in told {
-        if matches!(cause, Cause::OverLimit | Cause::CardFull) {
-            lines.extend(container.cards.iter().map(tell));
+        if matches!(cause, Cause::OverLimit | Cause::GpuFull) {
+            lines.extend(container.gpus.iter().map(tell));
         }
         if cause == Cause::GpuClock {
             let reanchored = sums.get(Reason::ClockReanchored.name());
@@ -183,7 +179,7 @@ fn cause(reason: Reason) -> Option<Cause> {
     match reason {
         Reason::OverLimit | Reason::ContextOverLimit | Reason::CodeOverLimit => Some(Cause::OverLimit),
         Reason::ManagedRefused => Some(Cause::ManagedMemory),
-        Reason::DriverRefused => Some(Cause::CardFull),
+        Reason::DriverRefused => Some(Cause::GpuFull),
         Reason::LockHeld => Some(Cause::StoppedProcess),
         Reason::StaleMonitor => Some(Cause::LetThrough),
         Reason::LengthClamped => Some(Cause::GpuClock),
@@ -211,10 +207,10 @@ fn monitor(folder: &Path, subject: &str, findings: &mut Findings) {
         }
         thread::sleep(PAUSE);
     }
-    let cards = Reader::open(folder).and_then(|mut reader| reader.read()).map_or(0, |seen| seen.cards.len());
-    for (card, note) in first.cards.iter().enumerate().take(cards) {
+    let gpus = Reader::open(folder).and_then(|mut reader| reader.read()).map_or(0, |seen| seen.gpus.len());
+    for (gpu, note) in first.gpus.iter().enumerate().take(gpus) {
         if note.policy == NATIVE {
-            findings.add(Cause::NativePolicy, &format!("card {card} of {subject}"), "");
+            findings.add(Cause::NativePolicy, &format!("GPU {gpu} of {subject}"), "");
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::table::plain;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Diagnosis {
     pub(crate) cause: Cause,
-    /// Of what: a program, a process, a container, a card, the monitor.
+    /// Of what: a program, a process, a container, a GPU, the monitor.
     pub(crate) subject: String,
     /// What was seen.
     pub(crate) found: String,

@@ -38,7 +38,7 @@ impl Elf {
         let mut head = [0; 64];
         let length = file.read_at(&mut head, 0).ok()?;
         let head = head.get(..length)?;
-        // Little-endian, as all machines with such cards are.
+        // Little-endian, as all machines with such GPUs are.
         if !head.starts_with(MAGIC) || head.get(5) != Some(&1) {
             return None;
         }

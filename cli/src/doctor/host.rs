@@ -1,4 +1,4 @@
-//! A host as its monitor sees it: the monitor itself, its cards, its containers, and who is on the cards.
+//! A host as its monitor sees it: the monitor itself, its GPUs, its containers, and who is on the GPUs.
 
 use std::path::Path;
 
@@ -68,20 +68,20 @@ pub(crate) fn judge(status: &Status, only: Option<&str>, findings: &mut Findings
     for warning in &status.warnings {
         findings.add(Cause::MonitorWarning, MONITOR, warning);
     }
-    if status.cards.iter().all(|card| card.name.is_empty() && card.memory_used.is_none()) {
+    if status.gpus.iter().all(|gpu| gpu.name.is_empty() && gpu.memory_used.is_none()) {
         findings.add(Cause::MonitorBlind, MONITOR, "");
     }
     let wanted: Vec<&ContainerStatus> =
         status.containers.iter().filter(|one| only.is_none_or(|id| is_called(one, id))).collect();
-    for card in &status.cards {
-        if !wanted.iter().any(|one| one.cards.iter().any(|share| share.card == card.index)) {
+    for gpu in &status.gpus {
+        if !wanted.iter().any(|one| one.gpus.iter().any(|share| share.gpu == gpu.index)) {
             continue;
         }
-        let subject = format!("card {}", card.index);
-        if card.policy == NATIVE {
+        let subject = format!("GPU {}", gpu.index);
+        if gpu.policy == NATIVE {
             findings.add(Cause::NativePolicy, &subject, "");
-        } else if card.sharing != Sharing::Contended {
-            let state = if card.sharing == Sharing::Open {
+        } else if gpu.sharing != Sharing::Contended {
+            let state = if gpu.sharing == Sharing::Open {
                 "one container or none is on it"
             } else {
                 "one container or none is active"
@@ -134,7 +134,7 @@ fn judge_container(container: &ContainerStatus, findings: &mut Findings) {
 fn judge_finding(finding: &message::Finding, status: &Status, findings: &mut Findings) {
     let memory = finding.memory.map_or_else(|| "?".to_owned(), mib);
     let process = format!("process {} ({})", finding.pid, finding.comm);
-    let found = format!("{memory} MiB on card {}", finding.card);
+    let found = format!("{memory} MiB on GPU {}", finding.gpu);
     match (&finding.container, finding.cause) {
         (None, _) => findings.add(Cause::HostProcess, &process, found),
         (Some(id), message::Cause::Unshimmed) => {
@@ -144,12 +144,12 @@ fn judge_finding(finding: &message::Finding, status: &Status, findings: &mut Fin
         }
         (Some(id), message::Cause::OverLimit) => {
             let limit = status.containers.iter().find(|one| one.id == *id);
-            let limit = limit.and_then(|one| one.cards.iter().find(|share| share.card == finding.card));
+            let limit = limit.and_then(|one| one.gpus.iter().find(|share| share.gpu == finding.gpu));
             let limit = limit.map_or_else(|| "?".to_owned(), |share| mib(share.limit));
             let together = mib(finding.together);
             let found = format!(
-                "card {}: {together} MiB by NVML, most of it {process}, limit {limit} MiB",
-                finding.card
+                "GPU {}: {together} MiB by NVML, most of it {process}, limit {limit} MiB",
+                finding.gpu
             );
             findings.add(Cause::UseOverLimit, &format!("container {id}"), found);
         }

@@ -1,4 +1,4 @@
-//! `cgpu doctor kubernetes`: why is this pod pending, why is it not limited, why has it no card.
+//! `cgpu doctor kubernetes`: why is this pod pending, why is it not limited, why has it no GPU.
 //!
 //! Another program answers, `kubectl-inspect-gpushare doctor`: it speaks to an API server, which takes a TLS library, an HTTP client and an
 //! asynchronous runtime, and this one is in every image and on every host. It takes our place, so its output and exit code are ours.

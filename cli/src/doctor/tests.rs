@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use cgpu_client::message::{
-    self, CardStatus, ContainerStatus, Ended, Finding, ShareStatus, Sharing, Shim, Signal, Status,
+    self, ContainerStatus, Ended, Finding, GpuStatus, ShareStatus, Sharing, Shim, Signal, Status,
 };
 use cgpu_shm::grant::Grantor;
 use cgpu_shm::layout::LAYOUT_VERSION;
@@ -272,24 +272,24 @@ fn no_link_leads_out_of_a_container() {
     assert!(!text.contains("/proc/self/fd"), "{text}");
 }
 
-/// What a monitor says of one card and one container, where all is well.
+/// What a monitor says of one GPU and one container, where all is well.
 fn well() -> Status {
     let share = ShareStatus { limit: 1 << 30, used: 100 << 20, ..ShareStatus::default() };
     let container = ContainerStatus {
         id: "a".into(),
         dir: "/nowhere".into(),
-        cards: vec![share],
+        gpus: vec![share],
         ..ContainerStatus::default()
     };
-    let card = CardStatus {
+    let gpu = GpuStatus {
         name: "NVIDIA A10".into(),
         policy: 1,
         sharing: Sharing::Contended,
-        ..CardStatus::default()
+        ..GpuStatus::default()
     };
     Status {
         version: env!("CARGO_PKG_VERSION").into(),
-        cards: vec![card],
+        gpus: vec![gpu],
         containers: vec![container],
         ..Status::default()
     }
@@ -315,7 +315,7 @@ fn counted(reason: &str) -> Vec<&'static str> {
 
 fn finding(cause: message::Cause, container: Option<&str>) -> Finding {
     Finding {
-        card: 0.into(),
+        gpu: 0.into(),
         // Nobody's.
         pid: u32::MAX,
         comm: "x".into(),
@@ -329,16 +329,16 @@ fn finding(cause: message::Cause, container: Option<&str>) -> Finding {
 }
 
 #[test]
-fn what_the_monitor_says_of_itself_and_its_cards() {
+fn what_the_monitor_says_of_itself_and_its_gpus() {
     assert_eq!(judged(|_| {}), [""; 0]);
     assert_eq!(judged(|status| status.version = "0.0.1".into()), ["release_mismatch"]);
     assert_eq!(judged(|status| status.warnings.push("A sentence.".into())), ["monitor_warning"]);
-    assert_eq!(judged(|status| status.cards[0].name.clear()), ["monitor_blind"]);
-    assert_eq!(judged(|status| status.cards[0].policy = 5), ["native_policy"]);
+    assert_eq!(judged(|status| status.gpus[0].name.clear()), ["monitor_blind"]);
+    assert_eq!(judged(|status| status.gpus[0].policy = 5), ["native_policy"]);
     for sharing in [Sharing::Open, Sharing::Watched] {
-        assert_eq!(judged(|status| status.cards[0].sharing = sharing), ["alone"]);
+        assert_eq!(judged(|status| status.gpus[0].sharing = sharing), ["alone"]);
     }
-    // Of a card without a container there is nothing to say.
+    // Of a GPU without a container there is nothing to say.
     assert_eq!(judged(|status| status.containers.clear()), [""; 0]);
 }
 
@@ -348,14 +348,14 @@ fn what_the_monitor_says_of_containers() {
     assert_eq!(fault("no_weight"), ["no_weight"]);
     assert_eq!(fault("garbled"), ["region_unreadable"]);
     assert_eq!(fault("no_bell"), ["container_fault"]);
-    assert_eq!(judged(|status| status.containers[0].cards[0].used = 2 << 30), ["use_over_limit"]);
-    assert_eq!(judged(|status| status.containers[0].cards[0].draining = 1), ["draining"]);
-    assert_eq!(judged(|status| status.containers[0].cards[0].orphan = 1), ["orphans"]);
+    assert_eq!(judged(|status| status.containers[0].gpus[0].used = 2 << 30), ["use_over_limit"]);
+    assert_eq!(judged(|status| status.containers[0].gpus[0].draining = 1), ["draining"]);
+    assert_eq!(judged(|status| status.containers[0].gpus[0].orphan = 1), ["orphans"]);
     for (reason, cause) in [
         ("over_limit", "over_limit"),
         ("context_over_limit", "over_limit"),
         ("code_over_limit", "over_limit"),
-        ("driver_refused", "card_full"),
+        ("driver_refused", "gpu_full"),
         ("managed_refused", "managed_memory"),
         ("unsupported", "unsupported"),
         ("missing_function", "unsupported"),
@@ -380,7 +380,7 @@ fn what_the_watcher_has_found_and_done() {
         pid: 1,
         comm: "x".into(),
         cause: Unshimmed,
-        card: "GPU-1".into(),
+        gpu: "GPU-1".into(),
         container: "a".into(),
         signal: Signal::Term,
         ago_ms: 0,
@@ -423,7 +423,7 @@ fn it_is_told_as_text_and_as_data_with_what_is_wrong_first() {
     use super::causes::{Cause, Question};
     let mut findings = Findings::default();
     findings.examined("the environment");
-    findings.add(Cause::Alone, "card 0", "");
+    findings.add(Cause::Alone, "GPU 0", "");
     findings.add(Cause::NoMonitor, "the monitor", "no\x1b[2J");
     findings.add(Cause::LimitsOff, "it", "");
     findings.add(Cause::LimitsOff, "it", "");

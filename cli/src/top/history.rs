@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use cgpu_client::message::Status;
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 
 /// Looks that are kept: as many as the widest screen has columns.
 const MOST: usize = 512;
@@ -26,40 +26,40 @@ impl Series {
     }
 }
 
-/// Time and memory of one card, or of one container on one card.
+/// Time and memory of one GPU, or of one container on one GPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Track {
     pub(crate) time: Series,
     pub(crate) memory: Series,
 }
 
-/// A container on a card.
-pub(crate) type Place = (String, CardNumber);
+/// A container on a GPU.
+pub(crate) type Place = (String, DeviceId);
 
 /// All that is shown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    cards: BTreeMap<CardNumber, Track>,
+    gpus: BTreeMap<DeviceId, Track>,
     containers: BTreeMap<Place, Track>,
 }
 
 impl History {
     /// Takes a look down; who is gone is forgotten.
     pub(crate) fn note(&mut self, status: &Status) {
-        let mut cards = std::mem::take(&mut self.cards);
-        for card in &status.cards {
-            let mut track = cards.remove(&card.index).unwrap_or_default();
-            track.time.push(card.utilization.map(|percent| f64::from(percent) / 100.0));
-            track.memory.push(card.memory_used.and_then(|used| part(used, card.memory_total)));
-            self.cards.insert(card.index, track);
+        let mut gpus = std::mem::take(&mut self.gpus);
+        for gpu in &status.gpus {
+            let mut track = gpus.remove(&gpu.index).unwrap_or_default();
+            track.time.push(gpu.utilization.map(|percent| f64::from(percent) / 100.0));
+            track.memory.push(gpu.memory_used.and_then(|used| part(used, gpu.memory_total)));
+            self.gpus.insert(gpu.index, track);
         }
         let mut containers = std::mem::take(&mut self.containers);
         for container in &status.containers {
-            for share in &container.cards {
-                let place = (container.id.clone(), share.card);
+            for share in &container.gpus {
+                let place = (container.id.clone(), share.gpu);
                 let mut track = containers.remove(&place).unwrap_or_default();
-                let whole = status.cards.iter().find(|card| card.index == share.card);
-                let whole = whole.map_or(0, |card| card.memory_total);
+                let whole = status.gpus.iter().find(|gpu| gpu.index == share.gpu);
+                let whole = whole.map_or(0, |gpu| gpu.memory_total);
                 let used = share.used.saturating_add(share.implicit).saturating_add(share.orphan);
                 track.time.push(share.share_second.map(|percent| percent / 100.0));
                 track.memory.push(part(used, if share.limit == 0 { whole } else { share.limit }));
@@ -68,8 +68,8 @@ impl History {
         }
     }
 
-    pub(crate) fn card(&self, index: CardNumber) -> Option<&Track> {
-        self.cards.get(&index)
+    pub(crate) fn gpu(&self, index: DeviceId) -> Option<&Track> {
+        self.gpus.get(&index)
     }
 
     pub(crate) fn container(&self, place: &Place) -> Option<&Track> {
@@ -90,7 +90,7 @@ mod tests {
 
     fn status(id: &str, percent: Option<f64>) -> Status {
         let share = ShareStatus { limit: 4, used: 1, share_second: percent, ..ShareStatus::default() };
-        let container = ContainerStatus { id: id.into(), cards: vec![share], ..ContainerStatus::default() };
+        let container = ContainerStatus { id: id.into(), gpus: vec![share], ..ContainerStatus::default() };
         Status { containers: vec![container], ..Status::default() }
     }
 

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use cgpu_client::message::{CardStatus, CardTurns, ContainerStatus, ShareStatus, Status};
-use cgpu_client::number::CardNumber;
+use cgpu_client::message::{ContainerStatus, GpuStatus, GpuTurns, ShareStatus, Status};
+use cgpu_client::number::DeviceId;
 
 use super::history::{History, Place};
 use crate::table;
@@ -14,7 +14,7 @@ use crate::table;
 pub(crate) struct Seen {
     pub(crate) status: Status,
     /// Empty: the monitor does not tell.
-    pub(crate) turns: Vec<CardTurns>,
+    pub(crate) turns: Vec<GpuTurns>,
 }
 
 /// Everything.
@@ -27,9 +27,9 @@ pub(crate) struct Model {
     pub(crate) order: Order,
     /// From the greatest on.
     pub(crate) descending: bool,
-    /// Only containers with this in their id or name; only of this card.
+    /// Only containers with this in their id or name; only of this GPU.
     pub(crate) filter: String,
-    pub(crate) card: Option<CardNumber>,
+    pub(crate) gpu: Option<DeviceId>,
     /// The row that keys are about.
     pub(crate) selected: Option<Place>,
     /// What stands still does not move under one's eyes.
@@ -55,9 +55,9 @@ pub(crate) enum Mode {
     Table,
     /// The filter is being typed.
     Filter,
-    /// A card's policy is being chosen.
+    /// A GPU's policy is being chosen.
     Policy {
-        card: CardNumber,
+        gpu: DeviceId,
         choice: u32,
     },
     /// A weight is being typed.
@@ -83,7 +83,7 @@ pub(crate) struct Write {
 pub(crate) enum Order {
     #[default]
     Id,
-    Card,
+    Gpu,
     Set,
     Measured,
     Memory,
@@ -92,12 +92,12 @@ pub(crate) enum Order {
 
 impl Order {
     pub(crate) const ALL: [Self; 6] =
-        [Self::Id, Self::Card, Self::Set, Self::Measured, Self::Memory, Self::Time];
+        [Self::Id, Self::Gpu, Self::Set, Self::Measured, Self::Memory, Self::Time];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Id => "id",
-            Self::Card => "card",
+            Self::Gpu => "gpu",
             Self::Set => "set",
             Self::Measured => "got",
             Self::Memory => "memory",
@@ -112,29 +112,29 @@ impl Order {
 
     /// The greatest is looked for, but for names.
     pub(crate) const fn descends(self) -> bool {
-        !matches!(self, Self::Id | Self::Card)
+        !matches!(self, Self::Id | Self::Gpu)
     }
 
     fn compare(self, one: &Row<'_>, other: &Row<'_>) -> Ordering {
         let key = |row: &Row<'_>| match self {
-            Self::Id | Self::Card => 0.0,
+            Self::Id | Self::Gpu => 0.0,
             Self::Set => row.share.share_set,
             Self::Measured => row.share.share_second.unwrap_or(-1.0),
             Self::Time => row.share.gpu_time_ms,
             Self::Memory => 0.0,
         };
         let first = match self {
-            Self::Card => one.share.card.cmp(&other.share.card),
+            Self::Gpu => one.share.gpu.cmp(&other.share.gpu),
             Self::Memory => one.used().cmp(&other.used()),
             _ => key(one).total_cmp(&key(other)),
         };
         first
             .then_with(|| one.container.id.cmp(&other.container.id))
-            .then(one.share.card.cmp(&other.share.card))
+            .then(one.share.gpu.cmp(&other.share.gpu))
     }
 }
 
-/// A container on a card.
+/// A container on a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row<'a> {
     /// Its place among all containers: its letter and colour.
@@ -144,13 +144,13 @@ pub(crate) struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// All it has of the card, in bytes.
+    /// All it has of the GPU, in bytes.
     pub(crate) fn used(&self) -> u64 {
         self.share.used.saturating_add(self.share.implicit).saturating_add(self.share.orphan)
     }
 
     pub(crate) fn place(&self) -> Place {
-        (self.container.id.clone(), self.share.card)
+        (self.container.id.clone(), self.share.gpu)
     }
 }
 
@@ -169,7 +169,7 @@ impl Model {
             order: Order::default(),
             descending: false,
             filter: String::new(),
-            card: None,
+            gpu: None,
             selected: None,
             paused: false,
             note: None,
@@ -187,18 +187,18 @@ impl Model {
         }
         self.history.note(&seen.status);
         self.seen = seen;
-        if self.card.is_some_and(|card| self.card(card).is_none()) {
-            self.card = None;
+        if self.gpu.is_some_and(|gpu| self.gpu(gpu).is_none()) {
+            self.gpu = None;
         }
     }
 
-    pub(crate) fn card(&self, index: CardNumber) -> Option<&CardStatus> {
-        self.seen.status.cards.iter().find(|card| card.index == index)
+    pub(crate) fn gpu(&self, index: DeviceId) -> Option<&GpuStatus> {
+        self.seen.status.gpus.iter().find(|gpu| gpu.index == index)
     }
 
-    /// The cards that are shown.
-    pub(crate) fn cards(&self) -> impl Iterator<Item = &CardStatus> {
-        self.seen.status.cards.iter().filter(|card| self.card.is_none_or(|chosen| chosen == card.index))
+    /// The GPUs that are shown.
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = &GpuStatus> {
+        self.seen.status.gpus.iter().filter(|gpu| self.gpu.is_none_or(|chosen| chosen == gpu.index))
     }
 
     /// The rows that are shown, in order.
@@ -210,9 +210,9 @@ impl Model {
                 [&container.id, &container.name].iter().any(|text| text.to_lowercase().contains(&wanted))
             })
             .flat_map(|(number, container)| {
-                container.cards.iter().map(move |share| Row { number, container, share })
+                container.gpus.iter().map(move |share| Row { number, container, share })
             })
-            .filter(|row| self.card.is_none_or(|card| card == row.share.card))
+            .filter(|row| self.gpu.is_none_or(|gpu| gpu == row.share.gpu))
             .collect();
         rows.sort_by(|one, other| self.order.compare(one, other));
         if self.descending {
@@ -223,8 +223,8 @@ impl Model {
 
     /// Which of the rows is selected; the first one if what was is gone.
     pub(crate) fn selection(&self, rows: &[Row<'_>]) -> Option<usize> {
-        let chosen = self.selected.as_ref().and_then(|(id, card)| {
-            rows.iter().position(|row| row.container.id == *id && row.share.card == *card)
+        let chosen = self.selected.as_ref().and_then(|(id, gpu)| {
+            rows.iter().position(|row| row.container.id == *id && row.share.gpu == *gpu)
         });
         chosen.or((!rows.is_empty()).then_some(0))
     }

@@ -1,6 +1,6 @@
 //! What events do to the model, and what is to be done outside of it.
 
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::Place;
@@ -72,7 +72,7 @@ fn press(model: &mut Model, key: KeyEvent) -> Step {
     match std::mem::take(&mut model.mode) {
         Mode::Table => return look_around(model, key.code),
         Mode::Filter => type_filter(model, key.code),
-        Mode::Policy { card, choice } => choose_policy(model, key.code, card, choice),
+        Mode::Policy { gpu, choice } => choose_policy(model, key.code, gpu, choice),
         Mode::Weight { place, text } => type_weight(model, key.code, place, text),
         Mode::Confirm(write) => match key.code {
             KeyCode::Char('y' | 'Y') => return Step::Write(write),
@@ -91,8 +91,8 @@ fn look_around(model: &mut Model, key: KeyCode) -> Step {
     match key {
         KeyCode::Char('q') => return Step::Leave,
         // Out of what narrows the view first.
-        KeyCode::Esc if model.filter.is_empty() && model.card.is_none() => return Step::Leave,
-        KeyCode::Esc => (model.filter, model.card) = (String::new(), None),
+        KeyCode::Esc if model.filter.is_empty() && model.gpu.is_none() => return Step::Leave,
+        KeyCode::Esc => (model.filter, model.gpu) = (String::new(), None),
         KeyCode::Up | KeyCode::Char('k') => select(model, -1),
         KeyCode::Down | KeyCode::Char('j') => select(model, 1),
         KeyCode::PageUp => select(model, -10),
@@ -102,11 +102,11 @@ fn look_around(model: &mut Model, key: KeyCode) -> Step {
         KeyCode::Char('s') => sort(model, model.order.next()),
         KeyCode::Char('r') => model.descending = !model.descending,
         KeyCode::Char('/') => model.mode = Mode::Filter,
-        KeyCode::Char('c') | KeyCode::Tab => next_card(model),
+        KeyCode::Char('c') | KeyCode::Tab => next_gpu(model),
         KeyCode::Char(' ') => model.paused = !model.paused,
         KeyCode::Char('p') => {
-            if let Some((card, choice)) = card_in_question(model) {
-                model.mode = Mode::Policy { card, choice };
+            if let Some((gpu, choice)) = gpu_in_question(model) {
+                model.mode = Mode::Policy { gpu, choice };
             }
         }
         KeyCode::Char('w') => {
@@ -132,20 +132,20 @@ fn select(model: &mut Model, by: isize) {
     model.selected = Some(rows[to].place());
 }
 
-/// All cards, then each by itself.
-fn next_card(model: &mut Model) {
-    let mut indexes = model.seen.status.cards.iter().map(|card| card.index);
-    model.card = match model.card {
+/// All GPUs, then each by itself.
+fn next_gpu(model: &mut Model) {
+    let mut indexes = model.seen.status.gpus.iter().map(|gpu| gpu.index);
+    model.gpu = match model.gpu {
         None => indexes.next(),
         Some(shown) => indexes.skip_while(|index| *index != shown).nth(1),
     };
 }
 
-/// The card of the selected row; without rows, the first one shown. With its policy.
-fn card_in_question(model: &Model) -> Option<(CardNumber, u32)> {
+/// The GPU of the selected row; without rows, the first one shown. With its policy.
+fn gpu_in_question(model: &Model) -> Option<(DeviceId, u32)> {
     let rows = model.rows();
-    let of_row = model.selection(&rows).and_then(|at| model.card(rows[at].share.card));
-    of_row.or_else(|| model.cards().next()).map(|card| (card.index, card.policy))
+    let of_row = model.selection(&rows).and_then(|at| model.gpu(rows[at].share.gpu));
+    of_row.or_else(|| model.gpus().next()).map(|gpu| (gpu.index, gpu.policy))
 }
 
 fn type_filter(model: &mut Model, key: KeyCode) {
@@ -162,23 +162,22 @@ fn type_filter(model: &mut Model, key: KeyCode) {
     model.mode = Mode::Filter;
 }
 
-fn choose_policy(model: &mut Model, key: KeyCode, card: CardNumber, choice: u32) {
+fn choose_policy(model: &mut Model, key: KeyCode, gpu: DeviceId, choice: u32) {
     let choice = match key {
         KeyCode::Esc | KeyCode::Char('q') => return,
         KeyCode::Up | KeyCode::Char('k') => choice.saturating_sub(1),
         KeyCode::Down | KeyCode::Char('j') => (choice + 1).min(POLICIES - 1),
         KeyCode::Char(digit) => digit.to_digit(POLICIES).unwrap_or(choice),
         KeyCode::Enter => {
-            let from = model.card(card).map_or("?", |card| table::policy(card.policy));
-            let meaning =
-                format!("card {card}: policy {choice} ({}) instead of {from}", table::policy(choice));
-            let (path, value) = (format!("{card}/policy"), choice.to_string());
+            let from = model.gpu(gpu).map_or("?", |gpu| table::policy(gpu.policy));
+            let meaning = format!("GPU {gpu}: policy {choice} ({}) instead of {from}", table::policy(choice));
+            let (path, value) = (format!("{gpu}/policy"), choice.to_string());
             model.mode = Mode::Confirm(Write { path, value, meaning });
             return;
         }
         _ => choice,
     };
-    model.mode = Mode::Policy { card, choice };
+    model.mode = Mode::Policy { gpu, choice };
 }
 
 fn type_weight(model: &mut Model, key: KeyCode, place: Place, mut text: String) {
@@ -187,9 +186,9 @@ fn type_weight(model: &mut Model, key: KeyCode, place: Place, mut text: String) 
         KeyCode::Backspace => drop(text.pop()),
         KeyCode::Char(digit) if digit.is_ascii_digit() && text.len() < DIGITS => text.push(digit),
         KeyCode::Enter if !text.is_empty() => {
-            let (id, card) = &place;
-            let meaning = format!("{} on card {card}: weight {text}", table::plain(id));
-            let path = format!("{card}/{id}/weight");
+            let (id, gpu) = &place;
+            let meaning = format!("{} on GPU {gpu}: weight {text}", table::plain(id));
+            let path = format!("{gpu}/{id}/weight");
             model.mode = Mode::Confirm(Write { path, value: text, meaning });
             return;
         }
@@ -217,16 +216,16 @@ mod tests {
     }
 
     fn ids(model: &Model) -> Vec<String> {
-        model.rows().iter().map(|row| format!("{}/{}", row.share.card, row.container.id)).collect()
+        model.rows().iter().map(|row| format!("{}/{}", row.share.gpu, row.container.id)).collect()
     }
 
     #[test]
     fn a_policy_is_written_only_when_it_is_confirmed() {
-        let mut model = samples::two_cards();
+        let mut model = samples::two_gpus();
         assert_eq!(keys(&mut model, "p3\n"), []);
         let Mode::Confirm(write) = model.mode.clone() else { panic!("{:?}", model.mode) };
         assert_eq!((write.path.as_str(), write.value.as_str()), ("0/policy", "3"));
-        assert_eq!(write.meaning, "card 0: policy 3 (fixed) instead of weighted");
+        assert_eq!(write.meaning, "GPU 0: policy 3 (fixed) instead of weighted");
         // Keys that are next to it, and Enter, do nothing.
         assert_eq!(keys(&mut model, "\ntu "), []);
         assert_eq!(keys(&mut model, "n"), []);
@@ -237,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_weight_is_of_the_selected_row() {
-        let mut model = samples::two_cards();
+        let mut model = samples::two_gpus();
         let steps = keys(&mut model, "vw1\x0823x4\ny");
         let [Step::Write(write)] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!((write.path.as_str(), write.value.as_str()), ("0/bravo/weight", "23"));
@@ -246,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_came_of_it_is_shown_until_the_next_key() {
-        let mut model = samples::two_cards();
+        let mut model = samples::two_gpus();
         update(&mut model, Event::Answered(Note::Refused("Expected 1 to 25.".into())));
         assert!(model.note.is_some());
         keys(&mut model, "v");
@@ -255,13 +254,13 @@ mod tests {
 
     #[test]
     fn rows_are_sorted_and_reversed() {
-        let mut model = samples::two_cards();
+        let mut model = samples::two_gpus();
         let by_id = ["0/alpha", "0/bravo", "1/bravo", "1/charlie"];
         assert_eq!(ids(&model), by_id);
         keys(&mut model, "r");
         assert_eq!(ids(&model), ["1/charlie", "1/bravo", "0/bravo", "0/alpha"]);
         keys(&mut model, "s");
-        assert_eq!((model.order, model.descending), (Order::Card, false));
+        assert_eq!((model.order, model.descending), (Order::Gpu, false));
         keys(&mut model, "ss");
         assert_eq!((model.order, model.descending), (Order::Measured, true));
         assert_eq!(ids(&model)[0], "1/charlie");
@@ -273,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_filter_narrows_while_it_is_typed_and_goes_with_escape() {
-        let mut model = samples::two_cards();
+        let mut model = samples::two_gpus();
         keys(&mut model, "/BRA");
         assert_eq!(ids(&model), ["0/bravo", "1/bravo"]);
         keys(&mut model, "q\x08\n");
@@ -284,17 +283,17 @@ mod tests {
     }
 
     #[test]
-    fn a_card_at_a_time() {
-        let mut model = samples::two_cards();
+    fn a_gpu_at_a_time() {
+        let mut model = samples::two_gpus();
         keys(&mut model, "cc");
         assert_eq!(ids(&model), ["1/bravo", "1/charlie"]);
         keys(&mut model, "c");
-        assert_eq!(model.card, None);
+        assert_eq!(model.gpu, None);
     }
 
     #[test]
     fn the_selection_follows_its_row_and_not_its_place() {
-        let mut model = samples::two_cards();
+        let mut model = samples::two_gpus();
         keys(&mut model, "v");
         keys(&mut model, "r");
         let rows = model.rows();
@@ -311,7 +310,7 @@ mod tests {
 
     #[test]
     fn every_way_out() {
-        let mut model = samples::two_cards();
+        let mut model = samples::two_gpus();
         assert_eq!(keys(&mut model, "q"), [Step::Leave]);
         let control = |letter| Event::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL));
         // In whatever one is.
@@ -325,7 +324,7 @@ mod tests {
 
     #[test]
     fn nothing_moves_while_it_is_paused() {
-        let mut model = samples::two_cards();
+        let mut model = samples::two_gpus();
         keys(&mut model, " ");
         update(&mut model, Event::Seen(Box::default()));
         assert_eq!(ids(&model).len(), 4);
@@ -337,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_monitor_that_answers_again_is_not_lost() {
-        let mut model = samples::two_cards();
+        let mut model = samples::two_gpus();
         update(&mut model, Event::Lost("no monitor".into()));
         assert!(model.lost.is_some());
         update(&mut model, Event::Seen(Box::default()));

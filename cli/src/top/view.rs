@@ -10,8 +10,8 @@ use super::model::{Mode, Model, Note, troubles};
 use super::theme::Theme;
 use crate::table;
 
-mod cards;
 mod dialogs;
+mod gpus;
 #[cfg(test)]
 pub(super) mod samples;
 mod tenants;
@@ -29,12 +29,11 @@ pub(crate) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>) {
     let (text, style) = footer(model, theme);
     // A sentence is read to its end.
     let lines = Span::raw(text.as_str()).width().div_ceil(usize::from(area.width)).clamp(1, 3);
-    // Half of what there is may go to cards, the rest is the containers'.
-    let cards =
-        cards::height(model).min((area.height - 4) / 2 / cards::LINES * cards::LINES).max(cards::LINES);
+    // Half of what there is may go to GPUs, the rest is the containers'.
+    let gpus = gpus::height(model).min((area.height - 4) / 2 / gpus::LINES * gpus::LINES).max(gpus::LINES);
     let [top, middle, rule, table, detail, bottom] = Layout::vertical([
         Constraint::Length(1),
-        Constraint::Length(cards),
+        Constraint::Length(gpus),
         Constraint::Length(1),
         Constraint::Min(2),
         Constraint::Length(u16::from(area.height >= 16) * 2),
@@ -42,7 +41,7 @@ pub(crate) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>) {
     ])
     .areas(area);
     title(model, theme, frame, top);
-    cards::render(model, theme, frame, middle);
+    gpus::render(model, theme, frame, middle);
     frame.render_widget(
         Paragraph::new(theme.rule().repeat(usize::from(rule.width))).style(theme.faint()),
         rule,
@@ -66,8 +65,8 @@ fn title(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
     if !model.filter.is_empty() {
         spans.push(Span::styled(format!("  filter {}", table::plain(&model.filter)), theme.title()));
     }
-    if let Some(card) = model.card {
-        spans.push(Span::styled(format!("  card {card}"), theme.title()));
+    if let Some(gpu) = model.gpu {
+        spans.push(Span::styled(format!("  GPU {gpu}"), theme.title()));
     }
     if model.paused {
         spans.push(Span::styled("  paused", theme.trouble()));
@@ -102,7 +101,7 @@ fn footer(model: &Model, theme: &Theme) -> (String, Style) {
 
 fn keys(model: &Model) -> String {
     let order = model.order.name();
-    format!("q quit  ? keys  / filter  s sort: {order}  r reverse  c card  p policy  w weight")
+    format!("q quit  ? keys  / filter  s sort: {order}  r reverse  c GPU  p policy  w weight")
 }
 
 /// The last values of a series, newest at the right.
@@ -150,7 +149,7 @@ mod tests {
     /// The whole picture, as people see it.
     #[test]
     fn eighty_by_twenty_four() {
-        let model = samples::one_card();
+        let model = samples::one_gpu();
         let seen = plain(&model, 80, 24).join("\n");
         let expected = include_str!("view/80x24.txt").trim_end();
         if std::env::var_os("BLESS").is_some() {
@@ -163,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_hundred_and_twenty_by_forty() {
-        let model = samples::two_cards();
+        let model = samples::two_gpus();
         let seen = plain(&model, 120, 40).join("\n");
         let expected = include_str!("view/120x40.txt").trim_end();
         if std::env::var_os("BLESS").is_some() {
@@ -177,19 +176,19 @@ mod tests {
     #[test]
     fn every_size_is_drawn() {
         let mut models = vec![
-            samples::one_card(),
-            samples::two_cards(),
+            samples::one_gpu(),
+            samples::two_gpus(),
             samples::crowd(),
             Model::new(Default::default(), std::time::Duration::ZERO),
         ];
         for mode in [
             Mode::Help,
             Mode::Filter,
-            Mode::Policy { card: 0.into(), choice: 9 },
+            Mode::Policy { gpu: 0.into(), choice: 9 },
             Mode::Weight { place: ("a".into(), 0.into()), text: "12".into() },
             Mode::Confirm(Write { path: "x".into(), value: "y".into(), meaning: "z".repeat(300) }),
         ] {
-            models.push(Model { mode, ..samples::two_cards() });
+            models.push(Model { mode, ..samples::two_gpus() });
         }
         for model in &models {
             for (width, height) in
@@ -212,7 +211,7 @@ mod tests {
     fn without_colours_there_is_none_and_with_colours_there_is() {
         for (coloured, expected) in [(true, true), (false, false)] {
             let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
-            let model = Model { mode: Mode::Policy { card: 0.into(), choice: 2 }, ..samples::one_card() };
+            let model = Model { mode: Mode::Policy { gpu: 0.into(), choice: 2 }, ..samples::one_gpu() };
             terminal.draw(|frame| render(&model, &Theme::new(coloured, true), frame)).unwrap();
             let cells = terminal.backend().buffer().content();
             let any = cells.iter().any(|cell| {
@@ -224,15 +223,15 @@ mod tests {
 
     #[test]
     fn without_unicode_all_is_ascii() {
-        let seen = picture(&samples::one_card(), Theme::new(false, false), 80, 24).join("");
+        let seen = picture(&samples::one_gpu(), Theme::new(false, false), 80, 24).join("");
         assert!(seen.is_ascii(), "{seen}");
     }
 
     #[test]
     fn what_is_wrong_and_what_was_refused_are_read_first() {
-        let mut model = samples::one_card();
+        let mut model = samples::one_gpu();
         model.seen.status.findings.push(Finding {
-            card: 0.into(),
+            gpu: 0.into(),
             pid: 99,
             comm: "train".into(),
             cause: Cause::Unshimmed,
@@ -251,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_chosen_container_is_named_with_its_image() {
-        let mut model = samples::one_card();
+        let mut model = samples::one_gpu();
         model.seen.status.containers[0].image = Some("local/cuda:1".into());
         let seen = plain(&model, 120, 40).join("\n");
         assert!(seen.contains(" (local/cuda:1): "), "{seen}");
@@ -259,7 +258,7 @@ mod tests {
 
     #[test]
     fn nothing_that_a_container_calls_itself_steers_the_terminal() {
-        let mut model = samples::one_card();
+        let mut model = samples::one_gpu();
         model.seen.status.containers[0].id = "\x1b[2Jalpha".into();
         model.seen.status.containers[0].name = "\x07\n".into();
         model.seen.status.containers[0].image = Some("\x1b[2J".into());

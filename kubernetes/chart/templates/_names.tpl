@@ -38,7 +38,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* The labels of nodes that share their cards, NAME=VALUE with blanks between. */}}
+{{/* The labels of nodes that share their GPUs, NAME=VALUE with blanks between. */}}
 {{- define "cgpu.selector" -}}
 {{- range $name, $value := .Values.nodeSelector }}{{ $name }}={{ $value }} {{ end }}
 {{- end }}

@@ -2,9 +2,9 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use cgpu_kubernetes_core::cards::NodeCards;
 use cgpu_kubernetes_core::claimant::Sighting;
 use cgpu_kubernetes_core::cluster::Cluster;
+use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::object::{Node, Pod};
 
 use crate::api::List;
@@ -60,13 +60,13 @@ impl Keeper<Pod> for RwLock<Cluster> {
 }
 
 impl Keeper<Node> for RwLock<Cluster> {
-    type Kept = NodeCards;
+    type Kept = NodeGpus;
 
-    fn condense(&self, record: Node) -> NodeCards {
-        NodeCards::of(&record)
+    fn condense(&self, record: Node) -> NodeGpus {
+        NodeGpus::of(&record)
     }
 
-    fn replace(&self, all: List<NodeCards>) {
+    fn replace(&self, all: List<NodeGpus>) {
         write(self).replace_nodes(all.items);
     }
 

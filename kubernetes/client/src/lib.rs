@@ -19,7 +19,7 @@
 //! | an event on a pod | `api.tell(&notice)`: the same again counts on |
 //! | one of several | [`Election`], over a Lease |
 //!
-//! Nothing here decides anything about cards.
+//! Nothing here decides anything about GPUs.
 
 #![forbid(unsafe_code)]
 

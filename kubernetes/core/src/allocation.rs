@@ -1,35 +1,35 @@
-//! Which cards a pod was given: its annotations, written by whoever placed it, read back with suspicion.
+//! Which GPUs a pod was given: its annotations, written by whoever placed it, read back with suspicion.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ask::{Amount, Ask, Memory, part};
-use crate::cards::{Card, NodeCards};
+use crate::gpus::{Gpu, NodeGpus};
 use crate::names::annotation;
 use crate::object::Texts;
 use crate::refusal::{Refusal, quoted};
 use crate::share::{Role, Share, most};
 use crate::unit::Unit;
 
-/// Units by card.
-pub type ByCard = BTreeMap<u32, u64>;
+/// Units by GPU.
+pub type ByGpu = BTreeMap<u32, u64>;
 
 /// Who has what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// Everything is on this card.
-    Card(u32),
+    /// Everything is on this GPU.
+    Gpu(u32),
     /// By container.
-    Containers(BTreeMap<usize, ByCard>),
+    Containers(BTreeMap<usize, ByGpu>),
 }
 
 /// What annotations say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Which cards, and how much of them.
+    /// Which GPUs, and how much of them.
     pub split: Split,
-    /// Units that the cards had then: of all, or of each of the pod's cards by index. Empty: as they have now.
+    /// Units that the GPUs had then: of all, or of each of the pod's GPUs by index. Empty: as they have now.
     pub sizes: Vec<u64>,
-    /// The node whose cards are meant; gpushare does not say.
+    /// The node whose GPUs are meant; gpushare does not say.
     pub node: Option<String>,
     /// When it was written, in nanoseconds since 1970; 0: it does not say.
     pub since: u64,
@@ -44,13 +44,13 @@ impl Allocation {
         let text = |name: &str| annotations.get(name).map(String::as_str);
         let split = match (text(annotation::ALLOCATION), text(annotation::INDEX)) {
             (Some(text), _) => Split::Containers(serde_json::from_str(text).map_err(|_| {
-                unfit(annotation::ALLOCATION, text, "units by card by container, such as `{\"0\":{\"1\":8}}`")
+                unfit(annotation::ALLOCATION, text, "units by GPU by container, such as `{\"0\":{\"1\":8}}`")
             })?),
             // So gpushare writes that it found none.
             (None, None | Some("-1")) => return Ok(None),
-            (None, Some(text)) => Split::Card(
-                number(text).ok_or_else(|| unfit(annotation::INDEX, text, "the index of a card"))?,
-            ),
+            (None, Some(text)) => {
+                Split::Gpu(number(text).ok_or_else(|| unfit(annotation::INDEX, text, "the index of a GPU"))?)
+            }
         };
         let sizes = match text(annotation::DEVICE) {
             None => Vec::new(),
@@ -59,7 +59,7 @@ impl Allocation {
                 .map(|size| number(size).filter(|size| *size > 0))
                 .collect::<Option<_>>()
                 .ok_or_else(|| {
-                    unfit(annotation::DEVICE, text, "the units of a card, or of each joined by commas")
+                    unfit(annotation::DEVICE, text, "the units of a GPU, or of each joined by commas")
                 })?,
         };
         // The time only says how patient to be: of one that is not understood it is as if it were long past.
@@ -67,17 +67,17 @@ impl Allocation {
         Ok(Some(Self { split, sizes, node: text(annotation::NODE).map(str::to_owned), since }))
     }
 
-    /// What the pod holds of which cards of this node.
+    /// What the pod holds of which GPUs of this node.
     ///
     /// # Errors
     /// It does not fit what the pod asks for, or the node.
-    pub fn shares(&self, asks: &[Ask], node: &NodeCards) -> Result<Vec<(u32, Share)>, Refusal> {
+    pub fn shares(&self, asks: &[Ask], node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> {
         let own;
         let containers = match &self.split {
-            Split::Card(card) => {
+            Split::Gpu(gpu) => {
                 own = asks
                     .iter()
-                    .map(|ask| Ok((ask.index, self.on_one(ask, *card, node)?)))
+                    .map(|ask| Ok((ask.index, self.on_one(ask, *gpu, node)?)))
                     .collect::<Result<_, Refusal>>()?;
                 &own
             }
@@ -91,31 +91,31 @@ impl Allocation {
                 annotation::ALLOCATION
             )));
         }
-        let cards: BTreeSet<u32> = containers.values().flat_map(BTreeMap::keys).copied().collect();
-        let sizes = self.sizes_of(&cards, node)?;
+        let gpus: BTreeSet<u32> = containers.values().flat_map(BTreeMap::keys).copied().collect();
+        let sizes = self.sizes_of(&gpus, node)?;
         let mut parts: BTreeMap<u32, Vec<(Role, Share)>> = BTreeMap::new();
         for ask in asks {
             let none = BTreeMap::new();
-            let by_card = containers.get(&ask.index).unwrap_or(&none);
-            agrees(ask, by_card, &sizes)?;
-            for (index, units) in by_card {
-                let card = &sizes[index];
+            let by_gpu = containers.get(&ask.index).unwrap_or(&none);
+            agrees(ask, by_gpu, &sizes)?;
+            for (index, units) in by_gpu {
+                let gpu = &sizes[index];
                 let percent = match ask.amount {
                     Amount::InAll { percent, .. } => {
-                        percent.div_ceil(u32::try_from(by_card.len()).unwrap_or(1))
+                        percent.div_ceil(u32::try_from(by_gpu.len()).unwrap_or(1))
                     }
                     Amount::Each { percent, .. } => percent,
                 };
-                let now = node.card(*index).map_or(0, |card| card.units);
-                let units = part(*units, now, card.units);
+                let now = node.gpu(*index).map_or(0, |gpu| gpu.units);
+                let units = part(*units, now, gpu.units);
                 parts.entry(*index).or_default().push((ask.role, Share { units, percent, places: 1 }));
             }
         }
-        Ok(parts.into_iter().map(|(card, parts)| (card, most(parts))).collect())
+        Ok(parts.into_iter().map(|(gpu, parts)| (gpu, most(parts))).collect())
     }
 
-    /// gpushare's form: everything that a container asks for is on this one card.
-    pub(crate) fn on_one(&self, ask: &Ask, index: u32, node: &NodeCards) -> Result<ByCard, Refusal> {
+    /// gpushare's form: everything that a container asks for is on this one GPU.
+    pub(crate) fn on_one(&self, ask: &Ask, index: u32, node: &NodeGpus) -> Result<ByGpu, Refusal> {
         let units = match ask.amount {
             Amount::InAll { units, .. } => units,
             Amount::Each { memory, .. } => {
@@ -126,81 +126,81 @@ impl Allocation {
         Ok([(index, units)].into())
     }
 
-    /// The cards as they were when they were given.
+    /// The GPUs as they were when they were given.
     pub(crate) fn sizes_of(
         &self,
-        cards: &BTreeSet<u32>,
-        node: &NodeCards,
-    ) -> Result<BTreeMap<u32, Card>, Refusal> {
-        if self.sizes.len() > 1 && self.sizes.len() != cards.len() {
+        gpus: &BTreeSet<u32>,
+        node: &NodeGpus,
+    ) -> Result<BTreeMap<u32, Gpu>, Refusal> {
+        if self.sizes.len() > 1 && self.sizes.len() != gpus.len() {
             return Err(Refusal::new(format!(
-                "{} has {} sizes for {} cards, expected one or as many",
+                "{} has {} sizes for {} GPUs, expected one or as many",
                 annotation::DEVICE,
                 self.sizes.len(),
-                cards.len()
+                gpus.len()
             )));
         }
         let mut sizes = BTreeMap::new();
-        for (place, index) in cards.iter().enumerate() {
-            let Some(card) = node.card(*index) else {
+        for (place, index) in gpus.iter().enumerate() {
+            let Some(gpu) = node.gpu(*index) else {
                 return Err(Refusal::new(format!(
-                    "it names card {index}, but the node has {} cards",
-                    node.cards.len()
+                    "it names GPU {index}, but the node has {} GPUs",
+                    node.gpus.len()
                 )));
             };
-            let units = self.sizes.get(place).or(self.sizes.first()).copied().unwrap_or(card.units);
-            if !was(card, units) {
+            let units = self.sizes.get(place).or(self.sizes.first()).copied().unwrap_or(gpu.units);
+            if !was(gpu, units) {
                 return Err(Refusal::new(format!(
-                    "{} says that card {index} had {units} units, which {} MiB are not in any unit",
+                    "{} says that GPU {index} had {units} units, which {} MiB are not in any unit",
                     annotation::DEVICE,
-                    card.mib.unwrap_or_default()
+                    gpu.mib.unwrap_or_default()
                 )));
             }
-            sizes.insert(*index, Card { units, ..card.clone() });
+            sizes.insert(*index, Gpu { units, ..gpu.clone() });
         }
         Ok(sizes)
     }
 }
 
-/// Whether a card can ever have had so many units: it has as much memory as ever, but what a unit is may have changed.
-fn was(card: &Card, units: u64) -> bool {
-    units == card.units || card.mib.is_none_or(|mib| Unit::ALL.iter().any(|unit| unit.units_of(mib) == units))
+/// Whether a GPU can ever have had so many units: it has as much memory as ever, but what a unit is may have changed.
+fn was(gpu: &Gpu, units: u64) -> bool {
+    units == gpu.units || gpu.mib.is_none_or(|mib| Unit::ALL.iter().any(|unit| unit.units_of(mib) == units))
 }
 
 /// What a container was given is what it asks for: no more, or others would have less than they think; no less, or it would take more than it has.
-fn agrees(ask: &Ask, by_card: &ByCard, sizes: &BTreeMap<u32, Card>) -> Result<(), Refusal> {
+fn agrees(ask: &Ask, by_gpu: &ByGpu, sizes: &BTreeMap<u32, Gpu>) -> Result<(), Refusal> {
     let refuse = |has: u64, asks: u64| {
         Refusal::new(format!("container `{}` was given {has} units, but asks for {asks}", ask.container))
     };
     // Whoever reads a limit of 0 takes it for none at all.
-    if let Some((index, _)) = by_card.iter().find(|(_, units)| **units == 0) {
+    if let Some((index, _)) = by_gpu.iter().find(|(_, units)| **units == 0) {
         return Err(Refusal::new(format!(
-            "container `{}` was given 0 units of card {index}, expected at least 1",
+            "container `{}` was given 0 units of GPU {index}, expected at least 1",
             ask.container
         )));
     }
-    if let Some((index, units)) = by_card.iter().find(|(index, units)| **units > sizes[index].units) {
+    if let Some((index, units)) = by_gpu.iter().find(|(index, units)| **units > sizes[index].units) {
         return Err(Refusal::new(format!(
-            "container `{}` was given {units} units of card {index}, which has {}",
+            "container `{}` was given {units} units of GPU {index}, which has {}",
             ask.container, sizes[index].units
         )));
     }
     match ask.amount {
         Amount::InAll { units, .. } => {
-            let given = by_card.values().fold(0_u64, |sum, units| sum.saturating_add(*units));
+            let given = by_gpu.values().fold(0_u64, |sum, units| sum.saturating_add(*units));
             if given != units {
                 return Err(refuse(given, units));
             }
         }
-        Amount::Each { cards, memory, .. } => {
-            if by_card.len() != cards {
+        Amount::Each { gpus, memory, .. } => {
+            if by_gpu.len() != gpus {
                 return Err(Refusal::new(format!(
-                    "container `{}` was given {} cards, but asks for {cards}",
+                    "container `{}` was given {} GPUs, but asks for {gpus}",
                     ask.container,
-                    by_card.len()
+                    by_gpu.len()
                 )));
             }
-            for (index, given) in by_card {
+            for (index, given) in by_gpu {
                 let asked = memory.units_of(&sizes[index]);
                 if *given != asked && memory != Memory::Whole {
                     return Err(refuse(*given, asked));

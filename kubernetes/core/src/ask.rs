@@ -1,38 +1,38 @@
 //! What the containers of a pod ask for, by their limits alone: these cannot be changed once the pod is there.
 
-use crate::cards::Card;
-use crate::names::{Dialect, Dialects, HAMI_CARDS, Meaning, RESOURCES, Resource};
+use crate::gpus::Gpu;
+use crate::names::{Dialect, Dialects, HAMI_GPUS, Meaning, RESOURCES, Resource};
 use crate::object::{Container, Pod};
 use crate::quantity::{self, Unfit};
 use crate::refusal::Refusal;
 use crate::share::{Role, Share, most};
 
-/// Memory of one card.
+/// Memory of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// The card's own units.
+    /// The GPU's own units.
     Units(u64),
     /// MiB.
     Mib(u64),
-    /// Percent of the card's memory.
+    /// Percent of the GPU's memory.
     Percent(u32),
     /// All of it.
     Whole,
 }
 
 impl Memory {
-    /// In the card's units; rounded up, so that nobody gets less than was asked for. More than the card has, where that is asked for; and at
-    /// least 1 of any card, also of one that has none, for a limit of 0 would be no limit.
+    /// In the GPU's units; rounded up, so that nobody gets less than was asked for. More than the GPU has, where that is asked for; and at
+    /// least 1 of any GPU, also of one that has none, for a limit of 0 would be no limit.
     #[must_use]
-    pub fn units_of(self, card: &Card) -> u64 {
+    pub fn units_of(self, gpu: &Gpu) -> u64 {
         let units = match self {
             Self::Units(units) => units,
-            Self::Mib(mib) => match card.mib {
-                Some(total) if total > 0 => part(mib, card.units, total),
-                _ => mib.div_ceil(card.unit.mib()),
+            Self::Mib(mib) => match gpu.mib {
+                Some(total) if total > 0 => part(mib, gpu.units, total),
+                _ => mib.div_ceil(gpu.unit.mib()),
             },
-            Self::Percent(percent) => part(u64::from(percent), card.units, 100),
-            Self::Whole => card.units,
+            Self::Percent(percent) => part(u64::from(percent), gpu.units, 100),
+            Self::Whole => gpu.units,
         };
         units.max(1)
     }
@@ -47,17 +47,17 @@ pub(crate) fn part(amount: u64, times: u64, of: u64) -> u64 {
 /// How much, and of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// Over all cards that the container gets.
+    /// Over all GPUs that the container gets.
     InAll {
         /// Of memory.
         units: u64,
-        /// Of compute; 100 is one card.
+        /// Of compute; 100 is one GPU.
         percent: u32,
     },
-    /// Of each card.
+    /// Of each GPU.
     Each {
         /// How many.
-        cards: usize,
+        gpus: usize,
         /// Of memory.
         memory: Memory,
         /// Of compute.
@@ -110,32 +110,28 @@ impl Ask {
         Ok(asks)
     }
 
-    /// The most it can have of this card, wherever the rest is.
+    /// The most it can have of this GPU, wherever the rest is.
     #[must_use]
-    fn most_of(&self, card: &Card) -> Share {
+    fn most_of(&self, gpu: &Gpu) -> Share {
         match self.amount {
             Amount::InAll { units, percent } => Share { units, percent, places: 1 },
-            Amount::Each { memory, percent, .. } => {
-                Share { units: memory.units_of(card), percent, places: 1 }
-            }
+            Amount::Each { memory, percent, .. } => Share { units: memory.units_of(gpu), percent, places: 1 },
         }
     }
 }
 
-/// The most that a pod can have of a card, when nobody knows on which cards it is.
+/// The most that a pod can have of a GPU, when nobody knows on which GPUs it is.
 #[must_use]
-pub fn most_of(asks: &[Ask], card: &Card) -> Share {
-    most(asks.iter().map(|ask| (ask.role, ask.most_of(card))))
+pub fn most_of(asks: &[Ask], gpu: &Gpu) -> Share {
+    most(asks.iter().map(|ask| (ask.role, ask.most_of(gpu))))
 }
 
-/// Units that a pod asks for in all, as tables show them; of HAMi's names, as a card of `unit` MiB each would count them.
+/// Units that a pod asks for in all, as tables show them; of HAMi's names, as a GPU of `unit` MiB each would count them.
 #[must_use]
-pub fn units_in_all(asks: &[Ask], card: Option<&Card>) -> u64 {
-    let units = |ask: &Ask| match (ask.amount, card) {
+pub fn units_in_all(asks: &[Ask], gpu: Option<&Gpu>) -> u64 {
+    let units = |ask: &Ask| match (ask.amount, gpu) {
         (Amount::InAll { units, .. }, _) => units,
-        (Amount::Each { cards, memory, .. }, Some(card)) => {
-            memory.units_of(card).saturating_mul(cards as u64)
-        }
+        (Amount::Each { gpus, memory, .. }, Some(gpu)) => memory.units_of(gpu).saturating_mul(gpus as u64),
         (Amount::Each { .. }, None) => 0,
     };
     most(asks.iter().map(|ask| (ask.role, Share { units: units(ask), ..Share::NONE }))).units
@@ -180,20 +176,20 @@ fn amount_of(container: &Container, dialects: Dialects) -> Result<Option<Amount>
     }
 }
 
-/// HAMi's names: amounts of each card. `first` is one of those that are asked for.
+/// HAMi's names: amounts of each GPU. `first` is one of those that are asked for.
 fn each(
     container: &Container,
     first: &str,
     of: impl Fn(Meaning) -> Option<u64>,
 ) -> Result<Option<Amount>, Refusal> {
-    // The kubelet is asked for cards alone, so it would give none; HAMi has a webhook that asks for one.
-    let cards = of(Meaning::Cards).ok_or_else(|| {
+    // The kubelet is asked for GPUs alone, so it would give none; HAMi has a webhook that asks for one.
+    let gpus = of(Meaning::Gpus).ok_or_else(|| {
         Refusal::new(format!(
-            "container `{}` asks for {first} but not for {HAMI_CARDS}; expected the number of cards as well: ask for `{HAMI_CARDS}: 1`",
+            "container `{}` asks for {first} but not for {HAMI_GPUS}; expected the number of GPUs as well: ask for `{HAMI_GPUS}: 1`",
             container.name
         ))
     })?;
-    if cards == 0 {
+    if gpus == 0 {
         return Ok(None);
     }
     let percent = |meaning, name: &str| {
@@ -201,7 +197,7 @@ fn each(
         match number.map(u32::try_from) {
             Some(Ok(percent @ 1..=100)) => Ok(Some(percent)),
             Some(_) => Err(Refusal::new(format!(
-                "{name} of container `{}` is `{}`, expected at most 100, for it is of each card",
+                "{name} of container `{}` is `{}`, expected at most 100, for it is of each GPU",
                 container.name,
                 number.unwrap_or_default()
             ))),
@@ -215,7 +211,7 @@ fn each(
         (None, Some(percent)) => Memory::Percent(percent),
         (None, None) => Memory::Whole,
     };
-    Ok(Some(Amount::Each { cards: usize::try_from(cards).unwrap_or(usize::MAX), memory, percent: compute }))
+    Ok(Some(Amount::Each { gpus: usize::try_from(gpus).unwrap_or(usize::MAX), memory, percent: compute }))
 }
 
 fn number_of(container: &Container, name: &str) -> Result<Option<u64>, Refusal> {

@@ -61,7 +61,7 @@ pub enum Answer {
     Refused(String),
 }
 
-/// What a container is given before anybody knows which it is. No card is called so: a runtime that was not told what it means finds none.
+/// What a container is given before anybody knows which it is. No GPU is called so: a runtime that was not told what it means finds none.
 #[must_use]
 pub fn provisional(token: Token) -> [(&'static str, String); 2] {
     [(variable::SLICE, token.to_string()), (variable::VISIBLE, nowhere(&token.to_string()))]

@@ -1,28 +1,28 @@
-//! The books of a node: who holds what of which card. Computed from the node and its pods, never kept up by adding and taking away.
+//! The books of a node: who holds what of which GPU. Computed from the node and its pods, never kept up by adding and taking away.
 
 use std::sync::Arc;
 
 use crate::ask::most_of;
-use crate::cards::NodeCards;
 use crate::claimant::Claimant;
+use crate::gpus::NodeGpus;
 use crate::refusal::Refusal;
 use crate::share::Share;
 
 /// What a pod is to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It holds these parts of these cards.
+    /// It holds these parts of these GPUs.
     Holds(Vec<(u32, Share)>),
-    /// It runs here or may come to, but it cannot be told on which card: so it counts on every one.
+    /// It runs here or may come to, but it cannot be told on which GPU: so it counts on every one.
     Unclear(Refusal),
-    /// It was bound here without cards, or asks for what nobody understands, and will not be started.
+    /// It was bound here without GPUs, or asks for what nobody understands, and will not be started.
     Nothing(Refusal),
 }
 
 impl Standing {
     /// What `pod` is to `node`.
     #[must_use]
-    pub fn of(pod: &Claimant, node: &NodeCards) -> Self {
+    pub fn of(pod: &Claimant, node: &NodeGpus) -> Self {
         match given(pod, node) {
             Ok(shares) => Self::Holds(shares),
             // What somebody spoilt, somebody may put right again, and then it holds what it held.
@@ -34,14 +34,14 @@ impl Standing {
     }
 }
 
-fn given(pod: &Claimant, node: &NodeCards) -> Result<Vec<(u32, Share)>, Refusal> {
+fn given(pod: &Claimant, node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> {
     let asks = pod.asks.as_ref().map_err(Clone::clone)?;
     let Some(allocation) = pod.allocation.as_ref().map_err(Clone::clone)? else {
-        return Err(Refusal::new("no card was chosen for it: it came past the scheduler extender"));
+        return Err(Refusal::new("no GPU was chosen for it: it came past the scheduler extender"));
     };
     match &allocation.node {
         Some(claimed) if *claimed != node.name => Err(Refusal::new(format!(
-            "its cards were chosen on node `{claimed}`, but it is bound to `{}`",
+            "its GPUs were chosen on node `{claimed}`, but it is bound to `{}`",
             node.name
         ))),
         _ => allocation.shares(asks, node),
@@ -60,7 +60,7 @@ pub struct Holder {
 /// The books.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeBooks {
-    /// What is held of each card.
+    /// What is held of each GPU.
     pub held: Vec<Share>,
     /// By whom, in the order of names.
     pub holders: Vec<Holder>,
@@ -69,14 +69,14 @@ pub struct NodeBooks {
 impl NodeBooks {
     /// Makes them. Pods that name another node are passed over.
     #[must_use]
-    pub fn of<'a>(node: &NodeCards, pods: impl IntoIterator<Item = &'a Arc<Claimant>>) -> Self {
+    pub fn of<'a>(node: &NodeGpus, pods: impl IntoIterator<Item = &'a Arc<Claimant>>) -> Self {
         let mut holders: Vec<Holder> = pods
             .into_iter()
             .filter(|pod| pod.node() == Some(node.name.as_str()))
             .map(|pod| Holder { pod: Arc::clone(pod), standing: Standing::of(pod, node) })
             .collect();
         holders.sort_by(|one, other| key(one).cmp(&key(other)));
-        let mut held = vec![Share::NONE; node.cards.len()];
+        let mut held = vec![Share::NONE; node.gpus.len()];
         for holder in &holders {
             add(&mut held, holder, node);
         }
@@ -85,29 +85,29 @@ impl NodeBooks {
 
     /// The books as they would be without this pod.
     #[must_use]
-    pub fn without(&self, node: &NodeCards, uid: &str) -> Self {
+    pub fn without(&self, node: &NodeGpus, uid: &str) -> Self {
         Self::of(node, self.holders.iter().map(|holder| &holder.pod).filter(|pod| pod.uid != uid))
     }
 
-    /// What is left of a card; nothing of one that does not exist.
+    /// What is left of a GPU; nothing of one that does not exist.
     #[must_use]
-    pub fn free(&self, node: &NodeCards, place: usize) -> Share {
-        match (node.cards.get(place), self.held.get(place)) {
-            (Some(card), Some(held)) => card.whole().without(*held),
+    pub fn free(&self, node: &NodeGpus, place: usize) -> Share {
+        match (node.gpus.get(place), self.held.get(place)) {
+            (Some(gpu), Some(held)) => gpu.whole().without(*held),
             _ => Share::NONE,
         }
     }
 
-    /// Whether more is held of a card than there is, of anything.
+    /// Whether more is held of a GPU than there is, of anything.
     #[must_use]
-    pub fn is_overfull(&self, node: &NodeCards, place: usize) -> bool {
-        node.cards.get(place).zip(self.held.get(place)).is_some_and(|(card, held)| !held.fits(card.whole()))
+    pub fn is_overfull(&self, node: &NodeGpus, place: usize) -> bool {
+        node.gpus.get(place).zip(self.held.get(place)).is_some_and(|(gpu, held)| !held.fits(gpu.whole()))
     }
 
-    /// The cards of which more is held than there is.
-    pub fn overfull<'a>(&'a self, node: &'a NodeCards) -> impl Iterator<Item = u32> + 'a {
-        let over = node.cards.iter().enumerate().filter(|(place, _)| self.is_overfull(node, *place));
-        over.map(|(_, card)| card.index)
+    /// The GPUs of which more is held than there is.
+    pub fn overfull<'a>(&'a self, node: &'a NodeGpus) -> impl Iterator<Item = u32> + 'a {
+        let over = node.gpus.iter().enumerate().filter(|(place, _)| self.is_overfull(node, *place));
+        over.map(|(_, gpu)| gpu.index)
     }
 
     /// Units that are held, as a table shows them.
@@ -118,12 +118,12 @@ impl NodeBooks {
 }
 
 impl Holder {
-    /// Units of a card that are surely this one's.
+    /// Units of a GPU that are surely this one's.
     #[must_use]
     pub fn units(&self, place: usize) -> u64 {
         match &self.standing {
             Standing::Holds(shares) => {
-                shares.iter().find(|(card, _)| *card as usize == place).map_or(0, |(_, share)| share.units)
+                shares.iter().find(|(gpu, _)| *gpu as usize == place).map_or(0, |(_, share)| share.units)
             }
             Standing::Unclear(_) | Standing::Nothing(_) => 0,
         }
@@ -134,20 +134,20 @@ fn key(holder: &Holder) -> (&str, &str, &str) {
     (&holder.pod.namespace, &holder.pod.name, &holder.pod.uid)
 }
 
-fn add(held: &mut [Share], holder: &Holder, node: &NodeCards) {
+fn add(held: &mut [Share], holder: &Holder, node: &NodeGpus) {
     match &holder.standing {
         Standing::Holds(shares) => {
-            for (card, share) in shares {
-                if let Some(sum) = held.get_mut(*card as usize) {
+            for (gpu, share) in shares {
+                if let Some(sum) = held.get_mut(*gpu as usize) {
                     *sum = sum.and(*share);
                 }
             }
         }
         Standing::Unclear(_) => {
             let asks = holder.pod.asks.as_deref().unwrap_or_default();
-            for (card, sum) in node.cards.iter().zip(held) {
+            for (gpu, sum) in node.gpus.iter().zip(held) {
                 // What it asks for cannot even be read: then it may have all of it.
-                *sum = sum.and(if asks.is_empty() { card.whole() } else { most_of(asks, card) });
+                *sum = sum.and(if asks.is_empty() { gpu.whole() } else { most_of(asks, gpu) });
             }
         }
         Standing::Nothing(_) => {}

@@ -1,7 +1,7 @@
-//! Claims: cards that are chosen for a pod, written on the pod, looked at once more, bound, or withdrawn.
+//! Claims: GPUs that are chosen for a pod, written on the pod, looked at once more, bound, or withdrawn.
 //!
 //! ```text
-//!   choose -- patch, if the pod is unchanged --> claimed -- look: no card over-full --> bind, if the pod is unchanged --> bound
+//!   choose -- patch, if the pod is unchanged --> claimed -- look: no GPU over-full --> bind, if the pod is unchanged --> bound
 //!      ^              | conflict                    |                                      | conflict, or it never came
 //!      |              v                             v over-full                            v
 //!      +---------- asked again  <-------------- withdrawn <-------------------------- a minute later
@@ -17,8 +17,8 @@ use serde_json::{Map, Value, json};
 
 use crate::ask::units_in_all;
 use crate::books::{NodeBooks, Standing};
-use crate::cards::NodeCards;
 use crate::claimant::Claimant;
+use crate::gpus::NodeGpus;
 use crate::names::annotation;
 use crate::object::Pod;
 use crate::placement;
@@ -62,11 +62,11 @@ impl Change {
     }
 }
 
-/// Chooses cards of a node for a pod. A claim that it has already does not count against it.
+/// Chooses GPUs of a node for a pod. A claim that it has already does not count against it.
 ///
 /// # Errors
 /// It is bound, asks for what is not understood, or the node has not enough.
-pub fn claim(pod: &Claimant, node: &NodeCards, books: &NodeBooks, now: u64) -> Result<Change, Refusal> {
+pub fn claim(pod: &Claimant, node: &NodeGpus, books: &NodeBooks, now: u64) -> Result<Change, Refusal> {
     if let Some(bound) = &pod.bound {
         return Err(Refusal::new(format!("{} is bound to node `{bound}` already", pod.title())));
     }
@@ -84,17 +84,17 @@ pub fn claim(pod: &Claimant, node: &NodeCards, books: &NodeBooks, now: u64) -> R
     })?;
     let mut split: BTreeMap<usize, BTreeMap<u32, u64>> = BTreeMap::new();
     for need in &demand.needs {
-        let cards = places.iter().take(need.cards).map(|place| &node.cards[*place]);
-        split.insert(need.index, cards.map(|card| (card.index, need.of(card).units)).collect());
+        let gpus = places.iter().take(need.gpus).map(|place| &node.gpus[*place]);
+        split.insert(need.index, gpus.map(|gpu| (gpu.index, need.of(gpu).units)).collect());
     }
-    let sizes: Vec<u64> = places.iter().map(|place| node.cards[*place].units).collect();
+    let sizes: Vec<u64> = places.iter().map(|place| node.gpus[*place].units).collect();
     let equal = sizes.windows(2).all(|pair| pair[0] == pair[1]);
-    let first = places.first().map(|place| &node.cards[*place]);
+    let first = places.first().map(|place| &node.gpus[*place]);
     let written: Vec<String> =
         sizes.iter().take(if equal { 1 } else { sizes.len() }).map(u64::to_string).collect();
     let text = |value: String| Some(value);
     let annotations = [
-        (annotation::INDEX, first.filter(|_| places.len() == 1).map(|card| card.index.to_string())),
+        (annotation::INDEX, first.filter(|_| places.len() == 1).map(|gpu| gpu.index.to_string())),
         (annotation::DEVICE, text(written.join(","))),
         (annotation::POD, text(units_in_all(asks, first).to_string())),
         (annotation::ASSIGNED, text("false".to_owned())),
@@ -111,7 +111,7 @@ pub fn claim(pod: &Claimant, node: &NodeCards, books: &NodeBooks, now: u64) -> R
 /// Somebody else claimed the same; withdraw, and let the scheduler ask again.
 pub(crate) fn confirm<'a>(
     uid: &str,
-    node: &NodeCards,
+    node: &NodeGpus,
     pods: impl IntoIterator<Item = &'a Arc<Claimant>>,
 ) -> Result<(), Refusal> {
     let books = NodeBooks::of(node, pods);
@@ -121,9 +121,9 @@ pub(crate) fn confirm<'a>(
     let Standing::Holds(shares) = &own.standing else {
         return Err(Refusal::new("the claim was edited"));
     };
-    match books.overfull(node).find(|card| shares.iter().any(|(own, _)| own == card)) {
-        Some(card) => Err(Refusal::new(format!(
-            "another scheduler claimed card {card} of node `{}` at the same time",
+    match books.overfull(node).find(|gpu| shares.iter().any(|(own, _)| own == gpu)) {
+        Some(gpu) => Err(Refusal::new(format!(
+            "another scheduler claimed GPU {gpu} of node `{}` at the same time",
             node.name
         ))),
         None => Ok(()),

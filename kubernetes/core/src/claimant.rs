@@ -1,4 +1,4 @@
-//! A pod, as far as cards are concerned.
+//! A pod, as far as GPUs are concerned.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::names::{Dialects, POD_LABELS};
 use crate::object::{Pod, Texts};
 use crate::refusal::Refusal;
 
-/// What is kept of a pod that asks for cards.
+/// What is kept of a pod that asks for GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimant {
     /// Its namespace.
@@ -26,7 +26,7 @@ pub struct Claimant {
     pub running: bool,
     /// What it asks for.
     pub asks: Result<Vec<Ask>, Refusal>,
-    /// Those of its labels that are about cards.
+    /// Those of its labels that are about GPUs.
     pub labels: Texts,
     /// What it was given.
     pub allocation: Result<Option<Allocation>, Refusal>,
@@ -76,7 +76,7 @@ impl Claimant {
         self.allocation.as_ref().ok()?.as_ref()?.node.as_deref()
     }
 
-    /// What it needs of each card.
+    /// What it needs of each GPU.
     ///
     /// # Errors
     /// What is wrong with what it asks for.
@@ -94,11 +94,11 @@ impl Claimant {
 /// What a pod is to whoever keeps the books.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sighting {
-    /// It asks for cards.
+    /// It asks for GPUs.
     Claims(Arc<Claimant>),
-    /// It asked for cards and has ended, which is for ever. Its uid.
+    /// It asked for GPUs and has ended, which is for ever. Its uid.
     Ended(String),
-    /// It has nothing to do with cards. Its uid.
+    /// It has nothing to do with GPUs. Its uid.
     Other(String),
 }
 

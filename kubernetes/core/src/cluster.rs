@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::books::NodeBooks;
-use crate::cards::NodeCards;
 use crate::claim;
 use crate::claimant::{Claimant, Sighting};
+use crate::gpus::NodeGpus;
 use crate::names::Dialects;
 use crate::object::{Node, Pod};
 use crate::refusal::Refusal;
@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 /// A node that is known, or that a pod names.
 #[derive(Debug, Default)]
 struct Place {
-    cards: Option<NodeCards>,
+    gpus: Option<NodeGpus>,
     /// Uids of the pods that name it.
     pods: BTreeSet<String>,
     books: NodeBooks,
@@ -82,16 +82,16 @@ impl Cluster {
         pods: impl IntoIterator<Item = &'a Pod>,
     ) {
         let dialects = self.dialects;
-        self.replace_nodes(nodes.into_iter().map(NodeCards::of));
+        self.replace_nodes(nodes.into_iter().map(NodeGpus::of));
         self.replace_pods(pods.into_iter().map(|pod| Sighting::of(pod, dialects)), "");
     }
 
     /// These are the nodes that there are.
-    pub fn replace_nodes(&mut self, nodes: impl IntoIterator<Item = NodeCards>) {
+    pub fn replace_nodes(&mut self, nodes: impl IntoIterator<Item = NodeGpus>) {
         let mut lost: BTreeSet<String> = self.nodes.keys().cloned().collect();
-        for cards in nodes {
-            lost.remove(&cards.name);
-            self.see_cards(cards);
+        for gpus in nodes {
+            lost.remove(&gpus.name);
+            self.see_gpus(gpus);
         }
         lost.iter().for_each(|name| self.lose_node(name));
     }
@@ -135,15 +135,15 @@ impl Cluster {
 
     /// A node came or changed.
     pub fn see_node(&mut self, node: &Node) {
-        self.see_cards(NodeCards::of(node));
+        self.see_gpus(NodeGpus::of(node));
     }
 
-    fn see_cards(&mut self, cards: NodeCards) {
-        let name = cards.name.clone();
+    fn see_gpus(&mut self, gpus: NodeGpus) {
+        let name = gpus.name.clone();
         let place = self.nodes.entry(name.clone()).or_default();
         // Nodes say every few seconds that they live; that changes no books.
-        if place.cards.as_ref() != Some(&cards) {
-            place.cards = Some(cards);
+        if place.gpus.as_ref() != Some(&gpus) {
+            place.gpus = Some(gpus);
             self.compute(&name);
         }
     }
@@ -151,7 +151,7 @@ impl Cluster {
     /// A node went.
     pub fn lose_node(&mut self, name: &str) {
         if let Some(place) = self.nodes.get_mut(name) {
-            place.cards = None;
+            place.gpus = None;
             self.compute(name);
         }
     }
@@ -199,19 +199,19 @@ impl Cluster {
         }
     }
 
-    /// The cards and books of a node that is there.
+    /// The GPUs and books of a node that is there.
     #[must_use]
-    pub fn node(&self, name: &str) -> Option<(&NodeCards, &NodeBooks)> {
+    pub fn node(&self, name: &str) -> Option<(&NodeGpus, &NodeBooks)> {
         let place = self.nodes.get(name)?;
-        Some((place.cards.as_ref()?, &place.books))
+        Some((place.gpus.as_ref()?, &place.books))
     }
 
     /// All that are there, by name.
-    pub fn nodes(&self) -> impl Iterator<Item = (&NodeCards, &NodeBooks)> {
-        self.nodes.values().filter_map(|place| Some((place.cards.as_ref()?, &place.books)))
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeGpus, &NodeBooks)> {
+        self.nodes.values().filter_map(|place| Some((place.gpus.as_ref()?, &place.books)))
     }
 
-    /// A pod that asks for cards.
+    /// A pod that asks for GPUs.
     #[must_use]
     pub fn pod(&self, uid: &str) -> Option<&Arc<Claimant>> {
         self.pods.get(uid)
@@ -232,10 +232,10 @@ impl Cluster {
         node: &str,
         pods: impl IntoIterator<Item = &'a Arc<Claimant>>,
     ) -> Result<(), Refusal> {
-        let (cards, _) = self
+        let (gpus, _) = self
             .node(node)
             .ok_or_else(|| Refusal::new(format!("the node `{}` has gone", node.escape_default())))?;
-        claim::confirm(uid, cards, pods)
+        claim::confirm(uid, gpus, pods)
     }
 
     /// Claims that have come to nothing: old ones, and those on nodes that are not there.
@@ -252,7 +252,7 @@ impl Cluster {
         self.nodes.iter().all(|(name, place)| {
             let naming: BTreeSet<&String> =
                 self.pods.values().filter(|pod| pod.node() == Some(name)).map(|pod| &pod.uid).collect();
-            let books = place.cards.as_ref().map(|cards| NodeBooks::of(cards, self.pods.values()));
+            let books = place.gpus.as_ref().map(|gpus| NodeBooks::of(gpus, self.pods.values()));
             naming == place.pods.iter().collect() && books.unwrap_or_default() == place.books
         }) && self.pods.values().all(|pod| pod.node().is_none_or(|name| self.nodes.contains_key(name)))
     }
@@ -275,12 +275,12 @@ impl Cluster {
 
     fn compute(&mut self, name: &str) {
         let Some(place) = self.nodes.get_mut(name) else { return };
-        if place.cards.is_none() && place.pods.is_empty() {
+        if place.gpus.is_none() && place.pods.is_empty() {
             self.nodes.remove(name);
             return;
         }
         let pods = place.pods.iter().filter_map(|uid| self.pods.get(uid));
-        place.books = place.cards.as_ref().map(|cards| NodeBooks::of(cards, pods)).unwrap_or_default();
+        place.books = place.gpus.as_ref().map(|gpus| NodeBooks::of(gpus, pods)).unwrap_or_default();
     }
 }
 

@@ -1,9 +1,9 @@
 //! What the kubelet is told: one id for each unit of a node.
 //!
-//! Ids are counts. None belongs to a card: which card a pod has is in its annotations, and the kubelet hands out ids as it likes. So they can be as
-//! short as numbers are, and of a sick card as many ids are sick as it has units, whichever these are.
+//! Ids are counts. None belongs to a GPU: which GPU a pod has is in its annotations, and the kubelet hands out ids as it likes. So they can be as
+//! short as numbers are, and of a sick GPU as many ids are sick as it has units, whichever these are.
 
-use crate::cards::{Card, NodeCards};
+use crate::gpus::{Gpu, NodeGpus};
 use crate::refusal::Refusal;
 use crate::unit::Unit;
 
@@ -40,50 +40,50 @@ pub fn number(id: &str) -> Option<u64> {
 /// What a node has for the kubelet: the first so many ids are well, the others are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Devices {
-    /// Units of cards that are well.
+    /// Units of GPUs that are well.
     pub healthy: u64,
-    /// Units of all cards.
+    /// Units of all GPUs.
     pub all: u64,
 }
 
 impl Devices {
-    /// Of a node's cards; none where no pod may come.
+    /// Of a node's GPUs; none where no pod may come.
     ///
     /// # Errors
     /// They are more than the kubelet could be told if all of them fell sick, which takes more words; with the numbers and a unit that would do.
-    pub fn of(node: &NodeCards) -> Result<Self, Refusal> {
-        let devices = Self::counted(node, |card| card.units);
+    pub fn of(node: &NodeGpus) -> Result<Self, Refusal> {
+        let devices = Self::counted(node, |gpu| gpu.units);
         let bytes = Self { healthy: 0, ..devices }.message();
         if bytes <= LONGEST_MESSAGE {
             return Ok(devices);
         }
-        let unit = node.cards.first().map_or(Unit::Gib, |card| card.unit);
+        let unit = node.gpus.first().map_or(Unit::Gib, |gpu| gpu.unit);
         let other =
             Unit::ALL.into_iter().filter(|other| other.mib() > unit.mib()).min_by_key(|other| other.mib());
         let advice = other.map_or_else(String::new, |other| format!("; count in units of {other} instead"));
         Err(Refusal::new(format!(
-            "the node's {} cards have {} units of {unit}, which take a message of {bytes} bytes, and the kubelet takes {LONGEST_MESSAGE}{advice}",
-            node.cards.len(),
+            "the node's {} GPUs have {} units of {unit}, which take a message of {bytes} bytes, and the kubelet takes {LONGEST_MESSAGE}{advice}",
+            node.gpus.len(),
             devices.all
         )))
     }
 
-    /// Percent of compute, of cards that can set some aside.
+    /// Percent of compute, of GPUs that can set some aside.
     #[must_use]
-    pub fn percent(node: &NodeCards) -> Self {
-        Self::counted(node, |card| card.percent.into())
+    pub fn percent(node: &NodeGpus) -> Self {
+        Self::counted(node, |gpu| gpu.percent.into())
     }
 
-    /// Places of containers, each of one card.
+    /// Places of containers, each of one GPU.
     #[must_use]
-    pub fn places(node: &NodeCards) -> Self {
-        Self::counted(node, |card| card.places.into())
+    pub fn places(node: &NodeGpus) -> Self {
+        Self::counted(node, |gpu| gpu.places.into())
     }
 
-    fn counted(node: &NodeCards, of: impl Fn(&Card) -> u64) -> Self {
+    fn counted(node: &NodeGpus, of: impl Fn(&Gpu) -> u64) -> Self {
         let sum = |healthy_only: bool| {
-            let cards = node.cards.iter().filter(|card| card.healthy || !healthy_only);
-            cards.fold(0_u64, |sum, card| sum.saturating_add(of(card)))
+            let gpus = node.gpus.iter().filter(|gpu| gpu.healthy || !healthy_only);
+            gpus.fold(0_u64, |sum, gpu| sum.saturating_add(of(gpu)))
         };
         if node.closed.is_some() {
             Self { healthy: 0, all: 0 }
@@ -150,28 +150,28 @@ mod tests {
 
     #[test]
     fn what_the_kubelet_cannot_take_is_refused_with_the_numbers() {
-        let cards = |unit: &str, mib: u64, count: usize| NodeCards::of(&node("n", unit, &vec![mib; count]));
-        assert_eq!(Devices::of(&cards("GiB", 81920, 8)), Ok(Devices { healthy: 640, all: 640 }));
-        assert_eq!(Devices::of(&cards("128MiB", 81920, 8)), Ok(Devices { healthy: 5120, all: 5120 }));
-        // gpushare's ids, a UUID each, were too long from the first such card on.
-        assert_eq!(Devices::of(&cards("MiB", 81920, 2)).map(|devices| devices.all), Ok(163_840));
+        let gpus = |unit: &str, mib: u64, count: usize| NodeGpus::of(&node("n", unit, &vec![mib; count]));
+        assert_eq!(Devices::of(&gpus("GiB", 81920, 8)), Ok(Devices { healthy: 640, all: 640 }));
+        assert_eq!(Devices::of(&gpus("128MiB", 81920, 8)), Ok(Devices { healthy: 5120, all: 5120 }));
+        // gpushare's ids, a UUID each, were too long from the first such GPU on.
+        assert_eq!(Devices::of(&gpus("MiB", 81920, 2)).map(|devices| devices.all), Ok(163_840));
         assert_eq!(
-            Devices::of(&cards("MiB", 81920, 8)).unwrap_err().sentence(),
-            "the node's 8 cards have 655360 units of MiB, which take a message of 12403852 bytes, and the kubelet takes 4194304; \
+            Devices::of(&gpus("MiB", 81920, 8)).unwrap_err().sentence(),
+            "the node's 8 GPUs have 655360 units of MiB, which take a message of 12403852 bytes, and the kubelet takes 4194304; \
              count in units of 128MiB instead"
         );
     }
 
     #[test]
-    fn a_sick_card_takes_its_units_away() {
-        let mut cards = NodeCards::of(&node("n", "GiB", &[15109, 23028]));
-        cards.cards[0].healthy = false;
-        assert_eq!(Devices::of(&cards), Ok(Devices { healthy: 22, all: 36 }));
-        assert_eq!(Devices::percent(&cards), Devices { healthy: 100, all: 200 });
-        assert_eq!(Devices::places(&cards), Devices { healthy: 25, all: 50 });
-        cards.closed = Some(Refusal::new("closed"));
+    fn a_sick_gpu_takes_its_units_away() {
+        let mut gpus = NodeGpus::of(&node("n", "GiB", &[15109, 23028]));
+        gpus.gpus[0].healthy = false;
+        assert_eq!(Devices::of(&gpus), Ok(Devices { healthy: 22, all: 36 }));
+        assert_eq!(Devices::percent(&gpus), Devices { healthy: 100, all: 200 });
+        assert_eq!(Devices::places(&gpus), Devices { healthy: 25, all: 50 });
+        gpus.closed = Some(Refusal::new("closed"));
         let none = Devices { healthy: 0, all: 0 };
-        assert_eq!((Devices::of(&cards), Devices::places(&cards)), (Ok(none), none));
+        assert_eq!((Devices::of(&gpus), Devices::places(&gpus)), (Ok(none), none));
     }
 
     proptest! {

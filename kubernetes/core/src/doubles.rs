@@ -10,7 +10,7 @@ pub(crate) fn texts(pairs: &[(&str, &str)]) -> Texts {
 }
 
 /// A node as gpushare's plugin leaves it.
-pub(crate) fn plain_node(name: &str, address: &str, units: u64, cards: u32) -> Node {
+pub(crate) fn plain_node(name: &str, address: &str, units: u64, gpus: u32) -> Node {
     Node {
         metadata: Metadata {
             name: name.into(),
@@ -20,7 +20,7 @@ pub(crate) fn plain_node(name: &str, address: &str, units: u64, cards: u32) -> N
         status: NodeStatus {
             allocatable: [
                 (MEMORY.to_owned(), units.to_string().as_str().into()),
-                (COUNT.to_owned(), cards.to_string().as_str().into()),
+                (COUNT.to_owned(), gpus.to_string().as_str().into()),
             ]
             .into(),
             addresses: vec![Address { kind: "InternalIP".into(), address: address.into() }],
@@ -28,17 +28,17 @@ pub(crate) fn plain_node(name: &str, address: &str, units: u64, cards: u32) -> N
     }
 }
 
-/// A node as our plugin leaves it, with cards of these MiB.
+/// A node as our plugin leaves it, with GPUs of these MiB.
 pub(crate) fn node(name: &str, unit: &str, mib: &[u64]) -> Node {
-    let cards: Vec<String> = mib
+    let gpus: Vec<String> = mib
         .iter()
         .enumerate()
         .map(|(index, mib)| format!(r#"{{"uuid":"GPU-{name}-{index}","mib":{mib}}}"#))
         .collect();
-    let text = format!(r#"{{"unit":"{unit}","cards":[{}]}}"#, cards.join(","));
+    let text = format!(r#"{{"unit":"{unit}","gpus":[{}]}}"#, gpus.join(","));
     let metadata = Metadata {
         name: name.into(),
-        annotations: texts(&[(annotation::CARDS, &text)]),
+        annotations: texts(&[(annotation::GPUS, &text)]),
         ..Default::default()
     };
     Node { metadata, ..Default::default() }

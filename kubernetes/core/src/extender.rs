@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::books::NodeBooks;
-use crate::cards::{NodeCards, Placement};
 use crate::claim::{self, Change};
 use crate::claimant::Claimant;
 use crate::cluster::Cluster;
 use crate::demand::Demand;
+use crate::gpus::{NodeGpus, Placement};
 use crate::object::Pod;
 use crate::placement;
 use crate::reason::Reason;
@@ -240,7 +240,7 @@ impl Asking {
         &self,
         cluster: &Cluster,
         name: &str,
-        with: impl FnOnce(&NodeCards, &NodeBooks) -> T,
+        with: impl FnOnce(&NodeGpus, &NodeBooks) -> T,
     ) -> Option<T> {
         let (node, books) = cluster.node(name)?;
         if self.claimed.as_deref() == Some(name) {
@@ -284,19 +284,19 @@ pub struct Inspected {
 pub struct InspectedNode {
     /// Its name.
     pub name: String,
-    /// Units of its cards.
+    /// Units of its GPUs.
     #[serde(rename = "totalGPU")]
     pub total: u64,
     /// Units that are held.
     #[serde(rename = "usedGPU")]
     pub used: u64,
     /// By index.
-    pub devs: Vec<InspectedCard>,
+    pub devs: Vec<InspectedGpu>,
 }
 
-/// A card.
+/// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InspectedCard {
+pub struct InspectedGpu {
     /// Its number on the node.
     pub id: u32,
     /// Units.
@@ -309,22 +309,22 @@ pub struct InspectedCard {
     pub pods: Vec<InspectedPod>,
 }
 
-/// A pod on a card.
+/// A pod on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InspectedPod {
     /// Its name.
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// Units of this card.
+    /// Units of this GPU.
     #[serde(rename = "usedGPU")]
     pub used: u64,
 }
 
-/// What is held, on all nodes that have cards or on the one of this name.
+/// What is held, on all nodes that have GPUs or on the one of this name.
 #[must_use]
 pub fn inspect(cluster: &Cluster, only: Option<&str>) -> Inspected {
-    let chosen = |node: &NodeCards| only.map_or(node.units() > 0, |name| name == node.name);
+    let chosen = |node: &NodeGpus| only.map_or(node.units() > 0, |name| name == node.name);
     let nodes: Vec<InspectedNode> = cluster
         .nodes()
         .filter(|(node, _)| chosen(node))
@@ -337,7 +337,7 @@ pub fn inspect(cluster: &Cluster, only: Option<&str>) -> Inspected {
     Inspected { nodes, error }
 }
 
-fn inspected(node: &NodeCards, books: &NodeBooks) -> InspectedNode {
+fn inspected(node: &NodeGpus, books: &NodeBooks) -> InspectedNode {
     let pods = |place: usize| {
         let holders = books.holders.iter().map(move |holder| (&holder.pod, holder.units(place)));
         holders.filter(|(_, used)| *used > 0).map(|(pod, used)| InspectedPod {
@@ -346,13 +346,13 @@ fn inspected(node: &NodeCards, books: &NodeBooks) -> InspectedNode {
             used,
         })
     };
-    let devs: Vec<InspectedCard> = node
-        .cards
+    let devs: Vec<InspectedGpu> = node
+        .gpus
         .iter()
         .enumerate()
-        .map(|(place, card)| InspectedCard {
-            id: card.index,
-            total: card.units,
+        .map(|(place, gpu)| InspectedGpu {
+            id: gpu.index,
+            total: gpu.units,
             used: books.units(place),
             pods: pods(place).collect(),
         })
@@ -360,7 +360,7 @@ fn inspected(node: &NodeCards, books: &NodeBooks) -> InspectedNode {
     InspectedNode {
         name: node.name.clone(),
         total: node.units(),
-        used: devs.iter().fold(0, |sum, card| sum.saturating_add(card.used)),
+        used: devs.iter().fold(0, |sum, gpu| sum.saturating_add(gpu.used)),
         devs,
     }
 }

@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use crate::ask::units_in_all;
 use crate::books::{Holder, NodeBooks, Standing};
-use crate::cards::NodeCards;
 use crate::claimant::Claimant;
 use crate::cluster::Cluster;
+use crate::gpus::NodeGpus;
 use crate::placement;
 use crate::refusal::Refusal;
 use crate::unit::Unit;
@@ -21,11 +21,11 @@ pub struct Overview {
     pub unit: Option<Unit>,
     /// Units that are held, what is pending included.
     pub allocated: u64,
-    /// Units of all cards.
+    /// Units of all GPUs.
     pub total: u64,
     /// By name.
     pub nodes: Vec<NodeView>,
-    /// Pods that ask for cards and are bound nowhere, by namespace and name.
+    /// Pods that ask for GPUs and are bound nowhere, by namespace and name.
     pub waiting: Vec<Waiting>,
 }
 
@@ -40,9 +40,9 @@ pub struct NodeView {
     pub unit: Option<Unit>,
     /// Units that are held, what is pending included.
     pub allocated: u64,
-    /// Units of its cards.
+    /// Units of its GPUs.
     pub total: u64,
-    /// Units of pods that are bound here while it cannot be told which card they have.
+    /// Units of pods that are bound here while it cannot be told which GPU they have.
     pub pending: u64,
     /// Why no pod may come.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,14 +51,14 @@ pub struct NodeView {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// By index.
-    pub cards: Vec<CardView>,
+    pub gpus: Vec<GpuView>,
     /// By namespace and name.
     pub pods: Vec<PodView>,
 }
 
-/// A card.
+/// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CardView {
+pub struct GpuView {
     /// Its number on the node.
     pub index: u32,
     /// Its name for the driver.
@@ -83,9 +83,9 @@ pub struct PodView {
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// Units of each of the node's cards.
+    /// Units of each of the node's GPUs.
     pub units: Vec<u64>,
-    /// Units of which it cannot be told on which card they are.
+    /// Units of which it cannot be told on which GPU they are.
     pub pending: u64,
     /// Why that is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,8 +101,8 @@ pub struct Waiting {
     pub namespace: String,
     /// Units it asks for, in all.
     pub units: u64,
-    /// Over how many cards.
-    pub cards: usize,
+    /// Over how many GPUs.
+    pub gpus: usize,
     /// Why it is on no node: what is wrong with it, or with each of the nodes. Empty: there is room.
     pub reasons: Vec<String>,
 }
@@ -176,19 +176,19 @@ fn percent(part: u64, whole: u64) -> u64 {
 }
 
 impl NodeView {
-    fn of(node: &NodeCards, books: &NodeBooks) -> Self {
-        let cards: Vec<CardView> = node
-            .cards
+    fn of(node: &NodeGpus, books: &NodeBooks) -> Self {
+        let gpus: Vec<GpuView> = node
+            .gpus
             .iter()
             .enumerate()
-            .map(|(place, card)| CardView {
-                index: card.index,
-                uuid: card.uuid.clone(),
+            .map(|(place, gpu)| GpuView {
+                index: gpu.index,
+                uuid: gpu.uuid.clone(),
                 allocated: books.units(place),
-                total: card.units,
+                total: gpu.units,
                 percent: books.held[place].percent,
                 containers: books.held[place].places,
-                healthy: card.healthy,
+                healthy: gpu.healthy,
             })
             .collect();
         let pods: Vec<PodView> = books.holders.iter().map(|holder| PodView::of(holder, node)).collect();
@@ -196,31 +196,31 @@ impl NodeView {
         Self {
             name: node.name.clone(),
             address: node.address.clone(),
-            unit: node.cards.first().map(|card| card.unit),
-            allocated: cards.iter().fold(pending, |sum, card| sum.saturating_add(card.allocated)),
+            unit: node.gpus.first().map(|gpu| gpu.unit),
+            allocated: gpus.iter().fold(pending, |sum, gpu| sum.saturating_add(gpu.allocated)),
             total: node.units(),
             pending,
             closed: node.closed.as_ref().map(ToString::to_string),
             notes: node.notes.clone(),
-            cards,
+            gpus,
             pods,
         }
     }
 }
 
 impl PodView {
-    fn of(holder: &Holder, node: &NodeCards) -> Self {
+    fn of(holder: &Holder, node: &NodeGpus) -> Self {
         let asks = holder.pod.asks.as_deref().unwrap_or_default();
         let (pending, reason) = match &holder.standing {
             Standing::Holds(_) => (0, None),
             Standing::Unclear(refusal) | Standing::Nothing(refusal) => {
-                (units_in_all(asks, node.cards.first()), Some(refusal.to_string()))
+                (units_in_all(asks, node.gpus.first()), Some(refusal.to_string()))
             }
         };
         Self {
             name: holder.pod.name.clone(),
             namespace: holder.pod.namespace.clone(),
-            units: (0..node.cards.len()).map(|place| holder.units(place)).collect(),
+            units: (0..node.gpus.len()).map(|place| holder.units(place)).collect(),
             pending,
             reason,
         }
@@ -229,7 +229,7 @@ impl PodView {
 
 impl Waiting {
     fn of(pod: &Claimant, cluster: &Cluster) -> Self {
-        let (cards, reasons) = match pod.demand() {
+        let (gpus, reasons) = match pod.demand() {
             Err(refusal) => (0, vec![refusal.to_string()]),
             Ok(demand) => {
                 let mut reasons = Vec::new();
@@ -240,14 +240,14 @@ impl Waiting {
                         Err(reason) => reasons.push(format!("{}: {}", node.name, reason.text)),
                     }
                 }
-                (demand.cards, if fits { Vec::new() } else { reasons })
+                (demand.gpus, if fits { Vec::new() } else { reasons })
             }
         };
         Self {
             name: pod.name.clone(),
             namespace: pod.namespace.clone(),
             units: units_in_all(pod.asks.as_deref().unwrap_or_default(), None),
-            cards,
+            gpus,
             reasons,
         }
     }

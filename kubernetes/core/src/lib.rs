@@ -1,15 +1,15 @@
-//! Slices for pods: what they ask for, what they hold, which cards they get, and how that is told.
+//! Slices for pods: what they ask for, what they hold, which GPUs they get, and how that is told.
 //!
 //! ```text
 //!   pod ----> ask -----> demand --+
 //!     |                           +--> placement --> claim --> annotations of the pod
 //!     +-----> allocation --+      |                              (somebody writes them)
 //!                          +--> books
-//!   node ---> cards -------+      |
+//!   node ---> GPUs -------+      |
 //!                                 +--> inspect, extender
 //! ```
 //!
-//! Nothing here does I/O, knows the time or keeps a sum: the books of a node are computed from its cards and the pods that name it.
+//! Nothing here does I/O, knows the time or keeps a sum: the books of a node are computed from its GPUs and the pods that name it.
 //! `docs/kubernetes.md` has the design.
 
 #![forbid(unsafe_code)]
@@ -18,7 +18,6 @@ pub mod allocation;
 pub mod ask;
 pub mod binding;
 pub mod books;
-pub mod cards;
 pub mod claim;
 pub mod claimant;
 pub mod cluster;
@@ -27,6 +26,7 @@ pub mod devices;
 #[cfg(test)]
 mod doubles;
 pub mod extender;
+pub mod gpus;
 pub mod inspect;
 pub mod names;
 pub mod object;

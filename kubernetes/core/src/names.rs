@@ -3,9 +3,9 @@
 /// Whose names a pod speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dialect {
-    /// `aliyun.com/...`: amounts are in all, over all cards.
+    /// `aliyun.com/...`: amounts are in all, over all GPUs.
     Aliyun,
-    /// `nvidia.com/...` as HAMi means them: amounts are of each card.
+    /// `nvidia.com/...` as HAMi means them: amounts are of each GPU.
     Hami,
 }
 
@@ -14,15 +14,15 @@ pub enum Dialect {
 pub enum Meaning {
     /// Units of memory, in all.
     Units,
-    /// Percent of a card's compute, in all.
+    /// Percent of a GPU's compute, in all.
     Percent,
-    /// Cards.
-    Cards,
-    /// MiB of each card.
+    /// GPUs.
+    Gpus,
+    /// MiB of each GPU.
     MibEach,
-    /// Percent of each card's memory.
+    /// Percent of each GPU's memory.
     MemoryPercentEach,
-    /// Percent of each card's compute.
+    /// Percent of each GPU's compute.
     PercentEach,
 }
 
@@ -41,17 +41,17 @@ pub struct Resource {
 pub const MEMORY: &str = "aliyun.com/gpu-mem";
 /// Percent of compute.
 pub const CORE: &str = "aliyun.com/gpu-core.percentage";
-/// Number of cards: a resource of nodes, a label of pods.
+/// Number of GPUs: a resource of nodes, a label of pods.
 pub const COUNT: &str = "aliyun.com/gpu-count";
 
-/// Cards, in HAMi's names: what the kubelet counts of them.
-pub const HAMI_CARDS: &str = "nvidia.com/gpu";
+/// GPUs, in HAMi's names: what the kubelet counts of them.
+pub const HAMI_GPUS: &str = "nvidia.com/gpu";
 
 /// Every resource that is read, once.
 pub const RESOURCES: [Resource; 6] = [
     Resource { name: MEMORY, dialect: Dialect::Aliyun, meaning: Meaning::Units },
     Resource { name: CORE, dialect: Dialect::Aliyun, meaning: Meaning::Percent },
-    Resource { name: HAMI_CARDS, dialect: Dialect::Hami, meaning: Meaning::Cards },
+    Resource { name: HAMI_GPUS, dialect: Dialect::Hami, meaning: Meaning::Gpus },
     Resource { name: "nvidia.com/gpumem", dialect: Dialect::Hami, meaning: Meaning::MibEach },
     Resource {
         name: "nvidia.com/gpumem-percentage",
@@ -67,7 +67,7 @@ pub const POD_LABELS: &str = "aliyun.com/gpu-";
 /// Which dialects are listened to, beside Aliyun's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dialects {
-    /// HAMi's. Off by default: `nvidia.com/gpu` is also what whole cards are asked for by.
+    /// HAMi's. Off by default: `nvidia.com/gpu` is also what whole GPUs are asked for by.
     pub hami: bool,
 }
 
@@ -79,11 +79,11 @@ impl Dialects {
     }
 }
 
-/// Annotations of pods, written by whoever chose their cards.
+/// Annotations of pods, written by whoever chose their GPUs.
 pub mod annotation {
-    /// The card, where it is one.
+    /// The GPU, where it is one.
     pub const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
-    /// Units of the card; several, joined by commas, where cards differ.
+    /// Units of the GPU; several, joined by commas, where GPUs differ.
     pub const DEVICE: &str = "ALIYUN_COM_GPU_MEM_DEV";
     /// Units of the pod.
     pub const POD: &str = "ALIYUN_COM_GPU_MEM_POD";
@@ -91,9 +91,9 @@ pub mod annotation {
     pub const ASSIGNED: &str = "ALIYUN_COM_GPU_MEM_ASSIGNED";
     /// Nanoseconds since 1970.
     pub const ASSUME_TIME: &str = "ALIYUN_COM_GPU_MEM_ASSUME_TIME";
-    /// `{"container":{"card":units}}`.
+    /// `{"container":{"gpu":units}}`.
     pub const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
-    /// The node whose cards are meant.
+    /// The node whose GPUs are meant.
     pub const NODE: &str = "cgpu.dev/node";
     /// Every one of them: what a withdrawal removes.
     pub const ALL: [&str; 7] = [INDEX, DEVICE, POD, ASSIGNED, ASSUME_TIME, ALLOCATION, NODE];
@@ -101,17 +101,17 @@ pub mod annotation {
     /// `{"container":"slice"}`: which of the kubelet's slices the containers have, written by the device plugin when they start.
     pub const SLICES: &str = "cgpu.dev/slices";
 
-    /// Of nodes: their cards, written by the device plugin.
-    pub const CARDS: &str = "cgpu.dev/cards";
+    /// Of nodes: their GPUs, written by the device plugin.
+    pub const GPUS: &str = "cgpu.dev/gpus";
 }
 
 /// Labels of nodes.
 pub mod label {
     /// `true` where the device plugin runs; `false` takes a node out.
     pub const SHARED: &str = "gpushare";
-    /// How the cards are used.
+    /// How the GPUs are used.
     pub const SCHEDULE: &str = "ack.node.gpu.schedule";
-    /// Which of a node's cards are taken first.
+    /// Which of a node's GPUs are taken first.
     pub const PLACEMENT: &str = "ack.node.gpu.placement";
     /// `true`: share without limits.
     pub const NO_ISOLATION: &str = "cgpu.disable.isolation";
@@ -119,17 +119,17 @@ pub mod label {
 
 /// Variables of containers.
 pub mod variable {
-    /// Which cards.
+    /// Which GPUs.
     pub const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
-    /// Indexes of the cards, joined by commas.
+    /// Indexes of the GPUs, joined by commas.
     pub const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
     /// Units of the pod.
     pub const POD: &str = "ALIYUN_COM_GPU_MEM_POD";
-    /// Memory of the container on each card.
+    /// Memory of the container on each GPU.
     pub const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
-    /// Memory of each card.
+    /// Memory of each GPU.
     pub const DEVICE: &str = "ALIYUN_COM_GPU_MEM_DEV";
-    /// Percent of a card's compute.
+    /// Percent of a GPU's compute.
     pub const PERCENT: &str = "ALIYUN_COM_GPU_CORE_PERCENTAGE";
     /// `true`: no limit.
     pub const DISABLE: &str = "CGPU_DISABLE";

@@ -1,55 +1,55 @@
-//! Which cards of a node a pod gets, and which node.
+//! Which GPUs of a node a pod gets, and which node.
 
 use crate::books::NodeBooks;
-use crate::cards::{NodeCards, Placement};
 use crate::demand::Demand;
+use crate::gpus::{NodeGpus, Placement};
 use crate::reason::{self, Look, Reason};
 
-/// Chooses cards, by their places.
+/// Chooses GPUs, by their places.
 ///
-/// Every card must have room for what the pod has of its first card, which has the most. Of those that fit, the fullest or the emptiest are
+/// Every GPU must have room for what the pod has of its first GPU, which has the most. Of those that fit, the fullest or the emptiest are
 /// taken; of equal ones, the first.
 ///
-/// A card of which too much is held of anything takes nobody, also who needs none of that: no look at a claim on it would confirm it
+/// A GPU of which too much is held of anything takes nobody, also who needs none of that: no look at a claim on it would confirm it
 /// ([`crate::claim`]), so it would be claimed and withdrawn for ever. The look could instead have passed over what the claim does not use; but who sets no
 /// compute aside computes all the same, and would do so where more than all is set aside for others.
 ///
 /// # Errors
 /// Why there are not enough.
-pub fn choose(node: &NodeCards, books: &NodeBooks, demand: &Demand) -> Result<Vec<usize>, Reason> {
+pub fn choose(node: &NodeGpus, books: &NodeBooks, demand: &Demand) -> Result<Vec<usize>, Reason> {
     if let Some(closed) = &node.closed {
         return Err(Reason::lasting(closed.sentence()));
     }
     let looks: Vec<Look> = node
-        .cards
+        .gpus
         .iter()
         .enumerate()
-        .map(|(place, card)| {
-            let need = demand.of_card(0, card);
+        .map(|(place, gpu)| {
+            let need = demand.of_gpu(0, gpu);
             let free = books.free(node, place);
             let overfull = books.is_overfull(node, place);
-            Look { place, need, free, overfull, healthy: card.healthy, large: need.fits(card.whole()) }
+            Look { place, need, free, overfull, healthy: gpu.healthy, large: need.fits(gpu.whole()) }
         })
         .collect();
     let mut fitting: Vec<&Look> = looks.iter().filter(|look| look.fits()).collect();
-    if fitting.len() < demand.cards {
-        return Err(reason::of(node, demand.cards, &looks));
+    if fitting.len() < demand.gpus {
+        return Err(reason::of(node, demand.gpus, &looks));
     }
     match node.placement {
         Placement::Binpack => fitting.sort_by_key(|look| (look.free.units, look.place)),
         Placement::Spread => fitting.sort_by_key(|look| (std::cmp::Reverse(look.free.units), look.place)),
     }
-    let mut places: Vec<usize> = fitting.iter().take(demand.cards).map(|look| look.place).collect();
+    let mut places: Vec<usize> = fitting.iter().take(demand.gpus).map(|look| look.place).collect();
     places.sort_unstable();
     Ok(places)
 }
 
 /// How full a node would be with the pod on it, in millionths.
 #[must_use]
-pub fn fullness(node: &NodeCards, books: &NodeBooks, demand: &Demand, places: &[usize]) -> u64 {
+pub fn fullness(node: &NodeGpus, books: &NodeBooks, demand: &Demand, places: &[usize]) -> u64 {
     let held = books.held.iter().fold(0_u64, |sum, share| sum.saturating_add(share.units));
     let new = places.iter().enumerate().fold(0_u64, |sum, (rank, place)| {
-        sum.saturating_add(node.cards.get(*place).map_or(0, |card| demand.of_card(rank, card).units))
+        sum.saturating_add(node.gpus.get(*place).map_or(0, |gpu| demand.of_gpu(rank, gpu).units))
     });
     crate::ask::part(held.saturating_add(new).min(node.units()), 1_000_000, node.units())
 }

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use crate::cards::NodeCards;
+use crate::gpus::NodeGpus;
 use crate::share::Share;
 
 /// Why.
@@ -26,11 +26,11 @@ impl Reason {
     /// For kube-scheduler, which puts before it on how many nodes it is so: `0/3 nodes are available: 2 node(s) with ...`.
     #[must_use]
     pub fn counted(&self) -> String {
-        format!("node(s) with no cards for the pod ({})", self.text)
+        format!("node(s) with no GPUs for the pod ({})", self.text)
     }
 }
 
-/// A card as somebody looked at it: what was asked of it, what it has left.
+/// A GPU as somebody looked at it: what was asked of it, what it has left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub(crate) place: usize,
@@ -49,21 +49,21 @@ impl Look {
     }
 }
 
-/// What the cards lack that do not fit, when `cards` were asked for.
-pub(crate) fn of(node: &NodeCards, cards: usize, looks: &[Look]) -> Reason {
+/// What the GPUs lack that do not fit, when `gpus` were asked for.
+pub(crate) fn of(node: &NodeGpus, gpus: usize, looks: &[Look]) -> Reason {
     let all = looks.len();
-    if cards > all {
-        return Reason::lasting(format!("{cards} cards asked for, the node has {all}"));
+    if gpus > all {
+        return Reason::lasting(format!("{gpus} GPUs asked for, the node has {all}"));
     }
     let fitting = looks.iter().filter(|look| look.fits()).count();
     let mut text = String::new();
-    if cards > 1 {
-        let _ = write!(text, "{fitting} of the {cards} cards asked for; ");
+    if gpus > 1 {
+        let _ = write!(text, "{fitting} of the {gpus} GPUs asked for; ");
     }
     let mut parts: Vec<String> = Vec::new();
     let unhealthy = looks.iter().filter(|look| !look.healthy).count();
     if unhealthy > 0 {
-        parts.push(format!("{unhealthy}/{all} cards: unhealthy"));
+        parts.push(format!("{unhealthy}/{all} GPUs: unhealthy"));
     }
     let misfits: Vec<&Look> = looks.iter().filter(|look| look.healthy && !look.fits()).collect();
     let mut rest = misfits.as_slice().to_vec();
@@ -78,11 +78,11 @@ pub(crate) fn of(node: &NodeCards, cards: usize, looks: &[Look]) -> Reason {
         let asked = group.iter().map(|look| of(&look.need)).max().unwrap_or(0);
         (group.len(), free, asked)
     };
-    let small = take(&|look| look.need.units > node.cards[look.place].units);
+    let small = take(&|look| look.need.units > node.gpus[look.place].units);
     if !small.is_empty() {
-        let largest = small.iter().map(|look| node.cards[look.place].units).max().unwrap_or(0);
+        let largest = small.iter().map(|look| node.gpus[look.place].units).max().unwrap_or(0);
         let (count, _, asked) = most(&small, |share| share.units);
-        parts.push(format!("{count}/{all} cards: {largest} units in all of {asked}"));
+        parts.push(format!("{count}/{all} GPUs: {largest} units in all of {asked}"));
     }
     let short = take(&|look| look.need.units > look.free.units);
     if !short.is_empty() {
@@ -92,24 +92,24 @@ pub(crate) fn of(node: &NodeCards, cards: usize, looks: &[Look]) -> Reason {
             .filter(|look| look.healthy)
             .fold(0_u64, |sum, look| sum.saturating_add(look.free.units));
         let apart =
-            if sum >= asked && cards == 1 { format!(", {sum} on all together") } else { String::new() };
-        parts.push(format!("{count}/{all} cards: {free} of {asked} units free{apart}"));
+            if sum >= asked && gpus == 1 { format!(", {sum} on all together") } else { String::new() };
+        parts.push(format!("{count}/{all} GPUs: {free} of {asked} units free{apart}"));
     }
     let busy = take(&|look| look.need.percent > look.free.percent);
     if !busy.is_empty() {
         let (count, free, asked) = most(&busy, |share| u64::from(share.percent));
-        parts.push(format!("{count}/{all} cards: {free} of {asked} percent free"));
+        parts.push(format!("{count}/{all} GPUs: {free} of {asked} percent free"));
     }
     let crowded = take(&|look| look.need.places > look.free.places);
     if !crowded.is_empty() {
         let (count, free, asked) = most(&crowded, |share| u64::from(share.places));
-        parts.push(format!("{count}/{all} cards: {free} of {asked} places free"));
+        parts.push(format!("{count}/{all} GPUs: {free} of {asked} places free"));
     }
     // It has room for this one, but more is held of something else than there is.
     if !rest.is_empty() {
-        parts.push(format!("{}/{all} cards: over-full", rest.len()));
+        parts.push(format!("{}/{all} GPUs: over-full", rest.len()));
     }
     text.push_str(&parts.join("; "));
-    let resolvable = looks.iter().filter(|look| look.healthy && look.large).count() >= cards;
+    let resolvable = looks.iter().filter(|look| look.healthy && look.large).count() >= gpus;
     Reason { text, resolvable }
 }

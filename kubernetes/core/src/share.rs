@@ -1,9 +1,9 @@
-//! A part of a card.
+//! A part of a GPU.
 
-/// What somebody has of a card, or what is left of it.
+/// What somebody has of a GPU, or what is left of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Memory, in the card's units.
+    /// Memory, in the GPU's units.
     pub units: u64,
     /// Percent of its compute that is set aside.
     pub percent: u32,

@@ -2,15 +2,15 @@
 //!
 //! The kubelet asks for a container's ids before it tells anybody which container that is. What it gets is a token. When the container is made, the
 //! runtime knows who it is and asks whose the token is: then pod, container and amount must agree, and the pod's annotations say which
-//! cards. An id is one container's at a time, so the smallest of a container's ids tells its slice from all others that live.
+//! GPUs. An id is one container's at a time, so the smallest of a container's ids tells its slice from all others that live.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::ask::{Amount, Ask};
-use crate::cards::NodeCards;
 use crate::claimant::Claimant;
 use crate::devices;
+use crate::gpus::NodeGpus;
 use crate::names::Dialect;
 use crate::refusal::{Refusal, quoted};
 use crate::variables;
@@ -150,13 +150,13 @@ impl Slices {
     /// is not.
     ///
     /// # Errors
-    /// The pod is not on this node or has no cards of it, the container asks for another amount, or one of the two is another's.
+    /// The pod is not on this node or has no GPUs of it, the container asks for another amount, or one of the two is another's.
     pub fn give(
         &mut self,
         token: Token,
         pod: &Claimant,
         container: &str,
-        node: &NodeCards,
+        node: &NodeGpus,
         lives: impl Fn(&str) -> bool,
     ) -> Result<Vec<(&'static str, String)>, Refusal> {
         let title = format!("container `{container}` of {}", pod.title());
@@ -212,7 +212,7 @@ fn may_take_over(asks: &[Ask], owner: &Owner, own: &Owner) -> bool {
 fn counted(ask: &Ask) -> (Dialect, u64) {
     match ask.amount {
         Amount::InAll { units, .. } => (Dialect::Aliyun, units),
-        Amount::Each { cards, .. } => (Dialect::Hami, cards as u64),
+        Amount::Each { gpus, .. } => (Dialect::Hami, gpus as u64),
     }
 }
 
@@ -225,8 +225,8 @@ mod tests {
     use crate::names::{Dialects, MEMORY};
     use crate::object::Pod;
 
-    fn here() -> NodeCards {
-        NodeCards::of(&node("n", "GiB", &[15109, 15109]))
+    fn here() -> NodeGpus {
+        NodeGpus::of(&node("n", "GiB", &[15109, 15109]))
     }
 
     fn placed(mut pod: Pod) -> Claimant {

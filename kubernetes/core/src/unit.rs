@@ -49,7 +49,7 @@ impl Unit {
         Self::ALL.into_iter().find(|unit| unit.name() == name)
     }
 
-    /// How many of them a card of `mib` MiB has: whole ones only, so a T4 of 15109 MiB has 14 of a GiB.
+    /// How many of them a GPU of `mib` MiB has: whole ones only, so a T4 of 15109 MiB has 14 of a GiB.
     #[must_use]
     pub const fn units_of(self, mib: u64) -> u64 {
         mib / self.mib()
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cards_have_whole_units() {
+    fn gpus_have_whole_units() {
         assert_eq!(Unit::Gib.units_of(15109), 14);
         assert_eq!(Unit::Gib.units_of(16130), 15);
         assert_eq!(Unit::Mib128.units_of(81920), 640);

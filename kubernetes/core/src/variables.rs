@@ -2,8 +2,8 @@
 
 use crate::allocation::Allocation;
 use crate::ask::{Amount, Ask, Memory, units_in_all};
-use crate::cards::{Card, NodeCards};
 use crate::claimant::Claimant;
+use crate::gpus::{Gpu, NodeGpus};
 use crate::names::variable;
 use crate::refusal::{Refusal, quoted};
 
@@ -14,19 +14,19 @@ use crate::refusal::{Refusal, quoted};
 pub fn of(
     pod: &Claimant,
     container: &str,
-    node: &NodeCards,
+    node: &NodeGpus,
 ) -> Result<Option<Vec<(&'static str, String)>>, Refusal> {
     let asks = pod.asks.as_ref().map_err(Clone::clone)?;
     let Some(ask) = asks.iter().find(|ask| ask.container == container) else { return Ok(None) };
     let Some(allocation) = pod.allocation.as_ref().map_err(Clone::clone)? else {
         return Err(Refusal::new(format!(
-            "no card was chosen for {}: it came past the scheduler extender; name its scheduler in `schedulerName`, or have the extender configured",
+            "no GPU was chosen for {}: it came past the scheduler extender; name its scheduler in `schedulerName`, or have the extender configured",
             pod.title()
         )));
     };
     if let Some(claimed) = allocation.node.as_ref().filter(|claimed| **claimed != node.name) {
         return Err(Refusal::new(format!(
-            "the cards of {} were chosen on node `{claimed}`, not on `{}`; delete the pod, and its owner makes it anew",
+            "the GPUs of {} were chosen on node `{claimed}`, not on `{}`; delete the pod, and its owner makes it anew",
             pod.title(),
             node.name
         )));
@@ -34,46 +34,46 @@ pub fn of(
     // All of it is looked at, so that no container starts in a pod that another of cannot.
     allocation.shares(asks, node)?;
     let own = allocation.of_container(ask, node)?;
-    let cards: Vec<(&Card, u64)> =
-        own.iter().filter_map(|(index, units)| Some((node.card(*index)?, *units))).collect();
-    let list = |of: &dyn Fn(&Card, u64) -> String| {
-        let all: Vec<String> = cards.iter().map(|(card, units)| of(card, *units)).collect();
+    let gpus: Vec<(&Gpu, u64)> =
+        own.iter().filter_map(|(index, units)| Some((node.gpu(*index)?, *units))).collect();
+    let list = |of: &dyn Fn(&Gpu, u64) -> String| {
+        let all: Vec<String> = gpus.iter().map(|(gpu, units)| of(gpu, *units)).collect();
         all.join(",")
     };
-    let amounts = |name: &str, of: &dyn Fn(&Card, u64) -> u64| {
-        let all: Vec<u64> = cards.iter().map(|(card, units)| of(card, *units)).collect();
+    let amounts = |name: &str, of: &dyn Fn(&Gpu, u64) -> u64| {
+        let all: Vec<u64> = gpus.iter().map(|(gpu, units)| of(gpu, *units)).collect();
         let text = match all.split_first() {
             Some((first, rest)) if rest.iter().all(|other| other == first) => first.to_string(),
             _ => all.iter().map(u64::to_string).collect::<Vec<_>>().join(","),
         };
-        // The limit of a card whose amount is 0, or is missing, would be none at all.
+        // The limit of a GPU whose amount is 0, or is missing, would be none at all.
         if all.is_empty() || all.contains(&0) {
             return Err(Refusal::new(format!(
-                "{name} of container `{container}` of {} would be {}, expected at least 1 for each card",
+                "{name} of container `{container}` of {} would be {}, expected at least 1 for each GPU",
                 pod.title(),
                 quoted(&text)
             )));
         }
         Ok(text)
     };
-    let exact = exact_mib(ask, &cards);
+    let exact = exact_mib(ask, &gpus);
     let sizes = allocation.sizes_of(&own.keys().copied().collect(), node)?;
     let mut variables = vec![
-        (variable::VISIBLE, list(&|card, _| card.uuid.clone().unwrap_or_else(|| card.index.to_string()))),
-        (variable::INDEX, list(&|card, _| card.index.to_string())),
-        (variable::POD, units_in_all(asks, cards.first().map(|(card, _)| *card)).to_string()),
+        (variable::VISIBLE, list(&|gpu, _| gpu.uuid.clone().unwrap_or_else(|| gpu.index.to_string()))),
+        (variable::INDEX, list(&|gpu, _| gpu.index.to_string())),
+        (variable::POD, units_in_all(asks, gpus.first().map(|(gpu, _)| *gpu)).to_string()),
         (variable::CONTAINER, amounts(variable::CONTAINER, &|_, units| exact.unwrap_or(units))?),
         (
             variable::DEVICE,
-            amounts(variable::DEVICE, &|card, _| match (exact, card.mib) {
+            amounts(variable::DEVICE, &|gpu, _| match (exact, gpu.mib) {
                 (Some(_), Some(mib)) => mib,
-                _ => sizes.get(&card.index).map_or(card.units, |size| size.units),
+                _ => sizes.get(&gpu.index).map_or(gpu.units, |size| size.units),
             })?,
         ),
     ];
     let percent = match ask.amount {
-        // As the books hold it; rounded down, 1 percent over two cards would be no limit.
-        Amount::InAll { percent, .. } => percent.div_ceil(u32::try_from(cards.len().max(1)).unwrap_or(1)),
+        // As the books hold it; rounded down, 1 percent over two GPUs would be no limit.
+        Amount::InAll { percent, .. } => percent.div_ceil(u32::try_from(gpus.len().max(1)).unwrap_or(1)),
         Amount::Each { percent, .. } => percent,
     };
     if percent > 0 {
@@ -85,10 +85,10 @@ pub fn of(
     Ok(Some(variables))
 }
 
-/// MiB, where these were asked for and all cards have said how many they have: then the limit is that, and not whole units.
-fn exact_mib(ask: &Ask, cards: &[(&Card, u64)]) -> Option<u64> {
+/// MiB, where these were asked for and all GPUs have said how many they have: then the limit is that, and not whole units.
+fn exact_mib(ask: &Ask, gpus: &[(&Gpu, u64)]) -> Option<u64> {
     match ask.amount {
-        Amount::Each { memory: Memory::Mib(mib), .. } if cards.iter().all(|(card, _)| card.mib.is_some()) => {
+        Amount::Each { memory: Memory::Mib(mib), .. } if gpus.iter().all(|(gpu, _)| gpu.mib.is_some()) => {
             Some(mib)
         }
         _ => None,
@@ -97,9 +97,9 @@ fn exact_mib(ask: &Ask, cards: &[(&Card, u64)]) -> Option<u64> {
 
 impl Allocation {
     /// The parts of one container.
-    fn of_container(&self, ask: &Ask, node: &NodeCards) -> Result<crate::allocation::ByCard, Refusal> {
+    fn of_container(&self, ask: &Ask, node: &NodeGpus) -> Result<crate::allocation::ByGpu, Refusal> {
         match &self.split {
-            crate::allocation::Split::Card(card) => self.on_one(ask, *card, node),
+            crate::allocation::Split::Gpu(gpu) => self.on_one(ask, *gpu, node),
             crate::allocation::Split::Containers(containers) => {
                 Ok(containers.get(&ask.index).cloned().unwrap_or_default())
             }

@@ -1,19 +1,19 @@
-//! A cluster in which everything goes wrong, and what must hold all the same: no card is ever given out twice, nothing is left over, and in the
+//! A cluster in which everything goes wrong, and what must hold all the same: no GPU is ever given out twice, nothing is left over, and in the
 //! end everybody knows what the API server knows.
 //!
 //! There is one API server, whose word is law: it numbers versions and refuses writes to old ones; now and then its answer is lost, and nobody knows
 //! whether it wrote. Two extenders see its events late, twice or not at all, restart whenever they like, and both place the same pods for schedulers that
-//! restart, too. Nodes go, come and have their cards told anew. People create, delete and finish pods, and write into annotations.
-//! What cards have given is counted here by other means than the library's: from what was written when a pod was bound.
+//! restart, too. Nodes go, come and have their GPUs told anew. People create, delete and finish pods, and write into annotations.
+//! What GPUs have given is counted here by other means than the library's: from what was written when a pod was bound.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cgpu_kubernetes_core::cards::{NodeCards, Placement};
 use cgpu_kubernetes_core::claim::{self, Change, PATIENCE};
 use cgpu_kubernetes_core::claimant::Claimant;
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::extender::{self, Binding, Candidates};
+use cgpu_kubernetes_core::gpus::{NodeGpus, Placement};
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
 use fastrand::Rng;
@@ -30,7 +30,7 @@ enum Event {
     NodeGone(String),
 }
 
-/// What a pod took when it was bound: node, and units by card.
+/// What a pod took when it was bound: node, and units by GPU.
 type Taken = (String, BTreeMap<u32, u64>);
 
 /// The API server.
@@ -113,26 +113,26 @@ impl Api {
             serde_json::from_str(&pod.metadata.annotations[ALLOCATION]).expect("what was claimed");
         // The containers of these pods run together, or are smaller than those that do.
         let containers = pod.spec.containers.len();
-        let mut cards = BTreeMap::new();
-        for (index, by_card) in split {
+        let mut gpus = BTreeMap::new();
+        for (index, by_gpu) in split {
             if index.parse::<usize>().unwrap() < containers {
-                by_card.into_iter().for_each(|(card, units)| *cards.entry(card).or_insert(0) += units);
+                by_gpu.into_iter().for_each(|(gpu, units)| *gpus.entry(gpu).or_insert(0) += units);
             }
         }
-        self.taken.insert(uid.to_owned(), (node.to_owned(), cards));
+        self.taken.insert(uid.to_owned(), (node.to_owned(), gpus));
         self.write("bound", uid, |pod| node.clone_into(&mut pod.spec.node_name));
         self.check(node);
     }
 
     fn check(&mut self, node: &str) {
         let mut given = BTreeMap::new();
-        for (_, cards) in self.taken.values().filter(|(on, _)| on == node) {
-            cards.iter().for_each(|(card, units)| *given.entry(*card).or_insert(0_u64) += units);
+        for (_, gpus) in self.taken.values().filter(|(on, _)| on == node) {
+            gpus.iter().for_each(|(gpu, units)| *given.entry(*gpu).or_insert(0_u64) += units);
         }
-        for (card, units) in given {
-            let size = self.sizes[node][card as usize];
+        for (gpu, units) in given {
+            let size = self.sizes[node][gpu as usize];
             if units > size {
-                self.fault = Some(format!("card {card} of {node} has {size} units and gave {units}"));
+                self.fault = Some(format!("GPU {gpu} of {node} has {size} units and gave {units}"));
             }
         }
     }
@@ -405,9 +405,9 @@ impl World {
         let mut pod = pod(number, &json!([container("main", &json!(units))]));
         match random.u32(0..20) {
             0..3 => {
-                let cards = random.u64(2..5);
-                pod = self::pod(number, &json!([container("main", &json!(units.div_ceil(2) * cards))]));
-                pod.metadata.labels = [("aliyun.com/gpu-count".to_owned(), cards.to_string())].into();
+                let gpus = random.u64(2..5);
+                pod = self::pod(number, &json!([container("main", &json!(units.div_ceil(2) * gpus))]));
+                pod.metadata.labels = [("aliyun.com/gpu-count".to_owned(), gpus.to_string())].into();
             }
             3..6 => {
                 pod =
@@ -430,7 +430,7 @@ impl World {
         self.api.write("created", &uid, |_| ());
     }
 
-    /// Cards fail and recover, nodes go and come, plugins that restart tell their cards anew.
+    /// GPUs fail and recover, nodes go and come, plugins that restart tell their GPUs anew.
     fn change_node(&mut self) {
         let name = format!("node-{:02}", self.random.usize(0..NODES));
         self.api.count("changes of nodes");
@@ -476,7 +476,7 @@ impl World {
     }
 
     fn check_at_rest(&self) {
-        let taken: u64 = self.api.taken.values().flat_map(|(_, cards)| cards.values()).sum();
+        let taken: u64 = self.api.taken.values().flat_map(|(_, gpus)| gpus.values()).sum();
         for extender in &self.extenders {
             let cluster = &extender.cluster;
             assert!(cluster.is_valid());
@@ -539,13 +539,13 @@ fn mend(api: &mut Api, uid: &str) {
 }
 
 fn node(name: &str, mib: &[u64], sick: &[usize]) -> Node {
-    let cards: Vec<_> = mib
+    let gpus: Vec<_> = mib
         .iter()
         .enumerate()
         .map(|(place, mib)| json!({"uuid": format!("GPU-{name}-{place}"), "mib": mib, "healthy": !sick.contains(&place)}))
         .collect();
-    let cards = json!({"unit": "GiB", "cards": cards}).to_string();
-    serde_json::from_value(json!({"metadata": {"name": name, "annotations": {"cgpu.dev/cards": cards}}}))
+    let gpus = json!({"unit": "GiB", "gpus": gpus}).to_string();
+    serde_json::from_value(json!({"metadata": {"name": name, "annotations": {"cgpu.dev/gpus": gpus}}}))
         .unwrap()
 }
 
@@ -584,7 +584,7 @@ fn run(seed: u64, events: u64) -> World {
     world
 }
 
-/// It was a fight: cards were taken by thousands of pods, writes met others', and everything that can go wrong did.
+/// It was a fight: GPUs were taken by thousands of pods, writes met others', and everything that can go wrong did.
 fn was_a_fight(world: &World) {
     let api = &world.api;
     println!("{} events of pods over {NODES} nodes: {:?}", api.pod_events(), api.counts);
@@ -604,7 +604,7 @@ fn was_a_fight(world: &World) {
     ] {
         assert!(api.counted(what) > 0, "{what}: {:?}", api.counts);
     }
-    let units = world.extenders[0].cluster.nodes().map(|(node, _)| NodeCards::units(node));
+    let units = world.extenders[0].cluster.nodes().map(|(node, _)| NodeGpus::units(node));
     assert!(units.sum::<u64>() > 1000);
 }
 
@@ -630,9 +630,9 @@ fn other_seeds() {
     }
 }
 
-/// The rules above are what keeps cards from being given twice: without the look before a binding they are.
+/// The rules above are what keeps GPUs from being given twice: without the look before a binding they are.
 #[test]
-fn without_the_look_cards_are_given_twice() {
+fn without_the_look_gpus_are_given_twice() {
     let mut world = World::new(1, false);
     let given_twice = (0..100_000).any(|_| {
         world.step();
@@ -641,9 +641,9 @@ fn without_the_look_cards_are_given_twice() {
     assert!(given_twice);
 }
 
-/// An extender that has lost sight of a node cannot look at it, and so must not bind to it. These seeds gave cards twice when it did.
+/// An extender that has lost sight of a node cannot look at it, and so must not bind to it. These seeds gave GPUs twice when it did.
 #[test]
-fn while_nodes_come_and_go_no_card_is_given_twice() {
+fn while_nodes_come_and_go_no_gpu_is_given_twice() {
     for (seed, events) in [(105, 9_000), (102, 11_000), (100, 35_000)] {
         let mut world = World::new(seed, true);
         for event in 0..events {

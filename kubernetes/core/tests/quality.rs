@@ -1,10 +1,10 @@
-//! How well pods are placed, over nodes and cards, beside an optimal packer that knows all of them beforehand: small clusters, every way tried.
+//! How well pods are placed, over nodes and GPUs, beside an optimal packer that knows all of them beforehand: small clusters, every way tried.
 //!
 //! Not a promise: whoever must place each pod when it comes cannot do as well. But a fall would be a fault.
 
-use cgpu_kubernetes_core::cards::Placement;
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::extender::{self, Binding, Candidates};
+use cgpu_kubernetes_core::gpus::Placement;
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
 use fastrand::Rng;
@@ -12,12 +12,12 @@ use serde_json::json;
 
 const UNITS: u64 = 14;
 
-fn node(name: &str, cards: usize, placement: &str) -> Node {
-    let cards: Vec<_> =
-        (0..cards).map(|card| json!({"uuid": format!("GPU-{name}-{card}"), "mib": UNITS * 1024})).collect();
-    let text = json!({"unit": "GiB", "cards": cards}).to_string();
+fn node(name: &str, gpus: usize, placement: &str) -> Node {
+    let gpus: Vec<_> =
+        (0..gpus).map(|gpu| json!({"uuid": format!("GPU-{name}-{gpu}"), "mib": UNITS * 1024})).collect();
+    let text = json!({"unit": "GiB", "gpus": gpus}).to_string();
     serde_json::from_value(json!({"metadata": {
-        "name": name, "annotations": {"cgpu.dev/cards": text}, "labels": {"ack.node.gpu.placement": placement},
+        "name": name, "annotations": {"cgpu.dev/gpus": text}, "labels": {"ack.node.gpu.placement": placement},
     }}))
     .unwrap()
 }
@@ -31,12 +31,12 @@ fn pod(number: usize, units: u64) -> Pod {
     .unwrap()
 }
 
-/// Units that come to lie when pods of these sizes come one after the other, and cards that they lie on.
-fn placed(nodes: usize, cards: usize, sizes: &[u64], placement: Placement) -> (u64, usize) {
+/// Units that come to lie when pods of these sizes come one after the other, and GPUs that they lie on.
+fn placed(nodes: usize, gpus: usize, sizes: &[u64], placement: Placement) -> (u64, usize) {
     let label = if placement == Placement::Binpack { "binpack" } else { "spread" };
     let mut cluster = Cluster::new(Dialects::default());
     let names: Vec<String> = (0..nodes).map(|number| format!("n{number}")).collect();
-    names.iter().for_each(|name| cluster.see_node(&node(name, cards, label)));
+    names.iter().for_each(|name| cluster.see_node(&node(name, gpus, label)));
     for (number, units) in sizes.iter().enumerate() {
         let mut pod = pod(number, *units);
         cluster.see_pod(&pod);
@@ -59,23 +59,23 @@ fn placed(nodes: usize, cards: usize, sizes: &[u64], placement: Placement) -> (u
         cluster.see_pod(&pod);
     }
     let held = cluster.nodes().flat_map(|(_, books)| &books.held);
-    held.fold((0, 0), |(units, cards), share| (units + share.units, cards + usize::from(share.units > 0)))
+    held.fold((0, 0), |(units, gpus), share| (units + share.units, gpus + usize::from(share.units > 0)))
 }
 
-/// The most units that cards of this many can hold of these: each pod on each card, or on none.
-fn most(sizes: &[u64], cards: usize) -> u64 {
+/// The most units that GPUs of this many can hold of these: each pod on each GPU, or on none.
+fn most(sizes: &[u64], gpus: usize) -> u64 {
     fn go(sizes: &[u64], free: &mut Vec<u64>, held: u64, left: u64, best: &mut u64) {
         *best = held.max(*best);
         let Some((size, rest)) = sizes.split_first() else { return };
         if held + left <= *best {
             return;
         }
-        for card in 0..free.len() {
-            // Cards with as much left are as good as each other.
-            if free[card] >= *size && !free[..card].contains(&free[card]) {
-                free[card] -= size;
+        for gpu in 0..free.len() {
+            // GPUs with as much left are as good as each other.
+            if free[gpu] >= *size && !free[..gpu].contains(&free[gpu]) {
+                free[gpu] -= size;
                 go(rest, free, held + size, left - size, best);
-                free[card] += size;
+                free[gpu] += size;
             }
         }
         go(rest, free, held, left - size, best);
@@ -83,14 +83,14 @@ fn most(sizes: &[u64], cards: usize) -> u64 {
     let mut sorted = sizes.to_vec();
     sorted.sort_unstable_by(|one, other| other.cmp(one));
     let mut best = 0;
-    go(&sorted, &mut vec![UNITS; cards], 0, sorted.iter().sum(), &mut best);
+    go(&sorted, &mut vec![UNITS; gpus], 0, sorted.iter().sum(), &mut best);
     best
 }
 
-/// The fewest cards that hold all of these.
+/// The fewest GPUs that hold all of these.
 fn fewest(sizes: &[u64]) -> usize {
     let sum: u64 = sizes.iter().sum();
-    (1..=sizes.len()).find(|cards| most(sizes, *cards) == sum).expect("one for each")
+    (1..=sizes.len()).find(|gpus| most(sizes, *gpus) == sum).expect("one for each")
 }
 
 #[test]
@@ -112,28 +112,28 @@ fn full_clusters_hold_nearly_as_much_as_an_optimal_packer_gets_into_them() {
 }
 
 #[test]
-fn binpack_opens_few_more_cards_than_an_optimal_packer() {
+fn binpack_opens_few_more_gpus_than_an_optimal_packer() {
     let mut random = Rng::with_seed(4);
     let (mut ours, mut best) = (0, 0);
     for _ in 0..200 {
         let sizes: Vec<u64> = (0..8).map(|_| random.u64(1..=UNITS)).collect();
-        let (units, cards) = placed(4, 2, &sizes, Placement::Binpack);
-        assert_eq!(units, sizes.iter().sum::<u64>(), "there is a card for each");
+        let (units, gpus) = placed(4, 2, &sizes, Placement::Binpack);
+        assert_eq!(units, sizes.iter().sum::<u64>(), "there is a GPU for each");
         let fewest = fewest(&sizes);
-        assert!(cards >= fewest && cards * 10 <= fewest * 17, "{sizes:?}: {cards} cards, {fewest} would do");
-        (ours, best) = (ours + cards, best + fewest);
+        assert!(gpus >= fewest && gpus * 10 <= fewest * 17, "{sizes:?}: {gpus} GPUs, {fewest} would do");
+        (ours, best) = (ours + gpus, best + fewest);
     }
-    println!("{ours} cards, {best} would do");
-    assert!(ours * 100 <= best * 108, "{ours} cards, {best} would do");
+    println!("{ours} GPUs, {best} would do");
+    assert!(ours * 100 <= best * 108, "{ours} GPUs, {best} would do");
 }
 
-/// Halves come together, and leave whole cards for others.
+/// Halves come together, and leave whole GPUs for others.
 #[test]
 fn pods_that_fit_by_twos_come_by_twos() {
-    let (units, cards) = placed(2, 2, &[7; 8], Placement::Binpack);
-    assert_eq!((units, cards), (56, 4));
-    let (units, cards) = placed(2, 2, &[7; 4], Placement::Binpack);
-    assert_eq!((units, cards), (28, 2));
-    let (units, cards) = placed(2, 2, &[7; 4], Placement::Spread);
-    assert_eq!((units, cards), (28, 4));
+    let (units, gpus) = placed(2, 2, &[7; 8], Placement::Binpack);
+    assert_eq!((units, gpus), (56, 4));
+    let (units, gpus) = placed(2, 2, &[7; 4], Placement::Binpack);
+    assert_eq!((units, gpus), (28, 2));
+    let (units, gpus) = placed(2, 2, &[7; 4], Placement::Spread);
+    assert_eq!((units, gpus), (28, 4));
 }

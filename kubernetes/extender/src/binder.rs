@@ -63,7 +63,7 @@ impl From<Refusal> for Obstacle {
 enum Plan {
     /// This is to be written on it first.
     Claim(Change),
-    /// It asks for no cards.
+    /// It asks for no GPUs.
     Plain(Pod),
     /// Whoever asks did not hear that it was done.
     Bound,
@@ -72,7 +72,7 @@ enum Plan {
 /// A pod, ready to be bound.
 enum Claimed {
     /// With a claim on it.
-    Cards(Pod),
+    Gpus(Pod),
     /// It needs none.
     Plain(Pod),
     /// It is already, to this node.
@@ -91,7 +91,7 @@ impl Binder {
         let (pod, claimed) = match self.claim(binding).await? {
             Claimed::Bound => return Ok(()),
             Claimed::Plain(pod) => (pod, false),
-            Claimed::Cards(pod) => (pod, true),
+            Claimed::Gpus(pod) => (pod, true),
         };
         if claimed {
             self.look(binding, &pod).await?;
@@ -122,7 +122,7 @@ impl Binder {
                         version = pod.metadata.resource_version,
                         "claimed"
                     );
-                    return Ok(Claimed::Cards(pod));
+                    return Ok(Claimed::Gpus(pod));
                 }
                 // What we knew of it was old, or somebody else has just written.
                 Err(failure @ Failure::Conflict(_)) => conflict = Some(failure),

@@ -1,4 +1,4 @@
-//! `cgpu-scheduler-extender`: answers kube-scheduler's questions about cards, with gpushare's paths and bodies.
+//! `cgpu-scheduler-extender`: answers kube-scheduler's questions about GPUs, with gpushare's paths and bodies.
 //!
 //! ```text
 //!   kube-scheduler --HTTP--> routes --> filter, prioritize, inspect: from the copy (sight), which the mirror keeps

@@ -53,7 +53,7 @@ impl Metrics {
         registry.register("request_seconds", "How long answers took", took.clone());
         registry.register("binds", "What came of bindings", binds.clone());
         registry.register("nodes", "Nodes that are known", nodes.clone());
-        registry.register("pods", "Pods that are known and ask for cards", pods.clone());
+        registry.register("pods", "Pods that are known and ask for GPUs", pods.clone());
         registry.register("leader", "Whether this replica does what only one need do", leads.clone());
         Self { registry, took, binds, nodes, pods, leads }
     }

@@ -25,9 +25,9 @@ pub(crate) const REFUSED: &str = "GpuRequestRefused";
 pub(crate) const PASSED_OVER: &str = "GpuLabelIgnored";
 /// It was not bound.
 pub(crate) const NOT_BOUND: &str = "GpuNotBound";
-/// It is on a node, and it cannot be told which cards it has there.
+/// It is on a node, and it cannot be told which GPUs it has there.
 pub(crate) const UNCLEAR: &str = "GpuAllocationUnclear";
-/// It is on a node without any card.
+/// It is on a node without any GPU.
 pub(crate) const WITHOUT: &str = "GpuNotAllocated";
 
 /// A label of a node was passed over.

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cgpu_kubernetes_client::Access;
-use cgpu_kubernetes_core::cards::Placement;
+use cgpu_kubernetes_core::gpus::Placement;
 use clap::{ArgAction, Parser, ValueEnum};
 
-/// Answers kube-scheduler's questions about cards: filter, prioritize, bind, inspect, with gpushare's paths and bodies
+/// Answers kube-scheduler's questions about GPUs: filter, prioritize, bind, inspect, with gpushare's paths and bodies
 #[derive(Parser, Clone, Debug)]
 #[command(name = "cgpu-scheduler-extender", version, args_override_self = true)]
 pub(crate) struct Options {

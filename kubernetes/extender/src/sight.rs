@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use cgpu_kubernetes_client::{Failure, Keeper, List};
-use cgpu_kubernetes_core::cards::NodeCards;
 use cgpu_kubernetes_core::claimant::Sighting;
 use cgpu_kubernetes_core::cluster::Cluster;
+use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
 
@@ -101,13 +101,13 @@ impl Keeper<Pod> for Sight {
 }
 
 impl Keeper<Node> for Sight {
-    type Kept = NodeCards;
+    type Kept = NodeGpus;
 
-    fn condense(&self, record: Node) -> NodeCards {
+    fn condense(&self, record: Node) -> NodeGpus {
         self.cluster.condense(record)
     }
 
-    fn replace(&self, all: List<NodeCards>) {
+    fn replace(&self, all: List<NodeGpus>) {
         Keeper::<Node>::replace(&self.cluster, all);
         self.nodes.listed.store(true, Ordering::Release);
     }

@@ -57,7 +57,7 @@ fn tell(sight: &Sight, notices: &Notices) {
             Standing::Holds(_) => {}
             Standing::Unclear(refusal) => {
                 let sentence = format!(
-                    "{refusal}; until that is put right or the pod is deleted, it counts on every card of its node"
+                    "{refusal}; until that is put right or the pod is deleted, it counts on every GPU of its node"
                 );
                 notices.warn(&holder.pod, notices::UNCLEAR, &sentence);
             }

@@ -1,4 +1,4 @@
-//! `kubectl inspect gpushare doctor`, and `cgpu doctor kubernetes`: why is this pod pending, why is it not limited, why has it no card.
+//! `kubectl inspect gpushare doctor`, and `cgpu doctor kubernetes`: why is this pod pending, why is it not limited, why has it no GPU.
 //!
 //! It looks at what the API server has, with the same books and reasons as the extender; and where it is run on a node, at that node's files. Nothing
 //! is changed. `causes` is the table of what can be found.
@@ -152,7 +152,7 @@ fn diagnose(facts: &Facts, scope: &Scope<'_>, findings: &mut Findings) -> Result
         (None, None) => facts.nodes.keys().map(String::as_str).collect(),
     };
     // Which node it will be is not known of those that wait: without any, that is why.
-    if scope.node.is_none() && !facts.cluster.nodes().any(|(node, _)| !node.cards.is_empty()) {
+    if scope.node.is_none() && !facts.cluster.nodes().any(|(node, _)| !node.gpus.is_empty()) {
         findings.add(Cause::NoNodes, "the cluster", "");
     }
     for name in &nodes {

@@ -1,4 +1,4 @@
-//! `kubectl inspect gpushare`: who has how much of which card; and `kubectl inspect gpushare doctor`: why a pod has not.
+//! `kubectl inspect gpushare`: who has how much of which GPU; and `kubectl inspect gpushare doctor`: why a pod has not.
 //!
 //! It lists nodes and pods as whoever calls it may, has the core make the books ([`cgpu_kubernetes_core::cluster`]), prints, and keeps nothing. Tables go
 //! to stdout; what went wrong goes to stderr, in one line that begins as gpushare's does.
@@ -23,7 +23,7 @@ use trouble::Trouble;
     name = "kubectl-inspect-gpushare",
     bin_name = "kubectl inspect gpushare",
     version,
-    about = "Shows how much of which card is whose",
+    about = "Shows how much of which GPU is whose",
     disable_help_subcommand = true
 )]
 struct Arguments {
@@ -39,7 +39,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Find out why a pod is pending, why it has no limit, why it has no card (a node of this name: `-- doctor`)
+    /// Find out why a pod is pending, why it has no limit, why it has no GPU (a node of this name: `-- doctor`)
     Doctor(doctor::Arguments),
 }
 

@@ -23,7 +23,7 @@ use crate::pods::Pods;
 
 /// Whoever asks has asked by then.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a start has to wait for at most before it is told that it cannot be: the cards, the list of pods.
+/// What a start has to wait for at most before it is told that it cannot be: the GPUs, the list of pods.
 const START: Duration = Duration::from_secs(15);
 /// How long the API server may take to tell of a pod. It may be asked twice; with [`START`] that is less than the 30 s for which `cgpu-runtime` waits.
 const ASK: Duration = Duration::from_secs(5);
@@ -118,7 +118,7 @@ impl Binding {
         let node = tokio::time::timeout(START, ready).await.ok().flatten();
         let Some(node) = node else {
             return Err(Refusal::new(
-                "the device plugin does not know the node's cards and pods yet; its log says what it waits for",
+                "the device plugin does not know the node's GPUs and pods yet; its log says what it waits for",
             ));
         };
         let pod = tokio::time::timeout(ASK, self.pod(question)).await.unwrap_or_else(|_| {
@@ -129,7 +129,7 @@ impl Binding {
         })?;
         let claimant = Claimant::of(&pod, self.pods.dialects()).ok_or_else(|| {
             Refusal::new(format!(
-                "{}/{} asks for nothing of this node's cards, or has ended",
+                "{}/{} asks for nothing of this node's GPUs, or has ended",
                 question.namespace, question.pod
             ))
         })?;

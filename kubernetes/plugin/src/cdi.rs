@@ -5,7 +5,7 @@
 //! | resolves CDI devices, starts by `cgpu-runtime` | the device says once more which slice it is, over whatever the pod says; `cgpu-runtime` binds |
 //! | does not, starts by `cgpu-runtime` | the variables that the kubelet passes say it; `cgpu-runtime` binds |
 //! | resolves them, starts by another runtime | the device's hook ends the start, with a sentence |
-//! | does neither | has no card: none is called as its variable says |
+//! | does neither | has no GPU: none is called as its variable says |
 //!
 //! So it is `cgpu-runtime` that binds, always, and the device sees to it that nobody goes around it.
 

@@ -49,7 +49,7 @@ pub(crate) struct Endpoint {
     pub(crate) resource: Resource,
     /// The kubelet's folder.
     pub(crate) folder: PathBuf,
-    /// The node's cards.
+    /// The node's GPUs.
     pub(crate) sight: watch::Receiver<Sight>,
     /// Whose slices are.
     pub(crate) pods: Arc<Pods>,
@@ -217,7 +217,7 @@ impl Endpoint {
     }
 }
 
-/// How many; none while the cards are not known, or are more than can be told.
+/// How many; none while the GPUs are not known, or are more than can be told.
 fn offered(resource: Resource, sight: &Sight) -> Devices {
     let none = Devices { healthy: 0, all: 0 };
     let Some(node) = sight else { return none };

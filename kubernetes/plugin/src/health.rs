@@ -1,46 +1,46 @@
-//! Which cards are well: policy, without a clock.
+//! Which GPUs are well: policy, without a clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Errors (XID) that programs bring upon themselves: they say nothing of the card. A fault in a kernel (13), a page fault (31), a channel that was reset (43) or cleaned up
+/// Errors (XID) that programs bring upon themselves: they say nothing of the GPU. A fault in a kernel (13), a page fault (31), a channel that was reset (43) or cleaned up
 /// after (45), a video processor's exception (68), a switch that a program held up (109).
 const PROGRAMS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
 /// A moment, since anything.
 pub(crate) type Moment = Duration;
 
-/// What is known of cards that were not always well, by UUID.
+/// What is known of GPUs that were not always well, by UUID.
 #[derive(Debug)]
 pub(crate) struct Health {
-    /// How long a card must have been quiet.
+    /// How long a GPU must have been quiet.
     recovery: Duration,
     ignored: BTreeSet<u64>,
     /// When something was wrong last.
     last: BTreeMap<String, Moment>,
-    /// When an error of a card was news last.
+    /// When an error of a GPU was news last.
     news: BTreeMap<(String, u64), Moment>,
 }
 
-/// So long after it was news the same error of the same card is none.
+/// So long after it was news the same error of the same GPU is none.
 const STALE: Duration = Duration::from_secs(60);
 
 impl Health {
-    /// Of cards of which nobody has heard anything. These errors say nothing either.
+    /// Of GPUs of which nobody has heard anything. These errors say nothing either.
     pub(crate) fn new(recovery: Duration, ignored: impl IntoIterator<Item = u64>) -> Self {
         let ignored = PROGRAMS.into_iter().chain(ignored).collect();
         Self { recovery, ignored, last: BTreeMap::new(), news: BTreeMap::new() }
     }
 
-    /// A card reported an error so long ago; it may be told again and again. Whether that is news of the card.
-    pub(crate) fn report(&mut self, card: &str, xid: u64, ago: Duration, now: Moment) -> bool {
+    /// A GPU reported an error so long ago; it may be told again and again. Whether that is news of the GPU.
+    pub(crate) fn report(&mut self, gpu: &str, xid: u64, ago: Duration, now: Moment) -> bool {
         // It has been quiet since then, also if that was before anybody looked here.
         if self.ignored.contains(&xid) || ago >= self.recovery {
             return false;
         }
         let at = now.saturating_sub(ago);
-        self.worsen(card, at);
-        let key = (card.to_owned(), xid);
+        self.worsen(gpu, at);
+        let key = (gpu.to_owned(), xid);
         let is_news = self.news.get(&key).is_none_or(|last| at >= *last + STALE);
         if is_news {
             self.news.insert(key, at);
@@ -49,14 +49,14 @@ impl Health {
     }
 
     /// Something is wrong with it: it does not answer, or asks to be reset; or whoever looked before us found it sick.
-    pub(crate) fn worsen(&mut self, card: &str, now: Moment) {
-        let last = self.last.entry(card.to_owned()).or_insert(now);
+    pub(crate) fn worsen(&mut self, gpu: &str, now: Moment) {
+        let last = self.last.entry(gpu.to_owned()).or_insert(now);
         *last = (*last).max(now);
     }
 
     /// Whether it may be given to anybody new.
-    pub(crate) fn is_well(&self, card: &str, now: Moment) -> bool {
-        self.last.get(card).is_none_or(|last| now.saturating_sub(*last) >= self.recovery)
+    pub(crate) fn is_well(&self, gpu: &str, now: Moment) -> bool {
+        self.last.get(gpu).is_none_or(|last| now.saturating_sub(*last) >= self.recovery)
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_falls_sick_and_gets_well_again() {
+    fn a_gpu_falls_sick_and_gets_well_again() {
         let mut health = Health::new(at(300), [79]);
         assert!(health.is_well("a", at(0)));
         assert!(health.report("a", 48, at(0), at(10)));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_do_is_not_the_cards_fault() {
+    fn what_programs_do_is_not_the_gpus_fault() {
         let mut health = Health::new(at(300), [94]);
         for xid in [13, 31, 43, 45, 68, 109, 94] {
             assert!(!health.report("a", xid, at(0), at(1)), "{xid}");
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_card_recovered_from_before_anybody_looked_is_over() {
+    fn what_a_gpu_recovered_from_before_anybody_looked_is_over() {
         let mut health = Health::new(at(300), []);
         assert!(!health.report("a", 48, at(300), at(1)));
         assert!(health.is_well("a", at(1)));

@@ -1,24 +1,24 @@
-//! `cgpu-device-plugin`: one on each node with cards.
+//! `cgpu-device-plugin`: one on each node with GPUs.
 //!
 //! ```text
-//!   NVML | monitor --> cards --+                       +--> endpoint: aliyun.com/gpu-mem -------------+
-//!                              +--> node: NodeCards ---+--> endpoint: aliyun.com/gpu-core.percentage -+--> kubelet
+//!   NVML | monitor --> GPUs --+                       +--> endpoint: aliyun.com/gpu-mem -------------+
+//!                              +--> node: NodeGpus ---+--> endpoint: aliyun.com/gpu-core.percentage -+--> kubelet
 //!   API server --> node -------+     |  annotation,    +--> endpoint: nvidia.com/gpu, if asked for ---+
 //!        ^                           v  gpu-count              | Allocate: a token, its CDI device
 //!        +---------------------------+                         v
 //!        +--> pods --+--> binding <-- cgpu-runtime: whose token is it?
 //! ```
 //!
-//! What it tells the kubelet are counts. Which card a container has is in its pod's annotations, and which container it is only `cgpu-runtime` can say, which starts
+//! What it tells the kubelet are counts. Which GPU a container has is in its pod's annotations, and which container it is only `cgpu-runtime` can say, which starts
 //! it: so `Allocate` hands out a token, and the answer comes over a socket of root's own. Nothing is remembered that the API server does not know; `docs/kubernetes.md`
 //! has the design.
 
 #![forbid(unsafe_code)]
 
 mod binding;
-mod cards;
 mod cdi;
 mod endpoint;
+mod gpus;
 mod health;
 mod kubelet;
 mod node;
@@ -88,19 +88,19 @@ async fn run(options: Options) -> Result<()> {
     ));
     let cdi = (!options.no_cdi).then(|| Cdi::new(&options.cdi_dir, &options.runtime));
 
-    // Which cards were sick, and whether any are ours to offer, is on the node.
+    // Which GPUs were sick, and whether any are ours to offer, is on the node.
     let sick = tokio::select! {
         known = node.wait_for(Option::is_some) => node::sick(known?.as_ref().context("a node")?),
         _ = stop.recv() => return Ok(()),
     };
     let found = watch::Sender::new(None);
-    let cards = found.subscribe();
+    let gpus = found.subscribe();
     let health = Health::new(Duration::from_secs(options.recovery), options.ignore_xids.iter().copied());
-    cards::look(&options.root, health, &sick, found);
+    gpus::look(&options.root, health, &sick, found);
     let unit = options.memory_unit;
     tokio::spawn({
         let (api, node) = (api.clone(), node.clone());
-        async move { node::keep(&api, unit, cards, node, &told).await }
+        async move { node::keep(&api, unit, gpus, node, &told).await }
     });
     tokio::spawn(annotate(api.clone(), Arc::clone(&pods), cdi.clone()));
     tokio::spawn({
@@ -111,16 +111,16 @@ async fn run(options: Options) -> Result<()> {
     tokio::select! {
         known = sight.wait_for(Option::is_some) => {
             // More units than the kubelet can be told: somebody has to choose another.
-            let known = known?.clone().context("cards")?;
+            let known = known?.clone().context("gpus")?;
             Resource::Memory.devices(&known).map_err(|refusal| anyhow!("{refusal} (--memory-unit)"))?;
         }
         _ = stop.recv() => return Ok(()),
     }
 
-    let offered = [Resource::Memory, Resource::Percent, Resource::Cards];
+    let offered = [Resource::Memory, Resource::Percent, Resource::Gpus];
     let endpoints: Vec<Endpoint> = offered
         .into_iter()
-        .filter(|resource| options.hami || *resource != Resource::Cards)
+        .filter(|resource| options.hami || *resource != Resource::Gpus)
         .map(|resource| Endpoint {
             resource,
             folder: options.kubelet_dir.clone(),

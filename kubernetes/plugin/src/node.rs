@@ -1,14 +1,14 @@
-//! The node at the API server: what its labels say comes in, what its cards are goes out.
+//! The node at the API server: what its labels say comes in, what its GPUs are goes out.
 //!
 //! Level-triggered: what stands there is compared with what should, whenever one of the two changes, and written if it differs. A person who removes the annotation
-//! has it back in a moment; a kubelet that starts anew and forgets the number of cards is reminded.
+//! has it back in a moment; a kubelet that starts anew and forgets the number of GPUs is reminded.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cgpu_kubernetes_client::{Api, Failure, Keeper, List};
-use cgpu_kubernetes_core::cards::{Inventory, NodeCards};
+use cgpu_kubernetes_core::gpus::{Inventory, NodeGpus};
 use cgpu_kubernetes_core::names::{COUNT, annotation};
 use cgpu_kubernetes_core::object::{Node, Written};
 use cgpu_kubernetes_core::unit::Unit;
@@ -16,10 +16,10 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::cards::Cards;
+use crate::gpus::Gpus;
 
-/// The node's cards with what its labels say of them; none: not known yet.
-pub(crate) type Sight = Option<Arc<NodeCards>>;
+/// The node's GPUs with what its labels say of them; none: not known yet.
+pub(crate) type Sight = Option<Arc<NodeGpus>>;
 
 /// Before what failed is written again.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -60,19 +60,19 @@ impl Keeper<Node> for Own {
     }
 }
 
-/// The cards that a plugin before us found sick.
+/// The GPUs that a plugin before us found sick.
 pub(crate) fn sick(node: &Node) -> BTreeSet<String> {
-    let told = node.metadata.annotations.get(annotation::CARDS);
+    let told = node.metadata.annotations.get(annotation::GPUS);
     let inventory: Option<Inventory> = told.and_then(|text| serde_json::from_str(text).ok());
-    let cards = inventory.map_or_else(Vec::new, |inventory| inventory.cards);
-    cards.into_iter().filter(|card| !card.healthy).map(|card| card.uuid).collect()
+    let gpus = inventory.map_or_else(Vec::new, |inventory| inventory.gpus);
+    gpus.into_iter().filter(|gpu| !gpu.healthy).map(|gpu| gpu.uuid).collect()
 }
 
-/// The node as it is once these cards stand on it.
-pub(crate) fn sight(node: &Node, inventory: &Inventory) -> NodeCards {
+/// The node as it is once these GPUs stand on it.
+pub(crate) fn sight(node: &Node, inventory: &Inventory) -> NodeGpus {
     let mut node = node.clone();
-    node.metadata.annotations.insert(annotation::CARDS.to_owned(), written(inventory));
-    NodeCards::of(&node)
+    node.metadata.annotations.insert(annotation::GPUS.to_owned(), written(inventory));
+    NodeGpus::of(&node)
 }
 
 fn written(inventory: &Inventory) -> String {
@@ -84,36 +84,36 @@ fn written(inventory: &Inventory) -> String {
 pub(crate) async fn keep(
     api: &Api,
     unit: Unit,
-    mut cards: watch::Receiver<Cards>,
+    mut gpus: watch::Receiver<Gpus>,
     mut node: watch::Receiver<Option<Node>>,
     tell: &watch::Sender<Sight>,
 ) {
     loop {
         let known = node.borrow_and_update().clone();
-        let found = cards.borrow_and_update().clone();
+        let found = gpus.borrow_and_update().clone();
         let mut again = None;
-        if let (Some(known), Some(cards)) = (known, found) {
-            let inventory = Inventory { unit, cards };
+        if let (Some(known), Some(gpus)) = (known, found) {
+            let inventory = Inventory { unit, gpus };
             let now = sight(&known, &inventory);
             now.notes.iter().for_each(|note| warn!("{note}"));
             tell.send_if_modified(|told| {
                 let changes = told.as_deref() != Some(&now);
                 if changes {
                     if let Some(why) = &now.closed {
-                        warn!("no pod may have of this node's cards: {why}");
+                        warn!("no pod may have of this node's GPUs: {why}");
                     }
                     *told = Some(Arc::new(now));
                 }
                 changes
             });
             if let Err(failure) = write(api, &known, &inventory).await {
-                warn!("the node's cards cannot be written: {failure}");
+                warn!("the node's GPUs cannot be written: {failure}");
                 again = Some(PAUSE);
             }
         }
         tokio::select! {
             changed = node.changed() => if changed.is_err() { return },
-            changed = cards.changed() => if changed.is_err() { return },
+            changed = gpus.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(again.unwrap_or(Duration::MAX)), if again.is_some() => {}
         }
     }
@@ -123,12 +123,12 @@ pub(crate) async fn keep(
 async fn write(api: &Api, node: &Node, inventory: &Inventory) -> Result<(), Failure> {
     let name = &node.metadata.name;
     let text = written(inventory);
-    if node.metadata.annotations.get(annotation::CARDS) != Some(&text) {
-        let patch = json!({"metadata": {"annotations": {annotation::CARDS: text}}});
+    if node.metadata.annotations.get(annotation::GPUS) != Some(&text) {
+        let patch = json!({"metadata": {"annotations": {annotation::GPUS: text}}});
         api.patch::<Node>("", name, &patch).await?;
-        info!(cards = text, "written on the node");
+        info!(gpus = text, "written on the node");
     }
-    let count = Written(inventory.cards.len().to_string());
+    let count = Written(inventory.gpus.len().to_string());
     if node.status.allocatable.get(COUNT) != Some(&count) {
         let count = json!({COUNT: count});
         let patch = json!({"status": {"capacity": count, "allocatable": count}});

@@ -7,7 +7,7 @@ use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::unit::Unit;
 use clap::Parser;
 
-/// The kubelet's device plugin of cgpu: units of the node's cards, and whose they are.
+/// The kubelet's device plugin of cgpu: units of the node's GPUs, and whose they are.
 #[derive(Debug, Parser)]
 #[command(name = "cgpu-device-plugin", version)]
 pub(crate) struct Options {
@@ -20,10 +20,10 @@ pub(crate) struct Options {
     /// Offer nvidia.com/gpu as well, with the meaning that HAMi gives it
     #[arg(long)]
     pub(crate) hami: bool,
-    /// A card that reported an error is well again when it was quiet for so many seconds, and answers
+    /// A GPU that reported an error is well again when it was quiet for so many seconds, and answers
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) recovery: u64,
-    /// Errors (XID) that are no card's fault, beside those of programs
+    /// Errors (XID) that are no GPU's fault, beside those of programs
     #[arg(long, value_name = "XID,...", value_delimiter = ',')]
     pub(crate) ignore_xids: Vec<u64>,
     /// The monitor's root, where the socket for cgpu-runtime is made

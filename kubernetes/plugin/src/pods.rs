@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cgpu_kubernetes_client::{Api, Failure, Keeper, List};
-use cgpu_kubernetes_core::cards::NodeCards;
 use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::{Dialect, Dialects, annotation};
 use cgpu_kubernetes_core::object::Pod;
 use cgpu_kubernetes_core::refusal::Refusal;
@@ -72,7 +72,7 @@ impl Pods {
         token: Token,
         pod: &Claimant,
         container: &str,
-        node: &NodeCards,
+        node: &NodeGpus,
     ) -> Result<Vec<(&'static str, String)>, Refusal> {
         let mut inner = self.inner();
         let Inner { living, slices } = &mut *inner;

@@ -1,8 +1,8 @@
 //! What is offered to the kubelet: resources, and how many of each.
 
-use cgpu_kubernetes_core::cards::NodeCards;
 use cgpu_kubernetes_core::devices::{Devices, id};
-use cgpu_kubernetes_core::names::{CORE, Dialect, HAMI_CARDS, MEMORY};
+use cgpu_kubernetes_core::gpus::NodeGpus;
+use cgpu_kubernetes_core::names::{CORE, Dialect, HAMI_GPUS, MEMORY};
 use cgpu_kubernetes_core::refusal::Refusal;
 
 use crate::protocol::{Device, HEALTHY, ListAndWatchResponse, UNHEALTHY};
@@ -14,8 +14,8 @@ pub(crate) enum Resource {
     Memory,
     /// Percent of compute.
     Percent,
-    /// Cards, as HAMi counts them: as often as a card has places.
-    Cards,
+    /// GPUs, as HAMi counts them: as often as a GPU has places.
+    Gpus,
 }
 
 impl Resource {
@@ -24,7 +24,7 @@ impl Resource {
         match self {
             Self::Memory => MEMORY,
             Self::Percent => CORE,
-            Self::Cards => HAMI_CARDS,
+            Self::Gpus => HAMI_GPUS,
         }
     }
 
@@ -33,7 +33,7 @@ impl Resource {
         match self {
             Self::Memory => "cgpu-mem.sock",
             Self::Percent => "cgpu-core.sock",
-            Self::Cards => "cgpu-hami.sock",
+            Self::Gpus => "cgpu-hami.sock",
         }
     }
 
@@ -42,7 +42,7 @@ impl Resource {
         match self {
             Self::Memory => Some(Dialect::Aliyun),
             Self::Percent => None,
-            Self::Cards => Some(Dialect::Hami),
+            Self::Gpus => Some(Dialect::Hami),
         }
     }
 
@@ -50,11 +50,11 @@ impl Resource {
     ///
     /// # Errors
     /// More than the kubelet can be told.
-    pub(crate) fn devices(self, node: &NodeCards) -> Result<Devices, Refusal> {
+    pub(crate) fn devices(self, node: &NodeGpus) -> Result<Devices, Refusal> {
         match self {
             Self::Memory => Devices::of(node),
             Self::Percent => Ok(Devices::percent(node)),
-            Self::Cards => Ok(Devices::places(node)),
+            Self::Gpus => Ok(Devices::places(node)),
         }
     }
 }

@@ -20,7 +20,7 @@ pub struct Odd {
     pub missed: u64,
 }
 
-/// GPU time of one container on one card.
+/// GPU time of one container on one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct Books {
     /// Charged so far.

@@ -17,7 +17,7 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Card;
+use super::Gpu;
 use super::shared_turns::HOST_BOUND;
 use super::tenants::Tenant;
 use super::tuning::Tuning;
@@ -88,7 +88,7 @@ impl Bursts {
     }
 }
 
-impl Card {
+impl Gpu {
     /// Whether a container is known for bursts that are worth turns of their own: no shorter than a
     /// turn's least run, computing all the time, with a longer silence between them.
     pub(super) fn is_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
@@ -191,7 +191,7 @@ mod tests {
 
     /// A GPU whose first container has bursts of 2 ms with 2 ms of silence after each, and is
     /// silent.
-    fn known(policy: Policy) -> Card {
+    fn known(policy: Policy) -> Gpu {
         let mut gpu = busy(policy, &[1, 1]);
         gpu.sharing = Sharing::Contended;
         give_turn(&mut gpu, 1, ms(6));
@@ -210,7 +210,7 @@ mod tests {
         gpu
     }
 
-    fn is_known(change: impl FnOnce(&mut Card)) -> bool {
+    fn is_known(change: impl FnOnce(&mut Gpu)) -> bool {
         let mut gpu = known(FAIR);
         change(&mut gpu);
         gpu.is_bursty(NOW, &gpu.line[0])
@@ -236,7 +236,7 @@ mod tests {
         assert!(!is_known(|gpu| gpu.line[0].books.reported = ms(108) + us(1)), "it pauses no more");
         assert!(is_known(|gpu| gpu.line[0].active = NOW - ms(16)));
         assert!(!is_known(|gpu| gpu.line[0].active = NOW - ms(16) - us(1)), "it has stopped");
-        let rare = |gpu: &mut Card| {
+        let rare = |gpu: &mut Gpu| {
             (gpu.line[0].bursts.silence, gpu.line[0].active) = (ms(1_000), NOW - ms(1_001));
         };
         assert!(!is_known(rare), "no neighbour waits for it for longer than a second");
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn holder_has_less_in_flight_while_a_burst_may_come() {
         let mut gpu = known(FAIR);
-        let told = |gpu: &Card| gpu.told(NOW, gpu.turn.as_ref().unwrap());
+        let told = |gpu: &Gpu| gpu.told(NOW, gpu.turn.as_ref().unwrap());
         assert_eq!(told(&gpu), gpu.tuning.tight);
         gpu.line[0].waiting = true;
         assert_eq!(told(&gpu), gpu.tuning.wide, "it waits in line");
@@ -346,7 +346,7 @@ mod tests {
     fn burst_is_saved_for_and_used_in_advance() {
         let mut gpu = known(FAIR);
         assert_eq!(candidates(&gpu)[0].most, ms(9), "a slice of 6 ms, a burst and a half");
-        let grant = |gpu: &mut Card, balance| {
+        let grant = |gpu: &mut Gpu, balance| {
             gpu.now = NOW;
             (gpu.line[0].balance, gpu.line[0].quantum) = (balance, ms(6));
             gpu.grant(gpu.line[0].id)
@@ -363,7 +363,7 @@ mod tests {
     fn turn_ends_soon_after_the_burst_and_not_in_its_pauses() {
         let mut gpu = known(FAIR);
         give_turn(&mut gpu, 0, ms(6));
-        let tolerance = |gpu: &Card| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.line[0]);
+        let tolerance = |gpu: &Gpu| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.line[0]);
         assert_eq!(tolerance(&gpu), ms(1), "it has not begun");
         let settled = Words { last: NOW.0 + 1, ..words(0) };
         see(&mut gpu.line[0], NOW + us(1), &[Words { inflight: 1, ends: NOW.0 + 1, ..settled }]);
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn holder_with_pauses_is_asked_to_tell_when_its_work_has_run() {
-        let gate = |gpu: &mut Card| {
+        let gate = |gpu: &mut Gpu| {
             see(&mut gpu.line[0], NOW, &[words(1), Words { active: NOW.0 - 1, ..words(3) }]);
             let gate = gpu.gate(NOW, 0);
             assert_eq!(gate.turn & 0xff, YOURS);

@@ -2,7 +2,7 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Card;
+use super::Gpu;
 use super::past::PastTurn;
 use super::refill::{Candidate, signed};
 use super::tenants::{Tenant, TenantId, YOURS};
@@ -16,7 +16,7 @@ enum Verdict {
     Over { boundary: Nanos, cause: Cause },
 }
 
-impl Card {
+impl Gpu {
     /// One step of the turn; true if there may be another.
     pub(super) fn conduct(&mut self, now: Nanos) -> bool {
         let Some(turn) = &self.turn else {
@@ -125,7 +125,7 @@ impl Card {
         }
     }
 
-    /// Whether nobody could have the card after the holder but itself.
+    /// Whether nobody could have the GPU after the holder but itself.
     fn goes_on(&self, now: Nanos, holder: &Tenant) -> bool {
         let high = holder.is_high(now) && self.may_preempt();
         let rival = |other: &&Tenant| {
@@ -153,7 +153,7 @@ impl Card {
         if self.rule.is_fixed() { candidate.has_slice() } else { candidate.has_credit(self.tuning.least) }
     }
 
-    /// Whether another container is to have its turn here at the same time as on its other cards.
+    /// Whether another container is to have its turn here at the same time as on its other GPUs.
     pub(super) fn is_summoned_away(&self, now: Nanos, holder: TenantId) -> bool {
         let summoned = self.summoned.filter(|id| *id != holder).and_then(|id| self.find(id));
         summoned.is_some_and(|tenant| self.wants(now, tenant) && self.has_credit(now, tenant))
@@ -180,7 +180,7 @@ impl Card {
             return self.tuning.tight;
         }
         let nobody_comes = others.all(|other| in_line(other) || !other.is_active(now, &self.tuning));
-        // Turns that follow another card's end when those do.
+        // Turns that follow another GPU's end when those do.
         if nobody_comes && self.summoned.is_none() { self.tuning.wide } else { Nanos::ZERO }
     }
 

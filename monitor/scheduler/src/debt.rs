@@ -10,12 +10,12 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Card;
+use super::Gpu;
 use super::refill::signed;
 use super::tenants::Tenant;
 use crate::Sharing;
 
-impl Card {
+impl Gpu {
     /// Where there are no turns, no container loses by what another one has computed before.
     pub(super) fn write_off(&mut self, from: Nanos, to: Nanos) {
         if self.sharing != Sharing::Contended {
@@ -85,7 +85,7 @@ mod tests {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
         gpu.line[1].gate = Gate::shut(WAIT);
         gpu.advance(NOW, &[]);
-        let queued = |gpu: &Card, id| gpu.find(id).unwrap().queued;
+        let queued = |gpu: &Gpu, id| gpu.find(id).unwrap().queued;
         assert!(queued(&gpu, TenantId(0)), "its gate was open");
         assert!(!queued(&gpu, TenantId(1)), "it had to ask, after a silence");
         let holder = gpu.holder().unwrap();

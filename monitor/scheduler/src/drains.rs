@@ -1,17 +1,17 @@
 //! How long the end of a turn's work is waited for.
 //!
-//! A kernel cannot be interrupted. Whoever is not done [`Tuning::patience`] after its turn has others run beside it, by the card's own
-//! slices: so one that never ends costs its neighbours no more than without us. But beside others a kernel takes longer, the card
+//! A kernel cannot be interrupted. Whoever is not done [`Tuning::patience`] after its turn has others run beside it, by the GPU's own
+//! slices: so one that never ends costs its neighbours no more than without us. But beside others a kernel takes longer, the GPU
 //! loses a switch per slice, and nobody can tell any more what it really took. So whose work ends by itself soon after all is waited for
-//! next time: it has the card for itself, and is charged exactly that.
+//! next time: it has the GPU for itself, and is charged exactly that.
 //!
-//! Only what ended while nothing was launched teaches that: work that waits for a later launch of its program, or on another card for
+//! Only what ended while nothing was launched teaches that: work that waits for a later launch of its program, or on another GPU for
 //! somebody else's turn to end, must not be waited for. Who is waited for in vain is not waited for again for a while; and nobody is
-//! while somebody of high priority wants the card, or one that is to have its turns on several cards at once.
+//! while somebody of high priority wants the GPU, or one that is to have its turns on several GPUs at once.
 
 use cgpu_shm::units::Nanos;
 
-use super::Card;
+use super::Gpu;
 use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{Cause, Phase};
@@ -27,7 +27,7 @@ pub(super) struct Long {
     vain: Nanos,
 }
 
-impl Card {
+impl Gpu {
     /// How long the holder's work may take to end.
     pub(super) fn patience(&self, now: Nanos, holder: &Tenant) -> Nanos {
         let usual = self.tuning.patience();
@@ -64,7 +64,7 @@ impl Tenant {
             return;
         }
         self.long.beside = None;
-        // Beside one other it had half of the card, more or less.
+        // Beside one other it had half of the GPU, more or less.
         let alone = (from - since) + Nanos((now - from).0 / 2);
         if by_itself && now >= self.long.vain && alone <= tuning.long_drain {
             self.long.wait = (now - since).min(tuning.long_drain);

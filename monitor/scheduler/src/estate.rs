@@ -1,4 +1,4 @@
-//! What one monitor leaves to the next of a card's books: who was charged what, who owes, and what was learned of each.
+//! What one monitor leaves to the next of a GPU's books: who was charged what, who owes, and what was learned of each.
 //!
 //! The turn going on is closed and charged by what is known at that moment. Lost: the sums of the last second, and what high priority may
 //! still take, which is never more than a window's worth.
@@ -6,12 +6,12 @@
 use cgpu_shm::units::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::Card;
+use super::Gpu;
 use super::tenants::TenantId;
 use super::turns::Cause;
 use crate::books::Odd;
 
-/// A card's.
+/// A GPU's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Estate {
@@ -21,7 +21,7 @@ pub struct Estate {
     pub charged: u64,
 }
 
-/// A container's on a card.
+/// A container's on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Legacy {
@@ -39,7 +39,7 @@ pub struct Legacy {
     pub turns: u64,
     /// Those that did not go by the book.
     pub odd: Odd,
-    /// The card's whole charge when it became known, ns.
+    /// The GPU's whole charge when it became known, ns.
     pub joined: u64,
     /// Length of the gaps in its work, ns.
     pub gap: u64,
@@ -57,7 +57,7 @@ pub struct Legacy {
     pub lied: u64,
 }
 
-impl Card {
+impl Gpu {
     /// Ends the turn going on, and tells what the next monitor goes on with.
     pub fn bequeath(&mut self, now: Nanos) -> (Estate, Vec<(TenantId, Legacy)>) {
         if let Some(turn) = self.turn.take() {
@@ -89,7 +89,7 @@ impl Card {
         (Estate { turns: self.turns, charged: self.charged.0 }, legacies.collect())
     }
 
-    /// Goes on with a card's books.
+    /// Goes on with a GPU's books.
     pub fn inherit(&mut self, estate: Estate) {
         self.turns += estate.turns;
         self.charged = self.charged + Nanos(estate.charged);
@@ -123,17 +123,17 @@ mod tests {
     use crate::tenants::Terms;
     use crate::tuning::Tuning;
 
-    fn card() -> Card {
-        let mut card = Card::new(Tuning::DEFAULT, Policy::default());
+    fn gpu() -> Gpu {
+        let mut gpu = Gpu::new(Tuning::DEFAULT, Policy::default());
         for id in [1, 2] {
-            card.admit(Nanos(5), TenantId(id), Terms::weighing(1));
+            gpu.admit(Nanos(5), TenantId(id), Terms::weighing(1));
         }
-        card
+        gpu
     }
 
     #[test]
     fn what_is_left_is_what_is_gone_on_with() {
-        let mut old = card();
+        let mut old = gpu();
         (old.turns, old.charged) = (9, Nanos(700));
         let tenant = old.find_mut(TenantId(2)).unwrap();
         (tenant.balance, tenant.debt, tenant.books.forgiven) = (-4_000_000, Nanos(8), Nanos(9));
@@ -147,7 +147,7 @@ mod tests {
         let text = serde_json::to_string(&(estate, &legacies[1].1)).unwrap();
         let (estate, legacy): (Estate, Legacy) = serde_json::from_str(&text).unwrap();
 
-        let mut new = card();
+        let mut new = gpu();
         new.inherit(estate);
         new.inherit_tenant(TenantId(2), &legacy);
         let (again, after) = new.bequeath(Nanos(11));
@@ -159,10 +159,10 @@ mod tests {
     #[test]
     fn what_another_release_does_not_tell_has_a_default() {
         let legacy: Legacy = serde_json::from_str(r#"{"balance":-3,"news":true}"#).unwrap();
-        let mut card = card();
-        card.inherit_tenant(TenantId(1), &legacy);
-        card.inherit_tenant(TenantId(7), &legacy);
-        let tenant = card.find(TenantId(1)).unwrap();
+        let mut gpu = gpu();
+        gpu.inherit_tenant(TenantId(1), &legacy);
+        gpu.inherit_tenant(TenantId(7), &legacy);
+        let tenant = gpu.find(TenantId(1)).unwrap();
         assert_eq!((tenant.balance, tenant.overlap), (-3, 1000));
     }
 }

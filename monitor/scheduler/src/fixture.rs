@@ -2,7 +2,7 @@
 
 use cgpu_shm::units::{Nanos, SlotIndex};
 
-use super::Card;
+use super::Gpu;
 use super::policy::{Policy, Standing};
 use super::refill::Candidate;
 use super::tenants::{Gate, Sight, Tenant, TenantId, Terms};
@@ -22,8 +22,8 @@ pub(super) const fn us(time: u64) -> Nanos {
 }
 
 /// A GPU with a container of each weight. Each has a process that has the GPU open. None has launched, waits or has credit.
-pub(super) fn idle(policy: Policy, weights: &[u32]) -> Card {
-    let mut gpu = Card::new(Tuning::DEFAULT, policy);
+pub(super) fn idle(policy: Policy, weights: &[u32]) -> Gpu {
+    let mut gpu = Gpu::new(Tuning::DEFAULT, policy);
     for (number, weight) in (0..).zip(weights) {
         gpu.admit(NOW, TenantId(number), Terms::weighing(*weight));
     }
@@ -36,7 +36,7 @@ pub(super) fn idle(policy: Policy, weights: &[u32]) -> Card {
 }
 
 /// The same with fixed shares in percent. All containers compute and wait at their gates.
-pub(super) fn fixed(percents: &[u32]) -> Card {
+pub(super) fn fixed(percents: &[u32]) -> Gpu {
     let mut gpu = busy(Policy::Fixed { slots: 20 }, &vec![1; percents.len()]);
     for (tenant, percent) in gpu.line.iter_mut().zip(percents) {
         tenant.terms.percent = Some(*percent);
@@ -45,7 +45,7 @@ pub(super) fn fixed(percents: &[u32]) -> Card {
 }
 
 /// A GPU whose containers compute and wait at their gates.
-pub(super) fn busy(policy: Policy, weights: &[u32]) -> Card {
+pub(super) fn busy(policy: Policy, weights: &[u32]) -> Gpu {
     let mut gpu = idle(policy, weights);
     for tenant in &mut gpu.line {
         tenant.active = NOW;
@@ -55,7 +55,7 @@ pub(super) fn busy(policy: Policy, weights: &[u32]) -> Card {
 }
 
 /// Gives a container a turn that began at [`NOW`]. It waits no longer.
-pub(super) fn give_turn(gpu: &mut Card, number: usize, length: Nanos) {
+pub(super) fn give_turn(gpu: &mut Gpu, number: usize, length: Nanos) {
     let tenant = &mut gpu.line[number];
     tenant.waiting = false;
     gpu.turn = Some(Turn {
@@ -74,13 +74,13 @@ pub(super) fn give_turn(gpu: &mut Card, number: usize, length: Nanos) {
 }
 
 /// Lets high priority gain all of its allowance.
-pub(super) fn fill_allowance(gpu: &mut Card) {
+pub(super) fn fill_allowance(gpu: &mut Gpu) {
     gpu.keep_allowance(NOW - ms(1000), NOW);
     assert!(gpu.may_preempt());
 }
 
 /// The containers as the choice of the next turn sees them.
-pub(super) fn candidates(gpu: &Card) -> Vec<Candidate> {
+pub(super) fn candidates(gpu: &Gpu) -> Vec<Candidate> {
     gpu.line.iter().map(|tenant| gpu.candidate(NOW, tenant)).collect()
 }
 

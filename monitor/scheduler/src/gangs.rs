@@ -1,27 +1,27 @@
-//! Gang turns: a container that computes on several cards has its turns on all of them at the same time.
+//! Gang turns: a container that computes on several GPUs has its turns on all of them at the same time.
 //!
-//! Its kernels may wait for each other across cards, and not only those of NCCL. Had it its turns at different times, each of them would
-//! be spent waiting, or end in a drain that does not end. So its turn on the first of the cards that it uses *summons* it on the others:
-//! there it is next as soon as it wants the card, and whoever has it is pre-empted, as by a member that returns. Only the first card
-//! summons: two containers on the same cards never call each other away.
+//! Its kernels may wait for each other across GPUs, and not only those of NCCL. Had it its turns at different times, each of them would
+//! be spent waiting, or end in a drain that does not end. So its turn on the first of the GPUs that it uses *summons* it on the others:
+//! there it is next as soon as it wants the GPU, and whoever has it is pre-empted, as by a member that returns. Only the first GPU
+//! summons: two containers on the same GPUs never call each other away.
 //!
-//! Credit is what it is: a container has no more of any card than its share there. Where it has none left on one of them, it runs beside
+//! Credit is what it is: a container has no more of any GPU than its share there. Where it has none left on one of them, it runs beside
 //! the others there (`docs/turns.md`, section 5), and nobody waits for it without a limit. So this is about time well used; that nothing
 //! can be wedged does not rest on it.
 
-use super::Card;
+use super::Gpu;
 use super::tenants::TenantId;
 
-/// Who is to be summoned on each of these cards.
+/// Who is to be summoned on each of these GPUs.
 #[must_use]
-pub fn summons(cards: &[&Card]) -> Vec<Option<TenantId>> {
-    let mut summoned = vec![None; cards.len()];
-    for (at, card) in cards.iter().enumerate() {
-        let Some(holder) = card.holder() else { continue };
-        if cards[..at].iter().any(|first| first.is_used_by(holder)) {
+pub fn summons(gpus: &[&Gpu]) -> Vec<Option<TenantId>> {
+    let mut summoned = vec![None; gpus.len()];
+    for (at, gpu) in gpus.iter().enumerate() {
+        let Some(holder) = gpu.holder() else { continue };
+        if gpus[..at].iter().any(|first| first.is_used_by(holder)) {
             continue;
         }
-        for (other, place) in cards.iter().zip(&mut summoned).skip(at + 1) {
+        for (other, place) in gpus.iter().zip(&mut summoned).skip(at + 1) {
             if place.is_none() && other.is_used_by(holder) {
                 *place = Some(holder);
             }
@@ -40,7 +40,7 @@ mod tests {
     const SECOND: TenantId = TenantId(1);
 
     /// A GPU on which two containers compute, and one of them has the turn.
-    fn held_by(holder: usize) -> Card {
+    fn held_by(holder: usize) -> Gpu {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
         give_turn(&mut gpu, holder, ms(6));
         gpu

@@ -5,10 +5,10 @@ use cgpu_shm::units::Nanos;
 use super::policy::Policy;
 use super::tenants::{Gate, OPEN, Tenant, WAIT};
 use super::turns::{Phase, Turn};
-use super::{Card, Order, Plan};
+use super::{Gpu, Order, Plan};
 use crate::Sharing;
 
-impl Card {
+impl Gpu {
     pub(super) fn plan(&mut self, now: Nanos) -> Plan {
         let bump = now >= self.next_bump && self.sharing != Sharing::Open;
         let mut orders = Vec::new();
@@ -166,7 +166,7 @@ mod tests {
     use crate::fixture::{NOW, busy, idle, ms};
 
     /// What the first container's gate says after a step.
-    fn gate(gpu: &mut Card) -> Gate {
+    fn gate(gpu: &mut Gpu) -> Gate {
         gpu.advance(NOW, &[]);
         gpu.line.iter().find(|tenant| tenant.id.0 == 0).unwrap().gate
     }

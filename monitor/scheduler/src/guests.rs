@@ -1,8 +1,8 @@
 //! Guests: who computes a little now and then runs beside the others' turns.
 //!
-//! Alone with the card a container with long gaps wastes it; gated, it waits for the others' slices without need. So where shares are
-//! those of whoever is busy, one whose gaps are about as long as a slice of the card's own, or longer, and which takes no more than its share, is
-//! not gated: its gate says YOURS all the time, and the card's own slices decide, as they would without us. Those that fill their
+//! Alone with the GPU a container with long gaps wastes it; gated, it waits for the others' slices without need. So where shares are
+//! those of whoever is busy, one whose gaps are about as long as a slice of the GPU's own, or longer, and which takes no more than its share, is
+//! not gated: its gate says YOURS all the time, and the GPU's own slices decide, as they would without us. Those that fill their
 //! turns have them as ever, less what their guests take.
 //!
 //! ```text
@@ -21,7 +21,7 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Card;
+use super::Gpu;
 use super::policy::Policy;
 use super::refill::part;
 use super::shared_turns::{self, SharedTurns};
@@ -80,7 +80,7 @@ const WORTH: u64 = 750;
 /// Of the gaps that a guest must have, in thousandths: with shorter ones, it is one no longer.
 const SHORTER: u64 = 750;
 
-impl Card {
+impl Gpu {
     /// Finds out who runs beside the others' turns.
     pub(super) fn watch_guests(&mut self, from: Nanos, now: Nanos) {
         let hosts = self.sharing == Sharing::Contended && !self.has_high(now) && self.rule.has_guests();
@@ -193,7 +193,7 @@ impl Card {
         Outcome::Stays(Why::Sparse(Some(stretch)))
     }
 
-    /// What a guest may cost, in thousandths of the card: its share among those who are busy, and a tenth more where the policy
+    /// What a guest may cost, in thousandths of the GPU: its share among those who are busy, and a tenth more where the policy
     /// leaves that to it.
     pub(super) fn limit(&self, now: Nanos, tenant: &Tenant) -> u64 {
         let busy = self.line.iter().filter(|one| self.is_member(one) && one.is_active(now, &self.tuning));
@@ -215,12 +215,12 @@ impl Tenant {
         plain && self.closed.is_none() && self.is_active(now, tuning)
     }
 
-    /// How much of its time it computes when it has the card to itself, in thousandths.
+    /// How much of its time it computes when it has the GPU to itself, in thousandths.
     pub(super) fn duty(&self) -> u64 {
         if self.duty.1 < SAMPLES { 999 } else { self.duty.0.min(999) }
     }
 
-    /// What it would take from the others as a guest, switches included, in thousandths of the card.
+    /// What it would take from the others as a guest, switches included, in thousandths of the GPU.
     fn cost_alone(&self, bubble: Nanos) -> u64 {
         let burst = part(self.gap.0, self.duty(), 1000 - self.duty()).0;
         let cost = burst.saturating_add(2 * bubble.0);
@@ -246,7 +246,7 @@ mod tests {
     const STRICT: Policy = Policy::Weighted { conserving: false };
 
     /// A GPU of which the second container has the turn, and the first computes for 100 us every 5 ms.
-    fn shared(policy: Policy, weights: &[u32]) -> Card {
+    fn shared(policy: Policy, weights: &[u32]) -> Gpu {
         let mut gpu = busy(policy, weights);
         gpu.sharing = Sharing::Contended;
         give_turn(&mut gpu, 1, ms(6));
@@ -258,28 +258,28 @@ mod tests {
     }
 
     /// The same after a first look.
-    fn host() -> Card {
+    fn host() -> Gpu {
         let mut gpu = shared(FAIR, &[1, 1]);
         gpu.watch_guests(NOW, NOW);
         assert!(is_guest(&gpu));
         gpu
     }
 
-    fn is_guest(gpu: &Card) -> bool {
+    fn is_guest(gpu: &Gpu) -> bool {
         gpu.line[0].guest.is_some()
     }
 
     /// Whether it is one because it computes a little now and then.
-    fn is_sparse(gpu: &Card) -> bool {
+    fn is_sparse(gpu: &Gpu) -> bool {
         gpu.line[0].guest.is_some_and(|guest| matches!(guest.why, Why::Sparse(_)))
     }
 
-    fn guest(gpu: &Card) -> Guest {
+    fn guest(gpu: &Gpu) -> Guest {
         gpu.line[0].guest.unwrap()
     }
 
     /// Whether the first container is a background tenant after a first look.
-    fn is_invited(change: impl FnOnce(&mut Card)) -> bool {
+    fn is_invited(change: impl FnOnce(&mut Gpu)) -> bool {
         let mut gpu = shared(FAIR, &[1, 1, 1]);
         (gpu.line[2].active, gpu.line[2].waiting) = (Nanos::ZERO, false);
         change(&mut gpu);
@@ -288,14 +288,14 @@ mod tests {
     }
 
     /// A look after so many milliseconds, the last one so long before. Both containers compute; the background tenant has reported so much more.
-    fn look(gpu: &mut Card, from: u64, to: u64, used: Nanos) {
+    fn look(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
         gpu.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
         gpu.line[0].books.reported = gpu.line[0].books.reported + used;
         gpu.watch_guests(NOW + ms(from), NOW + ms(to));
     }
 
     /// The background tenant has seen its grant, used so much of it, and waits or not.
-    fn take(gpu: &mut Card, spent: Nanos, waiting: bool) {
+    fn take(gpu: &mut Gpu, spent: Nanos, waiting: bool) {
         let turn = guest(gpu).word;
         let process = Words { turn, spent: spent.0, waiting: u64::from(waiting), ..words(0) };
         see(&mut gpu.line[0], NOW, &[process]);
@@ -334,7 +334,7 @@ mod tests {
         assert!(!is_invited(|gpu| gpu.line[0].uninvited = NOW + ms(1)));
         assert!(!is_invited(|gpu| gpu.line[0].active = NOW - ms(20)));
         assert!(!is_invited(|gpu| gpu.line[0].duty.1 = SAMPLES - 1), "too few turns were measured");
-        let closed = |gpu: &mut Card| {
+        let closed = |gpu: &mut Gpu| {
             let turn = gpu.turn.clone().unwrap();
             gpu.line[0].closed = Some(turn.close(NOW, Cause::Spent, NOW));
         };
@@ -385,7 +385,7 @@ mod tests {
         look(&mut gpu, 0, 10, ms(2));
         look(&mut gpu, 10, 20, ms(1));
         look(&mut gpu, 20, 21, Nanos::ZERO);
-        let excluded = |gpu: &Card| gpu.turn.as_ref().unwrap().excluded;
+        let excluded = |gpu: &Gpu| gpu.turn.as_ref().unwrap().excluded;
         assert_eq!(gpu.line[0].books.charged, ms(3));
         assert_eq!((gpu.charged, excluded(&gpu)), (ms(3), ms(3)));
         // No more than the time that has passed, and of the turn no more than it has lasted.

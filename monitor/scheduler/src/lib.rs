@@ -1,20 +1,20 @@
-//! Whose turn it is on one card: pure, a function of (state, time, what was seen) to what the gates are to say.
+//! Whose turn it is on one GPU: pure, a function of (state, time, what was seen) to what the gates are to say.
 //!
 //! ```text
 //!                    Sight (one look at a container)          Plan
-//!   daemon  ------------------------------------------> Card ------> daemon: grant pages, next look
+//!   daemon  ------------------------------------------> GPU ------> daemon: grant pages, next look
 //!            advance(now, sights)                        |
 //!                                                        +-- tenants     who there is, what is believed of them
 //!                                                        +-- words       what can be believed at all
 //!                                                        +-- policy      who shares, by which weight
 //!                                                        +-- refill      rounds, quanta, who is next: arithmetic
-//!                                                        +-- rounds      the same for the tenants of the card
+//!                                                        +-- rounds      the same for the tenants of the GPU
 //!                                                        +-- rates       fixed shares: credit that grows with the clock
-//!                                                        +-- priority    who takes the card at once, and how much of it
+//!                                                        +-- priority    who takes the GPU at once, and how much of it
 //!                                                        +-- guests      who runs beside the others' turns
 //!                                                        +-- bursts      who has turns at once
 //!                                                        +-- shared_turns  the same for those whose host is the bottleneck
-//!                                                        +-- gangs       who has its turns on several cards at the same time
+//!                                                        +-- gangs       who has its turns on several GPUs at the same time
 //!                                                        +-- conduct     the turn going on: runs, closes, passes on
 //!                                                        +-- drains      how long the end of a turn's work is waited for
 //!                                                        +-- turns       a turn, and what it is charged
@@ -29,7 +29,7 @@
 //!                                                        +-- tuning      the times it goes by
 //! ```
 //!
-//! One call of [`Card::advance`] believes what it can of the sights, settles turns that have ended, finds out whether the card is
+//! One call of [`Gpu::advance`] believes what it can of the sights, settles turns that have ended, finds out whether the GPU is
 //! contended, and takes at most a few steps: a turn closes, drains, passes on. It then says which gates change and when it wants to
 //! be called again. Called late, it loses time but nothing else; called early or with nothing new, it does nothing.
 //!
@@ -75,7 +75,7 @@ use tenants::{Gate, Sight, Tenant, TenantId, Terms, WAIT};
 use tuning::Tuning;
 use turns::{Cause, Phase, Turn};
 
-/// How a card is being shared (`docs/turns.md`, section 2).
+/// How a GPU is being shared (`docs/turns.md`, section 2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
     /// Fewer than two containers, or the native policy: nothing is metered.
@@ -87,15 +87,15 @@ pub enum Sharing {
     Contended,
 }
 
-/// The scheduler of one card.
+/// The scheduler of one GPU.
 #[derive(Clone, Debug)]
-pub struct Card {
+pub struct Gpu {
     tuning: Tuning,
     policy: Policy,
-    /// The policy that is gone by: native cards have turns as well while somebody of high priority is there.
+    /// The policy that is gone by: native GPUs have turns as well while somebody of high priority is there.
     rule: Policy,
     allowance: Allowance,
-    /// Who is to have its turn here at the same time as on its other cards.
+    /// Who is to have its turn here at the same time as on its other GPUs.
     summoned: Option<TenantId>,
     sharing: Sharing,
     /// In the order of the next turns.
@@ -127,7 +127,7 @@ pub struct Plan {
 pub struct Order {
     /// Whose.
     pub tenant: TenantId,
-    /// What its grant page is to say for the card.
+    /// What its grant page is to say for the GPU.
     pub gate: Gate,
     /// The container's gate word must change after it.
     pub bump: bool,
@@ -135,7 +135,7 @@ pub struct Order {
     pub wake: bool,
 }
 
-/// A container's part of a card, for people.
+/// A container's part of a GPU, for people.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
     /// What it was charged.
@@ -159,8 +159,8 @@ const STEPS: usize = 4;
 /// Percent that high priority may take, unless told.
 const PRIO_RATIO: u32 = 80;
 
-impl Card {
-    /// A card that nobody shares yet.
+impl Gpu {
+    /// A GPU that nobody shares yet.
     #[must_use]
     pub fn new(tuning: Tuning, policy: Policy) -> Self {
         Self {
@@ -234,7 +234,7 @@ impl Card {
         self.allowance.set(percent);
     }
 
-    /// Who is to have its turn here at the same time as on its other cards, as far as it has credit here; none: nobody. True: that is
+    /// Who is to have its turn here at the same time as on its other GPUs, as far as it has credit here; none: nobody. True: that is
     /// news, and calls for a step.
     pub fn summon(&mut self, id: Option<TenantId>) -> bool {
         let news = id.is_some() && id != self.summoned && id != self.holder();
@@ -242,7 +242,7 @@ impl Card {
         news
     }
 
-    /// Whether the container has something to do on the card, or had a moment ago.
+    /// Whether the container has something to do on the GPU, or had a moment ago.
     #[must_use]
     pub fn is_used_by(&self, id: TenantId) -> bool {
         self.find(id).is_some_and(|tenant| self.is_member(tenant) && tenant.is_active(self.now, &self.tuning))
@@ -266,7 +266,7 @@ impl Card {
         self.policy
     }
 
-    /// How the card is being shared.
+    /// How the GPU is being shared.
     #[must_use]
     pub const fn sharing(&self) -> Sharing {
         self.sharing
@@ -294,7 +294,7 @@ impl Card {
         self.line.iter().filter_map(Tenant::learned_bubble).min()
     }
 
-    /// The mean slice of those who share the card equally.
+    /// The mean slice of those who share the GPU equally.
     #[must_use]
     pub const fn slice(&self) -> Nanos {
         self.tuning.base
@@ -320,13 +320,13 @@ impl Card {
             .map(|tenant| tenant.id)
     }
 
-    /// Whether news of a container would matter for this card.
+    /// Whether news of a container would matter for this GPU.
     #[must_use]
     pub fn is_armed(&self, id: TenantId) -> bool {
         self.find(id).is_some_and(|tenant| tenant.gate.armed)
     }
 
-    /// A container's part of the card; none if it is not on the books.
+    /// A container's part of the GPU; none if it is not on the books.
     #[must_use]
     pub fn share(&self, now: Nanos, id: TenantId) -> Option<Share<'_>> {
         let tenant = self.find(id)?;
@@ -399,7 +399,7 @@ impl Card {
     /// Where nobody looked for so long that the gates have opened of themselves, nobody knows who ran: it is nobody's time. From when on it
     /// is known again.
     fn skip_lost(&mut self, before: Nanos, now: Nanos) -> Nanos {
-        // A card that is open is not looked at, and charges nobody.
+        // A GPU that is open is not looked at, and charges nobody.
         if now - before < self.tuning.lost || self.sharing == Sharing::Open {
             return before;
         }
@@ -429,7 +429,7 @@ impl Card {
         let enough = if self.has_high(now) || bursty { 1 } else { self.rule.contended_at() };
         let sharing = match members.count() {
             0 => Sharing::Open,
-            // Who has a part of the card asks for it, also when nobody else is there.
+            // Who has a part of the GPU asks for it, also when nobody else is there.
             _ if self.rule.is_fixed() => Sharing::Contended,
             1 => Sharing::Open,
             _ if active < enough => Sharing::Watched,

@@ -8,7 +8,7 @@
 use cgpu_shm::notes::Measured;
 use cgpu_shm::units::Nanos;
 
-use super::Card;
+use super::Gpu;
 use super::last_second::LastSecond;
 use super::policy::WHOLE;
 use super::refill::part;
@@ -19,7 +19,7 @@ use crate::Sharing;
 /// Work beside others' turns for less than this part of the last second is neglected.
 const NEGLIGIBLE: u64 = 100;
 
-impl Card {
+impl Gpu {
     /// Takes down how the GPU was shared in the time since the last step.
     pub(super) fn note_sharing(&mut self, from: Nanos, to: Nanos) {
         if self.sharing == Sharing::Contended {
@@ -65,7 +65,7 @@ mod tests {
 
     /// A GPU that has been contended for so long. Of every 10 ms the first container's processes
     /// have reported so much each, and work beside turns took so much.
-    fn shared(time: u64, reported: Nanos, processes: u8, beside: Nanos) -> Card {
+    fn shared(time: u64, reported: Nanos, processes: u8, beside: Nanos) -> Gpu {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
         gpu.sharing = Sharing::Contended;
         let look = |tenant: &mut Tenant, at: Nanos, busy: Nanos| {
@@ -82,7 +82,7 @@ mod tests {
         gpu
     }
 
-    fn measured(gpu: &Card) -> Option<(u32, bool)> {
+    fn measured(gpu: &Gpu) -> Option<(u32, bool)> {
         let measured = gpu.measured(gpu.now, &gpu.line[0])?;
         Some((measured.share, measured.exact))
     }

@@ -1,19 +1,19 @@
-//! Who shares a card, and by which weight.
+//! Who shares a GPU, and by which weight.
 
 use super::tenants::Terms;
 
-/// A whole card, in the unit of fixed shares: thousandths of a percent.
+/// A whole GPU, in the unit of fixed shares: thousandths of a percent.
 pub const WHOLE: u64 = 100_000;
 
-/// How a card is shared. The numbers are cGPU's.
+/// How a GPU is shared. The numbers are cGPU's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// 0: the same fixed share for everybody, also alone; idle shares stay idle.
     Average {
-        /// Into how many shares the card is cut (`max_inst`).
+        /// Into how many shares the GPU is cut (`max_inst`).
         slots: u32,
     },
-    /// 1: equal shares among the containers that have the card open; who is idle is skipped.
+    /// 1: equal shares among the containers that have the GPU open; who is idle is skipped.
     #[default]
     Preemptive,
     /// 2: shares by weight among the containers that were created.
@@ -21,14 +21,14 @@ pub enum Policy {
         /// False: a created but idle container burns its slots, as cGPU documents it. True: others use them.
         conserving: bool,
     },
-    /// 3: a fixed share for each, also alone: its percentage, or its weight of the card's slots.
+    /// 3: a fixed share for each, also alone: its percentage, or its weight of the GPU's slots.
     Fixed {
-        /// Into how many shares the card is cut (`max_inst`).
+        /// Into how many shares the GPU is cut (`max_inst`).
         slots: u32,
     },
     /// 4: like 1, but a guest may cost the others a tenth more.
     Soft,
-    /// 5: no turns at all; memory is limited, time is the card's own business.
+    /// 5: no turns at all; memory is limited, time is the GPU's own business.
     Native,
 }
 
@@ -60,7 +60,7 @@ impl Policy {
         }
     }
 
-    /// Whether a container is one of those that share the card.
+    /// Whether a container is one of those that share the GPU.
     #[must_use]
     pub const fn counts(self, standing: Standing) -> bool {
         match self {
@@ -84,7 +84,7 @@ impl Policy {
         matches!(self, Self::Preemptive | Self::Weighted { conserving: true } | Self::Soft)
     }
 
-    /// Whether shares are fixed parts of the card's time, whoever else is there.
+    /// Whether shares are fixed parts of the GPU's time, whoever else is there.
     #[must_use]
     pub const fn is_fixed(self) -> bool {
         matches!(self, Self::Average { .. } | Self::Fixed { .. })
@@ -113,12 +113,12 @@ impl Policy {
     }
 }
 
-/// Where a container stands with a card.
+/// Where a container stands with a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// It was made for this card and whoever made it lives, whether or not a process uses the card.
+    /// It was made for this GPU and whoever made it lives, whether or not a process uses the GPU.
     pub created: bool,
-    /// A living process of it has the card open.
+    /// A living process of it has the GPU open.
     pub open: bool,
 }
 

@@ -1,17 +1,17 @@
-//! High priority: who has it takes the card from the others at once, up to the card's `prio_ratio`, whatever the policy.
+//! High priority: who has it takes the GPU from the others at once, up to the GPU's `prio_ratio`, whatever the policy.
 //!
 //! ```text
-//!   allowance    grows by prio_ratio of all time, falls by the time that high priority has the card
+//!   allowance    grows by prio_ratio of all time, falls by the time that high priority has the GPU
 //!   used up      until it has grown back to a slice: the others have their turns, as far as they want them
 //! ```
 //!
 //! While it is idle it takes nothing. What it takes at high priority does not go off its ordinary balance: the bound is the allowance.
-//! Where its ordinary share is above `prio_ratio` it is bounded by that. While a container of high priority has the card open the others are
+//! Where its ordinary share is above `prio_ratio` it is bounded by that. While a container of high priority has the GPU open the others are
 //! metered, also when one of them is alone, and told to keep less in flight: whoever comes waits for what is. It may have more itself.
 
 use cgpu_shm::units::Nanos;
 
-use super::Card;
+use super::Gpu;
 use super::policy::WHOLE;
 use super::refill::{Candidate, part};
 use super::tenants::{Tenant, TenantId};
@@ -43,7 +43,7 @@ impl Allowance {
         self.ratio = u64::from(percent) * WHOLE / 100;
     }
 
-    /// How long high priority may have the card for without a pause.
+    /// How long high priority may have the GPU for without a pause.
     fn lasts(&self) -> Nanos {
         match WHOLE.saturating_sub(self.ratio) {
             _ if self.spent => Nanos::ZERO,
@@ -67,18 +67,18 @@ impl Allowance {
     }
 }
 
-impl Card {
-    /// Whether anybody has high priority and the card open.
+impl Gpu {
+    /// Whether anybody has high priority and the GPU open.
     pub(super) fn has_high(&self, now: Nanos) -> bool {
         self.line.iter().any(|tenant| tenant.standing.open && tenant.is_high(now) && !tenant.is_barred())
     }
 
-    /// Whether high priority may take the card from the others.
+    /// Whether high priority may take the GPU from the others.
     pub(super) fn may_preempt(&self) -> bool {
         !self.allowance.spent
     }
 
-    /// Whether somebody of ordinary priority could use the card now.
+    /// Whether somebody of ordinary priority could use the GPU now.
     pub(super) fn is_contested(&self, now: Nanos) -> bool {
         let fixed = self.rule.is_fixed();
         self.line.iter().any(|tenant| {
@@ -126,7 +126,7 @@ impl Card {
         }
     }
 
-    /// Whether nobody can take the card from this holder of high priority for longer than it could have in flight: nobody else has high priority, and the
+    /// Whether nobody can take the GPU from this holder of high priority for longer than it could have in flight: nobody else has high priority, and the
     /// allowance lasts. Then nobody waits for what it has in flight, and the more that is, the less it matters that a thread wakes late. It tells when that
     /// will have run: else it would be taken to be silent while it does.
     pub(super) fn is_supreme(&self, now: Nanos, holder: &Tenant) -> bool {
@@ -136,12 +136,12 @@ impl Card {
         tells && self.allowance.lasts() > tuning.base + tuning.wide && !self.line.iter().any(rival)
     }
 
-    /// The first in line of high priority that wants the card.
+    /// The first in line of high priority that wants the GPU.
     pub(super) fn first_high(&self, now: Nanos, line: &[Candidate]) -> Option<usize> {
         line.iter().zip(&self.line).position(|(candidate, tenant)| candidate.wants && tenant.is_high(now))
     }
 
-    /// Whether somebody of high priority must have the card instead of this holder.
+    /// Whether somebody of high priority must have the GPU instead of this holder.
     pub(super) fn is_outranked(&self, now: Nanos, holder: TenantId) -> bool {
         self.may_preempt()
             && !self.holder_is_high(now)
@@ -200,12 +200,12 @@ mod tests {
 
     const FAIR: Policy = Policy::Preemptive;
 
-    fn credit(gpu: &Card) -> Nanos {
+    fn credit(gpu: &Gpu) -> Nanos {
         gpu.allowance.credit
     }
 
     /// Two containers that want the GPU, the second one with high priority and all of its allowance of 20 ms.
-    fn ranked(policy: Policy) -> Card {
+    fn ranked(policy: Policy) -> Gpu {
         let mut gpu = busy(policy, &[1, 1]);
         gpu.line[1].terms.high = true;
         fill_allowance(&mut gpu);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     /// Whether the second container, which has the turn and tells when its work ends, may have more in flight.
-    fn is_supreme(now: Nanos, change: impl FnOnce(&mut Card)) -> bool {
+    fn is_supreme(now: Nanos, change: impl FnOnce(&mut Gpu)) -> bool {
         let mut gpu = busy(FAIR, &[1, 1, 1]);
         gpu.line[1].terms.high = true;
         fill_allowance(&mut gpu);
@@ -353,7 +353,7 @@ mod tests {
     fn high_priority_without_a_rival_may_have_more_in_flight() {
         assert!(is_supreme(NOW, |_| ()));
         assert!(!is_supreme(NOW, |gpu| gpu.line[2].terms.high = true));
-        let absent = |gpu: &mut Card| {
+        let absent = |gpu: &mut Gpu| {
             gpu.line[2].terms.high = true;
             gpu.line[2].standing.open = false;
         };

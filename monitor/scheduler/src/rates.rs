@@ -1,15 +1,15 @@
 //! Fixed shares: credit that grows with the clock, and turns only for who has enough of it.
 //!
-//! Under the policies 0 and 3 a container's share is a part of the card's time, whoever else is there. Its balance grows by that part of
-//! all time that passes and falls by what it is charged; it has a turn when it has a slice's worth. When nobody who wants the card has, the
-//! card stays idle: that is the idle turn. Debt is waited off, so the share holds over any stretch that is long against a slice.
+//! Under the policies 0 and 3 a container's share is a part of the GPU's time, whoever else is there. Its balance grows by that part of
+//! all time that passes and falls by what it is charged; it has a turn when it has a slice's worth. When nobody who wants the GPU has, the
+//! GPU stays idle: that is the idle turn. Debt is waited off, so the share holds over any stretch that is long against a slice.
 //!
-//! Credit is kept while a container wants the card, else it ends at one slice. Where the shares add up to the whole card, switches cost
+//! Credit is kept while a container wants the GPU, else it ends at one slice. Where the shares add up to the whole GPU, switches cost
 //! what nobody has: the credit that cannot be redeemed is taken back from all, in proportion to their shares.
 
 use cgpu_shm::units::Nanos;
 
-use super::Card;
+use super::Gpu;
 use super::policy::WHOLE;
 use super::refill::{needed, part, repaid, signed};
 use super::tenants::{Tenant, TenantId};
@@ -17,8 +17,8 @@ use super::tenants::{Tenant, TenantId};
 /// Rounds' worth of credit that one container can have.
 const MOST_ROUNDS: u64 = 4;
 
-impl Card {
-    /// What the shares of all members are parts of: the card, or their sum where more was promised than there is.
+impl Gpu {
+    /// What the shares of all members are parts of: the GPU, or their sum where more was promised than there is.
     pub(super) fn whole(&self) -> u64 {
         let promised = self.line.iter().filter(|tenant| self.is_member(tenant));
         promised.map(|tenant| self.rule.weight(&tenant.terms)).sum::<u64>().max(WHOLE)
@@ -66,7 +66,7 @@ impl Card {
         turn.map_or(0, |turn| signed(turn.held(now) - turn.charged))
     }
 
-    /// When somebody who wants the card will have a slice's worth of credit.
+    /// When somebody who wants the GPU will have a slice's worth of credit.
     pub(super) fn next_credit(&self, now: Nanos) -> Nanos {
         if !self.rule.is_fixed() {
             return Nanos::MAX;
@@ -90,7 +90,7 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    fn balances(gpu: &Card) -> Vec<i64> {
+    fn balances(gpu: &Gpu) -> Vec<i64> {
         gpu.line.iter().map(|tenant| tenant.balance).collect()
     }
 

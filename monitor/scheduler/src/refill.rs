@@ -1,9 +1,9 @@
 //! Deficit round robin: quanta, and who is next.
 //!
-//! A round gives every member a quantum in proportion to its weight. Who wants the card is served while its balance lasts; when no
+//! A round gives every member a quantum in proportion to its weight. Who wants the GPU is served while its balance lasts; when no
 //! one who wants it has enough left, the next round begins. Overrun is a negative balance and stays, so that big kernels do not win.
 //! Debt is apart from that: it is repaid from half of what a round brings at most.
-//! Who does not want the card keeps at most one quantum: sleepers cannot hoard.
+//! Who does not want the GPU keeps at most one quantum: sleepers cannot hoard.
 
 use cgpu_shm::units::Nanos;
 
@@ -18,7 +18,7 @@ pub struct Candidate {
     pub quantum: Nanos,
     /// Most that it keeps while it does not want the GPU.
     pub most: Nanos,
-    /// It wants the card now.
+    /// It wants the GPU now.
     pub wants: bool,
 }
 
@@ -69,7 +69,7 @@ impl Candidate {
     }
 }
 
-/// The first in line that wants the card and has enough, and how many rounds must begin until one has. None: nobody wants it.
+/// The first in line that wants the GPU and has enough, and how many rounds must begin until one has. None: nobody wants it.
 /// The one at `favoured` comes before the others.
 #[must_use]
 pub fn next(line: &[Candidate], favoured: Option<usize>, least: Nanos) -> Option<(u64, usize)> {

@@ -1,19 +1,19 @@
-//! Who wants the card, what a round brings, what a turn grants.
+//! Who wants the GPU, what a round brings, what a turn grants.
 
 use cgpu_shm::units::Nanos;
 
-use super::Card;
+use super::Gpu;
 use super::policy::WHOLE;
 use super::refill::{self, Candidate, part, signed};
 use super::tenants::{Tenant, TenantId};
 
-impl Card {
+impl Gpu {
     pub(super) fn wants(&self, now: Nanos, tenant: &Tenant) -> bool {
         let burns = self.rule.burns() && !tenant.overrun && !tenant.is_high(now);
         self.is_member(tenant) && (tenant.wants(now) || burns)
     }
 
-    /// Whether it is one of those that share the card.
+    /// Whether it is one of those that share the GPU.
     pub(super) fn is_member(&self, tenant: &Tenant) -> bool {
         self.rule.counts(tenant.standing) && !tenant.is_barred()
     }
@@ -22,7 +22,7 @@ impl Card {
         self.turn.as_ref().is_some_and(|turn| turn.holder == id)
     }
 
-    /// Who of these is next, and how many rounds begin with it. None: nobody who wants the card may have it.
+    /// Who of these is next, and how many rounds begin with it. None: nobody who wants the GPU may have it.
     pub(super) fn choose(&self, now: Nanos, line: &[Candidate]) -> Option<(u64, usize)> {
         let high = self.first_high(now, line);
         if let Some(at) = high.filter(|_| self.may_preempt()) {
@@ -54,7 +54,7 @@ impl Card {
         }
     }
 
-    /// What a round brings to a container: by those who share the card at present, and what is kept idle.
+    /// What a round brings to a container: by those who share the GPU at present, and what is kept idle.
     pub(super) fn quantum(&self, now: Nanos, tenant: &Tenant) -> Nanos {
         if tenant.is_high(now) {
             return self.tuning.base;
@@ -81,7 +81,7 @@ impl Card {
         refill::quantum(self.rule.weight(&tenant.terms), &busy, base, self.tuning.round)
     }
 
-    /// Begins so many rounds. `holder` wants the card though it does not wait.
+    /// Begins so many rounds. `holder` wants the GPU though it does not wait.
     pub(super) fn refill(&mut self, now: Nanos, rounds: u64, holder: Option<TenantId>) {
         for at in 0..self.line.len() {
             let tenant = &self.line[at];
@@ -104,7 +104,7 @@ impl Card {
         balance.min(most).max(self.tuning.least.min(tenant.quantum))
     }
 
-    /// GPU time in the container's own measure: processes that overlap report more than the card was held.
+    /// GPU time in the container's own measure: processes that overlap report more than the GPU was held.
     pub(super) fn measure(&self, id: TenantId, time: Nanos) -> Nanos {
         let overlap = self.find(id).map_or(1000, |tenant| tenant.overlap);
         Nanos(time.0.saturating_mul(overlap) / 1000)
@@ -141,15 +141,15 @@ mod tests {
     const STRICT: Policy = Policy::Weighted { conserving: false };
     const MS: i64 = 1_000_000;
 
-    fn next(gpu: &Card) -> Option<(u64, usize)> {
+    fn next(gpu: &Gpu) -> Option<(u64, usize)> {
         gpu.choose(NOW, &candidates(gpu))
     }
 
-    fn quanta_us(gpu: &Card) -> Vec<u64> {
+    fn quanta_us(gpu: &Gpu) -> Vec<u64> {
         gpu.line.iter().map(|tenant| (gpu.quantum(NOW, tenant).0 + 500) / 1000).collect()
     }
 
-    fn wanting(gpu: &Card) -> Vec<bool> {
+    fn wanting(gpu: &Gpu) -> Vec<bool> {
         gpu.line.iter().map(|tenant| gpu.wants(NOW, tenant)).collect()
     }
 
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn fully_promised_gpu_has_longer_rounds_unless_kernels_are_long() {
-        let round_us = |gpu: &Card| quanta_us(gpu).iter().sum::<u64>();
+        let round_us = |gpu: &Gpu| quanta_us(gpu).iter().sum::<u64>();
         let mut gpu = fixed(&[50, 50]);
         assert!((20_000..=30_000).contains(&round_us(&gpu)), "{} us", round_us(&gpu));
         gpu.line[1].tail = ms(2);

@@ -2,13 +2,13 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Card;
+use super::Gpu;
 use super::refill::signed;
 use super::tenants::{Tenant, WAIT};
 use super::turns::{Finding, Phase};
 use crate::Sharing;
 
-impl Card {
+impl Gpu {
     /// Charges the stretch since the last step to those whose work runs beside others' turns: each its part of it.
     pub(super) fn share_overruns(&mut self, from: Nanos, to: Nanos) {
         let runners = self.line.iter().filter(|tenant| tenant.overrun).count() as u64;
@@ -86,7 +86,7 @@ impl Card {
             && turn.start == closed.end
             && turn.phase == Phase::Running
         {
-            // For a moment the card goes on with what it has; after that they have it in turns.
+            // For a moment the GPU goes on with what it has; after that they have it in turns.
             let part = late.min(tuning.bound) + Nanos((late - tuning.bound).0 / 2);
             turn.end = turn.end + part;
             turn.start = turn.start + part;

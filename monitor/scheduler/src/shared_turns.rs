@@ -20,7 +20,7 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Card;
+use super::Gpu;
 use super::guests::{Outcome, Why};
 use super::refill::part;
 use super::tenants::Tenant;
@@ -75,7 +75,7 @@ impl Tenant {
     }
 }
 
-impl Card {
+impl Gpu {
     /// Whether a container does more beside another's turns than in turns of its own. One that runs
     /// beside them already does not fill its own.
     pub(super) fn gains_by_sharing(&self, now: Nanos, at: usize, share: u64) -> bool {
@@ -136,7 +136,7 @@ mod tests {
 
     /// A GPU of which the second container has the turn. The first computes for a part of its own
     /// turns, in thousandths, with such gaps.
-    fn shared(policy: Policy, weights: &[u32], gap: Nanos, duty: u64) -> Card {
+    fn shared(policy: Policy, weights: &[u32], gap: Nanos, duty: u64) -> Gpu {
         let mut gpu = busy(policy, weights);
         gpu.sharing = crate::Sharing::Contended;
         give_turn(&mut gpu, 1, ms(6));
@@ -148,25 +148,25 @@ mod tests {
         gpu
     }
 
-    fn guest(gpu: &Card) -> Option<Guest> {
+    fn guest(gpu: &Gpu) -> Option<Guest> {
         gpu.line[0].guest
     }
 
     /// Whether the first container shares turns, if it runs beside them at all.
-    fn shares(gpu: &Card) -> Option<bool> {
+    fn shares(gpu: &Gpu) -> Option<bool> {
         Some(matches!(guest(gpu)?.why, Why::HostBound(_)))
     }
 
     /// A look after so many milliseconds, the last one so long before. Both containers compute; the
     /// first has reported so much more.
-    fn look(gpu: &mut Card, from: u64, to: u64, used: Nanos) {
+    fn look(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
         gpu.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
         gpu.line[0].books.reported = gpu.line[0].books.reported + used;
         gpu.watch_guests(NOW + ms(from), NOW + ms(to));
     }
 
     /// A host-bound container that shares the turns of another one.
-    fn sharing() -> Card {
+    fn sharing() -> Gpu {
         let gpu = shared(FAIR, &[1, 1], us(20), 600);
         assert_eq!(shares(&gpu), Some(true));
         gpu

@@ -1,4 +1,4 @@
-//! The containers that have to do with a card, as the controller knows them.
+//! The containers that have to do with a GPU, as the controller knows them.
 
 use cgpu_shm::grant::TurnState;
 use cgpu_shm::units::{Nanos, SlotIndex};
@@ -12,9 +12,9 @@ use super::words::{self, Process, Words};
 /// What a container was promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Its weight; 0: the card had none left for it, and it gets no compute.
+    /// Its weight; 0: the GPU had none left for it, and it gets no compute.
     pub weight: u32,
-    /// Its part of the card in percent, for policy 3; none: by its weight.
+    /// Its part of the GPU in percent, for policy 3; none: by its weight.
     pub percent: Option<u32>,
     /// It has high priority.
     pub high: bool,
@@ -37,7 +37,7 @@ pub struct TenantId(pub u64);
 pub struct Sight {
     /// Whose.
     pub tenant: TenantId,
-    /// Where it stands with the card.
+    /// Where it stands with the GPU.
     pub standing: Standing,
     /// It can ring. Without a bell it must be looked at.
     pub bell: bool,
@@ -45,11 +45,11 @@ pub struct Sight {
     pub rang: bool,
     /// Its file cannot be read: cut short, overwritten. It is known to live by its locks.
     pub garbled: bool,
-    /// Its living processes that have the card open.
+    /// Its living processes that have the GPU open.
     pub words: Vec<Words>,
 }
 
-/// What a container's grant page is to say for the card.
+/// What a container's grant page is to say for the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gate {
     /// `epoch << 8 | state`.
@@ -154,7 +154,7 @@ pub(super) struct Tenant {
     pub(super) armed_anew: bool,
     /// When the gate's turn word was given.
     pub(super) given: Nanos,
-    /// The card's whole charge when it became known.
+    /// The GPU's whole charge when it became known.
     pub(super) joined: Nanos,
 }
 
@@ -313,7 +313,7 @@ impl Tenant {
         self.lied > now
     }
 
-    /// It has high priority, and is believed when it says that it wants the card.
+    /// It has high priority, and is believed when it says that it wants the GPU.
     pub(super) fn is_high(&self, now: Nanos) -> bool {
         self.terms.high && !self.is_distrusted(now)
     }
@@ -323,7 +323,7 @@ impl Tenant {
         self.terms.weight == 0
     }
 
-    /// Whether it could use the card now.
+    /// Whether it could use the GPU now.
     pub(super) fn wants(&self, now: Nanos) -> bool {
         if self.guest.is_some() {
             return false;

@@ -38,9 +38,9 @@ pub struct Tuning {
     /// the GPU open, and beside others that do not compute. A newcomer has it beside its first
     /// turns; a program keeps the GPU busy with it while it pauses.
     pub backlog: (Nanos, Nanos),
-    /// High priority takes the card for about this long at a stretch from those who want it too.
+    /// High priority takes the GPU for about this long at a stretch from those who want it too.
     pub window: Nanos,
-    /// Gaps from which a container is better off beside the others than in turns: about a slice of the card's own.
+    /// Gaps from which a container is better off beside the others than in turns: about a slice of the GPU's own.
     pub sparse: Nanos,
     /// A guest has its grant for at least this long, and is judged by such stretches.
     pub visit: Nanos,
@@ -75,7 +75,7 @@ pub struct Tuning {
     pub rounds_look: Nanos,
 }
 
-/// What switches may cost of the card, in thousandths, before slices grow longer.
+/// What switches may cost of the GPU, in thousandths, before slices grow longer.
 const LOSS: u64 = 30;
 
 impl Tuning {
@@ -132,7 +132,7 @@ impl Tuning {
         self.drain.max(Nanos(self.base.0.saturating_mul(4)))
     }
 
-    /// Every time `percent` / 100 as long: for a simulated card whose time runs slower.
+    /// Every time `percent` / 100 as long: for a simulated GPU whose time runs slower.
     #[must_use]
     pub fn stretched(self, percent: u32) -> Self {
         let stretch = |time: Nanos| Nanos(time.0.saturating_mul(u64::from(percent)) / 100);

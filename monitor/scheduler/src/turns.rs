@@ -38,7 +38,7 @@ pub(super) enum Phase {
     /// It launches no more since `since`; its work drains. Not over before `least`, whatever is
     /// claimed. It pays until `paid`.
     Closing { since: Nanos, least: Nanos, paid: Nanos, cause: Cause },
-    /// The holder is silent and nobody else wants the card.
+    /// The holder is silent and nobody else wants the GPU.
     Vacant { since: Nanos },
 }
 
@@ -49,7 +49,7 @@ pub(super) enum Cause {
     Spent,
     /// Its holder was silent for longer than it may.
     Silent,
-    /// Its holder was silent while nobody else wanted the card, and launches again.
+    /// Its holder was silent while nobody else wanted the GPU, and launches again.
     Resumed,
     /// Its holder never launched.
     Missed,
@@ -59,7 +59,7 @@ pub(super) enum Cause {
     Gone,
     /// The drain took too long.
     Overrun,
-    /// The card is no longer contended.
+    /// The GPU is no longer contended.
     Calm,
 }
 
@@ -128,7 +128,7 @@ impl Closed {
         let (charge, finding) = if !trusted {
             (held, Finding::Distrusted)
         } else if reported > held {
-            // Processes that overlap add up to more than the card was held; a switch cost no less for it.
+            // Processes that overlap add up to more than the GPU was held; a switch cost no less for it.
             (held - bubble, Finding::Over)
         } else if reported < held - allowance {
             (held - allowance, Finding::Under)

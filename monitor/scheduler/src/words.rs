@@ -5,7 +5,7 @@
 
 use cgpu_shm::units::{Nanos, SlotIndex};
 
-/// The words of one living process on one card, as read from its cell.
+/// The words of one living process on one GPU, as read from its cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Words {
     /// Its slot.

@@ -1,9 +1,9 @@
-//! Whatever containers write and whenever it is read, the controller neither panics nor gives a card to two at once, and its
+//! Whatever containers write and whenever it is read, the controller neither panics nor gives a GPU to two at once, and its
 //! answers stay bounded.
 
 use std::collections::HashMap;
 
-use cgpu_scheduler::Card;
+use cgpu_scheduler::Gpu;
 use cgpu_scheduler::policy::{Policy, Standing};
 use cgpu_scheduler::tenants::{Sight, TenantId, Terms};
 use cgpu_scheduler::tuning::Tuning;
@@ -87,7 +87,7 @@ proptest! {
 
     #[test]
     fn nothing_that_is_written_breaks_the_controller(events in prop::collection::vec(event(), 1..100)) {
-        let mut card = Card::new(Tuning::DEFAULT, Policy::Preemptive);
+        let mut gpu = Gpu::new(Tuning::DEFAULT, Policy::Preemptive);
         let mut gates: HashMap<TenantId, u64> = HashMap::new();
         let mut now = 1_000_000_000_u64;
         let mut epoch = 0;
@@ -101,8 +101,8 @@ proptest! {
                             tenant: TenantId(tenant), standing, bell, rang, garbled, words,
                         })
                         .collect();
-                    let _ = card.interest(Nanos(now), true).count();
-                    let plan = card.advance(Nanos(now), &sights);
+                    let _ = gpu.interest(Nanos(now), true).count();
+                    let plan = gpu.advance(Nanos(now), &sights);
                     prop_assert!(plan.orders.len() <= 6);
                     prop_assert!(plan.look > Nanos(now) || now == u64::MAX);
                     for order in plan.orders {
@@ -115,26 +115,26 @@ proptest! {
                     // Time enough for epochs to be told apart.
                     if now < u64::MAX / 1000 {
                         let holders = gates.values().filter(|turn| *turn & 0xff == 1).count();
-                        let beside = card.policy() == Policy::Soft;
+                        let beside = gpu.policy() == Policy::Soft;
                         prop_assert!(holders <= 1 || beside, "{gates:?}");
                     }
                 }
-                Event::Admit(tenant, terms) => card.admit(Nanos(now), TenantId(tenant), terms),
+                Event::Admit(tenant, terms) => gpu.admit(Nanos(now), TenantId(tenant), terms),
                 Event::Dismiss(tenant) => {
-                    card.dismiss(Nanos(now), TenantId(tenant));
+                    gpu.dismiss(Nanos(now), TenantId(tenant));
                     gates.remove(&TenantId(tenant));
                 }
                 Event::Promise(tenant, terms) => {
-                    card.set_terms(Nanos(now), TenantId(tenant), terms);
+                    gpu.set_terms(Nanos(now), TenantId(tenant), terms);
                 }
                 Event::Policy(number, slots, conserving) => {
                     if let Some(policy) = Policy::numbered(number, slots, conserving) {
-                        card.set_policy(Nanos(now), policy);
+                        gpu.set_policy(Nanos(now), policy);
                     }
                 }
-                Event::Ratio(percent) => card.set_priority_ratio(percent),
+                Event::Ratio(percent) => gpu.set_priority_ratio(percent),
                 Event::Summon(tenant) => {
-                    card.summon(tenant.map(TenantId));
+                    gpu.summon(tenant.map(TenantId));
                 }
             }
         }

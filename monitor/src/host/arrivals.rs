@@ -37,7 +37,7 @@ impl Host {
         for tenant in lost {
             self.lose(now, tenant);
         }
-        self.forget_cards();
+        self.forget_gpus();
     }
 
     /// The container of this directory, new or known; a new one has this id, if nobody else has.
@@ -110,10 +110,7 @@ impl Host {
         }
         for limit in &registration.limits {
             if limit.uuid.parse::<Uuid>().is_err() {
-                return Err(invalid(format!(
-                    "Expected a card's UUID such as GPU-..., got {:?}.",
-                    limit.uuid
-                )));
+                return Err(invalid(format!("Expected a GPU's UUID such as GPU-..., got {:?}.", limit.uuid)));
             }
         }
         let maker = match registration.pid {
@@ -138,11 +135,11 @@ impl Host {
         Ok(tenant)
     }
 
-    /// What whoever registered a container is answered: what it will not have of the cards that it has, of all cards as long as it has none.
+    /// What whoever registered a container is answered: what it will not have of the GPUs that it has, of all GPUs as long as it has none.
     pub(crate) fn registered(&self, tenant: TenantId) -> Registered {
         let Some(container) = self.containers.get(&tenant) else { return Registered::default() };
-        let cards = container.cards();
-        let concerned = self.boards.iter().filter(|board| cards.is_empty() || cards.contains(&board.uuid));
+        let gpus = container.gpus();
+        let concerned = self.boards.iter().filter(|board| gpus.is_empty() || gpus.contains(&board.uuid));
         let gated = concerned.filter(|board| board.controller.policy() != Policy::Native);
         let lacks = gated.filter_map(|board| self.places(board).lack(board.index, container));
         Registered { id: container.id.clone(), warnings: lacks.collect() }

@@ -1,32 +1,32 @@
-//! A card of the host: its place in the control tree, what is set for it, its controller.
+//! A GPU of the host: its place in the control tree, what is set for it, its controller.
 
-use cgpu_client::number::CardNumber;
-use cgpu_scheduler::Card;
+use cgpu_client::number::DeviceId;
+use cgpu_scheduler::Gpu;
 use cgpu_scheduler::policy::Policy;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 
 use crate::config::Start;
-use crate::scout::CardSample;
-use crate::settings::CardSettings;
+use crate::scout::GpuSample;
+use crate::settings::GpuSettings;
 
-/// A card of the host.
+/// A GPU of the host.
 #[derive(Debug)]
 pub(crate) struct Board {
     /// N, or N.M, of the control tree.
-    pub(crate) index: CardNumber,
+    pub(crate) index: DeviceId,
     pub(crate) uuid: Uuid,
     /// NVML knows it.
     pub(crate) known: bool,
     /// What NVML last told of it; else what containers say.
-    pub(crate) sample: CardSample,
+    pub(crate) sample: GpuSample,
     /// The least that was on it and no process's: the driver's own.
     pub(crate) own: Option<u64>,
     /// What people have set.
-    pub(crate) settings: CardSettings,
+    pub(crate) settings: GpuSettings,
     /// What it starts with.
-    pub(crate) start: CardSettings,
-    pub(crate) controller: Card,
+    pub(crate) start: GpuSettings,
+    pub(crate) controller: Gpu,
     /// When it is to be looked at.
     pub(crate) look: Nanos,
     /// Everybody is to be looked at, now.
@@ -34,9 +34,9 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    pub(crate) fn new(index: CardNumber, uuid: Uuid, settings: CardSettings, start: &Start) -> Self {
-        let sample = CardSample { uuid, ..CardSample::default() };
-        let controller = Card::new(start.tuning(index, uuid), Policy::default());
+    pub(crate) fn new(index: DeviceId, uuid: Uuid, settings: GpuSettings, start: &Start) -> Self {
+        let sample = GpuSample { uuid, ..GpuSample::default() };
+        let controller = Gpu::new(start.tuning(index, uuid), Policy::default());
         Self {
             index,
             uuid,
@@ -44,7 +44,7 @@ impl Board {
             sample,
             own: None,
             settings,
-            start: start.card(index, uuid),
+            start: start.gpu(index, uuid),
             controller,
             look: Nanos::MAX,
             stale: true,
@@ -57,22 +57,22 @@ impl Board {
         if self.index.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
     }
 
-    /// What of the card is nobody's, by a sample: on it, and of no process, and not the driver's own. None: NVML does not tell.
-    pub(crate) fn unowned(&mut self, sample: &CardSample) -> Option<Bytes> {
+    /// What of the GPU is nobody's, by a sample: on it, and of no process, and not the driver's own. None: NVML does not tell.
+    pub(crate) fn unowned(&mut self, sample: &GpuSample) -> Option<Bytes> {
         let rest = sample.unowned?.0;
         let own = *self.own.insert(self.own.map_or(rest, |own| own.min(rest)));
         Some(Bytes(rest - own))
     }
 
     /// What is in force: what people have set, else what it starts with.
-    pub(crate) fn in_force(&self) -> CardSettings {
+    pub(crate) fn in_force(&self) -> GpuSettings {
         self.settings.over(self.start)
     }
 
     /// Starts with something else, from the next step on. Fewer places than are taken are refused, with a sentence.
     pub(crate) fn restart(&mut self, now: Nanos, start: &Start, taken: u32) -> Option<String> {
         let before = self.start;
-        self.start = start.card(self.index, self.uuid);
+        self.start = start.gpu(self.index, self.uuid);
         self.controller.set_tuning(now, start.tuning(self.index, self.uuid));
         self.stale = true;
         let wanted = self.in_force().max_inst();
@@ -82,7 +82,7 @@ impl Board {
         self.start.max_inst = before.max_inst;
         let index = self.index;
         Some(format!(
-            "card {index} keeps its max_inst: containers with a weight of {taken} together are there, expected at least that, found {wanted}"
+            "GPU {index} keeps its max_inst: containers with a weight of {taken} together are there, expected at least that, found {wanted}"
         ))
     }
 

@@ -13,7 +13,7 @@ use cgpu_scheduler::tenants::TenantId;
 use cgpu_shm::file::Fault;
 use cgpu_shm::limits::Limits;
 use cgpu_shm::slots::State;
-use cgpu_shm::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -22,7 +22,7 @@ use super::region::Region;
 use super::tally::Tally;
 use crate::exchange::Exchange;
 use crate::measured::Measured;
-use crate::scout::{Ask, CardSample, Kin, Proved, Suspect, Suspects};
+use crate::scout::{Ask, GpuSample, Kin, Proved, Suspect, Suspects};
 use crate::watch::Name;
 
 /// Processes of a container whose death is heard of at once; of more, at the next beat. A container may have a great many, and descriptors
@@ -77,12 +77,12 @@ pub(crate) struct Container {
     pub(crate) deaths: BTreeMap<SlotIndex, (u64, OwnedFd)>,
     /// Some are being searched for: one search at a time, however many slots it locks.
     searching: bool,
-    /// What its processes have beyond their books, by slot, generation and card.
-    pub(crate) measured: BTreeMap<(SlotIndex, u64, CardIndex), Measured>,
-    /// What is known of what its processes exported, by card.
-    pub(crate) exchanges: BTreeMap<CardIndex, Exchange>,
-    /// Dead ones whose exported memory has left a card, by slot, generation and card.
-    pub(crate) left: BTreeSet<(SlotIndex, u64, CardIndex)>,
+    /// What its processes have beyond their books, by slot, generation and GPU.
+    pub(crate) measured: BTreeMap<(SlotIndex, u64, DeviceIndex), Measured>,
+    /// What is known of what its processes exported, by GPU.
+    pub(crate) exchanges: BTreeMap<DeviceIndex, Exchange>,
+    /// Dead ones whose exported memory has left a GPU, by slot, generation and GPU.
+    pub(crate) left: BTreeSet<(SlotIndex, u64, DeviceIndex)>,
     /// How often each counted reason happened in it.
     pub(crate) tally: Tally,
     /// How its bell is listened to.
@@ -177,7 +177,7 @@ impl Container {
         self.weight.or(registered).unwrap_or(self.limits.weight)
     }
 
-    /// As registered, else as its limits say: its part of each card in percent, for policy 3.
+    /// As registered, else as its limits say: its part of each GPU in percent, for policy 3.
     pub(crate) fn percent(&self) -> Option<u32> {
         let registered = self.registration.as_ref().and_then(|registration| registration.percent);
         registered.or(self.limits.percent)
@@ -189,7 +189,7 @@ impl Container {
         self.high.or(registered).unwrap_or(self.limits.high_priority)
     }
 
-    /// The cards that it may share; none: all that it has.
+    /// The GPUs that it may share; none: all that it has.
     fn allowed(&self) -> Option<Vec<Uuid>> {
         let registered: Vec<Uuid> = self
             .registration
@@ -200,33 +200,33 @@ impl Container {
         if !registered.is_empty() {
             return Some(registered);
         }
-        // Cards that the limits do not name are native.
-        (!self.limits.cards.is_empty()).then(|| self.limits.cards.iter().map(|card| card.0).collect())
+        // GPUs that the limits do not name are native.
+        (!self.limits.gpus.is_empty()).then(|| self.limits.gpus.iter().map(|gpu| gpu.0).collect())
     }
 
-    /// The cards that it has or is made for, and may share, without repetition.
-    pub(crate) fn cards(&self) -> Vec<Uuid> {
+    /// The GPUs that it has or is made for, and may share, without repetition.
+    pub(crate) fn gpus(&self) -> Vec<Uuid> {
         let allowed = self.allowed();
-        let own = self.region.iter().flat_map(|region| &region.seen.cards).map(|card| card.uuid);
-        let mut cards = Vec::new();
+        let own = self.region.iter().flat_map(|region| &region.seen.gpus).map(|gpu| gpu.uuid);
+        let mut gpus = Vec::new();
         for uuid in own.chain(allowed.iter().flatten().copied()) {
             let may = allowed.as_ref().is_none_or(|allowed| allowed.contains(&uuid));
-            if may && !cards.contains(&uuid) {
-                cards.push(uuid);
+            if may && !gpus.contains(&uuid) {
+                gpus.push(uuid);
             }
         }
-        cards
+        gpus
     }
 
-    /// Whether it may share the card, by those who started it; none: they have not said. What it says itself does not count.
+    /// Whether it may share the GPU, by those who started it; none: they have not said. What it says itself does not count.
     pub(crate) fn may_share(&self, uuid: Uuid) -> Option<bool> {
         self.allowed().map(|allowed| allowed.contains(&uuid))
     }
 
-    /// Whether it says itself that it shares other cards than this one.
+    /// Whether it says itself that it shares other GPUs than this one.
     pub(crate) fn disowns(&self, uuid: Uuid) -> bool {
-        let seen = self.region.iter().flat_map(|region| &region.seen.cards);
-        let own: Vec<Uuid> = seen.map(|card| card.uuid).collect();
+        let seen = self.region.iter().flat_map(|region| &region.seen.gpus);
+        let own: Vec<Uuid> = seen.map(|gpu| gpu.uuid).collect();
         !own.is_empty() && !own.contains(&uuid)
     }
 
@@ -264,31 +264,31 @@ impl Container {
         })
     }
 
-    /// The limit that whoever started it set for a card.
+    /// The limit that whoever started it set for a GPU.
     pub(crate) fn told_limit(&self, uuid: Uuid) -> Option<Bytes> {
         let told = self.registration.iter().flat_map(|registration| &registration.limits);
         let told = told.filter(|limit| limit.uuid.parse() == Ok(uuid)).map(|limit| Bytes(limit.bytes)).next();
-        told.or_else(|| self.limits.cards.iter().find(|card| card.0 == uuid).map(|card| card.1))
+        told.or_else(|| self.limits.gpus.iter().find(|gpu| gpu.0 == uuid).map(|gpu| gpu.1))
     }
 
-    /// The limit that it was started with on a card, by whoever started it, else by itself; zero: none.
+    /// The limit that it was started with on a GPU, by whoever started it, else by itself; zero: none.
     pub(crate) fn registered_limit(&self, uuid: Uuid) -> Bytes {
         let own =
-            self.region.as_ref().and_then(|region| region.seen.cards.iter().find(|card| card.uuid == uuid));
-        self.told_limit(uuid).or(own.map(|card| card.limit)).unwrap_or(Bytes::ZERO)
+            self.region.as_ref().and_then(|region| region.seen.gpus.iter().find(|gpu| gpu.uuid == uuid));
+        self.told_limit(uuid).or(own.map(|gpu| gpu.limit)).unwrap_or(Bytes::ZERO)
     }
 
-    /// The limit in force for a card; zero: none.
+    /// The limit in force for a GPU; zero: none.
     pub(crate) fn limit(&self, uuid: Uuid) -> Bytes {
         let region = self.region.as_ref();
-        let granted = region.and_then(|region| Some(region.limit(region.card(uuid)?)));
+        let granted = region.and_then(|region| Some(region.limit(region.gpu(uuid)?)));
         granted.filter(|limit| *limit > Bytes::ZERO).unwrap_or_else(|| self.registered_limit(uuid))
     }
 
-    /// Where it stands with a card that it has or is made for.
+    /// Where it stands with a GPU that it has or is made for.
     pub(crate) fn standing(&self, uuid: Uuid) -> Standing {
         let open =
-            self.region.as_ref().is_some_and(|region| !region.live.is_empty() && region.card(uuid).is_some());
+            self.region.as_ref().is_some_and(|region| !region.live.is_empty() && region.gpu(uuid).is_some());
         Standing { created: open || !self.makers.is_empty(), open }
     }
 
@@ -297,8 +297,8 @@ impl Container {
         self.makers.is_empty() && self.region.as_ref().is_none_or(|region| region.live.is_empty())
     }
 
-    /// How much of the time a card computed for it, in percent; none: NVML does not tell, or not of these processes.
-    pub(crate) fn utilization(&self, sample: &CardSample) -> Option<u32> {
+    /// How much of the time a GPU computed for it, in percent; none: NVML does not tell, or not of these processes.
+    pub(crate) fn utilization(&self, sample: &GpuSample) -> Option<u32> {
         let busy = sample.busy.as_ref()?;
         let ours = self.names.values().flatten();
         Some(
@@ -388,7 +388,7 @@ impl Container {
             tenant: self.tenant.0,
             dir: self.dir.clone(),
             file: region.identity(),
-            cards: region.seen.cards.iter().map(|card| card.uuid).collect(),
+            gpus: region.seen.gpus.iter().map(|gpu| gpu.uuid).collect(),
             processes,
         })
     }

@@ -34,8 +34,8 @@ impl Devices {
         let whole = whole.filter(|whole| all.iter().all(|found| found.uuid != whole.uuid));
         let list: Vec<Device> = all.iter().map(device).chain(whole).collect();
         let free = |device: &Device| {
-            let card = sample.cards.iter().find(|card| card.uuid == device.uuid)?;
-            card.free.map(Bytes)
+            let gpu = sample.gpus.iter().find(|gpu| gpu.uuid == device.uuid)?;
+            gpu.free.map(Bytes)
         };
         let free = list.iter().map(free).collect();
         let pid_namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino());
@@ -47,7 +47,7 @@ fn device(found: &Found) -> Device {
     Device {
         uuid: found.uuid,
         total: found.total,
-        index: found.number.card(),
+        index: found.number.gpu(),
         instance: found.number.instance().map_or(0, |instance| instance + 1),
         is_partitioned: found.is_cut,
     }

@@ -3,7 +3,7 @@
 use cgpu_scheduler::tenants::TenantId;
 use cgpu_shm::growth::Growth;
 use cgpu_shm::slots::{State, Word};
-use cgpu_shm::units::{Bytes, CardIndex, Generation, SlotIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex, Generation, SlotIndex};
 
 use super::Host;
 use super::container::Container;
@@ -25,14 +25,14 @@ impl Host {
     pub(super) fn take_reading(&mut self, taken: &Taken) {
         let Some(container) = self.containers.get_mut(&TenantId(taken.tenant)) else { return };
         let Some(region) = &container.region else { return };
-        let &Taken { slot, generation, card, .. } = taken;
+        let &Taken { slot, generation, gpu, .. } = taken;
         if !region.live.contains(&(slot, generation)) {
             return;
         }
         let word = Word::new(Generation::from_bits(generation), State::Live);
-        let measured = container.measured.entry((slot, generation, card)).or_insert_with(|| {
+        let measured = container.measured.entry((slot, generation, gpu)).or_insert_with(|| {
             let ended = taken.reading.map_or(0, |reading| reading.after.ended);
-            Measured::from_published(region.growth(card, slot).bytes(word, ended), ended)
+            Measured::from_published(region.growth(gpu, slot).bytes(word, ended), ended)
         });
         let verdict = match &taken.reading {
             Some(reading) => measured.take(reading),
@@ -45,21 +45,21 @@ impl Host {
         };
         let is_confirmed = measured.is_confirmed();
         if !is_confirmed {
-            region.set_confirmed(card, slot, false);
+            region.set_confirmed(gpu, slot, false);
         }
-        if growth != region.growth(card, slot) {
+        if growth != region.growth(gpu, slot) {
             // Implicit memory that was charged too high may have been taken for returned memory.
             let bytes = |growth: Growth| growth.bytes(word, measured.ended());
-            let fallen = bytes(region.growth(card, slot)).saturating_sub(bytes(growth)).max(0);
-            region.set_returned(card, region.returned(card).saturating_sub(fallen.unsigned_abs()));
-            region.set_growth(card, slot, growth, verdict.is_some_and(|verdict| verdict.risen));
+            let fallen = bytes(region.growth(gpu, slot)).saturating_sub(bytes(growth)).max(0);
+            region.set_returned(gpu, region.returned(gpu).saturating_sub(fallen.unsigned_abs()));
+            region.set_growth(gpu, slot, growth, verdict.is_some_and(|verdict| verdict.risen));
         }
         if is_confirmed {
-            region.set_confirmed(card, slot, true);
+            region.set_confirmed(gpu, slot, true);
         }
     }
 
-    /// Takes what was read of all processes on a card, of which `unowned` is nobody's: what of it they exported and nobody holds.
+    /// Takes what was read of all processes on a GPU, of which `unowned` is nobody's: what of it they exported and nobody holds.
     pub(super) fn take_exchange(&mut self, readings: &[Taken], unowned: Bytes) {
         for group in readings.chunk_by(|one, other| one.tenant == other.tenant) {
             let Some(container) =
@@ -67,27 +67,27 @@ impl Host {
             else {
                 continue;
             };
-            let Some(card) = group.first().map(|taken| taken.card) else { continue };
-            container.take_exchange(card, group, unowned);
+            let Some(gpu) = group.first().map(|taken| taken.gpu) else { continue };
+            container.take_exchange(gpu, group, unowned);
         }
     }
 }
 
 impl Container {
-    fn take_exchange(&mut self, card: CardIndex, readings: &[Taken], unowned: Bytes) {
+    fn take_exchange(&mut self, gpu: DeviceIndex, readings: &[Taken], unowned: Bytes) {
         let Some(region) = &self.region else { return };
-        let exchange = self.exchanges.entry(card).or_default();
+        let exchange = self.exchanges.entry(gpu).or_default();
         let Some(container) = readings.first().and_then(|taken| taken.container) else {
             *exchange = Exchange::default();
             return;
         };
         let member = |taken: &Taken| {
             let (before, after) = taken.books;
-            // Who has no context on the card is not told of, and has nothing there.
+            // Who has no context on the GPU is not told of, and has nothing there.
             let none = after.used + after.implicit == Bytes::ZERO;
             let measured = taken.reading.map(|reading| reading.measured);
             let measured = measured.or_else(|| none.then_some(Bytes::ZERO))?;
-            let growth = self.measured.get(&(taken.slot, taken.generation, card)).map_or(0, Measured::growth);
+            let growth = self.measured.get(&(taken.slot, taken.generation, gpu)).map_or(0, Measured::growth);
             Some(Member { name: (taken.slot.0, taken.generation), before, after, measured, growth })
         };
         let Some(members) = readings.iter().map(member).collect::<Option<Vec<_>>>() else {
@@ -98,30 +98,30 @@ impl Container {
         let ContainerTotals { orphans, withdrawn } = container;
         let found = exchange.observe(&Observation { at, members: &members, orphans, unowned, withdrawn });
         if let Some(most) = found.most.map(|most| (withdrawn + most).0)
-            && region.returned(card) > most
+            && region.returned(gpu) > most
         {
-            region.set_returned(card, most);
+            region.set_returned(gpu, most);
         }
         let Some(gone) = found.gone else { return };
         let none = gone.returned == Bytes::ZERO;
-        region.set_returned(card, if none { 0 } else { (withdrawn + gone.returned).0 });
+        region.set_returned(gpu, if none { 0 } else { (withdrawn + gone.returned).0 });
         if gone.orphans {
-            self.let_go(card);
+            self.let_go(gpu);
         }
     }
 
-    /// What dead processes had exported of a card's memory is gone. One is buried when that is so on all cards.
-    fn let_go(&mut self, card: CardIndex) {
+    /// What dead processes had exported of a GPU's memory is gone. One is buried when that is so on all GPUs.
+    fn let_go(&mut self, gpu: DeviceIndex) {
         let Some(region) = &self.region else { return };
         let slots = region.seen.slots.iter().enumerate();
         for (index, slot) in slots.filter(|(_, slot)| slot.word.state() == Some(State::Orphan)) {
             let Some(index) = SlotIndex::new(index) else { break };
             let generation = slot.word.generation().get();
-            self.left.insert((index, generation, card));
-            let mut cards = CardIndex::all().zip(&region.seen.cards);
-            let is_gone = cards.all(|(card, seen)| {
+            self.left.insert((index, generation, gpu));
+            let mut gpus = DeviceIndex::all().zip(&region.seen.gpus);
+            let is_gone = gpus.all(|(gpu, seen)| {
                 let none = seen.cells.get(index.get()).is_none_or(|cell| cell.used == Bytes::ZERO);
-                none || self.left.contains(&(index, generation, card))
+                none || self.left.contains(&(index, generation, gpu))
             });
             if is_gone {
                 region.set_let_go(index, generation);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 use cgpu_scheduler::tenants::TenantId;
 use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;
@@ -15,7 +15,7 @@ use crate::scout::{News, Sample};
 const FIRST: Duration = Duration::from_secs(10);
 
 impl Host {
-    /// Waits for NVML's first answer, so that whoever asks us finds the cards.
+    /// Waits for NVML's first answer, so that whoever asks us finds the GPUs.
     pub(crate) fn hear_first(&mut self, now: Nanos) {
         if let Some(news) = self.scout.first(FIRST) {
             self.hear(now, [news]);
@@ -52,36 +52,36 @@ impl Host {
             self.watch.forget(None);
             return;
         };
-        if self.sampled.is_none() && !sample.cards.is_empty() {
-            // Now it is told which cards there are: those that were made up go, and the numbers are NVML's.
-            self.drop_cards(|board| board.known || sample.cards.iter().any(|card| card.uuid == board.uuid));
+        if self.sampled.is_none() && !sample.gpus.is_empty() {
+            // Now it is told which GPUs there are: those that were made up go, and the numbers are NVML's.
+            self.drop_gpus(|board| board.known || sample.gpus.iter().any(|gpu| gpu.uuid == board.uuid));
         }
         self.sampled = Some(sample.at);
         self.take_devices(&sample);
-        self.inventory = sample.all.map(|cards| (sample.at, cards));
+        self.inventory = sample.all.map(|gpus| (sample.at, gpus));
         self.pulses = sample.pulses.map(|pulses| (sample.at, pulses)).or(self.pulses.take());
-        let told: BTreeSet<Uuid> = sample.cards.iter().map(|card| card.uuid).collect();
-        let numbers: BTreeSet<CardNumber> = sample.cards.iter().map(|card| card.index).collect();
+        let told: BTreeSet<Uuid> = sample.gpus.iter().map(|gpu| gpu.uuid).collect();
+        let numbers: BTreeSet<DeviceId> = sample.gpus.iter().map(|gpu| gpu.index).collect();
         if !told.is_empty() {
-            // A card may be cut anew while we run: what has gone is kept as long as a container names it, but for its number.
+            // A GPU may be cut anew while we run: what has gone is kept as long as a container names it, but for its number.
             for board in self.boards.iter_mut().filter(|board| !told.contains(&board.uuid)) {
                 board.known = false;
                 board.sample.forget();
             }
-            self.drop_cards(|board| told.contains(&board.uuid) || !numbers.contains(&board.index));
+            self.drop_gpus(|board| told.contains(&board.uuid) || !numbers.contains(&board.index));
         }
-        for mut card in sample.cards {
-            let readings = std::mem::take(&mut card.readings);
+        for mut gpu in sample.gpus {
+            let readings = std::mem::take(&mut gpu.readings);
             for taken in &readings {
                 self.take_reading(taken);
             }
-            let there = self.boards.iter().position(|board| board.uuid == card.uuid);
-            let at = there.unwrap_or_else(|| self.add_card(card.index, card.uuid));
-            self.number(now, at, card.index);
+            let there = self.boards.iter().position(|board| board.uuid == gpu.uuid);
+            let at = there.unwrap_or_else(|| self.add_gpu(gpu.index, gpu.uuid));
+            self.number(now, at, gpu.index);
             let board = &mut self.boards[at];
             board.known = true;
-            let unowned = board.unowned(&card);
-            board.sample = card;
+            let unowned = board.unowned(&gpu);
+            board.sample = gpu;
             if let Some(unowned) = unowned {
                 self.take_exchange(&readings, unowned);
             }

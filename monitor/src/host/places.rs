@@ -1,17 +1,17 @@
-//! Places on a card: `max_inst` of them, and a container's weight is how many it takes.
+//! Places on a GPU: `max_inst` of them, and a container's weight is how many it takes.
 //!
 //! They go to the containers in the order in which these became known. Who comes when none is left gets no compute until some are, as
-//! cGPU has it for a card whose `free_weight` is 0; who comes when there are fewer than it asks for gets those.
+//! cGPU has it for a GPU whose `free_weight` is 0; who comes when there are fewer than it asks for gets those.
 
 use std::collections::BTreeMap;
 
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 use cgpu_scheduler::tenants::{TenantId, Terms};
 use cgpu_shm::uuid::Uuid;
 
 use super::container::Container;
 
-/// What each container of a card is promised there.
+/// What each container of a GPU is promised there.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     taken: BTreeMap<TenantId, Terms>,
@@ -19,12 +19,12 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Of a card with so many places, among those that are there; who left no process keeps none.
-    pub(crate) fn on(card: Uuid, slots: u32, containers: &BTreeMap<TenantId, Container>) -> Self {
+    /// Of a GPU with so many places, among those that are there; who left no process keeps none.
+    pub(crate) fn on(gpu: Uuid, slots: u32, containers: &BTreeMap<TenantId, Container>) -> Self {
         let mut places = Self { taken: BTreeMap::new(), free: slots };
-        for container in containers.values().filter(|container| container.cards().contains(&card)) {
+        for container in containers.values().filter(|container| container.gpus().contains(&gpu)) {
             let weight = container.weight().min(places.free);
-            if container.standing(card).created {
+            if container.standing(gpu).created {
                 places.free -= weight;
             }
             let terms = Terms { weight, percent: container.percent(), high: container.is_high() };
@@ -48,15 +48,15 @@ impl Places {
         self.taken.get(&container.tenant).copied().unwrap_or(newcomer)
     }
 
-    /// What its starter should be told of a container's part of card `index`, if anything.
-    pub(crate) fn lack(&self, index: CardNumber, container: &Container) -> Option<String> {
+    /// What its starter should be told of a container's part of GPU `index`, if anything.
+    pub(crate) fn lack(&self, index: DeviceId, container: &Container) -> Option<String> {
         match (self.of(container).weight, container.weight()) {
             (0, _) => Some(format!(
-                "card {index} has no weight left for {}: it gets no compute there; raise {index}/max_inst or lower others' weights",
+                "GPU {index} has no weight left for {}: it gets no compute there; raise {index}/max_inst or lower others' weights",
                 container.id
             )),
             (has, wants) if has < wants => Some(format!(
-                "card {index} has a weight of {has} left for {}, which asked for {wants}",
+                "GPU {index} has a weight of {has} left for {}, which asked for {wants}",
                 container.id
             )),
             _ => None,

@@ -17,7 +17,7 @@ use cgpu_shm::liveness::{self, Life};
 use cgpu_shm::notes::Measured;
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::snapshot::{Cell, Reader, Snapshot};
-use cgpu_shm::units::{Bytes, CardIndex, Generation, Nanos, SlotIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex, Generation, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::fs::fstat;
 
@@ -131,8 +131,8 @@ impl Region {
         liveness::life(self.reader.file(), slot).is_ok_and(|life| life == Life::Alive)
     }
 
-    /// Reads what the living processes do on one card; none when the file is garbled.
-    pub(crate) fn words(&mut self, card: CardIndex) -> Option<Vec<Words>> {
+    /// Reads what the living processes do on one GPU; none when the file is garbled.
+    pub(crate) fn words(&mut self, gpu: DeviceIndex) -> Option<Vec<Words>> {
         if self.garbled.is_some() {
             return None;
         }
@@ -140,7 +140,7 @@ impl Region {
         if slots == 0 {
             return Some(Vec::new());
         }
-        if let Err(error) = self.reader.read_cells(card, slots, &mut self.cells) {
+        if let Err(error) = self.reader.read_cells(gpu, slots, &mut self.cells) {
             self.garbled = Some(error.to_string());
             return None;
         }
@@ -162,9 +162,9 @@ impl Region {
         Some(words.collect())
     }
 
-    /// The card's place in the container, by its UUID; the first of that name.
-    pub(crate) fn card(&self, uuid: Uuid) -> Option<CardIndex> {
-        self.seen.cards.iter().position(|card| card.uuid == uuid).and_then(CardIndex::new)
+    /// The GPU's place in the container, by its UUID; the first of that name.
+    pub(crate) fn gpu(&self, uuid: Uuid) -> Option<DeviceIndex> {
+        self.seen.gpus.iter().position(|gpu| gpu.uuid == uuid).and_then(DeviceIndex::new)
     }
 
     /// Empties the bell.
@@ -176,12 +176,12 @@ impl Region {
         }
     }
 
-    /// Writes what a card's gate is to say. The gate word is changed by [`Region::turn`].
-    pub(crate) fn set_gate(&self, card: CardIndex, gate: &Gate) {
-        self.grantor.card(card).beside.store(gate.beside, Ordering::Relaxed);
-        self.grantor.card(card).bound.store(gate.bound.0, Ordering::Relaxed);
-        self.grantor.set_ring(card, gate.ring);
-        self.grantor.set_turn(card, Turn(gate.turn), gate.granted, gate.until);
+    /// Writes what a GPU's gate is to say. The gate word is changed by [`Region::turn`].
+    pub(crate) fn set_gate(&self, gpu: DeviceIndex, gate: &Gate) {
+        self.grantor.gpu(gpu).beside.store(gate.beside, Ordering::Relaxed);
+        self.grantor.gpu(gpu).bound.store(gate.bound.0, Ordering::Relaxed);
+        self.grantor.set_ring(gpu, gate.ring);
+        self.grantor.set_turn(gpu, Turn(gate.turn), gate.granted, gate.until);
     }
 
     /// Changes the gate word; wakes who waits at it if asked to.
@@ -215,37 +215,37 @@ impl Region {
     }
 
     /// The memory limit that the page imposes; 0: the one that the container registered.
-    pub(crate) fn limit(&self, card: CardIndex) -> Bytes {
-        Bytes(self.grantor.card(card).limit.load(Ordering::Relaxed))
+    pub(crate) fn limit(&self, gpu: DeviceIndex) -> Bytes {
+        Bytes(self.grantor.gpu(gpu).limit.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn set_limit(&self, card: CardIndex, limit: Bytes) {
-        self.grantor.card(card).limit.store(limit.0, Ordering::Relaxed);
+    pub(crate) fn set_limit(&self, gpu: DeviceIndex, limit: Bytes) {
+        self.grantor.gpu(gpu).limit.store(limit.0, Ordering::Relaxed);
     }
 
-    /// What the page says that a slot's user has on a card beyond its cell.
-    pub(crate) fn growth(&self, card: CardIndex, slot: SlotIndex) -> Growth {
-        self.grantor.growth(card, slot)
+    /// What the page says that a slot's user has on a GPU beyond its cell.
+    pub(crate) fn growth(&self, gpu: DeviceIndex, slot: SlotIndex) -> Growth {
+        self.grantor.growth(gpu, slot)
     }
 
     /// Says it anew. `risen`: it is more.
-    pub(crate) fn set_growth(&self, card: CardIndex, slot: SlotIndex, growth: Growth, risen: bool) {
-        self.grantor.set_growth(card, slot, growth, risen);
+    pub(crate) fn set_growth(&self, gpu: DeviceIndex, slot: SlotIndex, growth: Growth, risen: bool) {
+        self.grantor.set_growth(gpu, slot, growth, risen);
     }
 
     /// [`Grantor::returned`].
-    pub(crate) fn returned(&self, card: CardIndex) -> u64 {
-        self.grantor.returned(card)
+    pub(crate) fn returned(&self, gpu: DeviceIndex) -> u64 {
+        self.grantor.returned(gpu)
     }
 
     /// [`Grantor::set_returned`].
-    pub(crate) fn set_returned(&self, card: CardIndex, returned: u64) {
-        self.grantor.set_returned(card, returned);
+    pub(crate) fn set_returned(&self, gpu: DeviceIndex, returned: u64) {
+        self.grantor.set_returned(gpu, returned);
     }
 
     /// Says whether NVML has confirmed a slot's implicit memory.
-    pub(crate) fn set_confirmed(&self, card: CardIndex, slot: SlotIndex, confirmed: bool) {
-        self.grantor.set_confirmed(card, slot, confirmed);
+    pub(crate) fn set_confirmed(&self, gpu: DeviceIndex, slot: SlotIndex, confirmed: bool) {
+        self.grantor.set_confirmed(gpu, slot, confirmed);
     }
 
     /// Says which devices the host has, and what of each is free.
@@ -264,8 +264,8 @@ impl Region {
     }
 
     /// What people may see in the page.
-    pub(crate) fn show(&self, card: CardIndex, policy: u32, weight: u32, share: &Share<'_>) {
-        let words = self.grantor.card(card);
+    pub(crate) fn show(&self, gpu: DeviceIndex, policy: u32, weight: u32, share: &Share<'_>) {
+        let words = self.grantor.gpu(gpu);
         words.policy.store(policy, Ordering::Relaxed);
         words.weight.store(weight, Ordering::Relaxed);
         words.share.store(share.set, Ordering::Relaxed);
@@ -285,22 +285,22 @@ impl Region {
 
     /// Leaves every gate open, for a time without a monitor.
     pub(crate) fn open_gates(&self) {
-        CardIndex::all().for_each(|card| self.set_open(card));
+        DeviceIndex::all().for_each(|gpu| self.set_open(gpu));
         self.grantor.disarm();
         self.grantor.turn_gate();
     }
 
-    /// Leaves a card's gate open: nobody speaks for that card any more. Who waits at it is woken.
-    pub(crate) fn open_gate(&self, card: CardIndex) {
-        self.set_open(card);
+    /// Leaves a GPU's gate open: nobody speaks for that GPU any more. Who waits at it is woken.
+    pub(crate) fn open_gate(&self, gpu: DeviceIndex) {
+        self.set_open(gpu);
         self.grantor.turn_gate();
     }
 
-    fn set_open(&self, card: CardIndex) {
-        let words = self.grantor.card(card);
+    fn set_open(&self, gpu: DeviceIndex) {
+        let words = self.grantor.gpu(gpu);
         let epoch = words.turn.load(Ordering::Relaxed) >> 8;
         words.bound.store(0, Ordering::Relaxed);
-        self.grantor.set_turn(card, Turn((epoch + 1) << 8), Nanos::ZERO, Nanos::ZERO);
+        self.grantor.set_turn(gpu, Turn((epoch + 1) << 8), Nanos::ZERO, Nanos::ZERO);
     }
 }
 

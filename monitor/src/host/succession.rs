@@ -6,7 +6,7 @@ use cgpu_shm::units::Nanos;
 
 use super::container::Maker;
 use super::{Change, Host};
-use crate::estate::{CardBooks, Estate, Known};
+use crate::estate::{Estate, GpuBooks, Known};
 
 impl Host {
     /// Closes the books. Nothing must be done after it but to tell the estate.
@@ -18,15 +18,15 @@ impl Host {
             makers: container.makers.keys().copied().collect(),
         });
         let containers = containers.collect();
-        let mut cards = Vec::new();
+        let mut gpus = Vec::new();
         for board in &mut self.boards {
-            self.settings.cards.insert(board.uuid.to_string(), board.settings);
-            let (card, legacies) = board.controller.bequeath(now);
+            self.settings.gpus.insert(board.uuid.to_string(), board.settings);
+            let (gpu, legacies) = board.controller.bequeath(now);
             board.stale = true;
             let named = legacies
                 .into_iter()
                 .filter_map(|(tenant, legacy)| Some((self.containers.get(&tenant)?.dir.clone(), legacy)));
-            cards.push(CardBooks { uuid: board.uuid.to_string(), card, containers: named.collect() });
+            gpus.push(GpuBooks { uuid: board.uuid.to_string(), gpu, containers: named.collect() });
         }
         let dir = |owner| self.containers.get(&owner).map(|container| container.dir.as_path());
         Estate {
@@ -34,17 +34,17 @@ impl Host {
             release: env!("CARGO_PKG_VERSION").into(),
             settings: self.settings.clone(),
             containers,
-            cards,
+            gpus,
         }
     }
 
     /// Goes on where the predecessor ended.
     pub(crate) fn inherit(&mut self, now: Nanos, estate: Estate) {
         self.settings = estate.settings;
-        self.inherited = estate.cards;
+        self.inherited = estate.gpus;
         for at in 0..self.boards.len() {
             self.boards[at].settings = self.set_for(self.boards[at].uuid);
-            self.inherit_card(at);
+            self.inherit_gpu(at);
         }
         for known in estate.containers {
             let tenant = self.adopt(&known.dir, Some(&known.id));
@@ -67,11 +67,11 @@ impl Host {
         self.keep_settings();
     }
 
-    /// A card goes on with its books.
-    pub(super) fn inherit_card(&mut self, at: usize) {
+    /// A GPU goes on with its books.
+    pub(super) fn inherit_gpu(&mut self, at: usize) {
         let uuid = self.boards[at].uuid.to_string();
         if let Some(books) = self.inherited.iter_mut().find(|books| books.uuid == uuid) {
-            self.boards[at].controller.inherit(std::mem::take(&mut books.card));
+            self.boards[at].controller.inherit(std::mem::take(&mut books.gpu));
         }
     }
 }

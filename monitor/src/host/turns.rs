@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cgpu_scheduler::tenants::{Sight, TenantId};
-use cgpu_scheduler::{Card, gangs};
+use cgpu_scheduler::{Gpu, gangs};
 use cgpu_shm::units::Nanos;
 
 use super::Host;
@@ -24,9 +24,9 @@ impl Host {
         }
         // Whoever rings may be new.
         region.look();
-        let cards = container.cards();
+        let gpus = container.gpus();
         for at in 0..self.boards.len() {
-            if cards.contains(&self.boards[at].uuid) {
+            if gpus.contains(&self.boards[at].uuid) {
                 self.step(now, at, Some(tenant));
             }
         }
@@ -73,7 +73,7 @@ impl Host {
         }
     }
 
-    /// One step of one card.
+    /// One step of one GPU.
     pub(super) fn step(&mut self, now: Nanos, at: usize, rang: Option<TenantId>) {
         let board = &mut self.boards[at];
         let stale = std::mem::take(&mut board.stale);
@@ -92,8 +92,8 @@ impl Host {
                 let region = container.region.as_mut();
                 let bell = region.as_ref().is_some_and(|region| region.bell.is_some());
                 let words = match region {
-                    Some(region) if standing.open => match region.card(uuid) {
-                        Some(card) => region.words(card),
+                    Some(region) if standing.open => match region.gpu(uuid) {
+                        Some(gpu) => region.words(gpu),
                         None => Some(Vec::new()),
                     },
                     _ => Some(Vec::new()),
@@ -115,8 +115,8 @@ impl Host {
         for order in &plan.orders {
             let Some(container) = self.containers.get(&order.tenant) else { continue };
             let Some(region) = &container.region else { continue };
-            let Some(card) = region.card(uuid) else { continue };
-            region.set_gate(card, &order.gate);
+            let Some(gpu) = region.gpu(uuid) else { continue };
+            region.set_gate(gpu, &order.gate);
             if order.bump {
                 region.turn(order.wake);
             }
@@ -127,13 +127,13 @@ impl Host {
         self.gather(now);
     }
 
-    /// Lets containers of several cards have their turns there at the same time.
+    /// Lets containers of several GPUs have their turns there at the same time.
     pub(super) fn gather(&mut self, now: Nanos) {
         if self.boards.len() < 2 {
             return;
         }
-        let cards: Vec<&Card> = self.boards.iter().map(|board| &board.controller).collect();
-        let summons = gangs::summons(&cards);
+        let gpus: Vec<&Gpu> = self.boards.iter().map(|board| &board.controller).collect();
+        let summons = gangs::summons(&gpus);
         for (board, summoned) in self.boards.iter_mut().zip(summons) {
             if board.controller.summon(summoned) {
                 board.look = now;
@@ -141,7 +141,7 @@ impl Host {
         }
     }
 
-    /// Asks for a container's bell if any of its cards wants it, and it has had its rest.
+    /// Asks for a container's bell if any of its GPUs wants it, and it has had its rest.
     pub(super) fn arm(&mut self, tenant: TenantId) {
         let wanted = self.boards.iter().any(|board| board.controller.is_armed(tenant));
         let Some(container) = self.containers.get_mut(&tenant) else { return };
@@ -158,12 +158,12 @@ impl Host {
             let Some(region) = &container.region else { continue };
             region.beat();
             for (board, places) in self.boards.iter().zip(&places) {
-                if let (Some(card), Some(share)) =
-                    (region.card(board.uuid), board.controller.share(now, container.tenant))
+                if let (Some(gpu), Some(share)) =
+                    (region.gpu(board.uuid), board.controller.share(now, container.tenant))
                 {
                     let policy = board.controller.policy().number();
                     let weight = places.of(container).weight;
-                    region.show(card, policy, weight, &share);
+                    region.show(gpu, policy, weight, &share);
                 }
             }
         }

@@ -95,11 +95,11 @@ impl Host {
         let Some(container) = self.containers.get(&tenant) else { return };
         let Some(region) = &container.region else { return };
         let set = self.settings.containers.get(&container.id);
-        for uuid in container.cards() {
-            let Some(card) = region.card(uuid) else { continue };
+        for uuid in container.gpus() {
+            let Some(gpu) = region.gpu(uuid) else { continue };
             let told = set.and_then(|set| set.memsize.get(&uuid.to_string())).map(|bytes| Bytes(*bytes));
             let registered = container.registered_limit(uuid);
-            let own = region.seen.cards.get(card.get()).map_or(Bytes::ZERO, |seen| seen.limit);
+            let own = region.seen.gpus.get(gpu.get()).map_or(Bytes::ZERO, |seen| seen.limit);
             let wanted = told.unwrap_or(if registered == Bytes::ZERO {
                 self.default_memsize()
             } else if registered == own {
@@ -107,23 +107,23 @@ impl Host {
             } else {
                 registered
             });
-            if region.limit(card) != wanted {
-                region.set_limit(card, wanted);
+            if region.limit(gpu) != wanted {
+                region.set_limit(gpu, wanted);
             }
         }
     }
 
-    /// Puts the container on the books of its cards, and off those it no longer has.
+    /// Puts the container on the books of its GPUs, and off those it no longer has.
     pub(super) fn enlist(&mut self, now: Nanos, tenant: TenantId, changed: bool) {
         let Some(container) = self.containers.get(&tenant) else { return };
-        let (cards, deserted) = (container.cards(), container.is_deserted());
-        for uuid in &cards {
-            self.find_card(*uuid);
+        let (gpus, deserted) = (container.gpus(), container.is_deserted());
+        for uuid in &gpus {
+            self.find_gpu(*uuid);
         }
         let Some(container) = self.containers.get(&tenant) else { return };
         for board in &mut self.boards {
             let known = board.controller.share(now, tenant).is_some();
-            let has = cards.contains(&board.uuid);
+            let has = gpus.contains(&board.uuid);
             if has && (known || !deserted) {
                 if !known {
                     let places = Places::on(board.uuid, board.in_force().max_inst(), &self.containers);
@@ -144,10 +144,10 @@ impl Host {
         }
     }
 
-    /// Lets every card follow what is set and who is there.
+    /// Lets every GPU follow what is set and who is there.
     pub(crate) fn follow(&mut self, now: Nanos) {
         for board in &mut self.boards {
-            let on = |container: &&Container| container.cards().contains(&board.uuid);
+            let on = |container: &&Container| container.gpus().contains(&board.uuid);
             let weighted = self.containers.values().filter(on).any(|container| container.weight() > 1);
             board.follow(now, weighted);
             let places = Places::on(board.uuid, board.in_force().max_inst(), &self.containers);

@@ -1,4 +1,4 @@
-//! What the watcher needs and wants: how containers' processes are recognised, who is on the cards, what is done about it.
+//! What the watcher needs and wants: how containers' processes are recognised, who is on the GPUs, what is done about it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,12 +21,12 @@ impl Host {
         }
     }
 
-    /// Takes in who is on the cards that a sample told of.
+    /// Takes in who is on the GPUs that a sample told of.
     pub(super) fn look_at_residents(&mut self, now: Nanos, told: &BTreeSet<Uuid>, sought: &BTreeSet<u64>) {
         let rules = self.start.rules;
         for at in 0..self.boards.len() {
             let look =
-                told.contains(&self.boards[at].uuid).then(|| self.look_at_card(now, at, sought)).flatten();
+                told.contains(&self.boards[at].uuid).then(|| self.look_at_gpu(now, at, sought)).flatten();
             let Some(look) = look else {
                 self.watch.forget(Some(self.boards[at].uuid));
                 continue;
@@ -41,7 +41,7 @@ impl Host {
     }
 
     /// None: NVML does not tell who is on it.
-    fn look_at_card(&self, now: Nanos, at: usize, sought: &BTreeSet<u64>) -> Option<Look> {
+    fn look_at_gpu(&self, now: Nanos, at: usize, sought: &BTreeSet<u64>) -> Option<Look> {
         let board = &self.boards[at];
         let processes = board.sample.processes.as_ref()?;
         // What a container says itself hides none of its processes.
@@ -51,7 +51,7 @@ impl Host {
         let seen = board.sample.residents.iter().filter_map(|resident| {
             let owner = resident.owner.map(TenantId);
             let container = owner.map(|owner| sharing.get(&owner).copied());
-            // A container's card that it is not to share is its own business.
+            // A container's GPU that it is not to share is its own business.
             let spared = container.map_or(Some(false), |container| {
                 container.map(|one| one.may_share(board.uuid).is_none() && one.disowns(board.uuid))
             })?;
@@ -70,7 +70,7 @@ impl Host {
         Some(Look {
             unsure,
             at: now,
-            card: board.uuid,
+            gpu: board.uuid,
             seen: seen.collect(),
             limits: limits.filter(|(_, limit)| *limit > Bytes::ZERO).collect(),
         })
@@ -78,11 +78,11 @@ impl Host {
 
     /// The limit that its processes are held to; zero: none. What its own files say counts only where nobody has told or set one: neither
     /// another UUID nor another limit there changes what people have said.
-    fn watched_limit(&self, container: &Container, card: Uuid) -> Bytes {
+    fn watched_limit(&self, container: &Container, gpu: Uuid) -> Bytes {
         let set = self.settings.containers.get(&container.id);
-        let set = set.and_then(|set| set.memsize.get(&card.to_string())).map(|bytes| Bytes(*bytes));
-        let said = || Some(container.limit(card)).filter(|limit| *limit > Bytes::ZERO);
-        set.or_else(|| container.told_limit(card)).or_else(said).unwrap_or_else(|| self.default_memsize())
+        let set = set.and_then(|set| set.memsize.get(&gpu.to_string())).map(|bytes| Bytes(*bytes));
+        let said = || Some(container.limit(gpu)).filter(|limit| *limit > Bytes::ZERO);
+        set.or_else(|| container.told_limit(gpu)).or_else(said).unwrap_or_else(|| self.default_memsize())
     }
 
     fn id(&self, owner: Option<TenantId>) -> Option<String> {
@@ -90,23 +90,23 @@ impl Host {
     }
 
     fn tell(&self, finding: &Finding, rules: Rules) {
-        let Finding { card, name, comm, memory, together, shim, .. } = finding;
+        let Finding { gpu, name, comm, memory, together, shim, .. } = finding;
         let (pid, bytes) = (name.pid, memory.unwrap_or_default().0);
         let Some(container) = self.id(finding.owner) else {
-            tracing::info!(pid, comm, %card, bytes, "a process that is no container's uses a card");
+            tracing::info!(pid, comm, %gpu, bytes, "a process that is no container's uses a GPU");
             return;
         };
         match finding.cause {
             Cause::Unshimmed => {
                 let ends = rules.end_unshimmed;
-                tracing::warn!(pid, comm, container, %card, bytes, ?shim, ends, "a container's process uses a card without the shim");
+                tracing::warn!(pid, comm, container, %gpu, bytes, ?shim, ends, "a container's process uses a GPU without the shim");
             }
             Cause::OverLimit => {
                 let limit = finding
                     .owner
-                    .and_then(|owner| Some(self.watched_limit(self.containers.get(&owner)?, *card).0));
+                    .and_then(|owner| Some(self.watched_limit(self.containers.get(&owner)?, *gpu).0));
                 let (together, ends) = (together.0, rules.end_over_limit.map(|margin| margin.0));
-                tracing::warn!(pid, comm, container, %card, bytes, together, limit, ends, "a container holds more of a card than its limit, and this process most of that");
+                tracing::warn!(pid, comm, container, %gpu, bytes, together, limit, ends, "a container holds more of a GPU than its limit, and this process most of that");
             }
         }
     }
@@ -114,7 +114,7 @@ impl Host {
     /// An order was carried out, or not.
     pub(super) fn ended(&mut self, now: Nanos, order: Order, outcome: Result<(), String>) {
         let container = self.id(Some(order.owner)).unwrap_or_default();
-        let Order { name, comm, card, cause, signal, .. } = &order;
+        let Order { name, comm, gpu, cause, signal, .. } = &order;
         let (pid, cause) = (name.pid, cause.name());
         let signal = match signal {
             Signal::Term => "SIGTERM",
@@ -122,22 +122,22 @@ impl Host {
         };
         match outcome {
             Ok(()) => {
-                tracing::warn!(pid, comm, container, %card, cause, signal, "the process was ended, as the configuration wants");
+                tracing::warn!(pid, comm, container, %gpu, cause, signal, "the process was ended, as the configuration wants");
                 self.watch.done(order, container, now);
             }
             Err(reason) => {
                 self.watch.refused(&order);
-                tracing::info!(pid, comm, container, %card, cause, reason, "the process was not ended");
+                tracing::info!(pid, comm, container, %gpu, cause, reason, "the process was not ended");
             }
         }
     }
 
     /// What is found, for people.
     pub(crate) fn findings(&self, now: Nanos) -> Vec<message::Finding> {
-        let index = |card| Some(self.boards.iter().find(|board| board.uuid == card)?.index);
+        let index = |gpu| Some(self.boards.iter().find(|board| board.uuid == gpu)?.index);
         let told = |finding: &Finding| {
             Some(message::Finding {
-                card: index(finding.card)?,
+                gpu: index(finding.gpu)?,
                 pid: finding.name.pid,
                 comm: finding.comm.clone(),
                 cause: finding.cause,
@@ -149,7 +149,7 @@ impl Host {
             })
         };
         let mut all: Vec<message::Finding> = self.watch.findings().filter_map(told).collect();
-        all.sort_by_key(|finding| (finding.card, finding.pid, finding.cause));
+        all.sort_by_key(|finding| (finding.gpu, finding.pid, finding.cause));
         all
     }
 
@@ -166,7 +166,7 @@ impl Host {
             pid: ended.order.name.pid,
             comm: ended.order.comm.clone(),
             cause: ended.order.cause,
-            card: ended.order.card.to_string(),
+            gpu: ended.order.gpu.to_string(),
             container: ended.container.clone(),
             signal: ended.order.signal,
             ago_ms: (now - ended.at).0 / 1_000_000,

@@ -179,7 +179,7 @@ struct Context {
     size: u64,
     /// The code that came unasked.
     grown: u64,
-    /// On the card already.
+    /// On the GPU already.
     there: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_client::message::{CardStatus, Cause, ContainerStatus, ShareStatus, Sharing, Status, Tally};
+use cgpu_client::message::{Cause, ContainerStatus, GpuStatus, ShareStatus, Sharing, Status, Tally};
 use cgpu_shm::reason::{Kind as ReasonKind, Reason};
 
 use super::own::Usage;
@@ -101,28 +101,28 @@ families! {
     "process_resident_memory", Gauge, Bytes, "Resident memory of the monitor.",
         |of, put| put(vec![], float(of.own.resident));
 
-    "cgpu_card", Info, None, "A card: its UUID and its product's name.",
-        |of, put| cards(of, put, |card| vec![("uuid", card.uuid.clone()), ("model", text(&card.name))], |_| Some(1.0));
-    "cgpu_card_memory_size", Gauge, Bytes, "Memory of the card.",
-        |of, put| cards(of, put, none, |card| Some(float(card.memory_total)));
-    "cgpu_card_memory_used", Gauge, Bytes, "Memory used by everybody on the card, by NVML.",
-        |of, put| cards(of, put, none, |card| card.memory_used.map(float));
-    "cgpu_card_utilization", Gauge, Ratio, "How much of the time the card computes, by NVML.",
-        |of, put| cards(of, put, none, |card| card.utilization.map(percent));
-    "cgpu_card_policy", Gauge, None, "The card's scheduling policy, 0 to 5.",
-        |of, put| cards(of, put, none, |card| Some(card.policy.into()));
-    "cgpu_card_places", Gauge, None, "Places of the card: the sum of weights that it has room for (max_inst).",
-        |of, put| cards(of, put, none, |card| Some(card.max_inst.into()));
-    "cgpu_card_free_places", Gauge, None, "Places of the card that are left (free_weight).",
-        |of, put| cards(of, put, none, |card| Some(card.free_weight.into()));
-    "cgpu_card_contended", Gauge, None, "1 while turns are given on the card.",
-        |of, put| cards(of, put, none, |card| Some(flag(card.sharing == Sharing::Contended)));
-    "cgpu_card_turns", Counter, None, "Turns begun on the card.",
-        |of, put| cards(of, put, none, |card| Some(float(card.turns)));
-    "cgpu_card_switch", Gauge, Seconds, "What a switch between containers costs, as learned from the turns.",
-        |of, put| cards(of, put, none, |card| card.switch_us.map(|us| float(us) / 1e6));
-    "cgpu_unshimmed_processes", Gauge, None, "Processes on the card, by NVML, that belong to no container, or keep no books in theirs.",
-        |of, put| cards(of, put, none, |card| Some(count(card.strangers.len())));
+    "cgpu_gpu", Info, None, "A GPU: its UUID and its product's name.",
+        |of, put| gpus(of, put, |gpu| vec![("uuid", gpu.uuid.clone()), ("model", text(&gpu.name))], |_| Some(1.0));
+    "cgpu_gpu_memory_size", Gauge, Bytes, "Memory of the GPU.",
+        |of, put| gpus(of, put, none, |gpu| Some(float(gpu.memory_total)));
+    "cgpu_gpu_memory_used", Gauge, Bytes, "Memory used by everybody on the GPU, by NVML.",
+        |of, put| gpus(of, put, none, |gpu| gpu.memory_used.map(float));
+    "cgpu_gpu_utilization", Gauge, Ratio, "How much of the time the GPU computes, by NVML.",
+        |of, put| gpus(of, put, none, |gpu| gpu.utilization.map(percent));
+    "cgpu_gpu_policy", Gauge, None, "The GPU's scheduling policy, 0 to 5.",
+        |of, put| gpus(of, put, none, |gpu| Some(gpu.policy.into()));
+    "cgpu_gpu_places", Gauge, None, "Places of the GPU: the sum of weights that it has room for (max_inst).",
+        |of, put| gpus(of, put, none, |gpu| Some(gpu.max_inst.into()));
+    "cgpu_gpu_free_places", Gauge, None, "Places of the GPU that are left (free_weight).",
+        |of, put| gpus(of, put, none, |gpu| Some(gpu.free_weight.into()));
+    "cgpu_gpu_contended", Gauge, None, "1 while turns are given on the GPU.",
+        |of, put| gpus(of, put, none, |gpu| Some(flag(gpu.sharing == Sharing::Contended)));
+    "cgpu_gpu_turns", Counter, None, "Turns begun on the GPU.",
+        |of, put| gpus(of, put, none, |gpu| Some(float(gpu.turns)));
+    "cgpu_gpu_switch", Gauge, Seconds, "What a switch between containers costs, as learned from the turns.",
+        |of, put| gpus(of, put, none, |gpu| gpu.switch_us.map(|us| float(us) / 1e6));
+    "cgpu_unshimmed_processes", Gauge, None, "Processes on the GPU, by NVML, that belong to no container, or keep no books in theirs.",
+        |of, put| gpus(of, put, none, |gpu| Some(count(gpu.strangers.len())));
     "cgpu_watched_processes", Gauge, None, "Processes that the watcher finds something wrong with, by cause and, where one owns them, container.", watched;
     "cgpu_findings", Counter, None, "How often it has found something wrong, by cause and container.",
         |of, put| tallies(&of.status.found, put);
@@ -135,7 +135,7 @@ families! {
         |of, put| containers(of, put, none, |one| Some(one.weight.into()));
     "cgpu_container_high_priority", Gauge, None, "1 if the container has high priority.",
         |of, put| containers(of, put, none, |one| Some(flag(one.high_priority)));
-    "cgpu_container_processes", Gauge, None, "Living processes of the container that use a card.",
+    "cgpu_container_processes", Gauge, None, "Living processes of the container that use a GPU.",
         |of, put| containers(of, put, none, |one| Some(count(one.processes.iter().filter(|process| process.live).count())));
     "cgpu_container_refused", Gauge, None, "1 if the shim refused to start in the container.",
         |of, put| containers(of, put, none, |one| Some(flag(one.refused.is_some())));
@@ -147,9 +147,9 @@ families! {
     "cgpu_notices", Counter, None, "Calls that were done and about which something was unusual, by reason.",
         |of, put| reasons(of, put, ReasonKind::Notice);
 
-    "cgpu_memory_limit", Gauge, Bytes, "Memory limit of the container on the card; absent where it has none.",
+    "cgpu_memory_limit", Gauge, Bytes, "Memory limit of the container on the GPU; absent where it has none.",
         |of, put| shares(of, put, |share| (share.limit > 0).then(|| float(share.limit)));
-    "cgpu_memory_used", Gauge, Bytes, "What the container has of the card: asked for, implicit, and left by dead exporters.",
+    "cgpu_memory_used", Gauge, Bytes, "What the container has of the GPU: asked for, implicit, and left by dead exporters.",
         |of, put| shares(of, put, |share| Some(float(used(share))));
     "cgpu_memory_implicit", Gauge, Bytes, "The part of it that came with contexts, modules and first launches.",
         |of, put| shares(of, put, |share| Some(float(share.implicit)));
@@ -157,11 +157,11 @@ families! {
         |of, put| shares(of, put, |share| Some(float(share.orphan)));
     "cgpu_memory_draining", Gauge, Bytes, "The part of it that is of dead processes and not yet seen to be gone.",
         |of, put| shares(of, put, |share| Some(float(share.draining)));
-    "cgpu_share_set", Gauge, Ratio, "Share of the card that the container is sure of while it is busy.",
+    "cgpu_share_set", Gauge, Ratio, "Share of the GPU that the container is sure of while it is busy.",
         |of, put| shares(of, put, |share| Some(share.share_set / 100.0));
-    "cgpu_share_measured", Gauge, Ratio, "Part of the last second for which the card computed for it; absent while that is not metered, others' work runs beside its own, or several of its processes compute.",
+    "cgpu_share_measured", Gauge, Ratio, "Part of the last second for which the GPU computed for it; absent while that is not metered, others' work runs beside its own, or several of its processes compute.",
         |of, put| shares(of, put, |share| share.share_second.filter(|_| !share.share_estimated).map(|share| share / 100.0));
-    "cgpu_container_utilization", Gauge, Ratio, "How much of the time the card computed for the container, by NVML.",
+    "cgpu_container_utilization", Gauge, Ratio, "How much of the time the GPU computed for the container, by NVML.",
         |of, put| shares(of, put, |share| share.utilization.map(percent));
     "cgpu_gpu_time", Counter, Seconds, "GPU time that the container was charged.",
         |of, put| shares(of, put, |share| Some(share.gpu_time_ms / 1000.0));
@@ -183,17 +183,17 @@ families! {
 families! {
     /// HAMi's, for dashboards that exist.
     HAMI:
-    "hami_host_gpu_memory_used", Gauge, Bytes, "Memory used on the card.",
-        |of, put| hami_cards(of, put, |card| card.memory_used.map(float));
-    "hami_host_gpu_utilization", Gauge, Ratio, "How much of the time the card computes.",
-        |of, put| hami_cards(of, put, |card| card.utilization.map(percent));
-    "hami_vgpu_memory_used", Gauge, Bytes, "What the container has of the card.",
+    "hami_host_gpu_memory_used", Gauge, Bytes, "Memory used on the GPU.",
+        |of, put| hami_gpus(of, put, |gpu| gpu.memory_used.map(float));
+    "hami_host_gpu_utilization", Gauge, Ratio, "How much of the time the GPU computes.",
+        |of, put| hami_gpus(of, put, |gpu| gpu.utilization.map(percent));
+    "hami_vgpu_memory_used", Gauge, Bytes, "What the container has of the GPU.",
         |of, put| hami_shares(of, put, |share| Some(float(used(share))));
     "hami_vgpu_memory_limit", Gauge, Bytes, "The container's memory limit.",
         |of, put| hami_shares(of, put, |share| Some(float(share.limit)));
-    "hami_container_device_memory", Gauge, Bytes, "What the container has of the card.",
+    "hami_container_device_memory", Gauge, Bytes, "What the container has of the GPU.",
         |of, put| hami_shares(of, put, |share| Some(float(used(share))));
-    "hami_container_device_utilization", Gauge, Ratio, "How much of the time the card computed for the container.",
+    "hami_container_device_utilization", Gauge, Ratio, "How much of the time the GPU computed for the container.",
         |of, put| hami_shares(of, put, |share| share.utilization.map(percent));
 }
 
@@ -201,16 +201,16 @@ fn none<T>(_: &T) -> Labels {
     Vec::new()
 }
 
-fn cards(
+fn gpus(
     of: Source<'_>,
     put: Samples<'_>,
-    labels: fn(&CardStatus) -> Labels,
-    value: impl Fn(&CardStatus) -> Option<f64>,
+    labels: fn(&GpuStatus) -> Labels,
+    value: impl Fn(&GpuStatus) -> Option<f64>,
 ) {
-    for card in &of.status.cards {
-        let mut all = vec![("card", card.index.to_string())];
-        all.extend(labels(card));
-        value(card).into_iter().for_each(|value| put(all.clone(), value));
+    for gpu in &of.status.gpus {
+        let mut all = vec![("gpu", gpu.index.to_string())];
+        all.extend(labels(gpu));
+        value(gpu).into_iter().for_each(|value| put(all.clone(), value));
     }
 }
 
@@ -234,8 +234,8 @@ fn containers(
 
 fn shares(of: Source<'_>, put: Samples<'_>, value: impl Fn(&ShareStatus) -> Option<f64>) {
     for container in &of.status.containers {
-        for share in &container.cards {
-            let labels = vec![("container", text(&container.id)), ("card", share.card.to_string())];
+        for share in &container.gpus {
+            let labels = vec![("container", text(&container.id)), ("gpu", share.gpu.to_string())];
             value(share).into_iter().for_each(|value| put(labels.clone(), value));
         }
     }
@@ -259,11 +259,11 @@ fn reasons(of: Source<'_>, put: Samples<'_>, kind: ReasonKind) {
     }
 }
 
-/// How many processes there are with the same card, cause and container.
+/// How many processes there are with the same GPU, cause and container.
 fn watched(of: Source<'_>, put: Samples<'_>) {
     let mut sums: BTreeMap<Labels, usize> = BTreeMap::new();
     for finding in &of.status.findings {
-        let mut labels = vec![("card", finding.card.to_string())];
+        let mut labels = vec![("gpu", finding.gpu.to_string())];
         labels.extend(objection(finding.cause, finding.container.as_deref()));
         *sums.entry(labels).or_default() += 1;
     }
@@ -283,7 +283,7 @@ fn objection(cause: Cause, container: Option<&str>) -> Labels {
 
 fn odd(of: Source<'_>, put: Samples<'_>) {
     for container in &of.status.containers {
-        for share in &container.cards {
+        for share in &container.gpus {
             let odd = share.odd;
             for (kind, sum) in [
                 ("over", odd.over),
@@ -294,7 +294,7 @@ fn odd(of: Source<'_>, put: Samples<'_>) {
             ] {
                 let labels = [
                     ("container", text(&container.id)),
-                    ("card", share.card.to_string()),
+                    ("gpu", share.gpu.to_string()),
                     ("kind", kind.into()),
                 ];
                 put(labels.into(), float(sum));
@@ -308,20 +308,20 @@ fn settlement_error(share: &ShareStatus) -> Option<f64> {
     (charged > 0.0).then(|| (charged - reported).abs() / charged)
 }
 
-fn hami_cards(of: Source<'_>, put: Samples<'_>, value: impl Fn(&CardStatus) -> Option<f64>) {
-    for card in &of.status.cards {
+fn hami_gpus(of: Source<'_>, put: Samples<'_>, value: impl Fn(&GpuStatus) -> Option<f64>) {
+    for gpu in &of.status.gpus {
         let labels = [
-            ("device_index", card.index.to_string()),
-            ("device_uuid", card.uuid.clone()),
-            ("device_type", text(&card.name)),
+            ("device_index", gpu.index.to_string()),
+            ("device_uuid", gpu.uuid.clone()),
+            ("device_type", text(&gpu.name)),
         ];
-        value(card).into_iter().for_each(|value| put(labels.clone().into(), value));
+        value(gpu).into_iter().for_each(|value| put(labels.clone().into(), value));
     }
 }
 
 fn hami_shares(of: Source<'_>, put: Samples<'_>, value: impl Fn(&ShareStatus) -> Option<f64>) {
     for container in &of.status.containers {
-        for (place, share) in container.cards.iter().enumerate() {
+        for (place, share) in container.gpus.iter().enumerate() {
             let labels = [
                 ("container", text(&container.name)),
                 ("vdevice_index", place.to_string()),

@@ -1,7 +1,7 @@
 //! Ends a process that the watcher wants ended, if it is still the one that was meant.
 //!
 //! A process id is a number that the kernel gives out again. So the process is first got hold of by a descriptor, which names it and no later one;
-//! only then everything is looked at again: it was started when the one that was found was, NVML still has it on the card, it still belongs to the
+//! only then everything is looked at again: it was started when the one that was found was, NVML still has it on the GPU, it still belongs to the
 //! same container, and what it was found for is still so. Then it is signalled through the descriptor. Whoever died in between is not there to
 //! be signalled, and whoever has the number by now is another one and was not meant.
 
@@ -21,9 +21,9 @@ pub(super) fn end(order: &Order, library: Option<&Library>, kin: &[Kin]) -> Resu
     let process =
         pidfd_open(pid, PidfdFlags::empty()).map_err(|error| format!("it cannot be got hold of: {error}"))?;
     let library = library.ok_or("NVML does not answer")?;
-    let on_card = library.processes(order.card).ok_or("NVML does not tell who is on the card")?;
+    let on_gpu = library.processes(order.gpu).ok_or("NVML does not tell who is on the GPU")?;
     let census = Census::new(kin);
-    let found = on_card.iter().filter_map(|(pid, memory)| Some((census.resident(*pid)?, *memory)));
+    let found = on_gpu.iter().filter_map(|(pid, memory)| Some((census.resident(*pid)?, *memory)));
     still(order, &found.collect::<Vec<_>>())?;
     if !drives(order.name.pid) {
         return Err("it has no driver open: NVML may mean another process".into());
@@ -35,10 +35,10 @@ pub(super) fn end(order: &Order, library: Option<&Library>, kin: &[Kin]) -> Resu
     pidfd_send_signal(&process, signal).map_err(|error| format!("it cannot be signalled: {error}"))
 }
 
-/// Whether what was found is still so, by who is on the card now, each with what the driver holds for it.
-fn still(order: &Order, on_card: &[(Resident, Option<Bytes>)]) -> Result<(), String> {
-    let on_card_is = |(resident, _): &&(Resident, _)| resident.name.pid == order.name.pid;
-    let (found, _) = on_card.iter().find(on_card_is).ok_or("it has left the card")?;
+/// Whether what was found is still so, by who is on the GPU now, each with what the driver holds for it.
+fn still(order: &Order, on_gpu: &[(Resident, Option<Bytes>)]) -> Result<(), String> {
+    let on_gpu_is = |(resident, _): &&(Resident, _)| resident.name.pid == order.name.pid;
+    let (found, _) = on_gpu.iter().find(on_gpu_is).ok_or("it has left the GPU")?;
     if found.name != order.name {
         return Err("it is another process by now".into());
     }
@@ -54,7 +54,7 @@ fn still(order: &Order, on_card: &[(Resident, Option<Bytes>)]) -> Result<(), Str
         Cause::OverLimit => {
             let bound = order.bound.ok_or("it is not said what its container may hold")?;
             let mut together: BTreeMap<_, _> = BTreeMap::new();
-            for (resident, memory) in on_card.iter().filter(|(one, _)| one.owner == found.owner) {
+            for (resident, memory) in on_gpu.iter().filter(|(one, _)| one.owner == found.owner) {
                 together.insert(resident.name, memory.unwrap_or_default());
             }
             if together.values().copied().sum::<Bytes>() <= bound {
@@ -84,7 +84,7 @@ mod tests {
 
     fn order(cause: Cause) -> Order {
         Order {
-            card: Uuid([7; 16]),
+            gpu: Uuid([7; 16]),
             name: Name { pid: 5, born: 3 },
             comm: "p".into(),
             owner: TenantId(1),
@@ -100,7 +100,7 @@ mod tests {
         let other = |memory| resident(6, 1, bound, memory);
         let strange = || resident(7, 2, absent, 5000);
         let later = (Resident { name: Name { pid: 5, born: 4 }, ..resident(5, 1, absent, 0).0 }, None);
-        for (cause, on_card, goes_on) in [
+        for (cause, on_gpu, goes_on) in [
             (Cause::Unshimmed, vec![resident(5, 1, absent, 9)], true),
             (Cause::Unshimmed, vec![resident(5, 1, Shim::Loaded, 9), strange()], true),
             (Cause::Unshimmed, vec![resident(5, 1, bound, 9)], false),
@@ -114,7 +114,7 @@ mod tests {
             (Cause::OverLimit, vec![resident(5, 1, bound, 100), strange()], false),
             (Cause::OverLimit, vec![resident(5, 1, bound, 50), other(60)], false),
         ] {
-            assert_eq!(still(&order(cause), &on_card).is_ok(), goes_on, "{cause:?} {on_card:?}");
+            assert_eq!(still(&order(cause), &on_gpu).is_ok(), goes_on, "{cause:?} {on_gpu:?}");
         }
         let unbounded = Order { bound: None, ..order(Cause::OverLimit) };
         assert!(still(&unbounded, &[resident(5, 1, bound, 5000)]).is_err());

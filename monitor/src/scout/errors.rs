@@ -1,4 +1,4 @@
-//! Waits for errors (XID) of the cards, on a thread of its own: [`cgpu_inventory::health`] says why.
+//! Waits for errors (XID) of the GPUs, on a thread of its own: [`cgpu_inventory::health`] says why.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -45,7 +45,7 @@ fn run(library: &str, opened: &Receiver<Weak<Nvml>>, told: &Weak<Mutex<Reports>>
             && said != why.to_string()
         {
             said = why.to_string();
-            tracing::warn!("{library} does not tell of errors (XID) of the cards: {said}");
+            tracing::warn!("{library} does not tell of errors (XID) of the GPUs: {said}");
         }
         match opened.recv_timeout(PATIENCE) {
             Ok(newer) => nvml = newer,
@@ -75,9 +75,9 @@ fn hear(nvml: &Arc<Nvml>, told: &Weak<Mutex<Reports>>, said: &mut String) -> Res
         let Some(report) = report else { continue };
         let (now, xid) = (now(), report.xid);
         if lines.is_due(report, now) {
-            match report.card {
-                Some(card) => tracing::warn!(card, xid, "a card has reported an error"),
-                None => tracing::warn!(xid, "a card has reported an error, and nobody knows which"),
+            match report.gpu {
+                Some(gpu) => tracing::warn!(gpu, xid, "a GPU has reported an error"),
+                None => tracing::warn!(xid, "a GPU has reported an error, and nobody knows which"),
             }
         }
         let Some(reports) = told.upgrade() else { return Ok(()) };
@@ -110,7 +110,7 @@ mod tests {
     fn of_an_error_that_goes_on_there_is_a_line_a_minute() {
         let mut lines = Lines::default();
         let mut due =
-            |card, xid, second: u64| lines.is_due(Report { card, xid }, Nanos(second * 1_000_000_000));
+            |gpu, xid, second: u64| lines.is_due(Report { gpu, xid }, Nanos(second * 1_000_000_000));
         let same = (0..180).filter(|second| due(Some(0), 31, *second)).count();
         assert_eq!(same, 3);
         assert!(due(Some(0), 43, 180) && due(Some(1), 31, 180) && due(None, 31, 180));

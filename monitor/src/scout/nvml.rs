@@ -1,4 +1,4 @@
-//! NVML: which cards there are, how full they are, and who is on them.
+//! NVML: which GPUs there are, how full they are, and who is on them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use cgpu_client::inventory::Found;
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 use cgpu_inventory::health::{self, Pulse};
 use cgpu_inventory::{self as inventory, Unknown};
 use cgpu_shm::units::Bytes;
@@ -16,7 +16,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use super::readings::Enclosed;
-use super::{CardSample, Processes};
+use super::{GpuSample, Processes};
 
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
@@ -24,7 +24,7 @@ const MIG_ENABLED: u32 = 1;
 /// The library, loaded and initialised.
 pub(super) struct Library {
     nvml: Arc<Nvml>,
-    /// The time of the newest sample of processes' utilisation, by card.
+    /// The time of the newest sample of processes' utilisation, by GPU.
     newest: RefCell<BTreeMap<Uuid, u64>>,
 }
 
@@ -39,17 +39,17 @@ impl Library {
         Arc::downgrade(&self.nvml)
     }
 
-    /// Every card that can be asked, and in place of one that is cut (MIG) its instances: those compute and hold memory, the card itself
+    /// Every GPU that can be asked, and in place of one that is cut (MIG) its instances: those compute and hold memory, the GPU itself
     /// nothing. One that answers nothing but its UUID has no memory and tells of no processes.
     ///
-    /// `enclose` is given each card and asks it for its processes, doing before and after that what is to be done.
+    /// `enclose` is given each GPU and asks it for its processes, doing before and after that what is to be done.
     ///
     /// # Errors
-    /// It does not even say how many cards there are.
+    /// It does not even say how many GPUs there are.
     pub(super) fn sample(
         &self,
         mut enclose: impl FnMut(Uuid, &dyn Fn() -> Processes) -> Enclosed,
-    ) -> Result<Vec<CardSample>, NvmlError> {
+    ) -> Result<Vec<GpuSample>, NvmlError> {
         let count = self.nvml.device_count()?;
         let mut sample = |Place { index, uuid, device }| {
             let before = device.memory_info().ok();
@@ -57,7 +57,7 @@ impl Library {
             let again = processes(&device);
             let memory = device.memory_info().ok();
             let used = before.iter().chain(&memory).map(|memory| Bytes(memory.used)).max();
-            CardSample {
+            GpuSample {
                 index,
                 uuid,
                 name: device.name().unwrap_or_default(),
@@ -76,7 +76,7 @@ impl Library {
         Ok(places.map(&mut sample).collect())
     }
 
-    /// All cards; none: one does not answer.
+    /// All GPUs; none: one does not answer.
     pub(super) fn inventory(&self) -> Option<Vec<Found>> {
         inventory::ask(&self.nvml).ok()
     }
@@ -85,33 +85,33 @@ impl Library {
     pub(super) fn partitioned(&self) -> Vec<(u32, Uuid)> {
         let place = |index| self.place(index).filter(|place| is_partitioned(&place.device));
         let places = (0..self.nvml.device_count().unwrap_or(0)).filter_map(place);
-        places.map(|place| (place.index.card(), place.uuid)).collect()
+        places.map(|place| (place.index.gpu(), place.uuid)).collect()
     }
 
-    /// How all cards answer; none: it is not told how many there are.
+    /// How all GPUs answer; none: it is not told how many there are.
     pub(super) fn pulses(&self) -> Option<Vec<Pulse>> {
         health::pulses(&self.nvml).ok()
     }
 
-    /// Who is on a card now.
-    pub(super) fn processes(&self, card: Uuid) -> Processes {
-        let name = card.to_string();
-        // What kind of card it is is not in its bytes.
+    /// Who is on a GPU now.
+    pub(super) fn processes(&self, gpu: Uuid) -> Processes {
+        let name = gpu.to_string();
+        // What kind of GPU it is is not in its bytes.
         let whole = self.nvml.device_by_uuid(name.as_str());
         let device = whole.or_else(|_| self.nvml.device_by_uuid(name.replacen("GPU", "MIG", 1)));
         processes(&device.ok()?)
     }
 
-    /// The card of this index.
+    /// The GPU of this index.
     fn place(&self, index: u32) -> Option<Place<'_>> {
         let device = self.nvml.device_by_index(index).ok()?;
-        Place::new(CardNumber::of_card(index), device)
+        Place::new(DeviceId::of_gpu(index), device)
     }
 
-    /// How much of the time each process had the card busy, by what NVML has sampled since it was last asked.
-    fn busy(&self, card: Uuid, device: &Device<'_>) -> Option<BTreeMap<u32, u32>> {
+    /// How much of the time each process had the GPU busy, by what NVML has sampled since it was last asked.
+    fn busy(&self, gpu: Uuid, device: &Device<'_>) -> Option<BTreeMap<u32, u32>> {
         let mut newest = self.newest.borrow_mut();
-        let newest = newest.entry(card).or_default();
+        let newest = newest.entry(gpu).or_default();
         match device.process_utilization_stats(*newest) {
             Ok(mut samples) => {
                 samples.sort_by_key(|sample| sample.timestamp);
@@ -127,13 +127,13 @@ impl Library {
 
 /// Something that computes, and where it is.
 struct Place<'a> {
-    index: CardNumber,
+    index: DeviceId,
     uuid: Uuid,
     device: Device<'a>,
 }
 
 impl<'a> Place<'a> {
-    fn new(index: CardNumber, device: Device<'a>) -> Option<Self> {
+    fn new(index: DeviceId, device: Device<'a>) -> Option<Self> {
         Some(Self { index, uuid: device.uuid().ok()?.parse().ok()?, device })
     }
 }
@@ -142,18 +142,18 @@ fn is_partitioned(device: &Device<'_>) -> bool {
     device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED)
 }
 
-/// A card's instances, or the card itself where there are none. Drivers before R470 name instances after their card, and so do we then: all
-/// of them are that one card.
-fn places(card: Place<'_>) -> Vec<Place<'_>> {
-    let most = if is_partitioned(&card.device) { card.device.mig_device_count().unwrap_or(0) } else { 0 };
+/// A GPU's instances, or the GPU itself where there are none. Drivers before R470 name instances after their GPU, and so do we then: all
+/// of them are that one GPU.
+fn places(gpu: Place<'_>) -> Vec<Place<'_>> {
+    let most = if is_partitioned(&gpu.device) { gpu.device.mig_device_count().unwrap_or(0) } else { 0 };
     // An instance that is destroyed leaves its number empty.
     let instance = |number| {
-        let device = card.device.mig_device_by_index(number).ok()?;
-        let index = CardNumber::of_instance(card.index.card(), number);
-        Place::new(index, device).filter(|place| place.uuid != card.uuid)
+        let device = gpu.device.mig_device_by_index(number).ok()?;
+        let index = DeviceId::of_instance(gpu.index.gpu(), number);
+        Place::new(index, device).filter(|place| place.uuid != gpu.uuid)
     };
     let instances: Vec<_> = (0..most).filter_map(instance).collect();
-    if instances.is_empty() { vec![card] } else { instances }
+    if instances.is_empty() { vec![gpu] } else { instances }
 }
 
 /// What processes have by either of two lists; none: not told. Other containers allocate and free
@@ -171,7 +171,7 @@ fn least(
     first?.iter().map(of_both).sum()
 }
 
-/// Who is on a card, by host process ids, with what the driver holds for each there; none: not told.
+/// Who is on a GPU, by host process ids, with what the driver holds for each there; none: not told.
 fn processes(device: &Device<'_>) -> Processes {
     let compute = device.running_compute_processes().ok()?;
     let graphics = device.running_graphics_processes().unwrap_or_default();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cgpu_shm::slots::State;
 use cgpu_shm::snapshot::{Reader, Slot, Snapshot};
-use cgpu_shm::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::fs::fstat;
 
@@ -20,20 +20,20 @@ pub(crate) struct Ask {
     pub(crate) dir: PathBuf,
     /// Device and inode of its `use`.
     pub(crate) file: (u64, u64),
-    /// Its cards.
-    pub(crate) cards: Vec<Uuid>,
+    /// Its GPUs.
+    pub(crate) gpus: Vec<Uuid>,
     /// Slot, generation and host process id of those that were found.
     pub(crate) processes: Vec<(SlotIndex, u64, u32)>,
 }
 
-/// What was read of one process on a card.
+/// What was read of one process on a GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Taken {
     pub(crate) tenant: u64,
     pub(crate) slot: SlotIndex,
     pub(crate) generation: u64,
-    /// The container's number for the card.
-    pub(crate) card: CardIndex,
+    /// The container's number for the GPU.
+    pub(crate) gpu: DeviceIndex,
     /// When that was.
     pub(crate) at: Nanos,
     /// Its books before NVML was asked, and after.
@@ -49,11 +49,11 @@ pub(crate) struct Taken {
 pub(crate) struct ContainerTotals {
     /// What dead processes had exported.
     pub(crate) orphans: Bytes,
-    /// [`cgpu_shm::snapshot::Card::withdrawn`].
+    /// [`cgpu_shm::snapshot::Gpu::withdrawn`].
     pub(crate) withdrawn: Bytes,
 }
 
-/// Who is on a card, and what was read around the question.
+/// Who is on a GPU, and what was read around the question.
 pub(crate) type Enclosed = (Processes, Vec<Taken>);
 
 /// Reads the books of those whom it is told to watch.
@@ -80,16 +80,16 @@ impl Witness {
             .collect();
     }
 
-    /// Asks a card for its processes, and reads the books of those who have it before and after.
-    pub(super) fn enclose(&mut self, card: Uuid, ask: &dyn Fn() -> Processes) -> Enclosed {
+    /// Asks a GPU for its processes, and reads the books of those who have it before and after.
+    pub(super) fn enclose(&mut self, gpu: Uuid, ask: &dyn Fn() -> Processes) -> Enclosed {
         let at = now();
-        let before = self.look(card);
+        let before = self.look(gpu);
         let processes = ask();
-        let after = self.look(card);
+        let after = self.look(gpu);
         let mut taken = Vec::new();
         for ((ask, _), (before, after)) in self.watched.iter().zip(before.iter().zip(&after)) {
             let (Some(before), Some(after)) = (before, after) else { continue };
-            let around = Around { at, card, before, after };
+            let around = Around { at, gpu, before, after };
             let container = around.container(ask);
             let read = |process: &_| around.taken(ask.tenant, container, *process, &processes);
             taken.extend(ask.processes.iter().filter_map(read));
@@ -97,10 +97,10 @@ impl Witness {
         (processes, taken)
     }
 
-    fn look(&mut self, card: Uuid) -> Vec<Option<Snapshot>> {
+    fn look(&mut self, gpu: Uuid) -> Vec<Option<Snapshot>> {
         let look = |(ask, reader): &mut (Ask, Reader)| {
             // What cannot be read now may be read at the next time.
-            ask.cards.contains(&card).then(|| reader.read().ok()).flatten()
+            ask.gpus.contains(&gpu).then(|| reader.read().ok()).flatten()
         };
         self.watched.iter_mut().map(look).collect()
     }
@@ -109,7 +109,7 @@ impl Witness {
 /// A container before and after.
 struct Around<'a> {
     at: Nanos,
-    card: Uuid,
+    gpu: Uuid,
     before: &'a Snapshot,
     after: &'a Snapshot,
 }
@@ -124,12 +124,12 @@ impl Around<'_> {
         processes: &Processes,
     ) -> Option<Taken> {
         let (slot, generation, pid) = process;
-        let (card, before, _) = self.books(self.before, slot, generation)?;
+        let (gpu, before, _) = self.books(self.before, slot, generation)?;
         let (_, after, lent) = self.books(self.after, slot, generation)?;
         let measured = processes.as_ref().and_then(|list| list.get(&pid).copied().flatten());
         let reading = measured.map(|measured| Reading { at: self.at, before, measured, after, lent });
         let books = (before, after);
-        Some(Taken { tenant, slot, generation, card, at: self.at, books, container, reading })
+        Some(Taken { tenant, slot, generation, gpu, at: self.at, books, container, reading })
     }
 
     /// What the container's ledger said before and after. None: not the same, or some of its
@@ -146,22 +146,27 @@ impl Around<'_> {
                     _ => true,
                 }
             };
-            let card = seen.cards.iter().find(|card| card.uuid == self.card)?;
+            let gpu = seen.gpus.iter().find(|gpu| gpu.uuid == self.gpu)?;
             let all = SlotIndex::all().zip(&seen.slots).all(is_read);
-            all.then_some(ContainerTotals { orphans: seen.orphan_booked(card), withdrawn: card.withdrawn })
+            all.then_some(ContainerTotals { orphans: seen.orphan_booked(gpu), withdrawn: gpu.withdrawn })
         };
         books(self.before).filter(|before| books(self.after) == Some(*before))
     }
 
     /// A process's books, and what the container's others have exported.
-    fn books(&self, seen: &Snapshot, slot: SlotIndex, generation: u64) -> Option<(CardIndex, Books, Bytes)> {
+    fn books(
+        &self,
+        seen: &Snapshot,
+        slot: SlotIndex,
+        generation: u64,
+    ) -> Option<(DeviceIndex, Books, Bytes)> {
         if seen.slots.get(slot.get())?.word.generation().get() != generation {
             return None;
         }
-        let at = seen.cards.iter().position(|card| card.uuid == self.card)?;
-        let cells = &seen.cards.get(at)?.cells;
+        let at = seen.gpus.iter().position(|gpu| gpu.uuid == self.gpu)?;
+        let cells = &seen.gpus.get(at)?.cells;
         let others = cells.iter().enumerate().filter(|(other, _)| *other != slot.get());
         let lent = others.map(|(_, cell)| cell.exported).sum();
-        Some((CardIndex::new(at)?, Books::of(cells.get(slot.get())?), lent))
+        Some((DeviceIndex::new(at)?, Books::of(cells.get(slot.get())?), lent))
     }
 }

@@ -1,4 +1,4 @@
-//! Who the processes on a card are, by what the kernel says of them.
+//! Who the processes on a GPU are, by what the kernel says of them.
 //!
 //! NVML gives process ids. Which container a process belongs to is told by, in this order:
 //!
@@ -55,7 +55,7 @@ impl Kin {
     }
 }
 
-/// A process on a card.
+/// A process on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resident {
     pub(crate) name: Name,

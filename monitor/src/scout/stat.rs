@@ -28,7 +28,7 @@ impl Stat {
         let comm = comm.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
         let field = |number: usize| rest.split_whitespace().nth(number - 3);
-        // A dead one whose parent has not noticed is on no card.
+        // A dead one whose parent has not noticed is on no GPU.
         let dead = matches!(field(3), Some("Z" | "X"));
         let stat = Self { comm, parent: field(4)?.parse().ok()?, born: field(22)?.parse().ok()? };
         (!dead).then_some(stat)

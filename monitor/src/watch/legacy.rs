@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Ended, Finding, Known, Name, Order, Watch};
 
-/// All of it. What does not name a card, or a container that is still there, is left out.
+/// All of it. What does not name a GPU, or a container that is still there, is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Legacy {
     findings: Vec<Found>,
-    /// By card and container: what it may keep.
+    /// By GPU and container: what it may keep.
     allowed: Vec<(String, PathBuf, u64)>,
     /// By cause and container.
     found: Vec<(Cause, Option<PathBuf>, u64)>,
@@ -27,7 +27,7 @@ pub struct Legacy {
 /// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Found {
-    card: String,
+    gpu: String,
     pid: u32,
     born: u64,
     comm: String,
@@ -46,7 +46,7 @@ struct Found {
 /// A process that was ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Gone {
-    card: String,
+    gpu: String,
     pid: u32,
     born: u64,
     comm: String,
@@ -62,10 +62,10 @@ impl Watch {
     pub fn bequeath<'a>(&self, dir: impl Fn(TenantId) -> Option<&'a Path>) -> Legacy {
         let place = |owner: TenantId| dir(owner).map(Path::to_owned);
         let findings = self.known.values().filter_map(|known| {
-            let Finding { card, name, comm, cause, owner, shim, memory, together, spared, since } =
+            let Finding { gpu, name, comm, cause, owner, shim, memory, together, spared, since } =
                 known.finding.clone();
             Some(Found {
-                card: card.to_string(),
+                gpu: gpu.to_string(),
                 pid: name.pid,
                 born: name.born,
                 comm,
@@ -86,7 +86,7 @@ impl Watch {
         });
         let allowed = self.allowed.iter();
         let allowed =
-            allowed.filter_map(|((card, owner), bytes)| Some((card.to_string(), place(*owner)?, bytes.0)));
+            allowed.filter_map(|((gpu, owner), bytes)| Some((gpu.to_string(), place(*owner)?, bytes.0)));
         let found = self.found.iter().filter_map(|((cause, owner), count)| {
             let owner = match owner {
                 Some(owner) => Some(place(*owner)?),
@@ -97,7 +97,7 @@ impl Watch {
         let ends = self.counts.iter();
         let ends = ends.filter_map(|((cause, owner), count)| Some((*cause, place(*owner)?, *count)));
         let ended = self.ended.iter().map(|Ended { order, container, at }| Gone {
-            card: order.card.to_string(),
+            gpu: order.gpu.to_string(),
             pid: order.name.pid,
             born: order.name.born,
             comm: order.comm.clone(),
@@ -118,12 +118,12 @@ impl Watch {
     /// Goes on where a predecessor ended; `tenant` is the container of a directory.
     pub fn inherit(&mut self, legacy: Legacy, tenant: impl Fn(&Path) -> Option<TenantId>) {
         for one in legacy.findings {
-            let Ok(card) = one.card.parse() else { continue };
+            let Ok(gpu) = one.gpu.parse() else { continue };
             let owner = one.owner.as_deref().map(&tenant);
             // Its container is gone, and it with that.
             let Some(owner) = owner.map_or(Some(None), |owner| owner.map(Some)) else { continue };
             let finding = Finding {
-                card,
+                gpu,
                 name: Name { pid: one.pid, born: one.born },
                 comm: one.comm,
                 cause: one.cause,
@@ -135,12 +135,12 @@ impl Watch {
                 since: Nanos(one.since),
             };
             let (wanted, sent) = (one.wanted.map(Nanos), one.sent.map(Nanos));
-            let key = (card, finding.name, finding.cause);
+            let key = (gpu, finding.name, finding.cause);
             self.known.insert(key, Known { finding, looks: one.looks, wanted, sent });
         }
-        for (card, dir, bytes) in legacy.allowed {
-            if let (Ok(card), Some(owner)) = (card.parse(), tenant(&dir)) {
-                self.allowed.insert((card, owner), Bytes(bytes));
+        for (gpu, dir, bytes) in legacy.allowed {
+            if let (Ok(gpu), Some(owner)) = (gpu.parse(), tenant(&dir)) {
+                self.allowed.insert((gpu, owner), Bytes(bytes));
             }
         }
         for (cause, dir, count) in legacy.found {
@@ -155,9 +155,9 @@ impl Watch {
             }
         }
         for one in legacy.ended {
-            let Ok(card) = one.card.parse() else { continue };
+            let Ok(gpu) = one.gpu.parse() else { continue };
             let order = Order {
-                card,
+                gpu,
                 name: Name { pid: one.pid, born: one.born },
                 comm: one.comm,
                 // It is over: the container's name is what counts.

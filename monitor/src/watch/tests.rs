@@ -1,6 +1,6 @@
 use super::*;
 
-const CARD: Uuid = Uuid([7; 16]);
+const GPU: Uuid = Uuid([7; 16]);
 const A: TenantId = TenantId(1);
 const BOTH: Rules = Rules { end_unshimmed: true, end_over_limit: Some(Bytes(100)) };
 
@@ -17,7 +17,7 @@ fn seen(pid: u32, owner: Option<TenantId>, shim: Shim, memory: u64) -> Seen {
 
 fn look(second: u64, seen: Vec<Seen>, limit: u64) -> Look {
     let limits = [(A, Bytes(limit))].into_iter().filter(|(_, limit)| limit.0 > 0).collect();
-    Look { at: Nanos::from_millis(1000 * second), card: CARD, seen, limits, unsure: BTreeSet::new() }
+    Look { at: Nanos::from_millis(1000 * second), gpu: GPU, seen, limits, unsure: BTreeSet::new() }
 }
 
 /// Found, and signals, one a second from 0 on.
@@ -223,7 +223,7 @@ fn of_whom_it_is_not_known_whether_it_has_the_shim_is_shown_and_never_ended() {
 }
 
 #[test]
-fn on_a_card_that_its_container_disowns_a_process_is_shown_and_never_ended() {
+fn on_a_gpu_that_its_container_disowns_a_process_is_shown_and_never_ended() {
     let mut watch = Watch::default();
     let bare = || Seen { spared: true, ..seen(5, Some(A), Shim::Absent, 5000) };
     let told = play(&mut watch, BOTH, (0..30).map(|at| (at, vec![bare()], 1000)));
@@ -238,17 +238,17 @@ fn who_was_over_it_when_the_monitor_came_keeps_what_it_has() {
 }
 
 #[test]
-fn a_process_on_several_cards_is_told_of_once() {
+fn a_process_on_several_gpus_is_told_of_once() {
     let mut watch = Watch::default();
     let mut told = 0;
     for at in 0..5 {
-        for card in [CARD, Uuid([8; 16])] {
-            let look = Look { card, ..look(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0) };
+        for gpu in [GPU, Uuid([8; 16])] {
+            let look = Look { gpu, ..look(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0) };
             told += watch.take(&look, Rules::default()).len();
         }
     }
     assert_eq!((told, watch.findings().count()), (1, 2));
-    watch.forget(Some(CARD));
+    watch.forget(Some(GPU));
     assert_eq!(watch.findings().count(), 1);
     watch.dismiss(A);
     assert_eq!((watch.findings().count(), watch.found().count()), (0, 0));
@@ -273,7 +273,7 @@ fn what_was_found_goes_over_to_a_successor() {
         ]
     );
     let order = Order {
-        card: CARD,
+        gpu: GPU,
         name: Name { pid: 5, born: 1 },
         comm: "p".into(),
         owner: A,
@@ -301,7 +301,7 @@ fn what_was_found_goes_over_to_a_successor() {
         let seen = vec![seen(5, Some(other), Shim::Absent, 900), seen(6, None, Shim::Unknown, 1)];
         let look = Look {
             at: Nanos::from_millis(1000 * second),
-            card: CARD,
+            gpu: GPU,
             seen,
             limits: limits.clone(),
             unsure: BTreeSet::new(),
@@ -340,7 +340,7 @@ fn play_late(watch: &mut Watch, found_at: u64, sought_at: u64, looks: u64) -> Ve
 fn who_was_over_the_limit_when_the_monitor_came_keeps_that_though_he_is_found_later() {
     let mut watch = Watch::default();
     assert_eq!(said(&play_late(&mut watch, 3, 3, 30)), [(4, "found 5")]);
-    assert_eq!(watch.allowed[&(CARD, A)], Bytes(900));
+    assert_eq!(watch.allowed[&(GPU, A)], Bytes(900));
 }
 
 #[test]

@@ -11,11 +11,11 @@ use super::player::{Process, uuid};
 use super::{Scene, errno, registration, status};
 
 #[test]
-fn cards_start_as_configured_and_people_win() {
+fn gpus_start_as_configured_and_people_win() {
     let scene = Scene::new();
     let a = scene.container("a");
     let text = format!(
-        "default_memsize = 4096\n[card.0]\npolicy = 3\nmax_inst = 7\n[card.\"{}\"]\nmax_inst = 9\nprio_ratio = 50\n",
+        "default_memsize = 4096\n[gpu.0]\npolicy = 3\nmax_inst = 7\n[gpu.\"{}\"]\nmax_inst = 9\nprio_ratio = 50\n",
         uuid(1)
     );
     let mut monitor = Monitor::start_with(scene.root(), &text);
@@ -32,7 +32,7 @@ fn cards_start_as_configured_and_people_win() {
     monitor.client().set("default_memsize", "0").unwrap();
     drop(client);
     monitor.replace();
-    eventually("the card found again", || monitor.client().get("0/policy").is_ok());
+    eventually("the GPU found again", || monitor.client().get("0/policy").is_ok());
     let mut client = monitor.client();
     assert_eq!(client.get("0/policy").unwrap(), "5");
     assert_eq!(client.get("default_memsize").unwrap(), "0");
@@ -43,7 +43,7 @@ fn cards_start_as_configured_and_people_win() {
 fn it_is_read_again_on_demand_and_a_bad_one_changes_nothing() {
     let scene = Scene::new();
     let a = scene.container("a");
-    let monitor = Monitor::start_with(scene.root(), "[card.0]\nmax_inst = 7\nprio_ratio = 50\n");
+    let monitor = Monitor::start_with(scene.root(), "[gpu.0]\nmax_inst = 7\nprio_ratio = 50\n");
     let _process = Process::start(&a, 1, Bytes::ZERO);
     let mut client = monitor.client();
     client.register(registration(&a)).unwrap();
@@ -102,7 +102,7 @@ fn what_was_set_survives_a_kill_right_after_it() {
 fn a_configuration_that_is_not_understood_stops_the_start_by_its_line() {
     let scene = Scene::new();
     let config = scene.root().join("monitor.toml");
-    fs::write(&config, "tree = \"none\"\n\n[card.0]\nmax_inst = 30\n").unwrap();
+    fs::write(&config, "tree = \"none\"\n\n[gpu.0]\nmax_inst = 30\n").unwrap();
     let output = std::process::Command::new("timeout")
         .args(["60", env!("CARGO_BIN_EXE_cgpu-monitor"), "--root"])
         .arg(scene.root())

@@ -83,18 +83,18 @@ fn recorded_regions_are_worked_with() {
         monitor.client().register(registration(&dir)).unwrap();
         let old = find(&status(&monitor), "old");
         assert!(old.faults.keys().all(|fault| fault == "no_bell"), "layout {layout}: {:?}", old.faults);
-        assert_eq!((old.name.as_str(), old.cards[0].limit), ("recorded", Bytes::from_mib(8000).0));
-        assert_eq!((old.cards[0].uuid.clone(), old.cards[0].used), (uuid(1).to_string(), 5000));
-        assert_eq!(status(&monitor).cards[0].memory_total, TOTAL.0);
+        assert_eq!((old.name.as_str(), old.gpus[0].limit), ("recorded", Bytes::from_mib(8000).0));
+        assert_eq!((old.gpus[0].uuid.clone(), old.gpus[0].used), (uuid(1).to_string(), 5000));
+        assert_eq!(status(&monitor).gpus[0].memory_total, TOTAL.0);
         // Who had it is dead, and gone after a while; who comes finds its place in the books.
         let process = Process::start(&dir, 1, Bytes::from_mib(8000));
         process.cell().held.store(77, Relaxed);
         eventually("the books of the living alone", || {
             process.region.sweep(super::player::now(), true).unwrap().draining == 0
         });
-        assert_eq!(find(&status(&monitor), "old").cards[0].used, 77);
+        assert_eq!(find(&status(&monitor), "old").gpus[0].used, 77);
         monitor.client().set("0/old/memsize", "1048576").unwrap();
-        let limit = || process.region.granted().limit(process.card, Bytes::from_mib(8000));
+        let limit = || process.region.granted().limit(process.gpu, Bytes::from_mib(8000));
         assert_eq!(limit(), Bytes(1_048_576), "layout {layout}: the page is written");
         let heart = Heartbeat::default();
         let beats = || heart.observe(process.region.granted(), super::player::now()) == Life::Lives;

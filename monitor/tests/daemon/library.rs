@@ -97,7 +97,7 @@ fn a_recorded_library_is_worked_with() {
             old.processes.iter().map(|process| (process.comm.clone(), process.live)).collect()
         };
         assert_eq!(told(&old), [("hold".to_owned(), true)], "layout {layout}");
-        assert_eq!((old.cards[0].limit, old.cards[0].used), (4096 << 20, 1 << 30), "layout {layout}");
+        assert_eq!((old.gpus[0].limit, old.gpus[0].used), (4096 << 20, 1 << 30), "layout {layout}");
         let beat = library.reads("heartbeat");
         eventually("a beat", || library.reads("heartbeat") > beat);
 
@@ -106,7 +106,7 @@ fn a_recorded_library_is_worked_with() {
         eventually("a second process", || told(&seen()).len() == 2);
         let old = seen();
         assert!(told(&old).iter().all(|(_, live)| *live), "layout {layout}: {:?}", told(&old));
-        assert!(old.processes[1].cards[0].launches > 100, "layout {layout}: {:?}", old.processes[1]);
+        assert!(old.processes[1].gpus[0].launches > 100, "layout {layout}: {:?}", old.processes[1]);
         monitor.client().set("0/old/memsize", "1073741824").unwrap();
         monitor.client().set("0/old/weight", "3").unwrap();
         eventually("the limit", || library.reads("limit") == 1 << 30);

@@ -89,7 +89,7 @@ fn another_user_reads_and_changes_nothing() {
     let monitor = Monitor::start(scene.root());
     monitor.client().register(registration(&dir)).unwrap();
     let _process = Process::start(&dir, 1, Bytes::from_mib(8000));
-    eventually("a card", || !status(&monitor).cards.is_empty());
+    eventually("a GPU", || !status(&monitor).gpus.is_empty());
     let socket = paths::socket(scene.root());
     let other = registration(&dir);
     // On Linux a thread has a user of its own; this one ends with what it has become.
@@ -228,7 +228,7 @@ fn who_comes_when_no_weight_is_left_is_told() {
     client.set("0/max_inst", "4").unwrap();
     let two = Process::start(&b, 1, Bytes::ZERO);
     let told = client.register(Registration { weight: Some(3), ..registration(&b) }).unwrap();
-    assert_eq!(told.warnings, ["card 0 has a weight of 1 left for b, which asked for 3"]);
+    assert_eq!(told.warnings, ["GPU 0 has a weight of 1 left for b, which asked for 3"]);
     client.set("0/a/weight", "4").unwrap_err();
     client.set("0/b/weight", "2").unwrap_err();
     client.set("0/b/weight", "1").unwrap();
@@ -243,11 +243,11 @@ fn who_comes_when_no_weight_is_left_is_told() {
     let three = Process::start(&c, 1, Bytes::ZERO);
     let told = client.register(registration(&c)).unwrap();
     assert!(
-        told.warnings[0].starts_with("card 0 has no weight left for c: it gets no compute there"),
+        told.warnings[0].starts_with("GPU 0 has no weight left for c: it gets no compute there"),
         "{told:?}"
     );
     assert_eq!(client.get("0/c/weight").unwrap(), "0");
-    let state = || three.region.granted().turn(three.card).state();
+    let state = || three.region.granted().turn(three.gpu).state();
     eventually("a closed gate", || state() == TurnState::Wait);
     assert!(find(&status(&monitor), "c").faults["no_weight"].contains("no compute"));
     assert_eq!(errno(client.set("0/c/weight", "1")), Errno::EBUSY);
@@ -265,7 +265,7 @@ fn a_live_limit_reaches_the_page() {
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
     let mut client = monitor.client();
     client.register(registration(&dir)).unwrap();
-    let limit = || process.region.granted().limit(process.card, Bytes::from_mib(8000));
+    let limit = || process.region.granted().limit(process.gpu, Bytes::from_mib(8000));
     assert_eq!(limit(), Bytes::from_mib(8000));
     client.set("0/a/memsize", "1048576").unwrap();
     assert_eq!(limit(), Bytes(1_048_576));
@@ -294,7 +294,7 @@ fn settings_survive_a_monitor() {
     drop(client);
     monitor.replace();
     eventually("the container found again", || {
-        status(&monitor).containers.iter().any(|one| !one.cards.is_empty())
+        status(&monitor).containers.iter().any(|one| !one.gpus.is_empty())
     });
     let mut client = monitor.client();
     assert_eq!(client.get("0/policy").unwrap(), "5");
@@ -316,21 +316,21 @@ fn status_tells_who_has_what() {
         find(&status(&monitor), "a").processes.iter().any(|process| process.host_pid.is_some())
     });
     let status = status(&monitor);
-    let card = &status.cards[0];
-    assert_eq!((card.index, card.policy, card.max_inst, card.free_weight), (0.into(), 2, 20, 18));
-    assert_eq!((card.uuid.clone(), card.memory_total), (uuid(1).to_string(), TOTAL.0));
+    let gpu = &status.gpus[0];
+    assert_eq!((gpu.index, gpu.policy, gpu.max_inst, gpu.free_weight), (0.into(), 2, 20, 18));
+    assert_eq!((gpu.uuid.clone(), gpu.memory_total), (uuid(1).to_string(), TOTAL.0));
     let a = find(&status, "a");
     assert_eq!((a.name.as_str(), a.weight, a.dir.as_path()), ("Trainer", 2, dir.as_path()));
-    assert_eq!((a.cards[0].limit, a.cards[0].used), (Bytes::from_mib(8000).0, 5000));
-    assert!((a.cards[0].share_set - 100.0).abs() < 1e-9);
+    assert_eq!((a.gpus[0].limit, a.gpus[0].used), (Bytes::from_mib(8000).0, 5000));
+    assert!((a.gpus[0].share_set - 100.0).abs() < 1e-9);
     assert_eq!(a.processes[0].host_pid, Some(std::process::id()));
     assert_eq!((a.processes[0].pid, a.processes[0].comm.as_str()), (std::process::id(), "player"));
-    assert!(a.processes[0].live && a.processes[0].cards[0].used == 5000);
+    assert!(a.processes[0].live && a.processes[0].gpus[0].used == 5000);
     drop(process);
     eventually("a dead process", || {
         find(&self::status(&monitor), "a").processes.iter().all(|process| !process.live)
     });
-    assert_eq!(find(&self::status(&monitor), "a").cards[0].draining, 5000);
+    assert_eq!(find(&self::status(&monitor), "a").gpus[0].draining, 5000);
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn a_dead_process_memory_is_said_to_be_gone_after_a_while() {
 }
 
 #[test]
-fn two_that_want_the_card_have_it_in_turns() {
+fn two_that_want_the_gpu_have_it_in_turns() {
     let scene = Scene::new();
     let (a, b) = (scene.container("a"), scene.container("b"));
     let monitor = Monitor::start(scene.root());
@@ -364,17 +364,17 @@ fn two_that_want_the_card_have_it_in_turns() {
     client.set("0/policy", "2").unwrap();
     client.set("0/work_conserving", "1").unwrap();
     let (one, two) = (Player::start(one), Player::start(two));
-    eventually("a contended card", || status(&monitor).cards[0].sharing == Sharing::Contended);
+    eventually("a contended GPU", || status(&monitor).gpus[0].sharing == Sharing::Contended);
     let (cpu, sleeps) = (monitor.cpu(), monitor.sleeps());
     sleep(Duration::from_secs(3));
     let (spent, sleeps) = (monitor.cpu() - cpu, (monitor.sleeps() - sleeps) / 3);
     let status = self::status(&monitor);
-    let (a, b) = (find(&status, "a").cards[0].clone(), find(&status, "b").cards[0].clone());
+    let (a, b) = (find(&status, "a").gpus[0].clone(), find(&status, "b").gpus[0].clone());
     let percent = spent.as_secs_f64() * 100.0 / 3.0;
-    println!("monitor: {percent:.2} % of a core, {sleeps} sleeps/s, {} turns", status.cards[0].turns);
+    println!("monitor: {percent:.2} % of a core, {sleeps} sleeps/s, {} turns", status.gpus[0].turns);
     println!("a: {:?} {:?}, b: {:?} {:?}", a, one.held(), b, two.held());
     assert!((a.share_set - 75.0).abs() < 0.01 && (b.share_set - 25.0).abs() < 0.01);
-    // The machine is shared with other tests; the virtual card judges to the tenth of a percent.
+    // The machine is shared with other tests; the virtual GPU judges to the tenth of a percent.
     let share = a.share_total.unwrap();
     assert!((65.0..85.0).contains(&share), "{share}");
     assert!(a.turns > 50 && b.turns > 50);
@@ -382,14 +382,14 @@ fn two_that_want_the_card_have_it_in_turns() {
     assert!((2.0..4.5).contains(&held), "{held}");
     // One goes: the other is on its own, and nothing is metered.
     drop(one);
-    eventually("a card that is watched or open", || {
-        self::status(&monitor).cards[0].sharing != Sharing::Contended
+    eventually("a GPU that is watched or open", || {
+        self::status(&monitor).gpus[0].sharing != Sharing::Contended
     });
-    eventually("an open gate", || find(&self::status(&monitor), "b").cards[0].gate == Gate::Open);
+    eventually("an open gate", || find(&self::status(&monitor), "b").gpus[0].gate == Gate::Open);
 }
 
 #[test]
-fn without_bells_the_card_is_shared_as_well() {
+fn without_bells_the_gpu_is_shared_as_well() {
     let scene = Scene::new();
     let (a, b) = (scene.container("a"), scene.container("b"));
     for dir in [&a, &b] {
@@ -398,9 +398,9 @@ fn without_bells_the_card_is_shared_as_well() {
     let monitor = Monitor::start(scene.root());
     let one = Player::start(Process::start(&a, 1, Bytes::ZERO));
     let two = Player::start(Process::start(&b, 1, Bytes::ZERO));
-    eventually("a contended card", || {
-        let cards = status(&monitor).cards;
-        cards.first().is_some_and(|card| card.sharing == Sharing::Contended)
+    eventually("a contended GPU", || {
+        let gpus = status(&monitor).gpus;
+        gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
     });
     eventually("time for both", || {
         one.held() > Nanos::from_millis(50) && two.held() > Nanos::from_millis(50)
@@ -418,20 +418,20 @@ fn a_killed_monitor_is_noticed_and_a_new_one_adopts() {
     eventually("a beating heart", || heart.observe(witness.region.granted(), now()) == Life::Lives);
     let one = Player::start(Process::start(&a, 1, Bytes::ZERO));
     let two = Player::start(Process::start(&b, 1, Bytes::ZERO));
-    eventually("a contended card", || {
-        status(&monitor).cards.first().is_some_and(|card| card.sharing == Sharing::Contended)
+    eventually("a contended GPU", || {
+        status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
     });
-    let turn = witness.region.granted().turn(witness.card);
+    let turn = witness.region.granted().turn(witness.gpu);
     monitor.kill();
     let killed = now();
     eventually("a stale heart", || heart.observe(witness.region.granted(), now()) == Life::Stale);
     assert!(now() - killed >= STALE - Nanos::from_millis(250));
     let monitor = Monitor::start(scene.root());
     eventually("a beating heart", || heart.observe(witness.region.granted(), now()) == Life::Lives);
-    eventually("a contended card", || {
-        status(&monitor).cards.first().is_some_and(|card| card.sharing == Sharing::Contended)
+    eventually("a contended GPU", || {
+        status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
     });
-    assert!(witness.region.granted().turn(witness.card).epoch() > turn.epoch(), "epochs only grow");
+    assert!(witness.region.granted().turn(witness.gpu).epoch() > turn.epoch(), "epochs only grow");
     let before = (one.held(), two.held());
     eventually("time for both", || {
         one.held() > before.0 + Nanos::from_millis(50) && two.held() > before.1 + Nanos::from_millis(50)
@@ -448,12 +448,12 @@ fn a_monitor_that_ends_leaves_the_gates_open() {
         Player::start(Process::start(&a, 1, Bytes::ZERO)),
         Player::start(Process::start(&b, 1, Bytes::ZERO)),
     );
-    eventually("a contended card", || {
-        status(&monitor).cards.first().is_some_and(|card| card.sharing == Sharing::Contended)
+    eventually("a contended GPU", || {
+        status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
     });
     let gate = witness.region.granted().gate();
     assert!(monitor.terminate());
-    assert_eq!(witness.region.granted().turn(witness.card).state(), TurnState::Open);
+    assert_eq!(witness.region.granted().turn(witness.gpu).state(), TurnState::Open);
     assert_ne!(witness.region.granted().gate(), gate);
     assert!(!paths::socket(scene.root()).exists());
 }
@@ -484,7 +484,7 @@ fn hostile_files_hurt_nobody_else() {
     let monitor = Monitor::start(scene.root());
     let honest = Player::start(Process::start(&good, 1, Bytes::ZERO));
     let liar = Process::start(&bad, 1, Bytes::ZERO);
-    eventually("both on the books", || status(&monitor).containers.iter().all(|one| !one.cards.is_empty()));
+    eventually("both on the books", || status(&monitor).containers.iter().all(|one| !one.gpus.is_empty()));
     let file = fs::OpenOptions::new().write(true).open(bad.join("use")).unwrap();
     let size = file.metadata().unwrap().len();
     let survives = |what: &str| {
@@ -493,8 +493,8 @@ fn hostile_files_hurt_nobody_else() {
         sleep(Duration::from_millis(300));
         let status = status(&monitor);
         assert_eq!(harmed(&status, "good"), None, "{what}");
-        let open = find(&status, "good").cards[0].gate == Gate::Open;
-        assert!(open || honest.held() > before, "{what}: the honest one has the card");
+        let open = find(&status, "good").gpus[0].gate == Gate::Open;
+        assert!(open || honest.held() > before, "{what}: the honest one has the GPU");
     };
     let mut random = vec![0; usize::try_from(size).unwrap()];
     fs::File::open("/dev/urandom").unwrap().read_exact(&mut random).unwrap();
@@ -529,7 +529,7 @@ fn a_page_cut_short_below_the_monitor_hurts_nobody_else() {
     let monitor = Monitor::start(scene.root());
     let honest = Player::start(Process::start(&good, 1, Bytes::ZERO));
     let _other = Process::start(&bad, 1, Bytes::ZERO);
-    eventually("both on the books", || status(&monitor).containers.iter().all(|one| !one.cards.is_empty()));
+    eventually("both on the books", || status(&monitor).containers.iter().all(|one| !one.gpus.is_empty()));
     let pid = status(&monitor).pid;
     let file = fs::OpenOptions::new().write(true).open(bad.join("grant")).unwrap();
     file.set_len(0).unwrap();
@@ -538,7 +538,7 @@ fn a_page_cut_short_below_the_monitor_hurts_nobody_else() {
     });
     let before = honest.held();
     eventually("turns for the honest one", || {
-        find(&status(&monitor), "good").cards[0].gate == Gate::Open || honest.held() > before
+        find(&status(&monitor), "good").gpus[0].gate == Gate::Open || honest.held() > before
     });
     let status = status(&monitor);
     assert_eq!(status.pid, pid, "it is the same monitor");
@@ -578,7 +578,7 @@ fn hostile_directories_are_passed_by() {
     let monitor = Monitor::start(scene.root());
     eventually("the good one", || {
         let status = status(&monitor);
-        status.containers.iter().any(|one| one.id == "good" && !one.cards.is_empty())
+        status.containers.iter().any(|one| one.id == "good" && !one.gpus.is_empty())
     });
     assert_eq!(find(&status(&monitor), "texts").refused.as_deref(), Some("nothing of the sort"));
 }

@@ -65,11 +65,11 @@ fn metrics_say_what_the_status_says() {
     process.cell().implicit.store(24, Relaxed);
     let counter = |reason: Reason| &process.region.slot(process.slot).counter[reason as usize];
     counter(Reason::OverLimit).store(3, Relaxed);
-    counter(Reason::OtherCard).store(2, Relaxed);
+    counter(Reason::OtherGpu).store(2, Relaxed);
     counter(Reason::PoolGrew).store(1, Relaxed);
     let named = cgpu_client::message::Registration { name: Some("a \"b\"\\\n".into()), ..registration(&dir) };
     monitor.client().register(named).unwrap();
-    let on = "{container=\"trainer\",card=\"0\"}";
+    let on = "{container=\"trainer\",gpu=\"0\"}";
     let reads = |sample: &str, expected: f64| {
         eventually(&format!("{sample} = {expected}"), || value(&scrape(at), sample) == Some(expected));
     };
@@ -78,11 +78,11 @@ fn metrics_say_what_the_status_says() {
     reads(&format!("cgpu_memory_limit_bytes{on}"), 8_388_608_000.0);
     reads(&format!("cgpu_share_set_ratio{on}"), 1.0);
     reads("cgpu_refusals_total{container=\"trainer\",reason=\"over_limit\"}", 3.0);
-    reads("cgpu_bypasses_total{container=\"trainer\",reason=\"other_card\"}", 2.0);
+    reads("cgpu_bypasses_total{container=\"trainer\",reason=\"other_gpu\"}", 2.0);
     reads("cgpu_notices_total{container=\"trainer\",reason=\"pool_grew\"}", 1.0);
     reads("cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\?\",image=\"local/cuda:1\"}", 1.0);
     reads("cgpu_container_processes{container=\"trainer\"}", 1.0);
-    reads("cgpu_card_places{card=\"0\"}", 20.0);
+    reads("cgpu_gpu_places{gpu=\"0\"}", 20.0);
     let text = scrape(at);
     assert!(
         text.lines()
@@ -184,7 +184,7 @@ fn dashboard_and_alerts_name_what_exists() {
 
 /// What a dashboard has no use for.
 const ELSEWHERE: [&str; 4] =
-    ["cgpu_uptime_seconds", "cgpu_card_policy", "cgpu_container_high_priority", "cgpu_container_info"];
+    ["cgpu_uptime_seconds", "cgpu_gpu_policy", "cgpu_container_high_priority", "cgpu_container_info"];
 
 #[test]
 fn every_metric_is_on_the_dashboard_or_in_an_alert() {

@@ -1,5 +1,5 @@
 //! A container's process as the monitor sees it: claims a slot, obeys the gate, publishes, rings. It plays a program that always has
-//! work, on a card of its own whose time is the wall's.
+//! work, on a GPU of its own whose time is the wall's.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use cgpu_shm::atomic::Ordering::Relaxed;
 use cgpu_shm::atomic::{AtomicBool, AtomicU64};
-use cgpu_shm::cards::Card;
+use cgpu_shm::gpus::Gpu;
 use cgpu_shm::grant::TurnState;
 use cgpu_shm::layout::Cell;
 use cgpu_shm::liveness::Lifeline;
 use cgpu_shm::region::{Birth, Region};
 use cgpu_shm::slots::{Claim, Claimant};
-use cgpu_shm::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) const TOTAL: Bytes = Bytes::from_mib(23_028);
 
-/// Card number `n` of these tests.
+/// GPU number `n` of these tests.
 pub(crate) fn uuid(n: u8) -> Uuid {
     Uuid([n; 16])
 }
@@ -45,27 +45,27 @@ pub(crate) fn make(dir: &Path) {
 pub(crate) struct Process {
     pub(crate) region: Region,
     pub(crate) slot: SlotIndex,
-    pub(crate) card: CardIndex,
+    pub(crate) gpu: DeviceIndex,
     bell: Option<File>,
     _claim: Claim<Lifeline>,
 }
 
 impl Process {
-    pub(crate) fn start(dir: &Path, card: u8, limit: Bytes) -> Self {
+    pub(crate) fn start(dir: &Path, gpu: u8, limit: Bytes) -> Self {
         let region = Region::open(dir).unwrap();
         let who = Claimant { pid: std::process::id(), comm: b"player" };
         let claim = region.claim(who, now(), false).unwrap().unwrap();
-        let card = Card { uuid: uuid(card), total: TOTAL, limit, ordinal: 0 };
-        let card = region.register(claim.slot, &card).unwrap();
+        let gpu = Gpu { uuid: uuid(gpu), total: TOTAL, limit, ordinal: 0 };
+        let gpu = region.register(claim.slot, &gpu).unwrap();
         // The flags are small positive numbers.
         #[allow(clippy::cast_possible_wrap)]
         let flags = OFlags::NONBLOCK.bits() as i32;
         let bell = OpenOptions::new().write(true).custom_flags(flags).open(dir.join("bell")).ok();
-        Self { slot: claim.slot, region, card, bell, _claim: claim }
+        Self { slot: claim.slot, region, gpu, bell, _claim: claim }
     }
 
     pub(crate) fn cell(&self) -> &Cell {
-        self.region.cell(self.card, self.slot)
+        self.region.cell(self.gpu, self.slot)
     }
 
     pub(crate) fn ring(&self) {
@@ -76,7 +76,7 @@ impl Process {
         }
     }
 
-    /// Launches without end, as a gate would let it, until told to stop. Answers how long it had the card.
+    /// Launches without end, as a gate would let it, until told to stop. Answers how long it had the GPU.
     fn play(&self, stop: &AtomicBool, held: &AtomicU64) {
         let granted = self.region.granted();
         let cell = self.cell();
@@ -84,7 +84,7 @@ impl Process {
         let mut base = 0;
         while !stop.load(Relaxed) {
             let word = granted.acknowledge();
-            let turn = granted.turn(self.card);
+            let turn = granted.turn(self.gpu);
             let time = now();
             if turn.0 != seen {
                 seen = turn.0;
@@ -100,11 +100,11 @@ impl Process {
                     }
                     sleep(Duration::from_micros(500));
                 }
-                TurnState::Yours if busy - base < granted.granted(self.card).0 => {
+                TurnState::Yours if busy - base < granted.granted(self.gpu).0 => {
                     cell.inflight.store(400_000, Relaxed);
                     cell.ends.store(time.0 + 400_000, Relaxed);
                     sleep(Duration::from_micros(400));
-                    // On a loaded machine we oversleep; the card would not have.
+                    // On a loaded machine we oversleep; the GPU would not have.
                     let ran = (now() - time).0.min(600_000);
                     busy += ran;
                     held.fetch_add(ran, Relaxed);

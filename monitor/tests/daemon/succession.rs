@@ -45,8 +45,8 @@ fn books_settings_registrations_and_the_tree_go_over() {
     client.set("0/b/highprio", "0").unwrap();
     eventually("turns", || {
         let status = status(&monitor);
-        status.cards[0].sharing == Sharing::Contended
-            && status.containers.iter().filter(|one| one.cards[0].turns > 100).count() == 2
+        status.gpus[0].sharing == Sharing::Contended
+            && status.containers.iter().filter(|one| one.gpus[0].turns > 100).count() == 2
     });
     let free = client.get("0/free_weight").unwrap();
 
@@ -92,12 +92,12 @@ fn books_settings_registrations_and_the_tree_go_over() {
     for _ in 0..3 {
         stale.store(false, Ordering::Relaxed);
         let before = status(&monitor);
-        let epoch = witness.region.granted().turn(witness.card).epoch();
+        let epoch = witness.region.granted().turn(witness.gpu).epoch();
         monitor.succeed();
         let after = status(&monitor);
-        assert!(after.cards[0].turns >= before.cards[0].turns);
+        assert!(after.gpus[0].turns >= before.gpus[0].turns);
         for id in ["a", "b"] {
-            let (was, is) = (find(&before, id).cards[0].clone(), find(&after, id).cards[0].clone());
+            let (was, is) = (find(&before, id).gpus[0].clone(), find(&after, id).gpus[0].clone());
             // What was charged for a turn that had not ended is corrected when it has: on a machine without time, by a long one.
             assert!(is.gpu_time_ms >= was.gpu_time_ms - 200.0, "{id}: {was:?}, then {is:?}");
             assert!(is.turns >= was.turns, "{id}: {was:?}, then {is:?}");
@@ -116,9 +116,9 @@ fn books_settings_registrations_and_the_tree_go_over() {
         eventually("time for both", || {
             one.held() > held.0 + Nanos::from_millis(30) && two.held() > held.1 + Nanos::from_millis(30)
         });
-        assert!(witness.region.granted().turn(witness.card).epoch() > epoch, "epochs only grow");
-        // Who had no time to want the card for a moment has it open until it does.
-        eventually("turns", || witness.region.granted().turn(witness.card).state() != TurnState::Open);
+        assert!(witness.region.granted().turn(witness.gpu).epoch() > epoch, "epochs only grow");
+        // Who had no time to want the GPU for a moment has it open until it does.
+        eventually("turns", || witness.region.granted().turn(witness.gpu).state() != TurnState::Open);
         seamless += u32::from(!stale.load(Ordering::Relaxed));
     }
     assert!(seamless > 0, "gates believed in no monitor at each hand-over");

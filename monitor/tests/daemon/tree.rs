@@ -70,7 +70,7 @@ fn each_node_reads_and_takes_and_refuses_as_documented() {
     let scene = Scene::new();
     let (a, b) = (scene.container("a"), scene.container("b"));
     let monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
-    // Both want the card all the time.
+    // Both want the GPU all the time.
     let one = Player::start(Process::start(&a, 1, Bytes::from_mib(8000)));
     let two = Player::start(Process::start(&b, 1, Bytes::from_mib(8000)));
     let mut client = monitor.client();
@@ -78,8 +78,8 @@ fn each_node_reads_and_takes_and_refuses_as_documented() {
     client.register(registration(&b)).unwrap();
     let tree = monitor.tree();
     assert_eq!(names(&tree), ["0", "default_memsize", "version"]);
-    let card = ["a", "b", "free_weight", "max_inst", "policy", "prio_ratio", "work_conserving"];
-    assert_eq!(names(&tree.join("0")), card);
+    let gpu = ["a", "b", "free_weight", "max_inst", "policy", "prio_ratio", "work_conserving"];
+    assert_eq!(names(&tree.join("0")), gpu);
     assert_eq!(names(&tree.join("0/a")), ["highprio", "id", "meminfo", "memsize", "weight"]);
 
     let read = |path: &str| fs::read_to_string(tree.join(path)).unwrap();
@@ -186,7 +186,7 @@ fn each_node_reads_and_takes_and_refuses_as_documented() {
         assert_eq!(error(fs::read(tree.join(path))), Errno::NOENT, "{path}");
     }
     assert_eq!(error(fs::read(tree.join("0"))), Errno::ISDIR);
-    // Nodes come and go with cards and containers alone.
+    // Nodes come and go with GPUs and containers alone.
     assert_eq!(error(fs::remove_file(tree.join("0/policy"))), Errno::PERM);
     assert_eq!(error(fs::create_dir(tree.join("0/c"))), Errno::PERM);
     assert_eq!(error(fs::remove_dir(tree.join("0/a"))), Errno::PERM);
@@ -277,7 +277,7 @@ fn a_container_that_goes_takes_its_folder_with_it() {
     let mut open = File::open(tree.join("0/a/weight")).unwrap();
     drop(process);
     fs::remove_dir_all(&a).unwrap();
-    eventually("a card that nobody names to go", || names(&tree) == ["default_memsize", "version"]);
+    eventually("a GPU that nobody names to go", || names(&tree) == ["default_memsize", "version"]);
     assert_eq!(error(open.read(&mut [0; 8])), Errno::NOENT);
     assert_eq!(error(fs::read(tree.join("0/a/weight"))), Errno::NOENT);
 }
@@ -372,7 +372,7 @@ fn twenty_tenants_fit_into_thirty_mebibytes() {
     for dir in &dirs {
         monitor.client().register(registration(dir)).unwrap();
     }
-    eventually("all on the card", || monitor.client().get("0/free_weight").is_ok_and(|left| left == "0"));
+    eventually("all on the GPU", || monitor.client().get("0/free_weight").is_ok_and(|left| left == "0"));
     for _ in 0..20 {
         let mut client = Client::connect(&paths::socket(scene.root())).unwrap();
         client.status().unwrap();

@@ -543,7 +543,7 @@ impl State {
     /// Carries out the next piece of the first order: turn, gate word, wake.
     fn write(&self, mutation: Mutation) -> Self {
         let mut next = *self;
-        // What takes the card away comes before what gives it.
+        // What takes the GPU away comes before what gives it.
         let revokes = |seen: &Seen| seen.order == Some(Turn::Wait);
         let first = self.seen.iter().position(revokes);
         let Some(who) = first.or_else(|| self.seen.iter().position(|seen| seen.order.is_some())) else {

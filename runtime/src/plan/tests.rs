@@ -4,21 +4,21 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-fn card(number: u8, mib: u64) -> HostCard {
-    HostCard::new(Uuid([number + 1; 16]), Bytes(mib * MIB), CardNumber::of_card(number.into()))
+fn gpu(number: u8, mib: u64) -> HostGpu {
+    HostGpu::new(Uuid([number + 1; 16]), Bytes(mib * MIB), DeviceId::of_gpu(number.into()))
 }
 
-fn planned(variables: &[(&str, &str)], cards: &[HostCard]) -> Result<Plan, Refusal> {
+fn planned(variables: &[(&str, &str)], gpus: &[HostGpu]) -> Result<Plan, Refusal> {
     let variables: Vec<String> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    plan(&Declared::new(&variables)?, "a", || Ok(cards.to_vec()))
+    plan(&Declared::new(&variables)?, "a", || Ok(gpus.to_vec()))
 }
 
-/// The limits in MiB by the number of the card; none: native.
-fn limits(variables: &[(&str, &str)], cards: &[HostCard]) -> Option<Vec<(u8, u64)>> {
-    match planned(variables, cards).unwrap() {
+/// The limits in MiB by the number of the GPU; none: native.
+fn limits(variables: &[(&str, &str)], gpus: &[HostGpu]) -> Option<Vec<(u8, u64)>> {
+    match planned(variables, gpus).unwrap() {
         Plan::Native => None,
         Plan::Slice(limits) => {
-            Some(limits.cards.iter().map(|(uuid, limit)| (uuid.0[0] - 1, limit.0 / MIB)).collect())
+            Some(limits.gpus.iter().map(|(uuid, limit)| (uuid.0[0] - 1, limit.0 / MIB)).collect())
         }
     }
 }
@@ -28,16 +28,16 @@ const DEV: &str = "ALIYUN_COM_GPU_MEM_DEV";
 const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 const SLICED: &str = "ALIYUN_COM_GPU_VISIBLE_DEVICES";
 
-fn four() -> Vec<HostCard> {
-    (0..4).map(|number| card(number, 23028)).collect()
+fn four() -> Vec<HostGpu> {
+    (0..4).map(|number| gpu(number, 23028)).collect()
 }
 
 #[test]
 fn the_documents_values_come_out() {
-    let t4 = [card(0, 15109)];
+    let t4 = [gpu(0, 15109)];
     assert_eq!(limits(&[(MEM, "6"), (DEV, "15")], &t4), Some(vec![(0, 6043)]));
     assert_eq!(limits(&[(MEM, "8"), (DEV, "15")], &t4), Some(vec![(0, 8058)]));
-    let v100: Vec<HostCard> = (0..4).map(|number| card(number, 16130)).collect();
+    let v100: Vec<HostGpu> = (0..4).map(|number| gpu(number, 16130)).collect();
     let all = "GPU-01010101-0101-0101-0101-010101010101,GPU-02020202-0202-0202-0202-020202020202,\
                GPU-03030303-0303-0303-0303-030303030303,GPU-04040404-0404-0404-0404-040404040404";
     assert_eq!(
@@ -62,11 +62,11 @@ fn every_documented_list_means_what_is_documented() {
 const CGPU_UNIT: &str = "CGPU_MEM_UNIT";
 
 #[test]
-fn lists_follow_the_cards_that_are_named_and_others_stay_native() {
+fn lists_follow_the_gpus_that_are_named_and_others_stay_native() {
     assert_eq!(limits(&[(MEM, "3,4"), (VISIBLE, "2,0")], &four()), Some(vec![(2, 3072), (0, 4096)]));
     assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "1")], &four()), Some(vec![(1, 3072)]));
     assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "all")], &four()).map(|limits| limits.len()), Some(4));
-    // Without the variable the cards come by another way, or not at all: none is left without a limit.
+    // Without the variable the GPUs come by another way, or not at all: none is left without a limit.
     assert_eq!(limits(&[(MEM, "3")], &four()).map(|limits| limits.len()), Some(4));
     assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "void")], &four()).map(|limits| limits.len()), Some(4));
     assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "0,1,2"), (SLICED, "2")], &four()), Some(vec![(2, 3072)]));
@@ -81,15 +81,15 @@ fn what_is_not_understood_is_refused_in_one_sentence() {
         (vec![(MEM, "abc")], "ALIYUN_COM_GPU_MEM_CONTAINER is `abc`, expected whole numbers"),
         (vec![(MEM, "")], "ALIYUN_COM_GPU_MEM_CONTAINER is empty"),
         (vec![(MEM, "-1")], "is `-1`"),
-        (vec![(MEM, "99")], "more than card 0 has"),
-        (vec![(MEM, "1,2,3,4,5")], "which has 5 entries for 4 cards"),
+        (vec![(MEM, "99")], "more than GPU 0 has"),
+        (vec![(MEM, "1,2,3,4,5")], "which has 5 entries for 4 GPUs"),
         (vec![(MEM, "1"), (DEV, "0")], "ALIYUN_COM_GPU_MEM_DEV is `0`"),
-        (vec![(MEM, "1"), (VISIBLE, "4")], "there is no card 4: this host has 4"),
-        (vec![(MEM, "1"), (VISIBLE, "0,1,2,7")], "there is no card 7"),
+        (vec![(MEM, "1"), (VISIBLE, "4")], "there is no GPU 4: this host has 4"),
+        (vec![(MEM, "1"), (VISIBLE, "0,1,2,7")], "there is no GPU 7"),
         (vec![(MEM, "1"), (VISIBLE, "first")], "NVIDIA_VISIBLE_DEVICES is `first`"),
         (
             vec![(MEM, "1"), (VISIBLE, "0"), (SLICED, "1")],
-            "which names a card that NVIDIA_VISIBLE_DEVICES does not",
+            "which names a GPU that NVIDIA_VISIBLE_DEVICES does not",
         ),
         (vec![(MEM, "1"), ("ALIYUN_COM_GPU_SCHD_WEIGHT", "26")], "from 1 to 25"),
         (vec![(MEM, "1"), ("CGPU_DISABLE", "yes")], "CGPU_DISABLE is `yes`"),
@@ -101,25 +101,24 @@ fn what_is_not_understood_is_refused_in_one_sentence() {
         assert!(!sentence.contains('\n'), "{sentence}");
     }
     let none = planned(&[(MEM, "1")], &[]).unwrap_err().to_string();
-    assert!(none.contains("no card"), "{none}");
-    let cut = [HostCard { is_cut: true, ..card(0, 40960) }, card(1, 40960)];
+    assert!(none.contains("no GPU"), "{none}");
+    let cut = [HostGpu { is_cut: true, ..gpu(0, 40960) }, gpu(1, 40960)];
     assert!(planned(&[(MEM, "1")], &cut).unwrap_err().to_string().contains("MIG"));
     assert_eq!(limits(&[(MEM, "1"), (VISIBLE, "1")], &cut), Some(vec![(1, 1024)]));
 }
 
 #[test]
-fn instances_are_cards_of_their_own_and_cards_behind_them_keep_their_index() {
-    let part = |number: u8, name: CardNumber, mib: u64| {
-        HostCard::new(Uuid([number + 1; 16]), Bytes(mib * MIB), name)
-    };
+fn instances_are_gpus_of_their_own_and_gpus_behind_them_keep_their_index() {
+    let part =
+        |number: u8, name: DeviceId, mib: u64| HostGpu::new(Uuid([number + 1; 16]), Bytes(mib * MIB), name);
     let cut = [
-        card(0, 15109),
-        part(1, CardNumber::of_instance(1, 0), 20480),
-        part(2, CardNumber::of_instance(1, 3), 5120),
-        part(3, CardNumber::of_card(2), 15109),
+        gpu(0, 15109),
+        part(1, DeviceId::of_instance(1, 0), 20480),
+        part(2, DeviceId::of_instance(1, 3), 5120),
+        part(3, DeviceId::of_gpu(2), 15109),
     ];
     let mig = |number: u8| Uuid([number + 1; 16]).to_string().replacen("GPU", "MIG", 1);
-    // Without a name they stand where their card would.
+    // Without a name they stand where their GPU would.
     assert_eq!(limits(&[(MEM, "3,4,2,5")], &cut), Some(vec![(0, 3072), (1, 4096), (2, 2048), (3, 5120)]));
     let both = format!("{},{}", mig(2), &mig(1)[..13]);
     assert_eq!(limits(&[(MEM, "1,2"), (VISIBLE, &both)], &cut), Some(vec![(2, 1024), (1, 2048)]));
@@ -128,11 +127,11 @@ fn instances_are_cards_of_their_own_and_cards_behind_them_keep_their_index() {
     let sliced = [(MEM, "1"), (VISIBLE, &format!("0,{both}")), (SLICED, &mig(1))];
     assert_eq!(limits(&sliced, &cut), Some(vec![(1, 1024)]));
     for (visible, memory, part) in [
-        ("1", "1", "card 1 is cut into MIG instances; name those by their own UUID"),
+        ("1", "1", "GPU 1 is cut into MIG instances; name those by their own UUID"),
         ("1:0", "1", "MIG devices go by their own UUID"),
         ("1.0", "1", "MIG devices go by their own UUID"),
-        ("3", "1", "there is no card 3: this host has 3"),
-        // More than the instance has, though not more than its card.
+        ("3", "1", "there is no GPU 3: this host has 3"),
+        // More than the instance has, though not more than its GPU.
         (&mig(2), "6", "more than"),
     ] {
         let sentence = planned(&[(MEM, memory), (VISIBLE, visible)], &cut).unwrap_err().to_string();
@@ -141,7 +140,7 @@ fn instances_are_cards_of_their_own_and_cards_behind_them_keep_their_index() {
 }
 
 #[test]
-fn cards_are_asked_for_only_where_there_is_a_limit_to_keep() {
+fn gpus_are_asked_for_only_where_there_is_a_limit_to_keep() {
     for variables in [vec![], vec![format!("{MEM}=0")], vec![format!("{MEM}=3"), "CGPU_DISABLE=true".into()]]
     {
         let plan = plan(&Declared::new(&variables).unwrap(), "a", || panic!("nobody wants to know"));
@@ -172,8 +171,8 @@ fn value() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// Whatever the variables say: a container that speaks of memory, and neither says that it wants none nor names no card to slice, is
-    /// never native; what it gets is more than nothing and at most the card; and it is the same as is understood inside.
+    /// Whatever the variables say: a container that speaks of memory, and neither says that it wants none nor names no GPU to slice, is
+    /// never native; what it gets is more than nothing and at most the GPU; and it is the same as is understood inside.
     #[test]
     fn nothing_that_asks_for_a_limit_goes_without(
         memory in value(),
@@ -184,18 +183,18 @@ proptest! {
     ) {
         let mut variables = vec![format!("{MEM}={memory}")];
         variables.extend(rest.iter().map(|(name, value)| format!("{name}={value}")));
-        let cards: Vec<HostCard> = (0..count).map(|number| card(number, 15109)).collect();
+        let gpus: Vec<HostGpu> = (0..count).map(|number| gpu(number, 15109)).collect();
         let Ok(declared) = Declared::new(&variables) else { return Ok(()) };
         let says_off = memory.split(',').any(|part| part.trim_matches([' ', '\t']).bytes().all(|b| b == b'0') && !part.trim_matches([' ', '\t']).is_empty())
             || matches!(declared.get("CGPU_DISABLE").map(|text| text.trim_matches([' ', '\t'])), Some("1" | "true"))
             || matches!(declared.get(SLICED).map(|text| text.trim_matches([' ', '\t'])), Some("none" | "void"));
-        match plan(&declared, "a", || Ok(cards.clone())) {
+        match plan(&declared, "a", || Ok(gpus.clone())) {
             Ok(Plan::Native) => prop_assert!(says_off, "{variables:?} is native"),
             Ok(Plan::Slice(limits)) => {
-                prop_assert!(!limits.cards.is_empty());
-                for (uuid, limit) in &limits.cards {
-                    let card = cards.iter().find(|card| card.card.uuid == *uuid).expect("a card of the host");
-                    prop_assert!(*limit > Bytes::ZERO && *limit <= card.card.total);
+                prop_assert!(!limits.gpus.is_empty());
+                for (uuid, limit) in &limits.gpus {
+                    let gpu = gpus.iter().find(|gpu| gpu.gpu.uuid == *uuid).expect("a GPU of the host");
+                    prop_assert!(*limit > Bytes::ZERO && *limit <= gpu.gpu.total);
                 }
                 prop_assert!(limits.to_text().is_ok());
             }

@@ -24,7 +24,7 @@ static CAPTURED: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Markers {
     pub(super) context: CUcontext,
-    /// How slow the card's clock is.
+    /// How slow the GPU's clock is.
     pub(super) time_scale: TimeScale,
 }
 

@@ -116,10 +116,10 @@ fn create(shape: Option<Shape>, call: impl Fn() -> CUresult, made: impl FnOnce()
     else {
         return call();
     };
-    let card = context.card();
-    let size = tenant.array_size(card, &shape).unwrap_or_else(|| match required(&shape) {
+    let gpu = context.gpu();
+    let size = tenant.array_size(gpu, &shape).unwrap_or_else(|| match required(&shape) {
         Some(size) => {
-            tenant.array_takes(card, shape, size);
+            tenant.array_takes(gpu, shape, size);
             size
         }
         None => {
@@ -127,10 +127,10 @@ fn create(shape: Option<Shape>, call: impl Fn() -> CUresult, made: impl FnOnce()
             shape.bound()
         }
     });
-    let Ok(charge) = tenant.charge(card, size) else {
+    let Ok(charge) = tenant.charge(gpu, size) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
-    let answer = ask(tenant, card, call);
+    let answer = ask(tenant, gpu, call);
     if answer == CUresult::SUCCESS {
         charge.settle(made().address(), Some(context));
     }

@@ -1,4 +1,4 @@
-//! Checkpoints of processes: what is taken off the cards leaves the books, and is charged again before it comes back.
+//! Checkpoints of processes: what is taken off the GPUs leaves the books, and is charged again before it comes back.
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
@@ -22,7 +22,7 @@ pub(crate) unsafe fn cuCheckpointProcessCheckpoint(
     answer
 }
 
-/// It takes again what it had: refused where that does not fit. On other cards than before it is refused altogether, because the process
+/// It takes again what it had: refused where that does not fit. On other GPUs than before it is refused altogether, because the process
 /// would go on to keep books of the ones it was on.
 pub(crate) unsafe fn cuCheckpointProcessRestore(
     pid: c_int,
@@ -56,7 +56,7 @@ fn is_away(pid: c_int) -> bool {
     answer == CUresult::SUCCESS && state == CU_PROCESS_STATE_CHECKPOINTED
 }
 
-/// Whether a card is to take another one's place.
+/// Whether a GPU is to take another one's place.
 ///
 /// # Safety
 ///

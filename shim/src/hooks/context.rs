@@ -1,4 +1,4 @@
-//! Contexts: each costs memory of the card that nobody has asked for, and takes with it, when it goes, all that was in it.
+//! Contexts: each costs memory of the GPU that nobody has asked for, and takes with it, when it goes, all that was in it.
 
 use cgpu_abi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint};
 use cgpu_tenant::{Context, ContextId, Reason, Tenant};
@@ -137,7 +137,7 @@ pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
     end(primary(device), || unsafe { driver::cuDevicePrimaryCtxReset_v2(device) })
 }
 
-/// The context in which the calling thread works, if it is of a card on the books. The driver is asked: a runtime may have made it
+/// The context in which the calling thread works, if it is of a GPU on the books. The driver is asked: a runtime may have made it
 /// current by a way of its own.
 #[inline]
 pub(crate) fn current(tenant: &Tenant) -> Option<Context> {
@@ -171,29 +171,29 @@ fn take_up(tenant: &Tenant, context: CUcontext) -> Option<Context> {
         tenant.count(Reason::ForeignContext);
         return None;
     }
-    let Some(card) = process::devices(tenant).card(device) else {
-        tenant.count(Reason::NativeCard);
+    let Some(gpu) = process::devices(tenant).gpu(device) else {
+        tenant.count(Reason::NativeGpu);
         return None;
     };
-    Some(tenant.context_seen(ContextId(context.0), card))
+    Some(tenant.context_seen(ContextId(context.0), gpu))
 }
 
-/// Charges a context of the size that contexts have on this card, and makes it.
+/// Charges a context of the size that contexts have on this GPU, and makes it.
 fn create(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) -> CUresult {
     let tenant = match process::standing() {
         Standing::On(tenant) => tenant,
         Standing::Pass => return call(),
         Standing::Refused => return NOT_STARTED,
     };
-    let Some(card) = process::devices(tenant).card(device) else {
-        tenant.count(Reason::NativeCard);
+    let Some(gpu) = process::devices(tenant).gpu(device) else {
+        tenant.count(Reason::NativeGpu);
         return call();
     };
-    let gauge = Gauge::new(tenant, card, device);
-    let Ok(starting) = tenant.context_starting(card, || gauge.before()) else {
+    let gauge = Gauge::new(tenant, gpu, device);
+    let Ok(starting) = tenant.context_starting(gpu, || gauge.before()) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
-    let answer = ask(tenant, card, call);
+    let answer = ask(tenant, gpu, call);
     if answer == CUresult::SUCCESS {
         // SAFETY: the driver has just written there.
         let made = unsafe { context.read() };
@@ -209,12 +209,12 @@ fn keep(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) 
     }
     let answer = call();
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant())
-        && let Some(card) = process::devices(tenant).card(device)
+        && let Some(gpu) = process::devices(tenant).gpu(device)
     {
         // SAFETY: the driver has just written there.
         let kept = ContextId(unsafe { context.read() }.0);
         if tenant.context(kept).is_none() {
-            tenant.context_seen(kept, card);
+            tenant.context_seen(kept, gpu);
         }
     }
     answer

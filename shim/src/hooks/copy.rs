@@ -1,5 +1,5 @@
-//! Copies and fills. Within the card they compute, beside kernels and in their place, so they go through the gate as kernels do. Between host
-//! and card other engines copy: those are not gated.
+//! Copies and fills. Within the GPU they compute, beside kernels and in their place, so they go through the gate as kernels do. Between host
+//! and GPU other engines copy: those are not gated.
 //!
 //! A batch is one call and one launch: it waits for the turn if any of its copies is within the
 //! GPU, and is priced by what those move.
@@ -119,7 +119,7 @@ launches! {
 /// Each copy whose arguments say where from and where to: its name, its arguments, which of them is the stream, and what is copied.
 macro_rules! copies {
     ($($symbol:ident ($($arg:ident: $type:ty),*) $flavour:ident $stream:expr, $what:expr;)*) => {$(
-        /// Waits for the container's turn, if it copies within the card.
+        /// Waits for the container's turn, if it copies within the GPU.
         #[inline(always)]
         #[allow(clippy::too_many_arguments, reason = "the driver's own")]
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
@@ -198,13 +198,13 @@ copies! {
     ) PER_THREAD stream, boxes(copies, count);
 }
 
-/// Bytes that are copied within the card; none: not all of it is there.
+/// Bytes that are copied within the GPU; none: not all of it is there.
 ///
 /// # Safety
 ///
 /// None; it is one of several of which others have obligations.
 unsafe fn line(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Option<usize> {
-    (is_on_a_card(to) && is_on_a_card(from)).then_some(bytes)
+    (is_on_a_gpu(to) && is_on_a_gpu(from)).then_some(bytes)
 }
 
 /// # Safety
@@ -281,7 +281,7 @@ fn sum(copies: impl Iterator<Item = Option<usize>>) -> Option<usize> {
 fn volume(copy: &CUDA_MEMCPY3D_BATCH_OP) -> Option<usize> {
     let sides = [copy.dst.get()?, copy.src.get()?];
     let within = sides.iter().all(|side| match side {
-        CopyOperand::Pointer { address, .. } => is_on_a_card(*address),
+        CopyOperand::Pointer { address, .. } => is_on_a_gpu(*address),
         CopyOperand::Array(..) => true,
     });
     let element = sides.iter().find_map(|side| match side {
@@ -304,13 +304,13 @@ fn element(array: CUarray) -> Option<usize> {
 fn side(kind: CUmemorytype, address: CUdeviceptr) -> bool {
     match kind {
         CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_ARRAY => true,
-        CU_MEMORYTYPE_UNIFIED => is_on_a_card(address),
+        CU_MEMORYTYPE_UNIFIED => is_on_a_gpu(address),
         _ => false,
     }
 }
 
-/// Whether an address is a card's, by the driver's word. What it does not know is pageable memory of the host.
-fn is_on_a_card(address: CUdeviceptr) -> bool {
+/// Whether an address is a GPU's, by the driver's word. What it does not know is pageable memory of the host.
+fn is_on_a_gpu(address: CUdeviceptr) -> bool {
     let mut kind: CUmemorytype = 0;
     let value = ptr::from_mut(&mut kind).cast::<c_void>();
     // SAFETY: the attribute is a number of that size.

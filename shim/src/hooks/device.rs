@@ -1,4 +1,4 @@
-//! What a card says of itself.
+//! What a GPU says of itself.
 
 use cgpu_abi::types::{CUdevice, CUdevice_attribute, CUresult, c_int, c_uint};
 use cgpu_tenant::Bytes;
@@ -17,7 +17,7 @@ pub(crate) unsafe fn cuDeviceTotalMem(bytes: *mut c_uint, device: CUdevice) -> C
     answer
 }
 
-/// The card is as large as the limit.
+/// The GPU is as large as the limit.
 pub(crate) unsafe fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuDeviceTotalMem_v2(bytes, device) };
@@ -28,7 +28,7 @@ pub(crate) unsafe fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) ->
     answer
 }
 
-/// What is refused is not announced; all else is the card's own.
+/// What is refused is not announced; all else is the GPU's own.
 pub(crate) unsafe fn cuDeviceGetAttribute(
     value: *mut c_int,
     attribute: CUdevice_attribute,
@@ -45,5 +45,5 @@ pub(crate) unsafe fn cuDeviceGetAttribute(
 
 fn limit(device: CUdevice) -> Option<Bytes> {
     let tenant = process::tenant()?;
-    tenant.limit(process::devices(tenant).card(device)?)
+    tenant.limit(process::devices(tenant).gpu(device)?)
 }

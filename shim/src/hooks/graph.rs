@@ -1,4 +1,4 @@
-//! Graphs: what they allocate is charged when they are sent to the card, by what that has reserved for them ([`cgpu_tenant`] says how).
+//! Graphs: what they allocate is charged when they are sent to the GPU, by what that has reserved for them ([`cgpu_tenant`] says how).
 //!
 //! A process whose graphs never allocate pays for all this with one load in each of these calls, and looks at nothing.
 
@@ -136,7 +136,7 @@ pub(crate) unsafe fn cuGraphInstantiateWithFlags(
     unsafe { instantiate(graph_exec, graph, false, call) }
 }
 
-/// It may be sent to the card at once.
+/// It may be sent to the GPU at once.
 pub(crate) unsafe fn cuGraphInstantiateWithParams(
     graph_exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -305,8 +305,8 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuDeviceGetGraphMemAttribute(device, attr, value) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant())
-        && let Some(card) = process::devices(tenant).card(device)
-        && let Some(limit) = tenant.limit(card)
+        && let Some(gpu) = process::devices(tenant).gpu(device)
+        && let Some(limit) = tenant.limit(gpu)
     {
         changed(device);
         let value = value.cast::<u64>();
@@ -325,9 +325,9 @@ fn allocating() -> Option<&'static Tenant> {
 
 fn changed(device: CUdevice) {
     if let Some(tenant) = allocating()
-        && let Some(card) = process::devices(tenant).card(device)
+        && let Some(gpu) = process::devices(tenant).gpu(device)
     {
-        tenant.pool_changed(PoolId::of_graphs(card));
+        tenant.pool_changed(PoolId::of_graphs(gpu));
     }
 }
 
@@ -447,18 +447,17 @@ fn update(
         Err(unfit) => return unfit_for(unfit, call),
     };
     let answer = call();
-    let concerned = !footprint.is_empty() || tenant.graph_card(GraphId(graph_exec.0)).is_some();
+    let concerned = !footprint.is_empty() || tenant.graph_gpu(GraphId(graph_exec.0)).is_some();
     if answer == CUresult::SUCCESS && concerned {
         updated(tenant, GraphId(graph_exec.0), &mut footprint, &Driver);
     }
     answer
 }
 
-/// Sends an executable graph to the card.
+/// Sends an executable graph to the GPU.
 fn send(graph: CUgraphExec, sending: Sending, order: Order, call: impl Fn() -> CUresult) -> CUresult {
     let graph = GraphId(graph.0);
-    let Some((tenant, card)) = allocating().and_then(|tenant| Some((tenant, tenant.graph_card(graph)?)))
-    else {
+    let Some((tenant, gpu)) = allocating().and_then(|tenant| Some((tenant, tenant.graph_gpu(graph)?))) else {
         return call();
     };
     match order.is_captured() {
@@ -467,7 +466,7 @@ fn send(graph: CUgraphExec, sending: Sending, order: Order, call: impl Fn() -> C
         Ok(true) => return call(),
         Err(answer) => return answer,
     }
-    let call = || match ask(tenant, card, &call) {
+    let call = || match ask(tenant, gpu, &call) {
         CUresult::SUCCESS => Ok(()),
         answer => Err(answer),
     };

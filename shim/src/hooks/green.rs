@@ -60,8 +60,8 @@ pub(crate) unsafe fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
     let call = || unsafe { driver::cuGreenCtxDestroy(green) };
     let Some(tenant) = process::tenant() else { return call() };
     let devices = process::devices(tenant);
-    let card = tenant.green_card(GreenId(green.0));
-    let device = card.and_then(|card| devices.all().find(|device| devices.card(*device) == Some(card)));
+    let gpu = tenant.green_gpu(GreenId(green.0));
+    let device = gpu.and_then(|gpu| devices.all().find(|device| devices.gpu(*device) == Some(gpu)));
     let Some(device) = device else { return call() };
     context::release(device, || {
         let _going = tenant.shrinking(Cause::Green(green.0));

@@ -31,7 +31,7 @@ pub(crate) unsafe fn cuIpcOpenMemHandle(
     open(way(&handle), call, || (unsafe { address.read() }, process::tenant().and_then(current)))
 }
 
-/// The same, where it may be memory of another card.
+/// The same, where it may be memory of another GPU.
 pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
     address: *mut CUdeviceptr,
     handle: CUipcMemHandle,

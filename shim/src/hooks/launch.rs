@@ -98,7 +98,7 @@ launches! {
     };
 }
 
-/// One kernel on several cards, each in a stream of its own: on each of them it is one launch.
+/// One kernel on several GPUs, each in a stream of its own: on each of them it is one launch.
 pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
     list: *mut CUDA_LAUNCH_PARAMS,
     count: c_uint,

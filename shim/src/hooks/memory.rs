@@ -1,7 +1,7 @@
 //! Linear memory: charged before the driver is asked, recorded after, given back where the driver refuses.
 
 use cgpu_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUresult, c_uint};
-use cgpu_tenant::{Address, Bytes, Card, Patience, Tenant, View};
+use cgpu_tenant::{Address, Bytes, Gpu, Patience, Tenant, View};
 
 use super::NOT_STARTED;
 use super::context::current;
@@ -118,10 +118,10 @@ fn allocate(size: Bytes, call: impl Fn() -> CUresult, made: impl FnOnce() -> u64
     let Some(context) = current(tenant) else {
         return call();
     };
-    let Ok(charge) = tenant.charge(context.card(), size) else {
+    let Ok(charge) = tenant.charge(context.gpu(), size) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
-    let answer = ask(tenant, context.card(), call);
+    let answer = ask(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
         charge.settle(Address(made()), Some(context));
     }
@@ -147,10 +147,10 @@ fn allocate_pitched(
     };
     let mut pitch = width.checked_next_multiple_of(PITCH).unwrap_or(u64::MAX);
     loop {
-        let Ok(charge) = tenant.charge(context.card(), Bytes(pitch.saturating_mul(height))) else {
+        let Ok(charge) = tenant.charge(context.gpu(), Bytes(pitch.saturating_mul(height))) else {
             return CUresult::ERROR_OUT_OF_MEMORY;
         };
-        let answer = ask(tenant, context.card(), &call);
+        let answer = ask(tenant, context.gpu(), &call);
         if answer != CUresult::SUCCESS {
             return answer;
         }
@@ -166,11 +166,11 @@ fn allocate_pitched(
 }
 
 /// Makes the call, and while the memory of a process that has just ended is in the way, makes it again.
-pub(super) fn ask(tenant: &Tenant, card: Card, call: impl Fn() -> CUresult) -> CUresult {
+pub(super) fn ask(tenant: &Tenant, gpu: Gpu, call: impl Fn() -> CUresult) -> CUresult {
     let mut patience = Patience::default();
     loop {
         let answer = call();
-        if answer != CUresult::ERROR_OUT_OF_MEMORY || !tenant.ask_again(card, &mut patience) {
+        if answer != CUresult::ERROR_OUT_OF_MEMORY || !tenant.ask_again(gpu, &mut patience) {
             return answer;
         }
     }
@@ -203,7 +203,7 @@ fn free_untold(tenant: &Tenant, address: u64, pooled: bool, call: impl FnOnce() 
     trimmed_after(answer, pooled)
 }
 
-/// A free has waited for the card, and pools are trimmed then. One that was refused may have waited, too.
+/// A free has waited for the GPU, and pools are trimmed then. One that was refused may have waited, too.
 #[inline]
 fn trimmed_after(answer: CUresult, pooled: bool) -> CUresult {
     if pooled { waited(answer) } else { answer }
@@ -213,14 +213,14 @@ fn trimmed_after(answer: CUresult, pooled: bool) -> CUresult {
 /// that is not known, it is asked.
 fn view(physical: Option<Bytes>) -> Option<View> {
     let tenant = process::tenant()?;
-    let card = current(tenant)?.card();
+    let gpu = current(tenant)?.gpu();
     let ask = || {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are writable.
         let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
         (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
     };
-    tenant.view(card, physical.or_else(ask)?)
+    tenant.view(gpu, physical.or_else(ask)?)
 }
 
 /// # Safety

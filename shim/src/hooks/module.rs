@@ -1,4 +1,4 @@
-//! Modules, libraries and a context's limits: memory of the card that comes with something else.
+//! Modules, libraries and a context's limits: memory of the GPU that comes with something else.
 //!
 //! What an image says that it takes is charged before the driver is asked: all of it where code is loaded with its module, else its variables.
 //! What it then takes is measured. A library belongs to no context: where code comes when it is first used, the first look-up in a context brings
@@ -155,7 +155,7 @@ pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUke
     bring(kernel.0, library_of(kernel), || unsafe { driver::cuKernelGetFunction(function, kernel) })
 }
 
-/// Brings a function's code onto the card.
+/// Brings a function's code onto the GPU.
 pub(crate) unsafe fn cuFuncLoad(function: CUfunction) -> CUresult {
     // SAFETY: the program's own call.
     bring(function.0, None, || unsafe { driver::cuFuncLoad(function) })
@@ -185,7 +185,7 @@ pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
     let _going = tenant.shrinking(Cause::Limit(limit));
-    let answer = ask(tenant, context.card(), call);
+    let answer = ask(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
         growing.grown(Cause::Limit(limit), None);
         tenant.shrunk(Cause::Limit(limit), Some(context), beyond(former) - beyond(value));
@@ -193,13 +193,13 @@ pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     answer
 }
 
-/// How many of a context's memory of that kind there are on its card; none: it takes none.
+/// How many of a context's memory of that kind there are on its GPU; none: it takes none.
 fn copies(tenant: &Tenant, context: Context, limit: CUlimit) -> Option<u64> {
     match limit {
         CU_LIMIT_PRINTF_FIFO_SIZE | CU_LIMIT_MALLOC_HEAP_SIZE => Some(1),
-        // A stack for each thread that can be on the card at once.
+        // A stack for each thread that can be on the GPU at once.
         CU_LIMIT_STACK_SIZE => {
-            let device = process::devices(tenant).of_card(context.card())?;
+            let device = process::devices(tenant).of_gpu(context.gpu())?;
             let attribute = |attribute| {
                 let mut value: c_int = 0;
                 // SAFETY: the value is writable.
@@ -251,7 +251,7 @@ unsafe fn load(
     let unload = || unsafe { driver::cuModuleUnload(made.get()) };
     let load = || call(made.place_for(module));
     let cause = || Cause::Module(made.get().0);
-    let free = || free::of_current_at_rest(tenant, context.card());
+    let free = || free::of_current_at_rest(tenant, context.gpu());
     let answer = make(tenant, context, at_once(size()), free, load, unload, cause);
     // SAFETY: the caller vouches for it.
     unsafe { made.tell(module, answer) }
@@ -283,7 +283,7 @@ impl<H: Copy> Made<H> {
     }
 }
 
-/// Makes what takes memory of a context that nobody asked for; `free` reads what is free of its card. If it goes past the limit, it is undone; if it was not this that took so
+/// Makes what takes memory of a context that nobody asked for; `free` reads what is free of its GPU. If it goes past the limit, it is undone; if it was not this that took so
 /// much, it is made once more.
 pub(super) fn make(
     tenant: &Tenant,
@@ -297,14 +297,14 @@ pub(super) fn make(
     let Ok(growing) = tenant.growing(context, known, &free) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
-    let mut answer = ask(tenant, context.card(), &call);
+    let mut answer = ask(tenant, context.gpu(), &call);
     let mut made = free();
     if answer == CUresult::SUCCESS && growing.exceeds(made) && undo() == CUresult::SUCCESS {
         if growing.came_back(made, free()) {
             growing.denied();
             return CUresult::ERROR_OUT_OF_MEMORY;
         }
-        answer = ask(tenant, context.card(), &call);
+        answer = ask(tenant, context.gpu(), &call);
         made = None;
     }
     if answer == CUresult::SUCCESS {
@@ -336,7 +336,7 @@ unsafe fn load_library(
             // SAFETY: the handle is the driver's own, and the program has not seen it.
             let unload = || unsafe { driver::cuLibraryUnload(made.get()) };
             let cause = || Cause::Library(made.get().0);
-            let free = || free::of_current_at_rest(tenant, context.card());
+            let free = || free::of_current_at_rest(tenant, context.gpu());
             make(tenant, context, at_once(size), free, load, unload, cause)
         }
         None => load(),
@@ -357,13 +357,13 @@ pub(super) fn bring_library(library: CUlibrary, call: impl Fn() -> CUresult) -> 
 /// way to undo that: what goes past the limit is shown, and nothing more is brought.
 fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -> CUresult {
     let Place::On(tenant, context) = place() else { return call() };
-    let free = || free::of_current_at_rest(tenant, context.card());
+    let free = || free::of_current_at_rest(tenant, context.gpu());
     let growing = match tenant.bringing(context, what, library.map(|library| library.0), free) {
         Ok(Some(growing)) => growing,
         Ok(None) => return call(),
         Err(_) => return CUresult::ERROR_OUT_OF_MEMORY,
     };
-    let answer = ask(tenant, context.card(), call);
+    let answer = ask(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
         growing.brought(free());
     }

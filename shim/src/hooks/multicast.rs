@@ -20,7 +20,7 @@ pub(crate) unsafe fn cuMulticastCreate(
     answer
 }
 
-/// On behalf of the card on which the memory lies.
+/// On behalf of the GPU on which the memory lies.
 pub(crate) unsafe fn cuMulticastBindMem(
     object: CUmemGenericAllocationHandle,
     offset: usize,
@@ -34,7 +34,7 @@ pub(crate) unsafe fn cuMulticastBindMem(
     bind(Handle(object), None, (offset as u64, size as u64), |tenant| tenant.refer(Handle(memory)), call)
 }
 
-/// On behalf of a card.
+/// On behalf of a GPU.
 pub(crate) unsafe fn cuMulticastBindMem_v2(
     object: CUmemGenericAllocationHandle,
     device: CUdevice,
@@ -57,7 +57,7 @@ pub(crate) unsafe fn cuMulticastBindMem_v2(
     )
 }
 
-/// What is mapped there, on behalf of the card on which it lies.
+/// What is mapped there, on behalf of the GPU on which it lies.
 pub(crate) unsafe fn cuMulticastBindAddr(
     object: CUmemGenericAllocationHandle,
     offset: usize,
@@ -70,7 +70,7 @@ pub(crate) unsafe fn cuMulticastBindAddr(
     bind_at(Handle(object), None, (offset as u64, size as u64), address, call)
 }
 
-/// What is mapped there, on behalf of a card.
+/// What is mapped there, on behalf of a GPU.
 pub(crate) unsafe fn cuMulticastBindAddr_v2(
     object: CUmemGenericAllocationHandle,
     device: CUdevice,
@@ -84,7 +84,7 @@ pub(crate) unsafe fn cuMulticastBindAddr_v2(
     bind_at(Handle(object), Some(device), (offset as u64, size as u64), address, call)
 }
 
-/// Ends bindings of a card, of a range of the object.
+/// Ends bindings of a GPU, of a range of the object.
 pub(crate) unsafe fn cuMulticastUnbind(
     object: CUmemGenericAllocationHandle,
     device: CUdevice,
@@ -108,8 +108,8 @@ pub(super) fn bind(
     let reference = refer(tenant);
     let answer = call();
     if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
-        let card = device.and_then(|device| process::devices(tenant).card(device));
-        reference.bound(object, card, offset, Bytes(size));
+        let gpu = device.and_then(|device| process::devices(tenant).gpu(device));
+        reference.bound(object, gpu, offset, Bytes(size));
     }
     answer
 }
@@ -135,7 +135,7 @@ pub(super) fn bind_at(
     answer
 }
 
-/// Ends bindings of a card: their memory goes when nothing else refers to it.
+/// Ends bindings of a GPU: their memory goes when nothing else refers to it.
 pub(super) fn unbind(
     object: Handle,
     device: CUdevice,
@@ -145,9 +145,9 @@ pub(super) fn unbind(
     let unbinding = process::tenant().map(|tenant| (tenant, tenant.unbinding()));
     let answer = call();
     if let (CUresult::SUCCESS, Some((tenant, unbinding))) = (answer, unbinding)
-        && let Some(card) = process::devices(tenant).card(device)
+        && let Some(gpu) = process::devices(tenant).gpu(device)
     {
-        unbinding.unbound(object, card, offset, Bytes(size));
+        unbinding.unbound(object, gpu, offset, Bytes(size));
     }
     answer
 }

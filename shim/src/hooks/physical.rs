@@ -1,8 +1,8 @@
-//! Physical memory behind handles: charged to the card where it lies, for as long as a handle or a mapping refers to it.
+//! Physical memory behind handles: charged to the GPU where it lies, for as long as a handle or a mapping refers to it.
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_tenant::{Address, Bytes, Card, Handle, PoolId, Reason, Tenant};
+use cgpu_tenant::{Address, Bytes, Gpu, Handle, PoolId, Reason, Tenant};
 
 use super::memory::ask;
 use super::{NOT_STARTED, ipc, refuse};
@@ -11,9 +11,9 @@ use crate::{driver, pools};
 
 /// Who pays for memory in a place.
 enum Payer {
-    /// We, for a card on the books.
-    Card(Card),
-    /// Nobody: it is the host's or a native card's, or there can be no such memory and the driver says so.
+    /// We, for a GPU on the books.
+    Gpu(Gpu),
+    /// Nobody: it is the host's or a native GPU's, or there can be no such memory and the driver says so.
     Nobody,
     /// It cannot be told, or must not be had.
     Unknown(Role),
@@ -37,11 +37,11 @@ pub(crate) unsafe fn cuMemCreate(
     let made = || Handle(unsafe { handle.read() });
     // SAFETY: not null, so the program's own record, which the driver would read as well.
     match payer(tenant, &unsafe { prop.read() }) {
-        Payer::Card(card) => {
-            let Ok(charge) = tenant.charge(card, Bytes(size as u64)) else {
+        Payer::Gpu(gpu) => {
+            let Ok(charge) = tenant.charge(gpu, Bytes(size as u64)) else {
                 return CUresult::ERROR_OUT_OF_MEMORY;
             };
-            let answer = ask(tenant, card, call);
+            let answer = ask(tenant, gpu, call);
             if answer == CUresult::SUCCESS {
                 charge.created(made());
             }
@@ -190,10 +190,10 @@ fn payer(tenant: &Tenant, prop: &CUmemAllocationProp) -> Payer {
         | CU_MEM_LOCATION_TYPE_INVALID => return Payer::Nobody,
         _ => return Payer::Unknown(Role::Allocates),
     };
-    match process::devices(tenant).card(device) {
-        Some(card) => Payer::Card(card),
+    match process::devices(tenant).gpu(device) {
+        Some(gpu) => Payer::Gpu(gpu),
         None => {
-            tenant.count(Reason::NativeCard);
+            tenant.count(Reason::NativeGpu);
             Payer::Nobody
         }
     }

@@ -31,7 +31,7 @@ pub(crate) unsafe fn cuMemAllocAsync_ptsz(
     unsafe { allocate(address, size, None, Order::per_thread(stream), call) }
 }
 
-/// From a pool, which may be of any card, or of the host.
+/// From a pool, which may be of any GPU, or of the host.
 pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     address: *mut CUdeviceptr,
     size: usize,
@@ -88,7 +88,7 @@ pub(crate) unsafe fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const
     if answer == CUresult::SUCCESS {
         // SAFETY: the driver has just written there.
         let made = unsafe { pool.read() };
-        tenant.pool_made(PoolId(made.0), source.card(), &Driver);
+        tenant.pool_made(PoolId(made.0), source.gpu(), &Driver);
     }
     answer
 }
@@ -289,7 +289,7 @@ unsafe fn allocate(
             Err(Unmade::Destroyed) => return CUresult::ERROR_INVALID_VALUE,
             Err(Unmade::Unknown) => match Source::learn(tenant, pool, device) {
                 Source::Managed => return refuse(Role::Managed, call),
-                source if tenant.pool_seen(PoolId(pool.0), source.card(), &Driver) => {}
+                source if tenant.pool_seen(PoolId(pool.0), source.gpu(), &Driver) => {}
                 _ => return CUresult::ERROR_OUT_OF_MEMORY,
             },
         }
@@ -304,7 +304,7 @@ fn record(
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
     if let Some(pool) = pool
-        && tenant.pool_card(PoolId(pool.0)).is_none()
+        && tenant.pool_gpu(PoolId(pool.0)).is_none()
     {
         let _unbound = Unbound::begin();
         let device = pools::device_of(tenant, order.stream()).unwrap_or_default();
@@ -321,7 +321,7 @@ fn ask(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresult) -> Resu
     let mut patience = Patience::default();
     loop {
         let again =
-            || tenant.pool_card(PoolId(pool.0)).is_some_and(|card| tenant.ask_again(card, &mut patience));
+            || tenant.pool_gpu(PoolId(pool.0)).is_some_and(|gpu| tenant.ask_again(gpu, &mut patience));
         match call() {
             CUresult::SUCCESS => return Ok(()),
             CUresult::ERROR_OUT_OF_MEMORY if { again }() => {}

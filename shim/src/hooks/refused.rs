@@ -7,7 +7,7 @@ use cgpu_abi::types::{
 
 /// Whether an attribute announces what is refused; it reads 0 under a limit.
 ///
-/// Managed memory moves between host and card as it likes, so no limit holds it; unified addressing and pageable memory are other
+/// Managed memory moves between host and GPU as it likes, so no limit holds it; unified addressing and pageable memory are other
 /// things, and stay.
 pub(super) fn announces_refused(attribute: CUdevice_attribute) -> bool {
     [

@@ -5,7 +5,7 @@
 //! .global .attribute(.managed) .u32 on_the_host;       .global .v4 .f32 a[2][3], b = 1;
 //! ```
 
-/// What the variables that a text declares take, in bytes: of the card's own memory, and declared here. Saturates.
+/// What the variables that a text declares take, in bytes: of the GPU's own memory, and declared here. Saturates.
 pub(super) fn variables(text: &[u8]) -> u64 {
     const GLOBAL: &[u8] = b".global";
     let mut total = 0_u64;
@@ -32,7 +32,7 @@ fn statement(text: &[u8]) -> &[u8] {
     text.get(..end).unwrap_or_default()
 }
 
-/// What the variables of one declaration take; none: nothing on the card, or it cannot be told.
+/// What the variables of one declaration take; none: nothing on the GPU, or it cannot be told.
 fn declaration(text: &[u8]) -> Option<u64> {
     let text = core::str::from_utf8(text).ok()?;
     if text.contains(".managed") {

@@ -65,7 +65,7 @@ fn the_runtimes_walks_lead_to_hooks_of_the_right_version_and_flavour() {
     });
 }
 
-/// The same on a real driver, which needs no card for it.
+/// The same on a real driver, which needs no GPU for it.
 #[test]
 fn a_real_driver_is_routed_like_the_played_one() {
     let Some(folder) = std::env::var_os("CGPU_REAL_DRIVER").map(PathBuf::from) else {

@@ -6,7 +6,7 @@ use crate::held::Held;
 use crate::layout::Cell;
 use crate::units::Bytes;
 
-/// This process's own cell of a card's books: what changes there without a look at anybody else's.
+/// This process's own cell of a GPU's books: what changes there without a look at anybody else's.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnCell<'a>(pub(super) &'a Cell);
 

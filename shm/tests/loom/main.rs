@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64 as Observed, Ordering::SeqCst};
 use cgpu_shm::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use cgpu_shm::growth::Growth;
 use cgpu_shm::held::STEP;
-use cgpu_shm::layout::{Card, Cell, Slot};
+use cgpu_shm::layout::{Cell, Gpu, Slot};
 use cgpu_shm::ledger::{self, Account, Column, Measured, Refused, Terms};
 use cgpu_shm::lock::{Acquired, Life, Owner, SlotLock};
 use cgpu_shm::preamble::{Kind, Preamble, Unfit};
@@ -78,19 +78,19 @@ impl<'a> Presence for &'a Kernel {
     }
 }
 
-/// A container with one card.
+/// A container with one GPU.
 #[derive(Default)]
 struct Container {
     kernel: Kernel,
     high_water: AtomicU32,
     slots: [Slot; SLOTS],
-    card: Card,
+    gpu: Gpu,
     cells: [Cell; SLOTS],
     growth: [AtomicU64; SLOTS],
     returned: AtomicU64,
     edition: AtomicU32,
-    /// What is really on the card, as the driver would know it.
-    card_memory: Observed,
+    /// What is really on the GPU, as the driver would know it.
+    gpu_memory: Observed,
 }
 
 impl Container {
@@ -101,7 +101,7 @@ impl Container {
     fn account(&self, me: Owner) -> Account<'_> {
         let mine = &self.cells[me.slot().get()];
         let measured = Measured { growth: &self.growth, returned: &self.returned };
-        Account::new(&self.card, &self.cells, &self.slots, measured, &self.high_water, mine, me)
+        Account::new(&self.gpu, &self.cells, &self.slots, measured, &self.high_water, mine, me)
     }
 
     fn life(&self, owner: Owner) -> Life {
@@ -119,7 +119,7 @@ impl Container {
         let gone = |_, _, _| true;
         self.table()
             .sweep(&&self.kernel, Nanos(1), gone, |slot, _| {
-                ledger::clear(&self.cells[slot.get()], &self.card.withdrawn);
+                ledger::clear(&self.cells[slot.get()], &self.gpu.withdrawn);
                 State::Free
             })
             .unwrap();
@@ -136,8 +136,8 @@ impl Container {
             |owner| self.life(owner),
         ) {
             Ok(()) => {
-                let now = self.card_memory.fetch_add(bytes, SeqCst) + bytes;
-                assert!(now <= limit, "{now} on a card whose limit is {limit}");
+                let now = self.gpu_memory.fetch_add(bytes, SeqCst) + bytes;
+                assert!(now <= limit, "{now} on a GPU whose limit is {limit}");
                 true
             }
             Err(Refused::Short { used, .. }) => {
@@ -162,7 +162,7 @@ impl Container {
 
     fn free(&self, me: Owner, steps: u64) {
         let bytes = steps * STEP;
-        self.card_memory.fetch_sub(bytes, SeqCst);
+        self.gpu_memory.fetch_sub(bytes, SeqCst);
         assert_eq!(self.account(me).own().refund(Column::Used, Bytes(bytes)), Bytes(bytes));
     }
 }
@@ -218,7 +218,7 @@ fn refunds_without_the_lock_never_let_too_much_in() {
         container.allocate(owners[0], 2, 3);
         other.join().unwrap();
         let total = container.account(owners[0]).total();
-        assert_eq!(total.0, container.card_memory.load(SeqCst));
+        assert_eq!(total.0, container.gpu_memory.load(SeqCst));
     });
 }
 
@@ -407,7 +407,7 @@ fn two_threads_of_one_process_keep_one_cell() {
     });
 }
 
-/// A process dies while it holds the card's lock, before or after it has raised its cell; two others want to charge.
+/// A process dies while it holds the GPU's lock, before or after it has raised its cell; two others want to charge.
 #[test]
 fn a_death_inside_a_charge_is_taken_over() {
     for raised in [0, 2 * STEP] {
@@ -417,7 +417,7 @@ fn a_death_inside_a_charge_is_taken_over() {
                 let container = Arc::clone(&container);
                 thread::spawn(move || {
                     let me = owners[1];
-                    let entered = container.card.lock.try_acquire(me);
+                    let entered = container.gpu.lock.try_acquire(me);
                     if let Some(guard) = entered {
                         container.cells[1].held.fetch_add(raised, Ordering::Relaxed);
                         mem::forget(guard);
@@ -432,7 +432,7 @@ fn a_death_inside_a_charge_is_taken_over() {
             container.sweep();
             assert!(container.is_valid());
             let total = container.account(owners[0]).total();
-            assert_eq!(total.0, container.card_memory.load(SeqCst), "the dead one's bytes are off the books");
+            assert_eq!(total.0, container.gpu_memory.load(SeqCst), "the dead one's bytes are off the books");
             assert!(total.0 == 2 * STEP || container.allocate(owners[0], 2, 3), "what fits is let in");
         });
     }
@@ -446,7 +446,7 @@ fn whoever_hears_of_a_death_sees_what_it_left() {
         let dying = {
             let container = Arc::clone(&container);
             thread::spawn(move || {
-                let guard = container.card.lock.try_acquire(owners[1]);
+                let guard = container.gpu.lock.try_acquire(owners[1]);
                 if guard.is_some() {
                     container.cells[1].held.fetch_add(2 * STEP, Ordering::Relaxed);
                 }
@@ -462,7 +462,7 @@ fn whoever_hears_of_a_death_sees_what_it_left() {
         let heir = {
             let container = Arc::clone(&container);
             thread::spawn(move || {
-                let lock = &container.card.lock;
+                let lock = &container.gpu.lock;
                 let acquired = lock.acquire(owners[0], FOREVER, |owner| container.life(owner)).unwrap();
                 if matches!(acquired, Acquired::TakenOver(..)) {
                     assert_eq!(container.cells[1].held.load(Ordering::Relaxed), 2 * STEP);
@@ -514,14 +514,14 @@ fn a_living_owner_is_never_taken_for_dead(first: impl Fn(&Container) -> bool + C
     model(move || {
         let container = Arc::new(Container::default());
         let elder = container.claim().unwrap();
-        let guard = container.card.lock.try_acquire(elder).unwrap();
+        let guard = container.gpu.lock.try_acquire(elder).unwrap();
         let elder_lives = first(&container);
         let owner = {
             let container = Arc::clone(&container);
             thread::spawn(move || {
                 let me = container.claim().unwrap();
                 let acquired =
-                    container.card.lock.acquire(me, FOREVER, |owner| container.life(owner)).unwrap();
+                    container.gpu.lock.acquire(me, FOREVER, |owner| container.life(owner)).unwrap();
                 // Long enough for the other one to doubt and to ask.
                 for _ in 0..3 {
                     thread::yield_now();
@@ -533,7 +533,7 @@ fn a_living_owner_is_never_taken_for_dead(first: impl Fn(&Container) -> bool + C
             let container = Arc::clone(&container);
             thread::spawn(move || {
                 let me = Owner::new(SlotIndex(200), Generation::FIRST);
-                let _ = container.card.lock.acquire(me, SHORTLY, |owner| {
+                let _ = container.gpu.lock.acquire(me, SHORTLY, |owner| {
                     let life = container.life(owner);
                     assert!(life == Life::Alive || owner == elder && !elder_lives);
                     life
@@ -625,7 +625,7 @@ fn nobody_clears_a_slot_that_was_claimed_meanwhile() {
         assert!(container.allocate(dead, 2, 3));
         container.kernel.kill(dead.slot());
         container.sweep(); // mourned
-        container.card_memory.store(0, SeqCst);
+        container.gpu_memory.store(0, SeqCst);
         let other = {
             let container = Arc::clone(&container);
             thread::spawn(move || container.sweep())

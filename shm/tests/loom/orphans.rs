@@ -10,7 +10,7 @@ use super::*;
 
 const WAY: u64 = 1 << 5;
 
-/// A container whose first process has 3 steps on the card, of which it exported 2, and an heir who holds those.
+/// A container whose first process has 3 steps on the GPU, of which it exported 2, and an heir who holds those.
 struct Bereaved {
     container: Container,
     holders: Observed,
@@ -33,13 +33,13 @@ impl Bereaved {
     /// A process's part in the piece ends.
     fn let_go(&self) {
         if self.holders.fetch_sub(1, SeqCst) == 1 {
-            self.container.card_memory.fetch_sub(2 * STEP, SeqCst);
+            self.container.gpu_memory.fetch_sub(2 * STEP, SeqCst);
         }
     }
 
     /// The maker is killed, and its memory goes.
     fn kill(&self, maker: Owner) {
-        self.container.card_memory.fetch_sub(STEP, SeqCst);
+        self.container.gpu_memory.fetch_sub(STEP, SeqCst);
         self.let_go();
         self.container.kernel.kill(maker.slot());
     }
@@ -52,7 +52,7 @@ impl Bereaved {
             let becomes = table.wind_up(
                 slot,
                 state,
-                iter::once((&container.cells[slot.get()], &container.card.withdrawn)),
+                iter::once((&container.cells[slot.get()], &container.gpu.withdrawn)),
             );
             let kept = becomes == State::Orphan;
             assert!(kept || slot != SlotIndex(0) || self.holders.load(SeqCst) == 0, "it is still held");

@@ -1,18 +1,18 @@
-//! A container with one card, and the truth beside it: words that all processes share and that no code under test touches.
+//! A container with one GPU, and the truth beside it: words that all processes share and that no code under test touches.
 
 use std::fs::OpenOptions;
 use std::path::Path;
 
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
-use cgpu_shm::cards;
 use cgpu_shm::futex;
+use cgpu_shm::gpus;
 use cgpu_shm::ledger::Account;
 use cgpu_shm::liveness::Lifeline;
 use cgpu_shm::lock::Owner;
 use cgpu_shm::paths::Candidate;
 use cgpu_shm::region::{Birth, Region};
 use cgpu_shm::slots::{Claim, Claimant};
-use cgpu_shm::units::{Bytes, CardIndex, Nanos};
+use cgpu_shm::units::{Bytes, DeviceIndex, Nanos};
 use cgpu_shm::uuid::Uuid;
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -25,18 +25,18 @@ pub(crate) const FOREVER: Nanos = Nanos::MAX;
 pub(crate) struct Member {
     pub(crate) region: Region,
     pub(crate) claim: Claim<Lifeline>,
-    pub(crate) card: CardIndex,
+    pub(crate) gpu: DeviceIndex,
 }
 
 impl Member {
-    /// Opens or makes the region, claims a slot, registers the card.
+    /// Opens or makes the region, claims a slot, registers the GPU.
     pub(crate) fn join(directory: &Path) -> Self {
         let region = open(directory);
         let who = Claimant { pid: std::process::id(), comm: b"member" };
         let claim = region.claim(who, now(), false).unwrap().expect("a slot is free");
-        let facts = cards::Card { uuid: Uuid([7; 16]), total: Bytes(1000), limit: Bytes(100), ordinal: 0 };
-        let card = region.register(claim.slot, &facts).unwrap();
-        Self { region, claim, card }
+        let facts = gpus::Gpu { uuid: Uuid([7; 16]), total: Bytes(1000), limit: Bytes(100), ordinal: 0 };
+        let gpu = region.register(claim.slot, &facts).unwrap();
+        Self { region, claim, gpu }
     }
 
     pub(crate) fn me(&self) -> Owner {
@@ -44,7 +44,7 @@ impl Member {
     }
 
     pub(crate) fn account(&self) -> Account<'_> {
-        self.region.account(self.card, self.me())
+        self.region.account(self.gpu, self.me())
     }
 }
 

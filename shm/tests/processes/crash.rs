@@ -89,7 +89,7 @@ fn survive(file: &[u8]) {
     assert_eq!(member.account().total(), mine, "nothing of the dead one stays");
     let lives = |slot: &SlotIndex| region.slots().word(*slot).unwrap().state() != Some(State::Free);
     assert_eq!(SlotIndex::all().filter(lives).collect::<Vec<_>>(), [member.claim.slot]);
-    assert_eq!(region.cards().count(), 1, "the card was registered once");
+    assert_eq!(region.gpus().count(), 1, "the GPU was registered once");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_crash_after_any_single_store_leaves_a_sound_region() {
         return;
     }
 
-    // The header, the slots and one card's cells: all that the child writes to.
+    // The header, the slots and one GPU's cells: all that the child writes to.
     let watched = open_file(directory.path(), Kind::Use, Access::Read).unwrap();
     let mut seen = BTreeSet::new();
     let mut before = vec![0; 4096 + 256 * 256 + 256 * 256];
@@ -128,7 +128,7 @@ fn a_crash_after_any_single_store_leaves_a_sound_region() {
             other => panic!("the child stopped for {other:?}"),
         }
     }
-    // Claim: mark, pid, name, time, state. Card: two words of UUID, total, limit, count (the ordinal is 0, as was). Four charges
+    // Claim: mark, pid, name, time, state. GPU: two words of UUID, total, limit, count (the ordinal is 0, as was). Four charges
     // and growth: lock, cell, peak, unlock.
     assert!(seen.len() >= 20, "only {} states were seen: the child was not watched", seen.len());
 }

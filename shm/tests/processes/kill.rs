@@ -109,7 +109,7 @@ pub(crate) fn guarded(directory: &Path, worker: usize) {
     let member = Member::join(directory);
     let (first, second) = (truth.word(FIRST), truth.word(SECOND));
     loop {
-        let lock = &member.region.card(member.card).lock;
+        let lock = &member.region.gpu(member.gpu).lock;
         let acquired = lock.acquire(member.me(), FOREVER, |owner| member.region.life(owner)).unwrap();
         if let Acquired::TakenOver(..) = acquired {
             second.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -137,10 +137,10 @@ fn a_death_inside_a_lock_is_told_to_the_next_owner() {
     assert!(takeovers > 0, "no kill of {KILLS} has hit the section: this run has shown nothing");
 }
 
-/// Role: takes the card's lock, and releases it when told.
+/// Role: takes the GPU's lock, and releases it when told.
 pub(crate) fn hold(directory: &Path, _: usize) {
     let member = Member::join(directory);
-    let lock = &member.region.card(member.card).lock;
+    let lock = &member.region.gpu(member.gpu).lock;
     let acquired = lock.acquire(member.me(), FOREVER, |_| Life::Alive).unwrap();
     say("held");
     listen();
@@ -157,7 +157,7 @@ fn a_stopped_owner_is_named_and_not_robbed() {
     owner.signal(libc::SIGSTOP);
 
     let member = Member::join(directory.path());
-    let lock = &member.region.card(member.card).lock;
+    let lock = &member.region.gpu(member.gpu).lock;
     let acquire = |patience| lock.acquire(member.me(), patience, |owner| member.region.life(owner));
     let Err(HeldBy(holder)) = acquire(Nanos::from_millis(20)) else { panic!("a living owner was robbed") };
     assert_eq!(member.region.slot(holder.slot()).pid.load(Ordering::Relaxed), owner.pid().cast_unsigned());
@@ -174,7 +174,7 @@ fn a_release_wakes_who_sleeps() {
     let mut owner = Child::start("hold", directory.path(), 0);
     assert_eq!(owner.hear(), "held");
     let member = Member::join(directory.path());
-    let lock = &member.region.card(member.card).lock;
+    let lock = &member.region.gpu(member.gpu).lock;
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.acquire(member.me(), FOREVER, |_| Life::Alive).map(|_| ()));
         // Whether it sleeps by now or not, it gets the lock; most often it does.

@@ -17,16 +17,16 @@ const EACH: u64 = 10 * STEP;
 const FIT: u64 = LIMIT / EACH;
 
 // Words of the truth.
-const ON_THE_CARD: usize = 0;
+const ON_THE_GPU: usize = 0;
 const LET_IN: usize = 1;
 
-/// Charges; if it was let, puts the bytes on the card. Whether it was.
+/// Charges; if it was let, puts the bytes on the GPU. Whether it was.
 fn allocate(member: &Member, truth: &Truth) -> bool {
     let life = |owner| member.region.life(owner);
     match member.account().charge(Column::Used, Bytes(EACH), || Bytes(LIMIT), FOREVER, life) {
         Ok(()) => {
-            let now = truth.word(ON_THE_CARD).fetch_add(EACH, Ordering::SeqCst) + EACH;
-            assert!(now <= LIMIT, "{now} bytes on a card with a limit of {LIMIT}");
+            let now = truth.word(ON_THE_GPU).fetch_add(EACH, Ordering::SeqCst) + EACH;
+            assert!(now <= LIMIT, "{now} bytes on a GPU with a limit of {LIMIT}");
             truth.word(LET_IN).fetch_add(1, Ordering::SeqCst);
             true
         }
@@ -39,7 +39,7 @@ fn allocate(member: &Member, truth: &Truth) -> bool {
 }
 
 fn free(member: &Member, truth: &Truth) {
-    truth.word(ON_THE_CARD).fetch_sub(EACH, Ordering::SeqCst);
+    truth.word(ON_THE_GPU).fetch_sub(EACH, Ordering::SeqCst);
     assert_eq!(member.account().own().refund(Column::Used, Bytes(EACH)), Bytes(EACH));
 }
 
@@ -94,9 +94,9 @@ fn eight_fresh_processes_at_the_limit_20_rounds() {
         for child in children {
             assert!(child.wait().success());
         }
-        // They met in one region, each in a slot of its own, with one card.
+        // They met in one region, each in a slot of its own, with one GPU.
         let region = open(directory.path());
         assert_eq!(region.slots().high_water() as u64, PROCESSES);
-        assert_eq!(region.cards().count(), 1);
+        assert_eq!(region.gpus().count(), 1);
     }
 }

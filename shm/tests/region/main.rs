@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cgpu_shm::atomic::Ordering;
-use cgpu_shm::cards::{self, Card};
 use cgpu_shm::file::{Error, Fault};
+use cgpu_shm::gpus::{self, Gpu};
 use cgpu_shm::grant::{Grantor, Heartbeat, Monitor, STALE, Turn, TurnState};
 use cgpu_shm::intervals::{self, READABLE, Span};
-use cgpu_shm::layout::{CARDS, LAYOUT_VERSION, LENT_UNSEEN, SLOTS};
+use cgpu_shm::layout::{GPUS, LAYOUT_VERSION, LENT_UNSEEN, SLOTS};
 use cgpu_shm::ledger::Column;
 use cgpu_shm::liveness::Lifeline;
 use cgpu_shm::paths::Candidate;
@@ -23,7 +23,7 @@ use cgpu_shm::preamble::{Kind, Unfit};
 use cgpu_shm::region::{Birth, Region};
 use cgpu_shm::slots::{Claim, Claimant, LINGERS, Presence, State, Swept, Word};
 use cgpu_shm::snapshot::{Reader, Slot};
-use cgpu_shm::units::{Bytes, CardIndex, Nanos, SlotIndex, TimeScale};
+use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex, TimeScale};
 use cgpu_shm::uuid::Uuid;
 use proptest::prelude::*;
 use skip::skip;
@@ -45,12 +45,12 @@ fn candidate(directory: &Path) -> Candidate {
     Candidate { directory: directory.to_path_buf(), owner: None }
 }
 
-fn card(number: u8) -> Card {
-    Card { uuid: Uuid([number; 16]), total: Bytes(1000), limit: Bytes(100), ordinal: u32::from(number) }
+fn gpu(number: u8) -> Gpu {
+    Gpu { uuid: Uuid([number; 16]), total: Bytes(1000), limit: Bytes(100), ordinal: u32::from(number) }
 }
 
-fn first_card() -> CardIndex {
-    CardIndex::new(0).unwrap()
+fn first_gpu() -> DeviceIndex {
+    DeviceIndex::new(0).unwrap()
 }
 
 /// A file system of its own; `None`, with the skip recorded, where we may not mount.
@@ -102,7 +102,7 @@ fn files_are_made_once_and_are_whole() {
 
     let snapshot = Reader::open(directory.path()).unwrap().read().unwrap();
     assert_eq!((snapshot.name.as_str(), snapshot.created), ("trainer", Nanos(77)));
-    assert!(snapshot.cards.is_empty() && snapshot.slots.is_empty());
+    assert!(snapshot.gpus.is_empty() && snapshot.slots.is_empty());
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_file_that_becomes_ready_is_waited_for() {
 }
 
 #[test]
-fn a_regions_cards_are_as_slow_as_it_was_told() {
+fn a_regions_gpus_are_as_slow_as_it_was_told() {
     let directory = made();
     let scale = Region::open(directory.path()).unwrap().time_scale();
     assert_eq!(scale.host(Nanos(12)), Nanos(120));
@@ -320,7 +320,7 @@ fn overlayfs_is_refused() {
     drop(overlay);
 }
 
-// ---- slots and cards ------------------------------------------------------------------------------------------------------
+// ---- slots and GPUs ------------------------------------------------------------------------------------------------------
 
 #[test]
 fn the_257th_process_finds_no_slot() {
@@ -369,16 +369,16 @@ fn a_buried_slot_is_all_zero() {
     let region = Region::open(directory.path()).unwrap();
     let claim = region.claim(Claimant::default(), NOW, false).unwrap().unwrap();
     let slot = claim.slot;
-    for card in CardIndex::all() {
-        region.account(card, claim.owner()).book(
+    for gpu in DeviceIndex::all() {
+        region.account(gpu, claim.owner()).book(
             Column::Implicit,
             Bytes(9),
             || Bytes::MAX,
             Nanos::ZERO,
             |owner| region.life(owner),
         );
-        region.cell(card, slot).sequence.store(9, Ordering::Relaxed);
-        region.cell(card, slot).interval[6].end.store(9, Ordering::Relaxed);
+        region.cell(gpu, slot).sequence.store(9, Ordering::Relaxed);
+        region.cell(gpu, slot).interval[6].end.store(9, Ordering::Relaxed);
     }
     region.slot(slot).counter[47].store(9, Ordering::Relaxed);
     region.slot(slot).acked.store(9, Ordering::Relaxed);
@@ -389,25 +389,25 @@ fn a_buried_slot_is_all_zero() {
     let bytes = fs::read(directory.path().join("use")).unwrap();
     let zero = |from: usize, length: usize| bytes[from..from + length].iter().all(|byte| *byte == 0);
     assert!(zero(4096 + 40, 256 - 40), "counters");
-    assert!((0..CARDS).all(|card| zero(69_632 + card * 65_536, 256)), "cells");
+    assert!((0..GPUS).all(|gpu| zero(69_632 + gpu * 65_536, 256)), "cells");
     assert!(zero(1_118_208, 4096), "progress");
 }
 
 #[test]
-fn a_card_is_registered_once() {
+fn a_gpu_is_registered_once() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let me = region.claim(Claimant::default(), NOW, false).unwrap().unwrap();
-    let first = region.register(me.slot, &card(1)).unwrap();
-    let second = region.register(me.slot, &card(2)).unwrap();
+    let first = region.register(me.slot, &gpu(1)).unwrap();
+    let second = region.register(me.slot, &gpu(2)).unwrap();
     assert_eq!((first.get(), second.get()), (0, 1));
-    assert_eq!(region.register(me.slot, &card(1)).unwrap(), first);
-    let found: Vec<_> = region.cards().map(|(_, card)| card).collect();
-    assert_eq!(found, [card(1), card(2)]);
-    for number in 3..=CARDS {
-        region.register(me.slot, &card(u8::try_from(number).unwrap())).unwrap();
+    assert_eq!(region.register(me.slot, &gpu(1)).unwrap(), first);
+    let found: Vec<_> = region.gpus().map(|(_, gpu)| gpu).collect();
+    assert_eq!(found, [gpu(1), gpu(2)]);
+    for number in 3..=GPUS {
+        region.register(me.slot, &gpu(u8::try_from(number).unwrap())).unwrap();
     }
-    assert!(matches!(region.register(me.slot, &card(99)), Err(cards::Error::Full)));
+    assert!(matches!(region.register(me.slot, &gpu(99)), Err(gpus::Error::Full)));
 }
 
 /// One container has one limit; but a directory that outlives its container does not keep an old one.
@@ -416,10 +416,10 @@ fn a_limit_stands_while_anybody_else_lives() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let elder = region.claim(Claimant::default(), NOW, false).unwrap().unwrap();
-    let index = region.register(elder.slot, &card(1)).unwrap();
+    let index = region.register(elder.slot, &gpu(1)).unwrap();
     let younger = region.claim(Claimant::default(), NOW, false).unwrap().unwrap();
-    let more = Card { limit: Bytes(500), ..card(1) };
-    let limit = || region.cards().next().unwrap().1.limit;
+    let more = Gpu { limit: Bytes(500), ..gpu(1) };
+    let limit = || region.gpus().next().unwrap().1.limit;
     region.register(younger.slot, &more).unwrap();
     assert_eq!(limit(), Bytes(100));
     drop(elder);
@@ -435,27 +435,27 @@ fn what_is_granted_is_read() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let monitor = Grantor::open(directory.path()).unwrap();
-    let card = first_card();
+    let gpu = first_gpu();
     let granted = region.granted();
-    assert_eq!((granted.gate(), granted.turn(card).state()), (0, TurnState::Open));
-    assert_eq!(granted.limit(card, Bytes::ZERO), Bytes::MAX);
-    assert_eq!(granted.limit(card, Bytes(7)), Bytes(7));
+    assert_eq!((granted.gate(), granted.turn(gpu).state()), (0, TurnState::Open));
+    assert_eq!(granted.limit(gpu, Bytes::ZERO), Bytes::MAX);
+    assert_eq!(granted.limit(gpu, Bytes(7)), Bytes(7));
     assert!(!granted.must_ring());
 
     let turn = Turn::new(5, TurnState::Wait);
-    monitor.set_turn(card, turn, Nanos(6), Nanos(7));
-    monitor.card(card).limit.store(9, Ordering::Relaxed);
-    monitor.set_ring(card, Some(SlotIndex(255)));
+    monitor.set_turn(gpu, turn, Nanos(6), Nanos(7));
+    monitor.gpu(gpu).limit.store(9, Ordering::Relaxed);
+    monitor.set_ring(gpu, Some(SlotIndex(255)));
     monitor.arm();
     monitor.turn_gate();
     assert_eq!(granted.acknowledge(), 1);
-    assert_eq!((granted.turn(card), granted.turn(card).epoch()), (turn, 5));
-    assert_eq!((granted.granted(card), granted.until(card)), (Nanos(6), Nanos(7)));
-    assert_eq!(granted.limit(card, Bytes(7)), Bytes(9));
-    assert!(granted.must_ring() && granted.rings(card, SlotIndex(255)));
-    monitor.set_ring(card, None);
+    assert_eq!((granted.turn(gpu), granted.turn(gpu).epoch()), (turn, 5));
+    assert_eq!((granted.granted(gpu), granted.until(gpu)), (Nanos(6), Nanos(7)));
+    assert_eq!(granted.limit(gpu, Bytes(7)), Bytes(9));
+    assert!(granted.must_ring() && granted.rings(gpu, SlotIndex(255)));
+    monitor.set_ring(gpu, None);
     monitor.disarm();
-    assert!(!granted.must_ring() && SlotIndex::all().all(|slot| !granted.rings(card, slot)));
+    assert!(!granted.must_ring() && SlotIndex::all().all(|slot| !granted.rings(gpu, slot)));
     assert_eq!(Turn(7 << 8 | 99).state(), TurnState::Open, "a state of another version");
 
     // The word that says "never touched" does not come again.
@@ -509,7 +509,7 @@ fn the_monitor_reads_what_the_container_wrote() {
     let region = Region::open(directory.path()).unwrap();
     let who = Claimant { pid: 42, comm: b"python3" };
     let me = region.claim(who, NOW, false).unwrap().unwrap();
-    let index = region.register(me.slot, &card(1)).unwrap();
+    let index = region.register(me.slot, &gpu(1)).unwrap();
     let account = region.account(index, me.owner());
     let charge =
         |column, bytes| account.charge(column, bytes, || Bytes(100), Nanos::ZERO, |owner| region.life(owner));
@@ -528,14 +528,14 @@ fn the_monitor_reads_what_the_container_wrote() {
 
     let mut reader = Reader::open(directory.path()).unwrap();
     let snapshot = reader.read().unwrap();
-    let card = &snapshot.cards[0];
+    let gpu = &snapshot.gpus[0];
     assert_eq!(
-        (card.uuid, card.total, card.limit, card.cells[0].exported),
+        (gpu.uuid, gpu.total, gpu.limit, gpu.cells[0].exported),
         (Uuid([1; 16]), Bytes(1000), Bytes(100), Bytes(5))
     );
-    let cell = &card.cells[0];
+    let cell = &gpu.cells[0];
     assert_eq!((cell.used, cell.implicit, cell.peak, cell.busy), (Bytes(30), Bytes(20), Bytes(60), Nanos(8)));
-    assert_eq!(card.used(), account.total());
+    assert_eq!(gpu.used(), account.total());
     let slot = &snapshot.slots[0];
     assert_eq!((slot.pid, slot.comm.as_str(), slot.since), (42, "python3", NOW));
     assert_eq!(slot.word, Word::new(me.generation, State::Live));
@@ -553,7 +553,7 @@ fn a_file_cut_short_under_the_monitor_is_an_error() {
     let directory = made();
     let mut reader = Reader::open(directory.path()).unwrap();
     for length in [100_000, 4096, 100, 0] {
-        edit(directory.path(), Kind::Use, 16, &u64::MAX.to_ne_bytes()); // cards and slots: as many as can be
+        edit(directory.path(), Kind::Use, 16, &u64::MAX.to_ne_bytes()); // GPUs and slots: as many as can be
         OpenOptions::new().write(true).open(directory.path().join("use")).unwrap().set_len(length).unwrap();
         let error = reader.read().unwrap_err();
         assert!(
@@ -592,11 +592,11 @@ proptest! {
         edit(directory.path(), Kind::Use, 16, &counts[0].to_ne_bytes());
         edit(directory.path(), Kind::Use, 20, &counts[1].to_ne_bytes());
         if let Ok(snapshot) = reader.read() {
-            prop_assert!(snapshot.cards.len() <= CARDS && snapshot.slots.len() <= SLOTS);
-            for card in &snapshot.cards {
-                prop_assert_eq!(card.cells.len(), snapshot.slots.len());
-                prop_assert!(card.used() >= snapshot.orphan(card));
-                for cell in &card.cells {
+            prop_assert!(snapshot.gpus.len() <= GPUS && snapshot.slots.len() <= SLOTS);
+            for gpu in &snapshot.gpus {
+                prop_assert_eq!(gpu.cells.len(), snapshot.slots.len());
+                prop_assert!(gpu.used() >= snapshot.orphan(gpu));
+                for cell in &gpu.cells {
                     prop_assert!(cell.spans_since(u64::MAX).count() <= READABLE);
                     prop_assert!(cell.spans_since(0).count() <= READABLE);
                 }
@@ -605,8 +605,8 @@ proptest! {
         // Nor does the container itself come to more than harm.
         if let Ok(region) = Region::open(directory.path()) {
             region.sweep(NOW, false).unwrap();
-            let cards: Vec<_> = region.cards().collect();
-            prop_assert!(cards.len() <= CARDS);
+            let gpus: Vec<_> = region.gpus().collect();
+            prop_assert!(gpus.len() <= GPUS);
         }
     }
 }

@@ -6,8 +6,8 @@ use super::*;
 fn bereaved(directory: &Path, lent: u64) -> (Region, SlotIndex, Claim<Lifeline>) {
     let region = Region::open(directory).unwrap();
     let [heir, maker] = [(); 2].map(|()| region.claim(Claimant::default(), NOW, false).unwrap().unwrap());
-    let card = region.register(maker.slot, &card(1)).unwrap();
-    let account = region.account(card, maker.owner());
+    let gpu = region.register(maker.slot, &gpu(1)).unwrap();
+    let account = region.account(gpu, maker.owner());
     let limit = || Bytes(100);
     account.charge(Column::Used, Bytes(50), limit, Nanos::ZERO, |owner| region.life(owner)).unwrap();
     account.book(Column::Implicit, Bytes(7), limit, Nanos::ZERO, |owner| region.life(owner));
@@ -28,7 +28,7 @@ fn what_was_exported_stays_until_nobody_has_it_open() {
     assert_eq!(region.sweep(gone, false).unwrap().orphans, 1);
     let snapshot = Reader::open(directory.path()).unwrap().read().unwrap();
     assert_eq!(snapshot.slots[slot.get()].word.state(), Some(State::Orphan));
-    let seen = &snapshot.cards[0];
+    let seen = &snapshot.gpus[0];
     assert_eq!(
         (snapshot.orphan(seen), seen.used(), seen.cells[slot.get()].implicit),
         (Bytes(30), Bytes(30), Bytes::ZERO)
@@ -47,7 +47,7 @@ fn whoever_has_it_open_may_die_first() {
     drop(heir);
     let swept = region.sweep(NOW + LINGERS, false).unwrap();
     assert_eq!((swept.orphans, swept.mourned), (1, 1));
-    // The heir's memory may be on the card as long as it drains.
+    // The heir's memory may be on the GPU as long as it drains.
     assert_eq!(region.sweep(NOW + LINGERS, false).unwrap().orphans, 1);
     let after = NOW + LINGERS + LINGERS;
     region.sweep(after, false).unwrap();
@@ -85,7 +85,7 @@ fn whoever_comes_after_all_have_gone_keeps_no_orphan() {
     let snapshot = Reader::open(directory.path()).unwrap().read().unwrap();
     let draining = |slot: &Slot| slot.word.state() == Some(State::Draining);
     assert!(snapshot.slots.iter().any(draining));
-    assert_eq!(snapshot.cards[0].used(), Bytes::ZERO);
+    assert_eq!(snapshot.gpus[0].used(), Bytes::ZERO);
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_name = "US",
         value_parser = clap::value_parser!(i64).range(-3_600_000_000..=3_600_000_000))]
     step_us: i64,
-    /// The GPUs' file: of `cgpu run --sim GPUS`, /run/cgpu/cards/GPUS [default: what programs take, CGPU_SIM_STATE]
+    /// The GPUs' file: of `cgpu run --sim GPUS`, /run/cgpu/gpus/GPUS [default: what programs take, CGPU_SIM_STATE]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 }
@@ -31,7 +31,7 @@ fn rate(text: &str) -> Result<ClockRate, String> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<String> {
     let (machine, state) = status::machine(arguments.state.as_deref())?;
-    let (gpu, gpus) = (arguments.gpu, machine.cards().len());
+    let (gpu, gpus) = (arguments.gpu, machine.gpus().len());
     ensure!(
         gpu < gpus,
         "there is no GPU {gpu} in {}: expected 0 to {}",

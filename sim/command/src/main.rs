@@ -1,4 +1,4 @@
-//! `cgpu-sim`: looks at simulated cards (`status`) and at what happened on them (`trace`), lets errors happen to them (`xid`),
+//! `cgpu-sim`: looks at simulated GPUs (`status`) and at what happened on them (`trace`), lets errors happen to them (`xid`),
 //! changes their clocks (`clock`), and measures how fast it is itself (`speed`).
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout)] // `tell` writes there
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
-/// Looks at simulated cards and at journals of runs on them
+/// Looks at simulated GPUs and at journals of runs on them
 #[derive(Parser)]
 #[command(name = "cgpu-sim", version, about)]
 struct Arguments {
@@ -28,9 +28,9 @@ struct Arguments {
 enum Command {
     /// Sum up a journal (`CGPU_SIM_JOURNAL`), and write it for Perfetto or as a picture
     Trace(trace::Arguments),
-    /// Say which simulated cards there are, and who is on them
+    /// Say which simulated GPUs there are, and who is on them
     Status(status::Arguments),
-    /// Let a card report an error (XID)
+    /// Let a GPU report an error (XID)
     Xid(xid::Arguments),
     /// Show or change how a GPU's own clock runs beside the host's
     Clock(clock::Arguments),

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `sim_launches_per_s` | launches of 1 us kernels by one process that never waits |
 //! | `sim_launches_per_s_4` | the same of four processes at once, together |
-//! | `sim_virtual_seconds_per_minute` | seconds of a card's virtual time per real minute, two tenants saturating it with 60 us kernels |
+//! | `sim_virtual_seconds_per_minute` | seconds of a GPU's virtual time per real minute, two tenants saturating it with 60 us kernels |
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 }
 
 fn settings(state: &Path, figures: Figures) -> Settings {
-    Settings { state: state.to_owned(), cards: None, dilation_milli: 1_000, figures }
+    Settings { state: state.to_owned(), gpus: None, dilation_milli: 1_000, figures }
 }
 
 fn spin(micros: u64) -> Launch {

@@ -1,10 +1,10 @@
-//! `cgpu-sim status`: the cards that there are now, and who is on them.
+//! `cgpu-sim status`: the GPUs that there are now, and who is on them.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use cgpu_sim::instance::Part;
-use cgpu_sim::{CardSpec, Machine, Settings};
+use cgpu_sim::{GpuSpec, Machine, Settings};
 use clap::Args;
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use crate::readable::{mib, percent, table};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The cards' file: of `cgpu run --sim CARDS`, /run/cgpu/cards/CARDS [default: what programs take, CGPU_SIM_STATE]
+    /// The GPUs' file: of `cgpu run --sim GPUS`, /run/cgpu/gpus/GPUS [default: what programs take, CGPU_SIM_STATE]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
     /// Print JSON
@@ -24,12 +24,12 @@ pub(crate) struct Arguments {
 struct Status {
     state: PathBuf,
     dilation_milli: u64,
-    cards: Vec<Card>,
+    gpus: Vec<Gpu>,
 }
 
 #[derive(Serialize)]
-struct Card {
-    card: usize,
+struct Gpu {
+    gpu: usize,
     model: String,
     total_bytes: u64,
     used_bytes: u64,
@@ -53,45 +53,45 @@ struct Process {
 /// The machine as it is, and its file. Whatever the variables ask for, only to look makes nothing.
 pub(crate) fn machine(state: Option<&Path>) -> Result<(Machine, PathBuf)> {
     let mut settings = Settings::from_environment()?;
-    settings.cards = None;
+    settings.gpus = None;
     if let Some(state) = state {
         state.clone_into(&mut settings.state);
     }
     let state = settings.state.clone();
     ensure!(
         state.exists(),
-        "there are no simulated cards in {}: no program has used them yet; those of `cgpu run --sim CARDS` are in cards/CARDS under \
-         the monitor's root (--state /run/cgpu/cards/A10:23028)",
+        "there are no simulated GPUs in {}: no program has used them yet; those of `cgpu run --sim GPUS` are in gpus/GPUS under \
+         the monitor's root (--state /run/cgpu/gpus/A10:23028)",
         state.display()
     );
-    let machine = Machine::open(&settings).context("cannot look at the cards")?;
+    let machine = Machine::open(&settings).context("cannot look at the GPUs")?;
     Ok((machine, state))
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<String> {
     let (machine, state) = machine(arguments.state.as_deref())?;
-    let cards = (0..machine.cards().len()).map(|card| look(&machine, card)).collect::<Result<_>>()?;
-    let status = Status { state, dilation_milli: machine.dilation_milli(), cards };
+    let gpus = (0..machine.gpus().len()).map(|gpu| look(&machine, gpu)).collect::<Result<_>>()?;
+    let status = Status { state, dilation_milli: machine.dilation_milli(), gpus };
     Ok(if arguments.json { serde_json::to_string(&status)? + "\n" } else { text(&status) })
 }
 
-fn look(machine: &Machine, card: usize) -> Result<Card> {
-    let memory = machine.memory_info(card)?;
-    let time = machine.engine_time(card)?;
-    let processes = machine.processes(card)?.into_iter().map(|process| Process {
+fn look(machine: &Machine, gpu: usize) -> Result<Gpu> {
+    let memory = machine.memory_info(gpu)?;
+    let time = machine.engine_time(gpu)?;
+    let processes = machine.processes(gpu)?.into_iter().map(|process| Process {
         pid: process.pid,
         memory_bytes: process.memory.0,
         busy_ns: process.busy.0,
         kernels: process.kernels,
         dying: process.dying,
     });
-    Ok(Card {
-        card,
-        model: model(&machine.cards()[card]),
+    Ok(Gpu {
+        gpu,
+        model: model(&machine.gpus()[gpu]),
         total_bytes: memory.total.0,
         used_bytes: memory.used.0,
         reserved_bytes: memory.reserved.0,
-        utilisation_percent: machine.utilisation(card)?.gpu,
+        utilisation_percent: machine.utilisation(gpu)?.gpu,
         busy_ns: time.busy.0,
         switching_ns: time.switching.0,
         switches: time.switches,
@@ -99,30 +99,30 @@ fn look(machine: &Machine, card: usize) -> Result<Card> {
     })
 }
 
-fn model(card: &CardSpec) -> String {
-    match card.part {
-        Part::Instance(instance) => format!("{} {}", card.model.key, instance.profile()),
-        Part::Divided => format!("{} in instances", card.model.key),
-        Part::Whole => card.model.key.to_owned(),
+fn model(gpu: &GpuSpec) -> String {
+    match gpu.part {
+        Part::Instance(instance) => format!("{} {}", gpu.model.key, instance.profile()),
+        Part::Divided => format!("{} in instances", gpu.model.key),
+        Part::Whole => gpu.model.key.to_owned(),
     }
 }
 
 fn text(status: &Status) -> String {
-    let mut rows = table(&["card", "process", "memory", "of", "use", "computed", "switches", "kernels"], 2);
-    for card in &status.cards {
-        let name = format!("{} {}", card.card, card.model);
-        let spent = card.busy_ns + card.switching_ns;
+    let mut rows = table(&["gpu", "process", "memory", "of", "use", "computed", "switches", "kernels"], 2);
+    for gpu in &status.gpus {
+        let name = format!("{} {}", gpu.gpu, gpu.model);
+        let spent = gpu.busy_ns + gpu.switching_ns;
         rows.add_row([
             name,
             String::new(),
-            mib(card.used_bytes),
-            mib(card.total_bytes),
-            format!("{} %", card.utilisation_percent),
-            percent(card.busy_ns, spent),
-            card.switches.to_string(),
+            mib(gpu.used_bytes),
+            mib(gpu.total_bytes),
+            format!("{} %", gpu.utilisation_percent),
+            percent(gpu.busy_ns, spent),
+            gpu.switches.to_string(),
             String::new(),
         ]);
-        for process in &card.processes {
+        for process in &gpu.processes {
             let gone = if process.dying { " (dying)" } else { "" };
             rows.add_row([
                 String::new(),

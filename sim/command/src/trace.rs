@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     /// Write the trace as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Leave out what was before, in milliseconds after the first work of a card
+    /// Leave out what was before, in milliseconds after the first work of a GPU
     #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = instant)]
     from: f64,
     /// Leave out what was after, counted likewise [default: to the end]
@@ -75,21 +75,21 @@ fn words(summary: &Summary) -> String {
             "{lost} spans are missing: nobody who keeps the journal called for too long\n"
         ));
     }
-    for card in &summary.cards {
-        let all = card.busy_ns + card.switching_ns + card.bubble_ns;
+    for gpu in &summary.gpus {
+        let all = gpu.busy_ns + gpu.switching_ns + gpu.bubble_ns;
         text.push_str(&format!(
-            "\ncard {} {}\n  computing {}, changing contexts {} ({} times), {} bubbles {}\n",
-            card.card,
-            card.name.as_deref().unwrap_or(""),
-            percent(card.busy_ns, all),
-            percent(card.switching_ns, all),
-            card.switches,
-            card.bubbles,
-            percent(card.bubble_ns, all),
+            "\ngpu {} {}\n  computing {}, changing contexts {} ({} times), {} bubbles {}\n",
+            gpu.gpu,
+            gpu.name.as_deref().unwrap_or(""),
+            percent(gpu.busy_ns, all),
+            percent(gpu.switching_ns, all),
+            gpu.switches,
+            gpu.bubbles,
+            percent(gpu.bubble_ns, all),
         ));
         let mut rows =
             table(&["process", "computing", "share", "kernels", "turns", "mean turn", "copies"], 1);
-        for process in &card.processes {
+        for process in &gpu.processes {
             let turns = process.turns as u64;
             rows.add_row([
                 process.name.clone(),

@@ -1,4 +1,4 @@
-//! `cgpu-sim xid`: lets a card report an error to whoever watches it through NVML.
+//! `cgpu-sim xid`: lets a GPU report an error to whoever watches it through NVML.
 
 use std::path::PathBuf;
 
@@ -9,24 +9,24 @@ use crate::status;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The card, by its place in CGPU_SIM_GPUS
-    card: usize,
+    /// The GPU, by its place in CGPU_SIM_GPUS
+    gpu: usize,
     /// The vendor's number of the error: 31 a page fault, 48 an uncorrected memory error, 79 off the bus
     code: u64,
-    /// The cards' file: of `cgpu run --sim CARDS`, /run/cgpu/cards/CARDS [default: what programs take, CGPU_SIM_STATE]
+    /// The GPUs' file: of `cgpu run --sim GPUS`, /run/cgpu/gpus/GPUS [default: what programs take, CGPU_SIM_STATE]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<String> {
     let (machine, state) = status::machine(arguments.state.as_deref())?;
-    let (card, cards) = (arguments.card, machine.cards().len());
+    let (gpu, gpus) = (arguments.gpu, machine.gpus().len());
     ensure!(
-        card < cards,
-        "there is no card {card} in {}: expected 0 to {}",
+        gpu < gpus,
+        "there is no GPU {gpu} in {}: expected 0 to {}",
         state.display(),
-        cards.saturating_sub(1)
+        gpus.saturating_sub(1)
     );
-    machine.inject_xid(card, arguments.code)?;
+    machine.inject_xid(gpu, arguments.code)?;
     Ok(String::new())
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use cgpu_sim::journal::{Journal, Line, Process, SpanLine};
 use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{ClockRate, Span, SpanKind};
-use cgpu_sim::{CardSpec, Machine, Nanos, Settings};
+use cgpu_sim::{GpuSpec, Machine, Nanos, Settings};
 
 fn cgpu_sim(arguments: &[&str], state: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu-sim"));
@@ -34,7 +34,7 @@ fn its_own_speed_is_told_as_three_figures() {
 fn journal(path: &Path) {
     let span = |kind, pid, stream, number, from, to| Span {
         kind,
-        card: 0,
+        gpu: 0,
         pid,
         context: u64::from(pid),
         stream,
@@ -48,7 +48,7 @@ fn journal(path: &Path) {
             pid,
             program: "<tenant>".to_owned(),
             dilation_milli: 1_000,
-            cards: vec!["A10:23028".to_owned()],
+            gpus: vec!["A10:23028".to_owned()],
             at: 0,
         })
     };
@@ -74,8 +74,8 @@ fn a_journal_becomes_a_trace_a_picture_and_figures() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(summary["length_ns"], 11_000_000);
-    assert_eq!(summary["cards"][0]["busy_ns"], 10_000_000);
-    assert_eq!(summary["cards"][0]["processes"][1]["turns"], 5);
+    assert_eq!(summary["gpus"][0]["busy_ns"], 10_000_000);
+    assert_eq!(summary["gpus"][0]["processes"][1]["turns"], 5);
 
     let trace: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(at("trace.json")).unwrap()).unwrap();
@@ -105,7 +105,7 @@ fn what_is_no_journal_is_refused() {
 }
 
 #[test]
-fn looking_makes_no_cards() {
+fn looking_makes_no_gpus() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let state = folder.path().join("state");
     let output = cgpu_sim(&["status"], &state);
@@ -125,8 +125,8 @@ fn looking_makes_no_cards() {
     );
     let output = cgpu_sim(&["status", "--json"], &state);
     let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(status["cards"][1]["model"], "A10");
-    assert_eq!(status["cards"][1]["total_bytes"], 2000_u64 << 20);
+    assert_eq!(status["gpus"][1]["model"], "A10");
+    assert_eq!(status["gpus"][1]["total_bytes"], 2000_u64 << 20);
     assert!(text(&cgpu_sim(&["status"], &state).stdout).contains("0 T4"));
 
     // As before `head`, which does not read to the end.
@@ -139,20 +139,20 @@ fn looking_makes_no_cards() {
 }
 
 #[test]
-fn an_error_of_a_card_reaches_the_machine() {
+fn an_error_of_a_gpu_reaches_the_machine() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let state = folder.path().join("segment");
     assert!(!cgpu_sim(&["xid", "1", "79"], &state).status.success(), "there is no machine");
-    let cards = Some(CardSpec::parse_list("T4,A100:40960/mig=2g.10gb").unwrap());
+    let gpus = Some(GpuSpec::parse_list("T4,A100:40960/mig=2g.10gb").unwrap());
     let figures = Figures::default();
     let machine =
-        Machine::open(&Settings { state: state.clone(), cards, dilation_milli: 1_000, figures }).unwrap();
+        Machine::open(&Settings { state: state.clone(), gpus, dilation_milli: 1_000, figures }).unwrap();
     let output = cgpu_sim(&["xid", "1", "79"], &state);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let xids = machine.xids_after(0).unwrap();
-    assert_eq!(xids.iter().map(|xid| (xid.card, xid.code)).collect::<Vec<_>>(), [(1, 79)]);
+    assert_eq!(xids.iter().map(|xid| (xid.gpu, xid.code)).collect::<Vec<_>>(), [(1, 79)]);
     let refused = cgpu_sim(&["xid", "9", "79"], &state);
-    assert!(text(&refused.stderr).contains("there is no card 9"), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("there is no GPU 9"), "{}", text(&refused.stderr));
     let status = text(&cgpu_sim(&["status"], &state).stdout);
     assert!(status.contains("A100 in instances") && status.contains("A100 2g.10gb"), "{status}");
 }
@@ -162,10 +162,10 @@ fn clock_changed_by_command_is_changed_for_every_process() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let state = folder.path().join("segment");
     assert!(!cgpu_sim(&["clock", "0"], &state).status.success(), "there is no machine");
-    let cards = Some(CardSpec::parse_list("T4,A10").unwrap());
+    let gpus = Some(GpuSpec::parse_list("T4,A10").unwrap());
     let figures = Figures { clock_rate: ClockRate(-2_500), ..Figures::default() };
     let machine =
-        Machine::open(&Settings { state: state.clone(), cards, dilation_milli: 1_000, figures }).unwrap();
+        Machine::open(&Settings { state: state.clone(), gpus, dilation_milli: 1_000, figures }).unwrap();
     let shown = cgpu_sim(&["clock", "1"], &state);
     assert!(shown.status.success(), "{}", text(&shown.stderr));
     assert_eq!(text(&shown.stdout), "GPU 1: -2.5 ppm beside the host's clock\n");

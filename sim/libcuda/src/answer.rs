@@ -67,7 +67,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
             Error::OutOfMemory | Error::Full(_) => OUT_OF_MEMORY,
-            Error::NoCard => INVALID_DEVICE,
+            Error::NoGpu => INVALID_DEVICE,
             Error::NoContext => INVALID_CONTEXT,
             Error::NoStream | Error::NoEvent | Error::NotRecorded | Error::NoPool => INVALID_HANDLE,
             Error::NoAllocation | Error::NotShareable | Error::Invalid(_) => INVALID_VALUE,

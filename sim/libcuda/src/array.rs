@@ -1,4 +1,4 @@
-//! Arrays: memory whose layout is the card's own ([`crate::layout`]). Nothing here reads through textures, so nobody sees the tiles:
+//! Arrays: memory whose layout is the GPU's own ([`crate::layout`]). Nothing here reads through textures, so nobody sees the tiles:
 //! rows lie one after the other, in as much memory as the tiles would take.
 //!
 //! An array belongs to the context it was made in. One whose mapping is *deferred* has no memory before some is mapped to it.
@@ -135,7 +135,7 @@ pub(crate) fn put_requirements(
     array: &Array,
     device: CUdevice,
 ) -> Answer {
-    driver.card(device)?;
+    driver.gpu(device)?;
     let Memory::Deferred(_, bytes) = &array.memory else { return Err(INVALID_VALUE) };
     let (size, alignment) = (count(*bytes)?, count(layout::PAGE)?);
     to.put(CUDA_ARRAY_MEMORY_REQUIREMENTS { size, alignment, reserved: [0; 4] })?;

@@ -1,12 +1,12 @@
-//! Device attributes: what follows from the card's model, and what all cards that are played have in common.
+//! Device attributes: what follows from the GPU's model, and what all GPUs that are played have in common.
 
 use cgpu_abi::types::*;
-use cgpu_sim::CardSpec;
+use cgpu_sim::GpuSpec;
 
 use crate::endpoint;
 
 /// The value of an attribute; `None` for a number that names none.
-pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) -> Option<c_int> {
+pub(crate) fn value(attrib: CUdevice_attribute, spec: &GpuSpec, gpu: usize) -> Option<c_int> {
     if !(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
         ..=CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED)
         .contains(&attrib)
@@ -16,7 +16,7 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) ->
     let model = spec.model;
     let generation = model.generation();
     let shared_per_multiprocessor = generation.shared_per_multiprocessor.cast_signed();
-    let (domain, bus, device) = spec.pci(card);
+    let (domain, bus, device) = spec.pci(gpu);
     let ampere = model.capability >= (8, 0);
     let hopper = model.capability >= (9, 0);
     Some(match attrib {
@@ -120,7 +120,7 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &CardSpec, card: usize) ->
         | CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         | CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
         | CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR => 1,
-        // What no card here has: an integrated card's, a display's, other interfaces', other processes'.
+        // What no GPU here has: an integrated GPU's, a display's, other interfaces', other processes'.
         _ => 0,
     })
 }

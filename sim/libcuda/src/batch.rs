@@ -121,7 +121,7 @@ fn target(call: &Call, handle: CUstream) -> Answer<(&'static Driver, StreamId)> 
         return Err(INVALID_VALUE);
     }
     match capture::lane(driver, handle, call.per_thread)? {
-        Lane::Card(stream, _) => Ok((driver, stream)),
+        Lane::Gpu(stream, _) => Ok((driver, stream)),
         Lane::Graph(_) => Err(STREAM_CAPTURE_UNSUPPORTED),
     }
 }

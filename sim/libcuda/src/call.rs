@@ -47,7 +47,7 @@ pub(crate) fn host_function(function: impl FnOnce()) {
 /// What `CGPU_SIM_FAULT` and `CGPU_SIM_JOURNAL` ask for, read at the first call.
 static WATCH: LazyLock<Watch> = LazyLock::new(|| Watch::from_environment(Library::Driver));
 
-/// The machine that a journal asks what the cards did.
+/// The machine that a journal asks what the GPUs did.
 fn machine() -> Option<&'static Machine> {
     Driver::get().map(|driver| &driver.machine).filter(|machine| !machine.is_inherited())
 }

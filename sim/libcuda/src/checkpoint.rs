@@ -1,6 +1,6 @@
-//! Checkpoints of processes, by their ids: of any process that has initialised the driver on these cards, the calling one among them.
+//! Checkpoints of processes, by their ids: of any process that has initialised the driver on these GPUs, the calling one among them.
 //!
-//! A locked process waits in its calls; a checkpointed one has no memory on any card, and its bytes stay where they are, in the
+//! A locked process waits in its calls; a checkpointed one has no memory on any GPU, and its bytes stay where they are, in the
 //! process ([`cgpu_sim::Machine::checkpoint_process`]). The calls here need no initialised driver and never wait themselves, or a
 //! process could not unlock itself. Nothing here fails half way, so no process is ever in the state `FAILED`.
 
@@ -18,7 +18,7 @@ use crate::version::CUDA;
 
 values!(CUcheckpointOperationHandle);
 
-/// The first version whose programs can keep what is on the cards by themselves.
+/// The first version whose programs can keep what is on the GPUs by themselves.
 const CUSTOM_STORAGE: u32 = 13_040;
 
 /// Whether a row is one of these.
@@ -45,7 +45,7 @@ fn with<T>(pid: c_int, act: impl FnOnce(&Machine, u32) -> Answer<T>) -> Answer<T
     }
 }
 
-/// Refuses a pointer to where custom storage is to be told: what is on the cards cannot be handed to another process here.
+/// Refuses a pointer to where custom storage is to be told: what is on the GPUs cannot be handed to another process here.
 fn refuse_custom_storage(out: usize) -> Answer {
     match out {
         0 => Ok(()),
@@ -79,15 +79,15 @@ pub(crate) fn cuCheckpointProcessCheckpoint(
     with(pid, |machine, pid| Ok(machine.checkpoint_process(pid)?))
 }
 
-/// Checks on which cards a process is to be restored: all those that it was on, each by itself. To move to another one is not played.
+/// Checks on which GPUs a process is to be restored: all those that it was on, each by itself. To move to another one is not played.
 fn check_pairs(machine: &Machine, pid: u32, pairs: &[CUcheckpointGpuPair]) -> Answer {
-    let uuid = |card: usize| machine.cards()[card].uuid(card);
-    for card in machine.checkpointed_cards(pid)? {
-        let pair = pairs.iter().find(|pair| pair.old_uuid.bytes == uuid(card)).ok_or(INVALID_VALUE)?;
-        let mut all = 0..machine.cards().len();
+    let uuid = |gpu: usize| machine.gpus()[gpu].uuid(gpu);
+    for gpu in machine.checkpointed_gpus(pid)? {
+        let pair = pairs.iter().find(|pair| pair.old_uuid.bytes == uuid(gpu)).ok_or(INVALID_VALUE)?;
+        let mut all = 0..machine.gpus().len();
         let to = all.find(|&to| uuid(to) == pair.new_uuid.bytes).ok_or(INVALID_VALUE)?;
-        demand(machine.cards()[to].model.key == machine.cards()[card].model.key)?;
-        if to != card {
+        demand(machine.gpus()[to].model.key == machine.gpus()[gpu].model.key)?;
+        if to != gpu {
             return Err(NOT_SUPPORTED);
         }
     }

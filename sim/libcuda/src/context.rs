@@ -33,13 +33,13 @@ pub(crate) struct Context {
     pub(crate) id: ContextId,
     /// A number that no other context ever has, nor do the next few after it.
     pub(crate) number: u64,
-    pub(crate) card: usize,
+    pub(crate) gpu: usize,
     device: CUdevice,
     pub(crate) flags: AtomicU32,
     /// The version of the function that made it, as `cuCtxGetApiVersion` tells it.
     api_version: c_uint,
     primary: bool,
-    /// Of a green context: its part of the card.
+    /// Of a green context: its part of the GPU.
     pub(crate) multiprocessors: Option<c_uint>,
     pub(crate) assembly: Assembly,
     /// Its own, and one for each attachment.
@@ -50,20 +50,20 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Makes a context on a card, under a new handle or one that it had before.
+    /// Makes a context on a GPU, under a new handle or one that it had before.
     pub(crate) fn open(
         driver: &Driver,
-        card: usize,
+        gpu: usize,
         flags: c_uint,
         api_version: c_uint,
         handle: Option<CUcontext>,
     ) -> Answer<Arc<Self>> {
         let context = Arc::new(Self {
             handle: handle.unwrap_or_else(|| CUcontext(handle::fresh())),
-            id: driver.machine.create_context(card)?,
+            id: driver.machine.create_context(gpu)?,
             number: handle::fresh() as u64,
-            card,
-            device: driver.device(card),
+            gpu,
+            device: driver.device(gpu),
             flags: AtomicU32::new(flags),
             api_version,
             primary: handle.is_some(),
@@ -84,7 +84,7 @@ impl Context {
             handle: CUcontext(handle::fresh()),
             id: whole.id,
             number: handle::fresh() as u64,
-            card: whole.card,
+            gpu: whole.gpu,
             device: whole.device,
             flags: AtomicU32::new(whole.flags.load(Ordering::Relaxed)),
             api_version: whole.api_version,
@@ -139,7 +139,7 @@ impl Context {
         Ok(())
     }
 
-    /// The card as the program names it.
+    /// The GPU as the program names it.
     pub(crate) const fn device(&self) -> CUdevice {
         self.device
     }
@@ -168,11 +168,11 @@ pub(crate) fn find(driver: &Driver, handle: CUcontext) -> Answer<Arc<Context>> {
 fn create(call: &Call, pctx: Out<CUcontext>, flags: c_uint, dev: CUdevice, api_version: c_uint) -> Answer {
     let driver = call.driver()?;
     let pctx = pctx.required()?;
-    let card = driver.card(dev)?;
+    let gpu = driver.gpu(dev)?;
     if flags & !FLAGS != 0 {
         return Err(INVALID_VALUE);
     }
-    let context = Context::open(driver, card, flags, api_version, None)?;
+    let context = Context::open(driver, gpu, flags, api_version, None)?;
     STACK.with_borrow_mut(|stack| stack.push(context.handle));
     pctx.put(context.handle)?;
     Ok(())
@@ -316,7 +316,7 @@ pub(crate) fn cuCtxSynchronize_v2(call: &Call, ctx: CUcontext) -> Answer {
     Ok(())
 }
 
-/// What a limit is before it is set; `None` for one that the card does not have.
+/// What a limit is before it is set; `None` for one that the GPU does not have.
 fn default_limit(limit: CUlimit) -> Option<usize> {
     Some(match limit {
         CU_LIMIT_STACK_SIZE => 1024,
@@ -330,9 +330,9 @@ fn default_limit(limit: CUlimit) -> Option<usize> {
     })
 }
 
-/// What a limit takes of the card's memory: a stack for each thread that can be resident, a buffer once.
+/// What a limit takes of the GPU's memory: a stack for each thread that can be resident, a buffer once.
 fn footprint(driver: &Driver, context: &Context, limit: CUlimit, value: usize) -> u64 {
-    let model = &driver.machine.cards()[context.card].model;
+    let model = &driver.machine.gpus()[context.gpu].model;
     let value = value as u64;
     let bytes = match limit {
         CU_LIMIT_STACK_SIZE => {
@@ -408,7 +408,7 @@ pub(crate) fn cuCtxGetExecAffinity(
 ) -> Answer {
     let driver = call.driver()?;
     let context = driver.current()?;
-    let sm_count = driver.machine.cards()[context.card].multiprocessors();
+    let sm_count = driver.machine.gpus()[context.gpu].multiprocessors();
     exec_affinity.put(CUexecAffinityParam { kind, sm_count })?;
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Copies.
 //!
 //! Which way a copy goes follows from its addresses. A call with `Async` in its name returns at once only where both sides are the
-//! card's or pinned: from pageable memory small copies are taken into a buffer first, and all others are waited for, as the driver
-//! documents. Copies within the card are not waited for by any call.
+//! GPU's or pinned: from pageable memory small copies are taken into a buffer first, and all others are waited for, as the driver
+//! documents. Copies within the GPU are not waited for by any call.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub(crate) fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched)
     }
     let (to, from) = (range::resolve(driver, what.to)?, range::resolve(driver, what.from)?);
     let stream = match lane {
-        Lane::Card(stream, _) => stream,
+        Lane::Gpu(stream, _) => stream,
         Lane::Graph(recorder) => {
             let copying = Copying::of(&what, (to.side, from.side), Arc::clone(&recorder.context));
             return recorder.add(driver, Body::Copy(copying));
@@ -92,7 +92,7 @@ pub(crate) fn kind(to: Side, from: Side) -> CopyKind {
     }
 }
 
-/// Takes a copy's bytes at once, and lets the card copy them when it comes to it.
+/// Takes a copy's bytes at once, and lets the GPU copy them when it comes to it.
 pub(crate) fn stage(driver: &Driver, stream: StreamId, kind: CopyKind, what: Pitched) -> Answer {
     let bytes = usize::try_from(what.width).map_err(|_| INVALID_VALUE)?;
     let source = usize::try_from(what.from).map_err(|_| INVALID_VALUE)?;
@@ -109,7 +109,7 @@ pub(crate) fn stage(driver: &Driver, stream: StreamId, kind: CopyKind, what: Pit
     Ok(())
 }
 
-/// Refuses an address that is said to be the card's but means nothing to it.
+/// Refuses an address that is said to be the GPU's but means nothing to it.
 fn device(call: &Call, address: CUdeviceptr) -> Answer<CUdeviceptr> {
     let driver = call.driver()?;
     let reachable = range::resolve(driver, address)?.side.is_reachable();

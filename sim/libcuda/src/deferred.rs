@@ -37,7 +37,7 @@ pub(crate) fn map(
         return Ok(mapped.take());
     }
     let (id, about) = crate::physical::id_of(driver, info.mem_handle)?;
-    let here = matches!(about.place, PhysicalPlace::On(site) if site.card == array.context.card);
+    let here = matches!(about.place, PhysicalPlace::On(site) if site.gpu == array.context.gpu);
     if info.offset != 0 || mapped.is_some() || !here {
         return Err(INVALID_VALUE);
     }
@@ -45,7 +45,7 @@ pub(crate) fn map(
     let first = driver.machine.reserve_addresses(Bytes(bytes), 0, 0)?;
     let mapping = Mapped { first, bytes };
     driver.machine.map(first, Bytes(bytes), id)?;
-    let access = [(Side::Card(array.context.card), Access::ReadWrite)];
+    let access = [(Side::Gpu(array.context.gpu), Access::ReadWrite)];
     driver.machine.set_access(first, Bytes(bytes), &access)?;
     *mapped = Some(mapping);
     Ok(None)

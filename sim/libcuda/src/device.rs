@@ -1,4 +1,4 @@
-//! Cards: how many, which, and what they are.
+//! GPUs: how many, which, and what they are.
 
 use cgpu_abi::types::*;
 
@@ -9,15 +9,15 @@ use crate::call::Call;
 use crate::driver::count;
 
 pub(crate) fn cuDeviceGetCount(call: &Call, count: Out<c_int>) -> Answer {
-    let cards = call.driver()?.visible.count();
-    count.put(c_int::try_from(cards).unwrap_or(c_int::MAX))?;
+    let gpus = call.driver()?.visible.count();
+    count.put(c_int::try_from(gpus).unwrap_or(c_int::MAX))?;
     Ok(())
 }
 
 pub(crate) fn cuDeviceGet(call: &Call, device: Out<CUdevice>, ordinal: c_int) -> Answer {
     let driver = call.driver()?;
     let device = device.required()?;
-    driver.card(ordinal)?;
+    driver.gpu(ordinal)?;
     device.put(ordinal)?;
     Ok(())
 }
@@ -30,7 +30,7 @@ pub(crate) fn cuDeviceGetName(call: &Call, name: Out<c_char>, len: c_int, dev: C
 
 pub(crate) fn cuDeviceGetUuid_v2(call: &Call, uuid: Out<CUuuid>, dev: CUdevice) -> Answer {
     let driver = call.driver()?;
-    let bytes = driver.spec(dev)?.uuid(driver.card(dev)?);
+    let bytes = driver.spec(dev)?.uuid(driver.gpu(dev)?);
     uuid.put(CUuuid { bytes })?;
     Ok(())
 }
@@ -43,13 +43,13 @@ pub(crate) fn cuDeviceGetLuid(
     _device_node_mask: Out<c_uint>,
     dev: CUdevice,
 ) -> Answer {
-    call.driver()?.card(dev)?;
+    call.driver()?.gpu(dev)?;
     Err(NOT_SUPPORTED)
 }
 
 pub(crate) fn cuDeviceTotalMem_v2(call: &Call, bytes: Out<usize>, dev: CUdevice) -> Answer {
     let driver = call.driver()?;
-    let usable = driver.machine.memory_info(driver.card(dev)?)?.usable();
+    let usable = driver.machine.memory_info(driver.gpu(dev)?)?.usable();
     bytes.put(count(usable.0)?)?;
     Ok(())
 }
@@ -62,8 +62,8 @@ pub(crate) fn cuDeviceGetAttribute(
 ) -> Answer {
     let driver = call.driver()?;
     let pi = pi.required()?;
-    let card = driver.card(dev)?;
-    pi.put(attribute::value(attrib, driver.spec(dev)?, card).ok_or(INVALID_VALUE)?)?;
+    let gpu = driver.gpu(dev)?;
+    pi.put(attribute::value(attrib, driver.spec(dev)?, gpu).ok_or(INVALID_VALUE)?)?;
     Ok(())
 }
 
@@ -82,8 +82,8 @@ pub(crate) fn cuDeviceComputeCapability(
 
 pub(crate) fn cuDeviceGetProperties(call: &Call, prop: Out<CUdevprop>, dev: CUdevice) -> Answer {
     let driver = call.driver()?;
-    let (spec, card) = (driver.spec(dev)?, driver.card(dev)?);
-    let value = |attrib| attribute::value(attrib, spec, card).unwrap_or(0);
+    let (spec, gpu) = (driver.spec(dev)?, driver.gpu(dev)?);
+    let value = |attrib| attribute::value(attrib, spec, gpu).unwrap_or(0);
     prop.put(CUdevprop {
         max_threads_per_block: value(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
         max_threads_dim: [
@@ -109,7 +109,7 @@ pub(crate) fn cuDeviceGetProperties(call: &Call, prop: Out<CUdevprop>, dev: CUde
 
 pub(crate) fn cuDeviceGetPCIBusId(call: &Call, pci_bus_id: Out<c_char>, len: c_int, dev: CUdevice) -> Answer {
     let driver = call.driver()?;
-    let (domain, bus, device) = driver.spec(dev)?.pci(driver.card(dev)?);
+    let (domain, bus, device) = driver.spec(dev)?.pci(driver.gpu(dev)?);
     pci_bus_id.put_text(&format!("{domain:04X}:{bus:02X}:{device:02X}.0"), count(len)?)?;
     Ok(())
 }
@@ -119,10 +119,10 @@ pub(crate) fn cuDeviceGetByPCIBusId(call: &Call, dev: Out<CUdevice>, pci_bus_id:
     let driver = call.driver()?;
     let dev = dev.required()?;
     let place = parse_place(&pci_bus_id.text()?).ok_or(INVALID_VALUE)?;
-    let cards = driver.machine.cards().iter().enumerate();
-    // Instances sit where their card does, which the program has not got.
-    let mut there = cards.filter(|&(card, spec)| spec.pci(card) == place);
-    dev.put(there.find_map(|(card, _)| driver.visible.device(card)).ok_or(INVALID_DEVICE)?)?;
+    let gpus = driver.machine.gpus().iter().enumerate();
+    // Instances sit where their GPU does, which the program has not got.
+    let mut there = gpus.filter(|&(gpu, spec)| spec.pci(gpu) == place);
+    dev.put(there.find_map(|(gpu, _)| driver.visible.device(gpu)).ok_or(INVALID_DEVICE)?)?;
     Ok(())
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn cuDeviceGetTexture1DLinearMaxWidth(
     num_channels: c_uint,
     dev: CUdevice,
 ) -> Answer {
-    call.driver()?.card(dev)?;
+    call.driver()?.gpu(dev)?;
     if !matches!(num_channels, 1 | 2 | 4) {
         return Err(INVALID_VALUE);
     }
@@ -159,7 +159,7 @@ pub(crate) fn cuDeviceGetExecAffinitySupport(
     _kind: CUexecAffinityType,
     dev: CUdevice,
 ) -> Answer {
-    call.driver()?.card(dev)?;
+    call.driver()?.gpu(dev)?;
     // Only under MPS, which is not played.
     pi.put(0)?;
     Ok(())
@@ -172,8 +172,8 @@ pub(crate) fn cuDeviceCanAccessPeer(
     peer_dev: CUdevice,
 ) -> Answer {
     let driver = call.driver()?;
-    driver.card(dev)?;
-    driver.card(peer_dev)?;
+    driver.gpu(dev)?;
+    driver.gpu(peer_dev)?;
     can_access_peer.put(0)?;
     Ok(())
 }
@@ -186,7 +186,7 @@ pub(crate) fn cuDeviceGetP2PAttribute(
     dst_device: CUdevice,
 ) -> Answer {
     let driver = call.driver()?;
-    if driver.card(src_device)? == driver.card(dst_device)? {
+    if driver.gpu(src_device)? == driver.gpu(dst_device)? {
         return Err(INVALID_DEVICE);
     }
     value.put(0)?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cgpu_abi::types::*;
 use cgpu_sim::machine::{SemaphoreId, StreamId};
-use cgpu_sim::{CardSpec, Machine};
+use cgpu_sim::{GpuSpec, Machine};
 
 use crate::answer::{Answer, Failure, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED};
 use crate::array::Array;
@@ -29,14 +29,14 @@ use crate::primary::Primary;
 use crate::semaphore::Semaphore;
 use crate::stream::Stream;
 use crate::texture::View;
-use crate::visible::{NO_CARD, Visible};
+use crate::visible::{NO_GPU, Visible};
 
 /// The initialised driver. There is one per process, from the first successful `cuInit` on.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) machine: Machine,
     pub(crate) visible: Visible,
-    /// One per card, in the machine's order.
+    /// One per GPU, in the machine's order.
     pub(crate) primaries: Vec<Primary>,
     pub(crate) contexts: Table<Context>,
     pub(crate) streams: Table<Stream>,
@@ -90,11 +90,11 @@ impl Driver {
             eprintln!("cgpu-sim: {error}");
             Failure::from(error)
         })?;
-        let visible = Visible::from_environment(machine.cards());
+        let visible = Visible::from_environment(machine.gpus());
         if visible.count() == 0 {
             return Err(NO_DEVICE);
         }
-        let primaries = machine.cards().iter().map(|_| Primary::default()).collect();
+        let primaries = machine.gpus().iter().map(|_| Primary::default()).collect();
         let driver = Self {
             machine,
             visible,
@@ -132,19 +132,19 @@ impl Driver {
         Ok(())
     }
 
-    /// The place of a card in the machine's list.
-    pub(crate) fn card(&self, device: CUdevice) -> Answer<usize> {
-        self.visible.card(device).ok_or(INVALID_DEVICE)
+    /// The place of a GPU in the machine's list.
+    pub(crate) fn gpu(&self, device: CUdevice) -> Answer<usize> {
+        self.visible.gpu(device).ok_or(INVALID_DEVICE)
     }
 
-    /// A card as the program names it; no device's name where the program has hidden it from itself.
-    pub(crate) fn device(&self, card: usize) -> CUdevice {
-        self.visible.device(card).unwrap_or(NO_CARD)
+    /// A GPU as the program names it; no device's name where the program has hidden it from itself.
+    pub(crate) fn device(&self, gpu: usize) -> CUdevice {
+        self.visible.device(gpu).unwrap_or(NO_GPU)
     }
 
-    /// A card's model and size.
-    pub(crate) fn spec(&self, device: CUdevice) -> Answer<&CardSpec> {
-        Ok(&self.machine.cards()[self.card(device)?])
+    /// A GPU's model and size.
+    pub(crate) fn spec(&self, device: CUdevice) -> Answer<&GpuSpec> {
+        Ok(&self.machine.gpus()[self.gpu(device)?])
     }
 
     /// The calling thread's current context.
@@ -157,7 +157,7 @@ impl Driver {
         if handle.is_null() { self.current() } else { context::find(self, handle) }
     }
 
-    /// The machine's stream behind a handle, default streams included, and its context; for a call that uses the card. What can be
+    /// The machine's stream behind a handle, default streams included, and its context; for a call that uses the GPU. What can be
     /// captured instead asks for a [`capture::lane`].
     pub(crate) fn stream(&self, handle: CUstream, per_thread: bool) -> Answer<(StreamId, Arc<Context>)> {
         capture::refuse(self, handle, per_thread)

@@ -1,6 +1,6 @@
-//! Logical endpoints: memory that others reach by a number and an offset, of one card or of several. To the machine they are teams.
+//! Logical endpoints: memory that others reach by a number and an offset, of one GPU or of several. To the machine they are teams.
 //!
-//! A program reserves ids, and makes or imports an endpoint under each. It is constructed at once, a multicast one as soon as all its cards
+//! A program reserves ids, and makes or imports an endpoint under each. It is constructed at once, a multicast one as soon as all its GPUs
 //! were added; nothing can be bound before the program has asked and been told so. What goes through an endpoint only kernels move,
 //! and they move no data here.
 
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use cgpu_abi::types::*;
 use cgpu_sim::machine::{Member, Number, Offer, PhysicalId, Sendable};
-use cgpu_sim::{Bytes, CardSpec};
+use cgpu_sim::{Bytes, GpuSpec};
 
 use crate::answer::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::argument::{In, Out};
@@ -73,26 +73,26 @@ impl Endpoints {
     }
 }
 
-/// Whether a card has a part in endpoints.
-pub(crate) fn supports(card: &CardSpec) -> bool {
-    card.model.capability >= (10, 0) && card.has_switch()
+/// Whether a GPU has a part in endpoints.
+pub(crate) fn supports(gpu: &GpuSpec) -> bool {
+    gpu.model.capability >= (10, 0) && gpu.has_switch()
 }
 
-fn some_card_supports(driver: &Driver) -> Answer {
-    if driver.machine.cards().iter().any(supports) { Ok(()) } else { Err(NOT_SUPPORTED) }
+fn some_gpu_supports(driver: &Driver) -> Answer {
+    if driver.machine.gpus().iter().any(supports) { Ok(()) } else { Err(NOT_SUPPORTED) }
 }
 
-/// What an endpoint is asked for with: the cards it is for, and a unicast one's owner.
+/// What an endpoint is asked for with: the GPUs it is for, and a unicast one's owner.
 struct Wanted {
-    cards: u64,
+    gpus: u64,
     owner: Option<usize>,
     most: u64,
 }
 
 fn wanted(driver: &Driver, prop: &CUlogicalEndpointProp) -> Answer<Wanted> {
-    some_card_supports(driver)?;
-    let memory = |card: usize| driver.machine.cards()[card].usable().0 / GRANULARITY * GRANULARITY;
-    let able = || (0..driver.machine.cards().len()).filter(|&card| supports(&driver.machine.cards()[card]));
+    some_gpu_supports(driver)?;
+    let memory = |gpu: usize| driver.machine.gpus()[gpu].usable().0 / GRANULARITY * GRANULARITY;
+    let able = || (0..driver.machine.gpus().len()).filter(|&gpu| supports(&driver.machine.gpus()[gpu]));
     if prop.ipc_handle_types & !CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC != 0 {
         return Err(INVALID_VALUE);
     }
@@ -103,18 +103,18 @@ fn wanted(driver: &Driver, prop: &CUlogicalEndpointProp) -> Answer<Wanted> {
     }
     match prop.kind {
         CU_LOGICAL_ENDPOINT_TYPE_UNICAST => {
-            let card = driver.card(prop.device_or_devices.cast_signed())?;
-            if !supports(&driver.machine.cards()[card]) {
+            let gpu = driver.gpu(prop.device_or_devices.cast_signed())?;
+            if !supports(&driver.machine.gpus()[gpu]) {
                 return Err(NOT_SUPPORTED);
             }
-            Ok(Wanted { cards: 1, owner: Some(card), most: memory(card) })
+            Ok(Wanted { gpus: 1, owner: Some(gpu), most: memory(gpu) })
         }
         CU_LOGICAL_ENDPOINT_TYPE_MULTICAST => {
-            let cards = u64::from(prop.device_or_devices);
-            if !(1..=able().count() as u64).contains(&cards) {
+            let gpus = u64::from(prop.device_or_devices);
+            if !(1..=able().count() as u64).contains(&gpus) {
                 return Err(INVALID_VALUE);
             }
-            Ok(Wanted { cards, owner: None, most: able().map(memory).min().unwrap_or(0) })
+            Ok(Wanted { gpus, owner: None, most: able().map(memory).min().unwrap_or(0) })
         }
         _ => Err(INVALID_VALUE),
     }
@@ -127,7 +127,7 @@ pub(crate) fn cuLogicalEndpointIdReserve(
 ) -> Answer {
     let driver = call.driver()?;
     let to = base_le_id.required()?;
-    some_card_supports(driver)?;
+    some_gpu_supports(driver)?;
     if count == 0 {
         return Err(INVALID_VALUE);
     }
@@ -160,7 +160,7 @@ pub(crate) fn cuLogicalEndpointCreate(
 ) -> Answer {
     let driver = call.driver()?;
     let prop = prop.read()?;
-    let Wanted { cards, owner, most } = wanted(driver, &prop)?;
+    let Wanted { gpus, owner, most } = wanted(driver, &prop)?;
     if prop.size == 0 || !prop.size.is_multiple_of(GRANULARITY) || prop.size > most {
         return Err(INVALID_VALUE);
     }
@@ -168,9 +168,9 @@ pub(crate) fn cuLogicalEndpointCreate(
     let place = endpoints.vacant(le_id)?;
     let exportable = prop.ipc_handle_types != CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_NONE;
     let sendable = Sendable { by_descriptor: false, by_number: exportable };
-    let team = driver.machine.create_team(cards, Bytes(prop.size), sendable)?;
-    if let Some(card) = owner {
-        driver.machine.add_to_team(team, card)?;
+    let team = driver.machine.create_team(gpus, Bytes(prop.size), sendable)?;
+    if let Some(gpu) = owner {
+        driver.machine.add_to_team(team, gpu)?;
     }
     let multicast = owner.is_none();
     *place = Some(Endpoint { team, multicast, imported: false, exportable, ready: false });
@@ -179,15 +179,15 @@ pub(crate) fn cuLogicalEndpointCreate(
 
 pub(crate) fn cuLogicalEndpointAddDevice(call: &Call, le_id: CUlogicalEndpointId, dev: CUdevice) -> Answer {
     let driver = call.driver()?;
-    let card = driver.card(dev)?;
+    let gpu = driver.gpu(dev)?;
     let endpoint = *lock(&driver.endpoints).find(le_id)?;
-    if !supports(&driver.machine.cards()[card]) {
+    if !supports(&driver.machine.gpus()[gpu]) {
         return Err(NOT_SUPPORTED);
     }
     if !endpoint.multicast {
         return Err(INVALID_VALUE);
     }
-    driver.machine.add_to_team(endpoint.team, card)?;
+    driver.machine.add_to_team(endpoint.team, gpu)?;
     Ok(())
 }
 
@@ -213,7 +213,7 @@ fn bind(
     flags: c_ulonglong,
 ) -> Answer {
     let driver = call.driver()?;
-    let card = driver.card(dev)?;
+    let gpu = driver.gpu(dev)?;
     let endpoint = *lock(&driver.endpoints).find(le_id)?;
     let (Member::Address(at) | Member::Handle(_, at)) = member;
     if flags != 0 || size == 0 || !is_aligned(&[offset, size, at]) {
@@ -222,10 +222,10 @@ fn bind(
     if !endpoint.ready || (endpoint.imported && !endpoint.multicast) {
         return Err(INVALID_VALUE);
     }
-    if !driver.machine.team(endpoint.team)?.has(card) {
+    if !driver.machine.team(endpoint.team)?.has(gpu) {
         return Err(INVALID_DEVICE);
     }
-    driver.machine.bind(endpoint.team, (offset, Bytes(size)), member, Some(card))?;
+    driver.machine.bind(endpoint.team, (offset, Bytes(size)), member, Some(gpu))?;
     Ok(())
 }
 
@@ -263,15 +263,15 @@ pub(crate) fn cuLogicalEndpointUnbind(
     size: cuuint64_t,
 ) -> Answer {
     let driver = call.driver()?;
-    let card = driver.card(dev)?;
+    let gpu = driver.gpu(dev)?;
     let endpoint = *lock(&driver.endpoints).find(le_id)?;
     if size == 0 || !is_aligned(&[offset, size]) {
         return Err(INVALID_VALUE);
     }
-    if !driver.machine.team(endpoint.team)?.has(card) {
+    if !driver.machine.team(endpoint.team)?.has(gpu) {
         return Err(INVALID_DEVICE);
     }
-    driver.machine.unbind(endpoint.team, card, (offset, Bytes(size)))?;
+    driver.machine.unbind(endpoint.team, gpu, (offset, Bytes(size)))?;
     Ok(())
 }
 
@@ -300,7 +300,7 @@ pub(crate) fn cuLogicalEndpointImport(
     handle_type: CUlogicalEndpointIpcHandleType,
 ) -> Answer {
     let driver = call.driver()?;
-    some_card_supports(driver)?;
+    some_gpu_supports(driver)?;
     if handle_type != CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC {
         return Err(INVALID_VALUE);
     }

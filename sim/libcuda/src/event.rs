@@ -37,7 +37,7 @@ pub(crate) fn find(driver: &Driver, event: CUevent) -> Answer<Arc<Event>> {
     Ok(event)
 }
 
-/// An event of which the host may ask whether the card has come by.
+/// An event of which the host may ask whether the GPU has come by.
 fn askable(driver: &Driver, handle: CUevent) -> Answer<Arc<Event>> {
     let event = find(driver, handle)?;
     capture::refuse_captured(driver, handle)?;
@@ -79,7 +79,7 @@ fn record(call: &Call, handle: CUevent, stream: CUstream, external: bool) -> Ans
     let event = find(driver, handle)?;
     let lane = capture::lane(driver, stream, call.per_thread)?;
     let context = match &lane {
-        Lane::Card(_, context) => context,
+        Lane::Gpu(_, context) => context,
         Lane::Graph(recorder) => &recorder.context,
     };
     if event.context.id != context.id {
@@ -88,7 +88,7 @@ fn record(call: &Call, handle: CUevent, stream: CUstream, external: bool) -> Ans
     match lane {
         Lane::Graph(recorder) if external => recorder.add(driver, Body::Record(handle)),
         Lane::Graph(recorder) => recorder.mark(driver, handle),
-        Lane::Card(stream, _) => {
+        Lane::Gpu(stream, _) => {
             capture::unmark(driver, handle);
             driver.machine.record_event(event.id, stream)?;
             Ok(())
@@ -177,12 +177,12 @@ pub(crate) fn cuIpcOpenEventHandle(call: &Call, event: Out<CUevent>, handle: CUi
         return Err(INVALID_VALUE);
     }
     let name = u64::from_le_bytes(part(2));
-    let (id, card) = match driver.machine.open_event(u64::from_le_bytes(part(1)), name) {
+    let (id, gpu) = match driver.machine.open_event(u64::from_le_bytes(part(1)), name) {
         Err(Error::NoEvent) => return Err(INVALID_HANDLE),
         Err(Error::Invalid(_)) => return Err(INVALID_CONTEXT),
         opened => opened?,
     };
-    if card != context.card {
+    if gpu != context.gpu {
         return Err(PEER_ACCESS_UNSUPPORTED);
     }
     event.put(CUevent(driver.events.add(Event { id, context, opened: Some(name) })))?;

@@ -1,6 +1,6 @@
 //! Memory of other interfaces: imported by a descriptor, seen through buffers and arrays.
 //!
-//! What another interface has allocated is on the card already, and on the books of the process that made it; an importer holds it
+//! What another interface has allocated is on the GPU already, and on the books of the process that made it; an importer holds it
 //! and pays nothing. A *window* is one mapping of all of it; a buffer is a part of a window's addresses, an array lies in one. The
 //! memory stays while there is an import, a window, a descriptor, or its maker holds it. [`crate::foreign`] plays the other interface.
 
@@ -66,7 +66,7 @@ impl Window {
         let machine = &driver.machine;
         let first = machine.reserve_addresses(memory.whole, 0, 0)?;
         let window = Self { first, whole: memory.whole };
-        let side = Side::Card(memory.context.card);
+        let side = Side::Gpu(memory.context.gpu);
         machine.map(first, memory.whole, memory.id)?;
         machine.set_access(first, memory.whole, &[(side, Access::ReadWrite)])?;
         Ok(window)
@@ -145,7 +145,7 @@ pub(crate) fn cuImportExternalMemory(
     let driver = call.driver()?;
     let context = driver.current()?;
     let (to, wanted) = (ext_mem_out.required()?, mem_handle_desc.read()?);
-    // Of all kinds only this is one of such a system and such cards.
+    // Of all kinds only this is one of such a system and such GPUs.
     if wanted.kind != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
         || wanted.flags & !CUDA_EXTERNAL_MEMORY_DEDICATED != 0
         || wanted.size == 0
@@ -156,11 +156,11 @@ pub(crate) fn cuImportExternalMemory(
         let id = driver.machine.import_physical(descriptor)?;
         let about = driver.machine.physical(id)?;
         let external = External { context, id, whole: about.size, size: wanted.size };
-        let here = about.place == PhysicalPlace::On(external.context.card.into());
+        let here = about.place == PhysicalPlace::On(external.context.gpu.into());
         if here && wanted.size <= about.size.0 {
             Ok(external)
         } else {
-            Err(Error::Invalid("memory of another card, or less than is said"))
+            Err(Error::Invalid("memory of another GPU, or less than is said"))
         }
     })?;
     to.put(CUexternalMemory(driver.externals.add(external)))?;

@@ -28,11 +28,11 @@ fn fill(call: &Call, stream: CUstream, fill: Fill) -> Answer {
             let context = Arc::clone(&recorder.context);
             recorder.add(driver, Body::Fill(FillNode { fill, context }))?;
         }
-        (Lane::Card(stream, _), Work::Fill(fill)) => drop(driver.machine.fill(stream, fill)?),
-        (Lane::Card(stream, _), Work::Call(call)) => {
+        (Lane::Gpu(stream, _), Work::Fill(fill)) => drop(driver.machine.fill(stream, fill)?),
+        (Lane::Gpu(stream, _), Work::Call(call)) => {
             driver.machine.host_function(stream, Box::new(move || call()))?;
         }
-        (Lane::Card(..), _) => {}
+        (Lane::Gpu(..), _) => {}
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Another interface, played: what makes memory and semaphores that this driver imports.
 //!
-//! No Vulkan runs on a simulated card, so something has to stand in for it. It is a private table of this driver's, as real ones have
+//! No Vulkan runs on a simulated GPU, so something has to stand in for it. It is a private table of this driver's, as real ones have
 //! them for their own runtimes: `cuGetExportTable` gives it to whoever names it by [`NAME`]. No symbol is added by that, no shim that
 //! lets private tables pass stands between, and it needs no context. In C:
 //!
@@ -18,7 +18,7 @@
 //! };
 //! ```
 //!
-//! Its memory is on the card, in steps of 2 MiB, and on the books of the process that calls it. The other interface sees the bytes by
+//! Its memory is on the GPU, in steps of 2 MiB, and on the books of the process that calls it. The other interface sees the bytes by
 //! mapping a descriptor of the memory. An import takes the descriptor that it is given; each call for one makes another.
 
 use core::ffi::c_void;
@@ -100,7 +100,7 @@ fn semaphore_of(driver: &Driver, handle: u64) -> Answer<SemaphoreId> {
 
 entries! {
     fn allocate(driver, device: CUdevice => CUdevice, bytes: u64 => u64, memory: *mut u64 => Out<u64>) {
-        let place = PhysicalPlace::On(driver.card(device)?.into());
+        let place = PhysicalPlace::On(driver.gpu(device)?.into());
         let whole = bytes.checked_next_multiple_of(GRANULARITY).ok_or(INVALID_VALUE)?;
         memory.required()?.put(driver.machine.create_physical(place, Bytes(whole), true)?.get())?;
         Ok(())

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use cgpu_abi::types::*;
-use cgpu_sim::{CardSpec, Kernel as Behaviour};
+use cgpu_sim::{GpuSpec, Kernel as Behaviour};
 
 use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE};
 use crate::argument::{In, Out, Received, values};
@@ -28,14 +28,14 @@ pub(crate) struct Function {
     /// Known if the image declares it in a text that can be read.
     parameters: Option<Vec<(usize, usize)>>,
     attributes: Mutex<HashMap<CUfunction_attribute, c_int>>,
-    /// Whether its code is on the card.
+    /// Whether its code is on the GPU.
     loaded: Mutex<bool>,
     /// For launches as they were before CUDA 4: threads of a block, and bytes of its shared memory.
     pub(crate) block: Mutex<([c_uint; 3], c_uint)>,
 }
 
 impl Function {
-    /// A function of a module. One that the image declares is on the card already if modules are loaded whole.
+    /// A function of a module. One that the image declares is on the GPU already if modules are loaded whole.
     pub(crate) fn new(shape: KernelShape, declared: bool, module: CUmodule, context: Arc<Context>) -> Self {
         Self {
             behaviour: Behaviour::named(&shape.name),
@@ -50,7 +50,7 @@ impl Function {
         }
     }
 
-    /// Sees to it that its code is on the card.
+    /// Sees to it that its code is on the GPU.
     pub(crate) fn load(&self, driver: &Driver) -> Answer {
         let mut loaded = lock(&self.loaded);
         if !*loaded {
@@ -61,13 +61,13 @@ impl Function {
     }
 
     /// The value of an attribute; `None` for a number that names none.
-    fn attribute(&self, attrib: CUfunction_attribute, spec: &CardSpec) -> Option<c_int> {
+    fn attribute(&self, attrib: CUfunction_attribute, spec: &GpuSpec) -> Option<c_int> {
         let default = default_attribute(attrib, spec.model.capability)?;
         Some(lock(&self.attributes).get(&attrib).copied().unwrap_or(default))
     }
 
     /// Registers of one of its threads.
-    pub(crate) fn registers(&self, spec: &CardSpec) -> Answer<u64> {
+    pub(crate) fn registers(&self, spec: &GpuSpec) -> Answer<u64> {
         let registers = self.attribute(CU_FUNC_ATTRIBUTE_NUM_REGS, spec).ok_or(INVALID_VALUE)?;
         u64::try_from(registers).map_err(|_| INVALID_VALUE)
     }
@@ -111,7 +111,7 @@ pub(crate) fn cuFuncGetAttribute(
 ) -> Answer {
     let driver = call.driver()?;
     let function = find(driver, hfunc)?;
-    let spec = &driver.machine.cards()[function.context.card];
+    let spec = &driver.machine.gpus()[function.context.gpu];
     pi.put(function.attribute(attrib, spec).ok_or(INVALID_VALUE)?)?;
     Ok(())
 }
@@ -190,7 +190,7 @@ pub(crate) fn cuFuncIsLoaded(
 
 /// Blocks that one multiprocessor holds.
 fn resident_blocks(driver: &Driver, function: &Function, threads: c_int, shared: usize) -> Answer<c_int> {
-    let spec = &driver.machine.cards()[function.context.card];
+    let spec = &driver.machine.gpus()[function.context.gpu];
     let threads = u64::try_from(threads).ok().filter(|&threads| threads > 0).ok_or(INVALID_VALUE)?;
     let blocks = spec.model.resident_blocks(threads, shared as u64, function.registers(spec)?);
     c_int::try_from(blocks).map_err(|_| INVALID_VALUE)
@@ -247,7 +247,7 @@ pub(crate) fn cuOccupancyMaxPotentialBlockSizeWithFlags(
         Some(shared_of) => unsafe { shared_of(threads) },
     };
     let blocks = resident_blocks(driver, &function, threads, shared)?;
-    let multiprocessors = driver.machine.cards()[function.context.card].multiprocessors();
+    let multiprocessors = driver.machine.gpus()[function.context.gpu].multiprocessors();
     min_grid_size.put(blocks * multiprocessors.cast_signed())?;
     block_size.put(threads)?;
     Ok(())
@@ -282,14 +282,14 @@ pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
     _block_size: c_int,
 ) -> Answer {
     let driver = call.driver()?;
-    let card = find(driver, function)?.context.card;
+    let gpu = find(driver, function)?.context.gpu;
     let attrib = CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR;
-    let shared = attribute::value(attrib, &driver.machine.cards()[card], card).unwrap_or(0);
+    let shared = attribute::value(attrib, &driver.machine.gpus()[gpu], gpu).unwrap_or(0);
     dynamic_smem_size.put(count(shared)?.checked_div(count(num_blocks)?).ok_or(INVALID_VALUE)?)?;
     Ok(())
 }
 
-/// Clusters of up to 8 blocks are what every card that has clusters can do.
+/// Clusters of up to 8 blocks are what every GPU that has clusters can do.
 pub(crate) fn cuOccupancyMaxPotentialClusterSize(
     call: &Call,
     cluster_size: Out<c_int>,
@@ -313,7 +313,7 @@ pub(crate) fn cuOccupancyMaxActiveClusters(
     let threads = config.block_dim_x.saturating_mul(config.block_dim_y).saturating_mul(config.block_dim_z);
     let threads = c_int::try_from(threads).map_err(|_| INVALID_VALUE)?;
     let blocks = resident_blocks(driver, &function, threads, count(config.shared_mem_bytes)?)?;
-    let multiprocessors = driver.machine.cards()[function.context.card].multiprocessors();
+    let multiprocessors = driver.machine.gpus()[function.context.gpu].multiprocessors();
     num_clusters.put(blocks * multiprocessors.cast_signed() / 8)?;
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Green contexts: parts of a card's multiprocessors, with streams whose kernels run on these only.
+//! Green contexts: parts of a GPU's multiprocessors, with streams whose kernels run on these only.
 //!
-//! A green context is a view of the card's primary context, which it holds on to: memory and modules are that one's, and so is its turn. It
-//! takes some memory of its own. What its kernels take of the card is bounded by its part; that two such parts are
+//! A green context is a view of the GPU's primary context, which it holds on to: memory and modules are that one's, and so is its turn. It
+//! takes some memory of its own. What its kernels take of the GPU is bounded by its part; that two such parts are
 //! apart in space is not played. Its default stream is the primary context's.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const MEMORY: Bytes = Bytes::from_mib(8);
 /// What a green context is to be made of.
 #[derive(Debug)]
 pub(crate) struct Description {
-    card: usize,
+    gpu: usize,
     multiprocessors: Multiprocessors,
     manner: Manner,
 }
@@ -44,8 +44,8 @@ pub(crate) struct Green {
 }
 
 /// The fewest multiprocessors of a part, and of what parts are multiples (the driver's documentation).
-fn grain(driver: &Driver, card: usize) -> (c_uint, c_uint) {
-    match driver.machine.cards()[card].model.capability.0 {
+fn grain(driver: &Driver, gpu: usize) -> (c_uint, c_uint) {
+    match driver.machine.gpus()[gpu].model.capability.0 {
         ..=6 => (1, 1),
         7 => (2, 2),
         8 => (4, 2),
@@ -53,12 +53,12 @@ fn grain(driver: &Driver, card: usize) -> (c_uint, c_uint) {
     }
 }
 
-/// Describes multiprocessors of a card; none is a resource of no kind.
-fn resource(driver: &Driver, card: usize, part: Multiprocessors, manner: Option<Manner>) -> CUdevResource {
-    let (least, alignment) = grain(driver, card);
+/// Describes multiprocessors of a GPU; none is a resource of no kind.
+fn resource(driver: &Driver, gpu: usize, part: Multiprocessors, manner: Option<Manner>) -> CUdevResource {
+    let (least, alignment) = grain(driver, gpu);
     let manner = manner.unwrap_or(Manner { coscheduled: alignment, flags: 0, domain: 0 });
     let mut internal = [0; 92];
-    let known = (card as u64).to_le_bytes().into_iter().chain(part.bytes());
+    let known = (gpu as u64).to_le_bytes().into_iter().chain(part.bytes());
     internal.iter_mut().zip(known).for_each(|(place, byte)| *place = byte);
     let sm_count = part.count();
     CUdevResource {
@@ -76,41 +76,41 @@ fn resource(driver: &Driver, card: usize, part: Multiprocessors, manner: Option<
     }
 }
 
-/// Card and multiprocessors that a resource describes.
+/// GPU and multiprocessors that a resource describes.
 fn described(driver: &Driver, resource: &CUdevResource) -> Answer<(usize, Multiprocessors)> {
     if resource.kind != CU_DEV_RESOURCE_TYPE_SM {
         return Err(INVALID_RESOURCE_TYPE);
     }
-    let mut card = [0; 8];
-    card.copy_from_slice(&resource.internal[..8]);
-    let card = count(u64::from_le_bytes(card))?;
+    let mut gpu = [0; 8];
+    gpu.copy_from_slice(&resource.internal[..8]);
+    let gpu = count(u64::from_le_bytes(gpu))?;
     let part = Multiprocessors::read(&resource.internal[8..]);
-    let spec = driver.machine.cards().get(card).ok_or(INVALID_VALUE)?;
+    let spec = driver.machine.gpus().get(gpu).ok_or(INVALID_VALUE)?;
     if part.count() != resource.sm.sm_count || !Multiprocessors::of(spec).holds(&part) {
         return Err(INVALID_VALUE);
     }
-    Ok((card, part))
+    Ok((gpu, part))
 }
 
 fn put(driver: &Driver, to: Out<CUdevResource>, kind: CUdevResourceType, context: &Context) -> Answer {
     let its = driver.greens.find(|green| green.context.number == context.number);
-    put_part(driver, to, kind, context.card, its.map(|(_, green)| (green.multiprocessors, green.manner)))
+    put_part(driver, to, kind, context.gpu, its.map(|(_, green)| (green.multiprocessors, green.manner)))
 }
 
 fn put_part(
     driver: &Driver,
     to: Out<CUdevResource>,
     kind: CUdevResourceType,
-    card: usize,
+    gpu: usize,
     part: Option<(Multiprocessors, Manner)>,
 ) -> Answer {
     to.required()?;
     if kind != CU_DEV_RESOURCE_TYPE_SM {
         return Err(INVALID_RESOURCE_TYPE);
     }
-    let all = Multiprocessors::of(&driver.machine.cards()[card]);
+    let all = Multiprocessors::of(&driver.machine.gpus()[gpu]);
     let (part, manner) = part.map_or((all, None), |(part, manner)| (part, Some(manner)));
-    to.put(resource(driver, card, part, manner))?;
+    to.put(resource(driver, gpu, part, manner))?;
     Ok(())
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn cuDeviceGetDevResource(
     kind: CUdevResourceType,
 ) -> Answer {
     let driver = call.driver()?;
-    put_part(driver, resource, kind, driver.card(device)?, None)
+    put_part(driver, resource, kind, driver.gpu(device)?, None)
 }
 
 pub(crate) fn cuCtxGetDevResource(
@@ -174,14 +174,14 @@ pub(crate) fn cuDevSmResourceSplitByCount(
         CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING | CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
     let driver = call.driver()?;
     nb_groups.required()?;
-    let (card, mut left) = described(driver, &input.read()?)?;
+    let (gpu, mut left) = described(driver, &input.read()?)?;
     let available = left.count();
     if flags & !KNOWN != 0 {
         return Err(INVALID_VALUE);
     }
     let (least, alignment) = match flags & CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING {
-        0 => grain(driver, card),
-        _ => (2.min(grain(driver, card).0), 2.min(grain(driver, card).1)),
+        0 => grain(driver, gpu),
+        _ => (2.min(grain(driver, gpu).0), 2.min(grain(driver, gpu).1)),
     };
     if min_count > available {
         return Err(INVALID_RESOURCE_CONFIGURATION);
@@ -197,9 +197,9 @@ pub(crate) fn cuDevSmResourceSplitByCount(
     }
     let groups = nb_groups.read()?.min(fitting);
     let parts: Vec<CUdevResource> =
-        (0..groups).map(|_| resource(driver, card, left.take(part), None)).collect();
+        (0..groups).map(|_| resource(driver, gpu, left.take(part), None)).collect();
     result.put_all(parts, count(groups)?)?;
-    remaining.put_if_asked(resource(driver, card, left, None));
+    remaining.put_if_asked(resource(driver, gpu, left, None));
     nb_groups.put(groups)?;
     Ok(())
 }
@@ -216,8 +216,8 @@ pub(crate) fn cuDevSmResourceSplit(
 ) -> Answer {
     let driver = call.driver()?;
     let number = count(nb_groups)?;
-    let (card, mut left) = described(driver, &input.read()?)?;
-    let (least, spec) = (left.count().min(2), &driver.machine.cards()[card]);
+    let (gpu, mut left) = described(driver, &input.read()?)?;
+    let (least, spec) = (left.count().min(2), &driver.machine.gpus()[gpu]);
     if flags != 0 || number == 0 || least < 2 {
         return Err(INVALID_VALUE);
     }
@@ -228,13 +228,13 @@ pub(crate) fn cuDevSmResourceSplit(
         if part.count() == 0 && !result.is_null() {
             return Err(INVALID_RESOURCE_CONFIGURATION);
         }
-        parts.push(resource(driver, card, part, Some(manner)));
+        parts.push(resource(driver, gpu, part, Some(manner)));
     }
     group_params.put_all(groups, number)?;
     if !result.is_null() {
         result.put_all(parts, number)?;
     }
-    remainder.put_if_asked(resource(driver, card, left, None));
+    remainder.put_if_asked(resource(driver, gpu, left, None));
     Ok(())
 }
 
@@ -255,19 +255,19 @@ pub(crate) fn cuDevResourceGenerateDesc(
     let first = manner(parts.first().ok_or(INVALID_VALUE)?);
     let different = parts.iter().any(|part| manner(part) != first);
     let parts = parts.iter().map(|part| described(driver, part)).collect::<Answer<Vec<_>>>()?;
-    let (card, _) = *parts.first().ok_or(INVALID_VALUE)?;
+    let (gpu, _) = *parts.first().ok_or(INVALID_VALUE)?;
     let none = Multiprocessors::default();
     let multiprocessors = parts.iter().fold(none, |sum, (_, part)| sum.plus(*part));
-    let all = Multiprocessors::of(&driver.machine.cards()[card]);
-    if different || parts.iter().any(|(its, _)| *its != card) || !all.holds(&multiprocessors) {
+    let all = Multiprocessors::of(&driver.machine.gpus()[gpu]);
+    if different || parts.iter().any(|(its, _)| *its != gpu) || !all.holds(&multiprocessors) {
         return Err(INVALID_RESOURCE_CONFIGURATION);
     }
-    let description = Description { card, multiprocessors, manner: first };
+    let description = Description { gpu, multiprocessors, manner: first };
     to.put(CUdevResourceDesc(driver.descriptions.add(description)))?;
     Ok(())
 }
 
-/// Holds on to the card's primary context, and makes it if there is none.
+/// Holds on to the GPU's primary context, and makes it if there is none.
 pub(crate) fn cuGreenCtxCreate(
     call: &Call,
     ph_ctx: Out<CUgreenCtx>,
@@ -277,16 +277,16 @@ pub(crate) fn cuGreenCtxCreate(
 ) -> Answer {
     let driver = call.driver()?;
     let to = ph_ctx.required()?;
-    let card = driver.card(dev)?;
+    let gpu = driver.gpu(dev)?;
     let description = driver.descriptions.get(desc.0).ok_or(INVALID_VALUE)?;
-    if flags != CU_GREEN_CTX_DEFAULT_STREAM || description.card != card {
+    if flags != CU_GREEN_CTX_DEFAULT_STREAM || description.gpu != gpu {
         return Err(INVALID_VALUE);
     }
-    let whole = primary::retain(driver, card)?;
+    let whole = primary::retain(driver, gpu)?;
     let memory = match driver.machine.allocate(whole.id, MEMORY) {
         Ok(memory) => memory,
         Err(error) => {
-            primary::release(driver, card)?;
+            primary::release(driver, gpu)?;
             return Err(error.into());
         }
     };
@@ -305,7 +305,7 @@ pub(crate) fn cuGreenCtxDestroy(call: &Call, green: CUgreenCtx) -> Answer {
     found.context.close_part(driver);
     // Gone with the primary context if that was reset.
     let _ = driver.machine.free(found.memory);
-    primary::release(driver, found.context.card)
+    primary::release(driver, found.context.gpu)
 }
 
 pub(crate) fn cuCtxFromGreenCtx(call: &Call, context: Out<CUcontext>, green: CUgreenCtx) -> Answer {

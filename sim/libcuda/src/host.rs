@@ -1,6 +1,6 @@
-//! Host memory that the card knows: pinned, registered and managed.
+//! Host memory that the GPU knows: pinned, registered and managed.
 //!
-//! Addresses are unified: the card's address of host memory is the host's.
+//! Addresses are unified: the GPU's address of host memory is the host's.
 
 use core::ptr;
 use std::collections::BTreeMap;
@@ -16,14 +16,14 @@ use crate::call::Call;
 use crate::context::Context;
 use crate::driver::lock;
 
-/// How the card came to know it.
+/// How the GPU came to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Allocated by the driver.
     Pinned,
     /// The program's own, pinned where it is.
     Registered,
-    /// Migrates between host and card.
+    /// Migrates between host and GPU.
     Managed,
 }
 

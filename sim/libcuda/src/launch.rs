@@ -43,12 +43,12 @@ fn volume(dimensions: [c_uint; 3]) -> Answer<u64> {
     x.checked_mul(y).and_then(|xy| xy.checked_mul(z)).filter(|&volume| volume > 0).ok_or(INVALID_VALUE)
 }
 
-/// What a kernel is to the card in a shape. Its code goes onto the card, if it is not there.
+/// What a kernel is to the GPU in a shape. Its code goes onto the GPU, if it is not there.
 pub(crate) fn prepare(driver: &Driver, function: &Function, shape: Shape) -> Answer<Launch> {
     let (blocks, threads) = (volume(shape.grid)?, volume(shape.block)?);
-    let card = function.context.card;
-    let spec = &driver.machine.cards()[card];
-    let value = |attrib| attribute::value(attrib, spec, card).unwrap_or(0);
+    let gpu = function.context.gpu;
+    let spec = &driver.machine.gpus()[gpu];
+    let value = |attrib| attribute::value(attrib, spec, gpu).unwrap_or(0);
     if threads > THREADS
         || count(shape.shared)? > count(value(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN))?
     {
@@ -58,7 +58,7 @@ pub(crate) fn prepare(driver: &Driver, function: &Function, shape: Shape) -> Ans
     let footprint = spec.footprint(blocks, threads, shared, registers).ok_or(LAUNCH_OUT_OF_RESOURCES)?;
     let waves = spec.waves(blocks, threads, shared, registers).ok_or(LAUNCH_OUT_OF_RESOURCES)?;
     let footprint = match shape.cooperative {
-        // All blocks must be on the card at once.
+        // All blocks must be on the GPU at once.
         true if !footprint.fits_at_once() => return Err(COOPERATIVE_LAUNCH_TOO_LARGE),
         true => footprint.cooperative(),
         false => footprint,
@@ -80,7 +80,7 @@ fn launch(call: &Call, f: CUfunction, shape: Shape, stream: CUstream, (values, e
     crate::call::note("kernel", || function.name.to_string_lossy().into_owned());
     let lane = capture::lane(driver, stream, call.per_thread)?;
     let context = match &lane {
-        Lane::Card(_, context) => context,
+        Lane::Gpu(_, context) => context,
         Lane::Graph(recorder) => &recorder.context,
     };
     if context.id != function.context.id {
@@ -90,13 +90,13 @@ fn launch(call: &Call, f: CUfunction, shape: Shape, stream: CUstream, (values, e
     let launch = match context.multiprocessors {
         Some(part) => launch.within(
             part,
-            driver.machine.cards()[context.card].model.multiprocessors,
+            driver.machine.gpus()[context.gpu].model.multiprocessors,
             driver.machine.figures(),
         ),
         None => launch,
     };
     match lane {
-        Lane::Card(stream, _) => drop(driver.machine.launch(stream, launch)?),
+        Lane::Gpu(stream, _) => drop(driver.machine.launch(stream, launch)?),
         Lane::Graph(recorder) => {
             let arguments = Arguments::taken(&function, values, extra)?.map(Arc::new);
             let node = KernelNode {
@@ -274,7 +274,7 @@ fn parameter(call: &Call, hfunc: CUfunction, offset: c_int) -> Answer {
 const NO_PRE_LAUNCH_SYNC: c_uint = 1;
 const NO_POST_LAUNCH_SYNC: c_uint = 2;
 
-/// One kernel on several cards, each in a stream of its own.
+/// One kernel on several GPUs, each in a stream of its own.
 pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
     call: &Call,
     launch_params_list: Out<CUDA_LAUNCH_PARAMS>,
@@ -295,9 +295,9 @@ pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
             cooperative: true,
             priority: None,
         };
-        // The default streams are none that a launch on several cards could be in.
+        // The default streams are none that a launch on several GPUs could be in.
         driver.streams.get(part.stream.0).ok_or(INVALID_HANDLE)?;
-        let Lane::Card(stream, context) = capture::lane(driver, part.stream, call.per_thread)? else {
+        let Lane::Gpu(stream, context) = capture::lane(driver, part.stream, call.per_thread)? else {
             return Err(STREAM_CAPTURE_UNSUPPORTED);
         };
         let function = function::find(driver, part.function)?;
@@ -310,8 +310,8 @@ pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
     for (number, (_, function, shape)) in launches.iter().enumerate() {
         let same = function.name == first.name
             && (shape.grid, shape.block, shape.shared) == (like.grid, like.block, like.shared);
-        let card = function.context.card;
-        let again = launches[..number].iter().any(|(_, other, _)| other.context.card == card);
+        let gpu = function.context.gpu;
+        let again = launches[..number].iter().any(|(_, other, _)| other.context.gpu == gpu);
         if !same || again {
             return Err(INVALID_VALUE);
         }

@@ -77,7 +77,7 @@ pub(crate) fn check(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer {
         return Err(INVALID_VALUE);
     }
     if has(CUDA_ARRAY3D_VIDEO_ENCODE_DECODE) {
-        // No card here says that it has them.
+        // No GPU here says that it has them.
         return Err(NOT_SUPPORTED);
     }
     Ok(())

@@ -140,7 +140,7 @@ fn clamp(bytes: u64) -> c_uint {
 
 pub(crate) fn cuMemGetInfo(call: &Call, free: Out<c_uint>, total: Out<c_uint>) -> Answer {
     let driver = call.driver()?;
-    let memory = driver.machine.memory_info(driver.current()?.card)?;
+    let memory = driver.machine.memory_info(driver.current()?.gpu)?;
     free.put_if_asked(clamp(memory.free.0));
     total.put_if_asked(clamp(memory.usable().0));
     Ok(())
@@ -148,6 +148,6 @@ pub(crate) fn cuMemGetInfo(call: &Call, free: Out<c_uint>, total: Out<c_uint>) -
 
 pub(crate) fn cuDeviceTotalMem(call: &Call, bytes: Out<c_uint>, dev: CUdevice) -> Answer {
     let driver = call.driver()?;
-    bytes.put(clamp(driver.machine.memory_info(driver.card(dev)?)?.usable().0))?;
+    bytes.put(clamp(driver.machine.memory_info(driver.gpu(dev)?)?.usable().0))?;
     Ok(())
 }

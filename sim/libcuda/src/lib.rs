@@ -1,7 +1,7 @@
-//! The simulated card as `libcuda.so.1`: loads in place of the driver.
+//! The simulated GPU as `libcuda.so.1`: loads in place of the driver.
 //!
 //! Every symbol of the table is exported. A row that says `played` calls the function of the same name in one of the modules below,
-//! one module per noun of the driver API; all other rows share an export that answers NOT_SUPPORTED. What a call does to the card
+//! one module per noun of the driver API; all other rows share an export that answers NOT_SUPPORTED. What a call does to the GPU
 //! is [`cgpu_sim::Machine`]'s part; here are the driver's manners: handles, current contexts, argument checks, error codes.
 //!
 //! ```text
@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `CGPU_SIM_DRIVER` | the CUDA version to play, as 12040 for 12.4 |
 //! | `CGPU_SIM_FAULT` | `NAME:WHEN:CODE[,...]`: chosen calls of NAME answer CODE and do nothing else: [`cgpu_sim::faults`] |
-//! | `CGPU_SIM_JOURNAL` | a file to which every call adds a line, and what the cards did: [`cgpu_sim::journal`] |
+//! | `CGPU_SIM_JOURNAL` | a file to which every call adds a line, and what the GPUs did: [`cgpu_sim::journal`] |
 //! | `CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER` | as the vendor's driver takes them: `visible` |
 //!
 //! The others (`CGPU_SIM_STATE`, `CGPU_SIM_GPUS`, ...) are [`cgpu_sim::Settings`]'.

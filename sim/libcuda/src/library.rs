@@ -210,7 +210,7 @@ pub(crate) fn cuLibraryGetManaged(
     if managed { cuLibraryGetGlobal(call, dptr, bytes, library, name) } else { Err(NOT_FOUND) }
 }
 
-/// No card here has pointers that mean the same on host and card.
+/// No GPU here has pointers that mean the same on host and GPU.
 pub(crate) fn cuLibraryGetUnifiedFunction(
     call: &Call,
     _fptr: Out<*mut c_void>,
@@ -296,6 +296,6 @@ pub(crate) fn cuKernelSetCacheConfig(
 ) -> Answer {
     let driver = call.driver()?;
     find_kernel(driver, kernel)?;
-    driver.card(dev)?;
+    driver.gpu(dev)?;
     Ok(())
 }

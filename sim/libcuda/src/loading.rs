@@ -1,7 +1,7 @@
-//! When a function's code goes onto the card: when it is first used, or with its module.
+//! When a function's code goes onto the GPU: when it is first used, or with its module.
 //!
 //! `CUDA_MODULE_LOADING` says which; where it says nothing, drivers for CUDA 12.2 and later load at first use. To load
-//! takes time and memory of the context, which nobody asked for: only a full card refuses it.
+//! takes time and memory of the context, which nobody asked for: only a full GPU refuses it.
 
 use std::sync::LazyLock;
 
@@ -21,7 +21,7 @@ pub(crate) fn mode() -> CUmoduleLoadingMode {
     *MODE
 }
 
-/// Whether code goes onto the card with its module.
+/// Whether code goes onto the GPU with its module.
 pub(crate) fn is_eager() -> bool {
     mode() == CU_MODULE_EAGER_LOADING
 }

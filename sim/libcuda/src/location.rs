@@ -1,4 +1,4 @@
-//! Where memory lies, as programs say it: on a card, in one of its locality domains, on the host.
+//! Where memory lies, as programs say it: on a GPU, in one of its locality domains, on the host.
 
 use cgpu_abi::types::*;
 use cgpu_sim::machine::Site;
@@ -6,18 +6,18 @@ use cgpu_sim::machine::Site;
 use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::driver::Driver;
 
-/// The place on a card that a location names. The only domain of a card is all of the card. What lies on the host is
+/// The place on a GPU that a location names. The only domain of a GPU is all of the GPU. What lies on the host is
 /// played for handles alone (`physical`).
 pub(crate) fn site_of(driver: &Driver, location: CUmemLocation) -> Answer<Site> {
     match location.kind {
-        CU_MEM_LOCATION_TYPE_DEVICE => Ok(driver.card(location.id)?.into()),
+        CU_MEM_LOCATION_TYPE_DEVICE => Ok(driver.gpu(location.id)?.into()),
         CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => {
-            // The card in the lowest byte, the domain in the next one.
-            let [card, domain, ..] = location.id.to_le_bytes();
-            let (card, domain) = (driver.card(card.into())?, usize::from(domain));
-            match driver.machine.cards()[card].domains() {
-                1 if domain == 0 => Ok(card.into()),
-                domains if domain < domains => Ok(Site { card, domain: Some(domain) }),
+            // The GPU in the lowest byte, the domain in the next one.
+            let [gpu, domain, ..] = location.id.to_le_bytes();
+            let (gpu, domain) = (driver.gpu(gpu.into())?, usize::from(domain));
+            match driver.machine.gpus()[gpu].domains() {
+                1 if domain == 0 => Ok(gpu.into()),
+                domains if domain < domains => Ok(Site { gpu, domain: Some(domain) }),
                 _ => Err(INVALID_VALUE),
             }
         }
@@ -28,21 +28,21 @@ pub(crate) fn site_of(driver: &Driver, location: CUmemLocation) -> Answer<Site> 
     }
 }
 
-/// The card that a location names, where a card is meant as a whole, as for access.
-pub(crate) fn card_of(driver: &Driver, location: CUmemLocation) -> Answer<usize> {
+/// The GPU that a location names, where a GPU is meant as a whole, as for access.
+pub(crate) fn gpu_of(driver: &Driver, location: CUmemLocation) -> Answer<usize> {
     match site_of(driver, location)? {
-        Site { card, domain: None } => Ok(card),
+        Site { gpu, domain: None } => Ok(gpu),
         _ => Err(INVALID_VALUE),
     }
 }
 
-/// How a program names a place on a card.
+/// How a program names a place on a GPU.
 pub(crate) fn location_of(driver: &Driver, site: Site) -> CUmemLocation {
-    let device = driver.device(site.card);
+    let device = driver.device(site.gpu);
     match site.domain {
         None => CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: device },
         Some(domain) => {
-            // Neither is more than a byte: there are 16 cards at most.
+            // Neither is more than a byte: there are 16 GPUs at most.
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
             let id = [device as u8, domain as u8, 0, 0];
             let kind = CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;

@@ -19,7 +19,7 @@ const BATCH: c_uint = 256;
 /// One operation, as a program gives it.
 pub(crate) type Operation = [cuuint64_t; 6];
 
-/// Where the machine has the word; only what the card can reach.
+/// Where the machine has the word; only what the GPU can reach.
 fn word(driver: &Driver, address: CUdeviceptr) -> Answer<u64> {
     let place = range::resolve(driver, address)?;
     if place.side.is_reachable() { Ok(place.address) } else { Err(INVALID_VALUE) }
@@ -64,7 +64,7 @@ pub(crate) fn work(driver: &Driver, operation: &Operation) -> Answer<Work> {
 fn perform(driver: &Driver, stream: StreamId, work: &Work) -> Answer {
     match *work {
         Work::Write(address, width, value) => {
-            // SAFETY: the word is the card's, or pinned host memory that the program must keep until the stream has come by.
+            // SAFETY: the word is the GPU's, or pinned host memory that the program must keep until the stream has come by.
             unsafe { driver.machine.write_value(stream, address, width, value) }?;
         }
         Work::Watch(address, width, condition, value) => {
@@ -82,7 +82,7 @@ fn put(call: &Call, stream: CUstream, operations: Vec<Operation>, flags: c_uint)
     let lane = capture::lane(driver, stream, call.per_thread)?;
     let works = operations.iter().map(|operation| work(driver, operation)).collect::<Answer<Vec<Work>>>()?;
     match lane {
-        Lane::Card(stream, _) => works.iter().try_for_each(|work| perform(driver, stream, work)),
+        Lane::Gpu(stream, _) => works.iter().try_for_each(|work| perform(driver, stream, work)),
         Lane::Graph(recorder) => {
             let context = Arc::clone(&recorder.context);
             recorder.add(driver, Body::Words(WordsNode { operations: operations.into(), flags, context }))

@@ -51,7 +51,7 @@ pub(crate) fn cuMemAllocPitch_v2(
     Ok(())
 }
 
-/// Managed memory is the host's here: it costs the card nothing until it migrates, and nothing is seen to migrate.
+/// Managed memory is the host's here: it costs the GPU nothing until it migrates, and nothing is seen to migrate.
 pub(crate) fn cuMemAllocManaged(
     call: &Call,
     dptr: Out<CUdeviceptr>,
@@ -93,7 +93,7 @@ pub(crate) fn cuMemFree_v2(call: &Call, dptr: CUdeviceptr) -> Answer {
 
 pub(crate) fn cuMemGetInfo_v2(call: &Call, free: Out<usize>, total: Out<usize>) -> Answer {
     let driver = call.driver()?;
-    let memory = driver.machine.memory_info(driver.current()?.card)?;
+    let memory = driver.machine.memory_info(driver.current()?.gpu)?;
     free.put_if_asked(count(memory.free.0)?);
     total.put_if_asked(count(memory.usable().0)?);
     Ok(())

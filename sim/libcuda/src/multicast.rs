@@ -1,6 +1,6 @@
-//! Multicast objects: what is written to one goes to the memory of several cards. To the machine they are teams.
+//! Multicast objects: what is written to one goes to the memory of several GPUs. To the machine they are teams.
 //!
-//! They need cards that a switch connects ([`CardSpec::has_switch`](cgpu_sim::CardSpec::has_switch)). Handles are those of physical
+//! They need GPUs that a switch connects ([`GpuSpec::has_switch`](cgpu_sim::GpuSpec::has_switch)). Handles are those of physical
 //! memory: mapped, exported, imported and released by the same calls.
 
 use cgpu_abi::types::*;
@@ -19,13 +19,13 @@ const RECOMMENDED: u64 = 512 << 20;
 
 /// Checks what an object is asked for with, but its size.
 fn check(driver: &Driver, prop: &CUmulticastObjectProp) -> Answer<Sendable> {
-    let cards = driver.machine.cards().iter().filter(|card| card.has_switch()).count();
-    if cards == 0 {
+    let gpus = driver.machine.gpus().iter().filter(|gpu| gpu.has_switch()).count();
+    if gpus == 0 {
         return Err(NOT_SUPPORTED);
     }
     let handle_types = prop.handle_types.try_into().map_err(|_| INVALID_VALUE)?;
     let sendable = sendable(handle_types, true)?;
-    if prop.flags != 0 || !(1..=cards).contains(&count(prop.num_devices)?) {
+    if prop.flags != 0 || !(1..=gpus).contains(&count(prop.num_devices)?) {
         return Err(INVALID_VALUE);
     }
     Ok(sendable)
@@ -73,11 +73,11 @@ pub(crate) fn cuMulticastAddDevice(
     dev: CUdevice,
 ) -> Answer {
     let driver = call.driver()?;
-    let card = driver.card(dev)?;
-    if !driver.machine.cards()[card].has_switch() {
+    let gpu = driver.gpu(dev)?;
+    if !driver.machine.gpus()[gpu].has_switch() {
         return Err(NOT_SUPPORTED);
     }
-    driver.machine.add_to_team(PhysicalId::of(mc_handle), card)?;
+    driver.machine.add_to_team(PhysicalId::of(mc_handle), gpu)?;
     Ok(())
 }
 
@@ -92,15 +92,15 @@ fn bind(
     let driver = call.driver()?;
     let team = PhysicalId::of(mc_handle);
     let its = driver.machine.team(team)?;
-    let card = dev.map(|dev| driver.card(dev)).transpose()?;
+    let gpu = dev.map(|dev| driver.gpu(dev)).transpose()?;
     let (Member::Address(at) | Member::Handle(_, at)) = member;
     if flags != 0 || size == 0 || !is_aligned(mc_offset | size) || !at.is_multiple_of(GRANULARITY) {
         return Err(INVALID_VALUE);
     }
-    if card.is_some_and(|card| its.is_complete() && !its.has(card)) {
+    if gpu.is_some_and(|gpu| its.is_complete() && !its.has(gpu)) {
         return Err(INVALID_DEVICE);
     }
-    driver.machine.bind(team, (mc_offset as u64, Bytes(size as u64)), member, card)?;
+    driver.machine.bind(team, (mc_offset as u64, Bytes(size as u64)), member, gpu)?;
     Ok(())
 }
 
@@ -162,14 +162,14 @@ pub(crate) fn cuMulticastUnbind(
     size: usize,
 ) -> Answer {
     let driver = call.driver()?;
-    let card = driver.card(dev)?;
+    let gpu = driver.gpu(dev)?;
     if size == 0 || !is_aligned(mc_offset | size) {
         return Err(INVALID_VALUE);
     }
     let team = PhysicalId::of(mc_handle);
-    if !driver.machine.team(team)?.has(card) {
+    if !driver.machine.team(team)?.has(gpu) {
         return Err(INVALID_DEVICE);
     }
-    driver.machine.unbind(team, card, (mc_offset as u64, Bytes(size as u64)))?;
+    driver.machine.unbind(team, gpu, (mc_offset as u64, Bytes(size as u64)))?;
     Ok(())
 }

@@ -53,8 +53,8 @@ fn named(driver: &Driver, place: PhysicalPlace) -> Answer<CUmemLocation> {
 /// Who is meant by a location that is to have access.
 fn side_of(driver: &Driver, location: CUmemLocation) -> Answer<Side> {
     match place_of(driver, location)? {
-        // Access is a whole card's.
-        PhysicalPlace::On(Site { card, domain: None }) => Ok(Side::Card(card)),
+        // Access is a whole GPU's.
+        PhysicalPlace::On(Site { gpu, domain: None }) => Ok(Side::Gpu(gpu)),
         PhysicalPlace::Host => Ok(Side::Host),
         PhysicalPlace::On(_) | PhysicalPlace::Team => Err(INVALID_VALUE),
     }
@@ -68,7 +68,7 @@ fn check(driver: &Driver, prop: &CUmemAllocationProp) -> Answer<(PhysicalPlace, 
         _ => return Err(INVALID_VALUE),
     }
     let place = place_of(driver, prop.location)?;
-    let fabric = matches!(place, PhysicalPlace::On(site) if driver.machine.cards()[site.card].has_switch());
+    let fabric = matches!(place, PhysicalPlace::On(site) if driver.machine.gpus()[site.gpu].has_switch());
     Ok((place, sendable(prop.requested_handle_types, fabric)?))
 }
 
@@ -224,10 +224,10 @@ pub(crate) fn cuMemSetAccess(
     }
     let mapped = driver.machine.mapped(address).ok_or(INVALID_VALUE)?;
     let foreign = |side: &Side| match (*side, mapped.place) {
-        // No card here reaches another.
-        (Side::Card(card), PhysicalPlace::On(its)) => card != its.card,
-        (Side::Card(card), PhysicalPlace::Team) => {
-            !driver.machine.team(mapped.physical).is_ok_and(|team| team.has(card))
+        // No GPU here reaches another.
+        (Side::Gpu(gpu), PhysicalPlace::On(its)) => gpu != its.gpu,
+        (Side::Gpu(gpu), PhysicalPlace::Team) => {
+            !driver.machine.team(mapped.physical).is_ok_and(|team| team.has(gpu))
         }
         _ => false,
     };

@@ -13,7 +13,7 @@ use crate::host::Kind;
 use crate::location;
 use crate::pool;
 use crate::share::handle_types;
-use crate::visible::NO_CARD;
+use crate::visible::NO_GPU;
 
 /// What is known about an address.
 #[derive(Clone, Copy)]
@@ -21,7 +21,7 @@ struct About {
     first: u64,
     bytes: u64,
     context: CUcontext,
-    card: usize,
+    gpu: usize,
     memory: CUmemorytype,
     /// Where the host reaches it.
     host: Option<usize>,
@@ -41,12 +41,12 @@ struct About {
 }
 
 impl About {
-    fn device(first: u64, bytes: u64, card: usize) -> Self {
+    fn device(first: u64, bytes: u64, gpu: usize) -> Self {
         Self {
             first,
             bytes,
             context: CUcontext::NULL,
-            card,
+            gpu,
             memory: CU_MEMORYTYPE_DEVICE,
             host: None,
             managed: false,
@@ -61,7 +61,7 @@ impl About {
     }
 
     fn allocation(driver: &Driver, allocation: &Allocation) -> Self {
-        let mut about = Self::device(allocation.address, allocation.size.0, allocation.card);
+        let mut about = Self::device(allocation.address, allocation.size.0, allocation.gpu);
         match allocation.origin {
             Origin::Context(its) | Origin::Opened(its) => {
                 let owner =
@@ -86,22 +86,22 @@ impl About {
         about.mapped = true;
         let side = match range.place {
             PhysicalPlace::On(site) => {
-                about.card = site.card;
+                about.gpu = site.gpu;
                 about.domain = location::ordinal(site);
-                MachineSide::Card(site.card)
+                MachineSide::Gpu(site.gpu)
             }
             PhysicalPlace::Host => {
                 about.memory = CU_MEMORYTYPE_HOST;
                 MachineSide::Host
             }
             PhysicalPlace::Team => {
-                // The first of its cards that reaches it.
-                let reaches = |&card: &usize| {
-                    let access = driver.machine.access(range.address, MachineSide::Card(card));
+                // The first of its GPUs that reaches it.
+                let reaches = |&gpu: &usize| {
+                    let access = driver.machine.access(range.address, MachineSide::Gpu(gpu));
                     access.is_ok_and(|access| access != Access::None)
                 };
-                about.card = (0..driver.machine.cards().len()).find(reaches).unwrap_or_default();
-                MachineSide::Card(about.card)
+                about.gpu = (0..driver.machine.gpus().len()).find(reaches).unwrap_or_default();
+                MachineSide::Gpu(about.gpu)
             }
         };
         about.handle_types = handle_types(range.sendable);
@@ -120,8 +120,8 @@ fn about(driver: &Driver, address: CUdeviceptr) -> Answer<Option<About>> {
         return Ok(Some(About::allocation(driver, &allocation)));
     }
     if let Some((first, bytes, context)) = lock(&driver.buffers).find(address) {
-        let card = driver.context(context)?.card;
-        return Ok(Some(About { context, ..About::device(first, bytes, card) }));
+        let gpu = driver.context(context)?.gpu;
+        return Ok(Some(About { context, ..About::device(first, bytes, gpu) }));
     }
     if let Some(range) = driver.machine.mapped(address) {
         return Ok(Some(About::mapping(driver, &range)));
@@ -129,13 +129,13 @@ fn about(driver: &Driver, address: CUdeviceptr) -> Answer<Option<About>> {
     let place = count(address)?;
     Ok(lock(&driver.host).find(place).map(|range| {
         let managed = range.kind == Kind::Managed;
-        let card = driver.contexts.get(range.context_handle.0).map_or(0, |context| context.card);
+        let gpu = driver.contexts.get(range.context_handle.0).map_or(0, |context| context.gpu);
         About {
             context: range.context_handle,
             memory: if managed { CU_MEMORYTYPE_DEVICE } else { CU_MEMORYTYPE_HOST },
             host: Some(place),
             managed,
-            ..About::device(range.first as u64, range.bytes as u64, card)
+            ..About::device(range.first as u64, range.bytes as u64, gpu)
         }
     }))
 }
@@ -181,7 +181,7 @@ fn put(
         CU_POINTER_ATTRIBUTE_IS_MANAGED => data.cast::<u8>().put(u8::from(about.managed))?,
         CU_POINTER_ATTRIBUTE_MAPPED => data.cast::<u8>().put(u8::from(about.mapped))?,
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
-            data.cast::<c_int>().put(driver.device(about.card))?;
+            data.cast::<c_int>().put(driver.device(about.gpu))?;
         }
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => {
             data.cast::<CUdeviceptr>().put(about.first)?;
@@ -232,7 +232,7 @@ pub(crate) fn cuPointerGetAttributes(
                 CU_POINTER_ATTRIBUTE_MEMORY_TYPE | CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
                     to.cast::<c_uint>().put(0)?
                 }
-                CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => to.cast::<c_int>().put(NO_CARD)?,
+                CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => to.cast::<c_int>().put(NO_GPU)?,
                 CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL => to.cast::<c_int>().put(-1)?,
                 CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
                 | CU_POINTER_ATTRIBUTE_IS_MANAGED

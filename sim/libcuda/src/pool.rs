@@ -13,11 +13,11 @@ use crate::call::Call;
 use crate::capture::{self, Lane, Recorder};
 use crate::driver::{Driver, lock};
 use crate::graph;
-use crate::location::{self, card_of, location_of, site_of};
+use crate::location::{self, gpu_of, location_of, site_of};
 
 values!(CUmemoryPool);
 
-/// A pool of one card's memory, or of one of its locality domains.
+/// A pool of one GPU's memory, or of one of its locality domains.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) id: PoolId,
@@ -27,7 +27,7 @@ pub(crate) struct Pool {
     pub(crate) max_size: u64,
 }
 
-/// Default and current pool of each card, or locality domain, that was asked for one.
+/// Default and current pool of each GPU, or locality domain, that was asked for one.
 #[derive(Debug, Default)]
 pub(crate) struct Pools(HashMap<Site, (CUmemoryPool, CUmemoryPool)>);
 
@@ -54,7 +54,7 @@ pub(crate) fn handle_of(driver: &Driver, id: PoolId) -> CUmemoryPool {
     driver.pools.find(|pool| pool.id == id).map(|(handle, _)| CUmemoryPool(handle)).unwrap_or_default()
 }
 
-/// The pools of a card or locality domain, default and current, made when first asked for.
+/// The pools of a GPU or locality domain, default and current, made when first asked for.
 fn of_site(driver: &Driver, site: Site) -> Answer<(CUmemoryPool, CUmemoryPool)> {
     let mut pools = lock(&driver.pooled);
     if let Some(its) = pools.0.get(&site) {
@@ -86,17 +86,17 @@ fn allocate(
     let driver = call.driver()?;
     let dptr = dptr.required()?;
     let lane = capture::lane(driver, stream, call.per_thread)?;
-    let (Lane::Card(_, context) | Lane::Graph(Recorder { context, .. })) = &lane;
+    let (Lane::Gpu(_, context) | Lane::Graph(Recorder { context, .. })) = &lane;
     let pool = match pool {
         Some(pool) => pool,
-        None => of_site(driver, context.card.into())?.1,
+        None => of_site(driver, context.gpu.into())?.1,
     };
     let pool = find(driver, pool)?;
-    if pool.site.card != context.card {
+    if pool.site.gpu != context.gpu {
         return Err(INVALID_VALUE);
     }
     dptr.put(match lane {
-        Lane::Card(stream, _) => {
+        Lane::Gpu(stream, _) => {
             driver.machine.allocate_from(pool.id, Bytes(bytesize as u64), Some(stream))?
         }
         Lane::Graph(recorder) => recorder.allocate(driver, bytesize as u64)?,
@@ -130,7 +130,7 @@ pub(crate) fn cuMemFreeAsync(call: &Call, dptr: CUdeviceptr, stream: CUstream) -
     let driver = call.driver()?;
     match capture::lane(driver, stream, call.per_thread)? {
         Lane::Graph(recorder) => recorder.free(driver, dptr)?,
-        Lane::Card(stream, _) => match graph::freeable(driver, dptr) {
+        Lane::Gpu(stream, _) => match graph::freeable(driver, dptr) {
             Some(freeable) => {
                 freeable?;
                 graph::free(driver, dptr, Some(driver.machine.tail(stream)?))?;
@@ -160,7 +160,7 @@ pub(crate) fn cuMemPoolCreate(
     Ok(())
 }
 
-/// What came from the pool lives on; a card whose current pool it was goes back to its default one.
+/// What came from the pool lives on; a GPU whose current pool it was goes back to its default one.
 pub(crate) fn cuMemPoolDestroy(call: &Call, pool: CUmemoryPool) -> Answer {
     let driver = call.driver()?;
     let mut pools = lock(&driver.pooled);
@@ -264,12 +264,12 @@ pub(crate) fn cuMemPoolGetAccess(
 ) -> Answer {
     let driver = call.driver()?;
     let pool = find(driver, mem_pool)?;
-    let own = card_of(driver, location.read()?)? == pool.site.card;
+    let own = gpu_of(driver, location.read()?)? == pool.site.gpu;
     flags.put(if own { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })?;
     Ok(())
 }
 
-/// The pool's own card always has access; no other one can have it, for no card here reaches another.
+/// The pool's own GPU always has access; no other one can have it, for no GPU here reaches another.
 pub(crate) fn cuMemPoolSetAccess(
     call: &Call,
     pool: CUmemoryPool,
@@ -279,7 +279,7 @@ pub(crate) fn cuMemPoolSetAccess(
     let driver = call.driver()?;
     let pool = find(driver, pool)?;
     for wanted in map.read_all(count)? {
-        let own = card_of(driver, wanted.location)? == pool.site.card;
+        let own = gpu_of(driver, wanted.location)? == pool.site.gpu;
         if own != (wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
             return Err(INVALID_DEVICE);
         }
@@ -289,13 +289,13 @@ pub(crate) fn cuMemPoolSetAccess(
 
 pub(crate) fn cuDeviceGetDefaultMemPool(call: &Call, pool_out: Out<CUmemoryPool>, dev: CUdevice) -> Answer {
     let driver = call.driver()?;
-    pool_out.put(of_site(driver, driver.card(dev)?.into())?.0)?;
+    pool_out.put(of_site(driver, driver.gpu(dev)?.into())?.0)?;
     Ok(())
 }
 
 pub(crate) fn cuDeviceGetMemPool(call: &Call, pool: Out<CUmemoryPool>, dev: CUdevice) -> Answer {
     let driver = call.driver()?;
-    pool.put(of_site(driver, driver.card(dev)?.into())?.1)?;
+    pool.put(of_site(driver, driver.gpu(dev)?.into())?.1)?;
     Ok(())
 }
 
@@ -312,7 +312,7 @@ fn set_current(driver: &Driver, site: Site, pool: CUmemoryPool) -> Answer {
 
 pub(crate) fn cuDeviceSetMemPool(call: &Call, dev: CUdevice, pool: CUmemoryPool) -> Answer {
     let driver = call.driver()?;
-    set_current(driver, driver.card(dev)?.into(), pool)
+    set_current(driver, driver.gpu(dev)?.into(), pool)
 }
 
 /// The place that a location names for memory of a kind; only pinned memory is played.

@@ -1,4 +1,4 @@
-//! Primary contexts: one per card, made by the first who retains it, gone with the last.
+//! Primary contexts: one per GPU, made by the first who retains it, gone with the last.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use crate::context::{Context, FLAGS};
 use crate::driver::{Driver, lock};
 use crate::handle;
 
-/// A card's primary context.
+/// A GPU's primary context.
 #[derive(Debug, Default)]
 pub(crate) struct Primary(Mutex<State>);
 
@@ -28,13 +28,13 @@ struct State {
 }
 
 impl State {
-    fn retain(&mut self, driver: &Driver, card: usize) -> Answer<Arc<Context>> {
+    fn retain(&mut self, driver: &Driver, gpu: usize) -> Answer<Arc<Context>> {
         if self.handle.is_null() {
             self.handle = CUcontext(handle::fresh());
         }
         let context = match &self.context {
             Some(context) => Arc::clone(context),
-            None => Context::open(driver, card, self.flags, 3020, Some(self.handle))?,
+            None => Context::open(driver, gpu, self.flags, 3020, Some(self.handle))?,
         };
         self.context = Some(Arc::clone(&context));
         self.references += 1;
@@ -60,24 +60,24 @@ fn state<T>(
     act: impl FnOnce(&Driver, usize, &mut State) -> Answer<T>,
 ) -> Answer<T> {
     let driver = call.driver()?;
-    let card = driver.card(dev)?;
-    act(driver, card, &mut lock(&driver.primaries[card].0))
+    let gpu = driver.gpu(dev)?;
+    act(driver, gpu, &mut lock(&driver.primaries[gpu].0))
 }
 
-/// Retains a card's primary context.
-pub(crate) fn retain(driver: &Driver, card: usize) -> Answer<Arc<Context>> {
-    lock(&driver.primaries[card].0).retain(driver, card)
+/// Retains a GPU's primary context.
+pub(crate) fn retain(driver: &Driver, gpu: usize) -> Answer<Arc<Context>> {
+    lock(&driver.primaries[gpu].0).retain(driver, gpu)
 }
 
 /// Releases it.
-pub(crate) fn release(driver: &Driver, card: usize) -> Answer {
-    lock(&driver.primaries[card].0).release(driver)
+pub(crate) fn release(driver: &Driver, gpu: usize) -> Answer {
+    lock(&driver.primaries[gpu].0).release(driver)
 }
 
 pub(crate) fn cuDevicePrimaryCtxRetain(call: &Call, pctx: Out<CUcontext>, dev: CUdevice) -> Answer {
-    state(call, dev, |driver, card, primary| {
+    state(call, dev, |driver, gpu, primary| {
         let pctx = pctx.required()?;
-        pctx.put(primary.retain(driver, card)?.handle)?;
+        pctx.put(primary.retain(driver, gpu)?.handle)?;
         Ok(())
     })
 }

@@ -8,16 +8,16 @@ use crate::driver::{Driver, count, lock};
 /// What lies at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// A card's memory.
+    /// A GPU's memory.
     Device,
-    /// Host memory that the card knows.
+    /// Host memory that the GPU knows.
     Pinned,
     /// Any other host memory.
     Pageable,
 }
 
 impl Side {
-    /// Whether the card can work on it by itself.
+    /// Whether the GPU can work on it by itself.
     pub(crate) fn is_reachable(self) -> bool {
         self != Side::Pageable
     }

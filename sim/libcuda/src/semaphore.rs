@@ -49,7 +49,7 @@ pub(crate) fn cuImportExternalSemaphore(
     let counts = match wanted.kind {
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD => false,
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD => true,
-        // Other systems', and what no card here has.
+        // Other systems', and what no GPU here has.
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32
             ..=CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32 => return Err(NOT_SUPPORTED),
         _ => return Err(INVALID_VALUE),
@@ -137,7 +137,7 @@ fn put<P: Params>(
     let lane = capture::lane(driver, stream, call.per_thread)?;
     let (semaphores, params) = received(driver, semaphores, params, number)?;
     match lane {
-        Lane::Card(stream, _) => semaphores.into_iter().zip(params).try_for_each(|(semaphore, params)| {
+        Lane::Gpu(stream, _) => semaphores.into_iter().zip(params).try_for_each(|(semaphore, params)| {
             perform(driver, stream, &work(driver, signals, semaphore, params.value_and_flags().0)?)
         }),
         Lane::Graph(recorder) => {

@@ -23,7 +23,7 @@ const FABRIC: u64 = u64::from_be_bytes(*b"cgpusimF");
 /// A page of the host.
 const PAGE: u64 = 4096;
 
-/// How memory can be sent that is asked for with these kinds of handles. `fabric`: its card is connected to others, by whose fabric
+/// How memory can be sent that is asked for with these kinds of handles. `fabric`: its GPU is connected to others, by whose fabric
 /// handles can be numbers.
 pub(crate) fn sendable(types: CUmemAllocationHandleType, fabric: bool) -> Answer<Sendable> {
     let by_number = types & CU_MEM_HANDLE_TYPE_FABRIC != 0;
@@ -38,9 +38,9 @@ pub(crate) fn handle_types(sendable: Sendable) -> CUmemAllocationHandleType {
         | when(sendable.by_number, CU_MEM_HANDLE_TYPE_FABRIC)
 }
 
-/// Whether any card is connected to others.
+/// Whether any GPU is connected to others.
 fn has_fabric(driver: &Driver) -> bool {
-    driver.machine.cards().iter().any(cgpu_sim::CardSpec::has_switch)
+    driver.machine.gpus().iter().any(cgpu_sim::GpuSpec::has_switch)
 }
 
 /// Refuses all handles but descriptors.

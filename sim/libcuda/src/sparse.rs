@@ -5,7 +5,7 @@
 //! keeps the memory that it came from; a tile that is taken away, or mapped again, lets go of it when the stream comes to that.
 //!
 //! The bytes lie with the array and not with the tiles: what two arrays map does not show in one when it is written in the other. What
-//! is not mapped cannot be copied to or from; a card would read zeros there.
+//! is not mapped cannot be copied to or from; a GPU would read zeros there.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -131,7 +131,7 @@ impl Division {
 #[derive(Debug)]
 pub(crate) struct Sparse {
     division: Division,
-    /// Where the bytes lie, in memory that costs the card nothing.
+    /// Where the bytes lie, in memory that costs the GPU nothing.
     first: u64,
     whole: Bytes,
     /// What each tile keeps that is mapped.
@@ -152,9 +152,9 @@ impl Sparse {
         let first = machine.reserve_addresses(whole, 0, 0)?;
         let sparse = Self { division, first, whole, tiles: Mutex::default() };
         let bytes = machine.create_physical(PhysicalPlace::Host, whole, false)?;
-        let mapped = machine.map(first, whole, bytes).and_then(|()| {
-            machine.set_access(first, whole, &[(Side::Card(context.card), Access::ReadWrite)])
-        });
+        let mapped = machine
+            .map(first, whole, bytes)
+            .and_then(|()| machine.set_access(first, whole, &[(Side::Gpu(context.gpu), Access::ReadWrite)]));
         // What is mapped stays.
         machine.release_physical(bytes)?;
         mapped?;
@@ -254,7 +254,7 @@ fn map_tiles(driver: &Driver, array: &Array, sparse: &Sparse, info: &CUarrayMapI
     }
     let (id, about) = physical::id_of(driver, info.mem_handle)?;
     let end = info.offset.checked_add(named.len() as u64 * TILE).ok_or(INVALID_VALUE)?;
-    let here = matches!(about.place, PhysicalPlace::On(site) if site.card == array.context.card);
+    let here = matches!(about.place, PhysicalPlace::On(site) if site.gpu == array.context.gpu);
     if !here
         || !physical::is_tile_pool(driver, info.mem_handle)
         || !info.offset.is_multiple_of(TILE)
@@ -289,7 +289,7 @@ pub(crate) fn cuMemMapArrayAsync(
             return Err(INVALID_VALUE);
         }
         let array = driver.arrays.get(info.resource).ok_or(INVALID_HANDLE)?;
-        if Some(info.device_bit_mask) != mask || array.context.card != context.card {
+        if Some(info.device_bit_mask) != mask || array.context.gpu != context.gpu {
             return Err(INVALID_VALUE);
         }
         match &array.memory {

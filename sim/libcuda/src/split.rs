@@ -1,28 +1,28 @@
-//! Multiprocessors as a resource: which a card has, and parts of them. Of each it is known how many lie in which locality domain; which ones
+//! Multiprocessors as a resource: which a GPU has, and parts of them. Of each it is known how many lie in which locality domain; which ones
 //! they are is not played.
 
 use cgpu_abi::types::*;
-use cgpu_sim::CardSpec;
-use cgpu_sim::card::MAX_DOMAINS;
+use cgpu_sim::GpuSpec;
+use cgpu_sim::gpu::MAX_DOMAINS;
 
 use crate::answer::{Answer, INVALID_RESOURCE_CONFIGURATION, INVALID_VALUE};
 
-/// Multiprocessors of a card by the locality domain that they lie in; the last are in none.
+/// Multiprocessors of a GPU by the locality domain that they lie in; the last are in none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Multiprocessors([c_uint; MAX_DOMAINS + 1]);
 
 /// How a part was asked for: parts that differ in this do not go together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manner {
-    /// That many are on one cluster of the card.
+    /// That many are on one cluster of the GPU.
     pub(crate) coscheduled: c_uint,
     pub(crate) flags: c_uint,
     pub(crate) domain: c_uint,
 }
 
 impl Multiprocessors {
-    /// All of a card's.
-    pub(crate) fn of(spec: &CardSpec) -> Self {
+    /// All of a GPU's.
+    pub(crate) fn of(spec: &GpuSpec) -> Self {
         let mut all = Self::default();
         all.0[..spec.domains()].fill(spec.domain_multiprocessors());
         all.0[MAX_DOMAINS] = spec.multiprocessors() - all.count();
@@ -78,7 +78,7 @@ impl Multiprocessors {
     pub(crate) fn split_off(
         &mut self,
         group: &mut CU_DEV_SM_RESOURCE_GROUP_PARAMS,
-        spec: &CardSpec,
+        spec: &GpuSpec,
     ) -> Answer<(Self, Manner)> {
         const KNOWN: c_uint = CU_DEV_SM_RESOURCE_GROUP_BACKFILL
             | CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID
@@ -127,7 +127,7 @@ const EVERYWHERE: [usize; MAX_DOMAINS + 1] = [0, 1, 2, 3, MAX_DOMAINS];
 const OUTSIDE_FIRST: [usize; MAX_DOMAINS + 1] = [MAX_DOMAINS, 0, 1, 2, 3];
 
 /// The places that a domain's number names; with `more`, also where those lie that are in none.
-fn places(domain: c_uint, spec: &CardSpec, more: bool) -> Answer<Vec<usize>> {
+fn places(domain: c_uint, spec: &GpuSpec, more: bool) -> Answer<Vec<usize>> {
     let mut places: Vec<usize> = match usize::try_from(domain) {
         _ if domain == CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID_ANY => (0..spec.domains()).collect(),
         Ok(domain) if domain < spec.domains() => vec![domain],
@@ -159,12 +159,12 @@ mod tests {
         }
     }
 
-    /// What a card's groups have, one after the other, and what is left.
+    /// What a GPU's groups have, one after the other, and what is left.
     fn split(
-        card: &str,
+        gpu: &str,
         groups: &[(c_uint, c_uint, c_uint, c_uint)],
     ) -> Result<(Vec<c_uint>, c_uint), Failure> {
-        let spec = CardSpec::parse_list(card).unwrap()[0];
+        let spec = GpuSpec::parse_list(gpu).unwrap()[0];
         let mut all = Multiprocessors::of(&spec);
         let mut counts = Vec::new();
         for &(count, coscheduled, flags, domain) in groups {
@@ -184,7 +184,7 @@ mod tests {
         const ANY: c_uint = CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID_ANY;
         let nothing = Err(INVALID_RESOURCE_CONFIGURATION);
         let wrong = Err(INVALID_VALUE);
-        for (card, groups, due) in [
+        for (gpu, groups, due) in [
             ("A10", &[(0, 0, 0, 0)][..], Ok((vec![72], 0))),
             ("A10", &[(10, 2, 0, 0), (0, 2, BACKFILL, 0)], Ok((vec![10, 62], 0))),
             ("H100", &[(8, 4, 0, 0), (0, 32, 0, 0)], Ok((vec![8, 96], 28))),
@@ -204,7 +204,7 @@ mod tests {
             ("H100", &[(2, 0, MORE & !LOCAL, 0)], wrong.clone()),
             ("H100", &[(2, 0, 8, 0)], wrong),
         ] {
-            assert_eq!(split(card, groups), due, "{card} {groups:?}");
+            assert_eq!(split(gpu, groups), due, "{gpu} {groups:?}");
         }
     }
 }

@@ -166,7 +166,7 @@ pub(crate) fn cuStreamWaitEvent(call: &Call, handle: CUstream, event: CUevent, f
             recorder.add(driver, Body::Await(event))?
         }
         Lane::Graph(recorder) => recorder.wait(driver, event)?,
-        Lane::Card(stream, context) => {
+        Lane::Gpu(stream, context) => {
             if !capture::join_by(driver, handle, call.per_thread, (stream, &context), event)? {
                 driver.machine.wait_event(stream, id)?;
             }
@@ -186,7 +186,7 @@ pub(crate) fn cuLaunchHostFunc(
     let node = HostNode::new(function, user_data.address())?;
     match capture::lane(driver, stream, call.per_thread)? {
         Lane::Graph(recorder) => recorder.add(driver, Body::Host(node)),
-        Lane::Card(stream, _) => {
+        Lane::Gpu(stream, _) => {
             driver.machine.host_function(stream, node.once())?;
             Ok(())
         }

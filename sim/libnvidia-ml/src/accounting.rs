@@ -1,6 +1,6 @@
 //! What processes did in their lives, for whoever asks during and after them.
 //!
-//! Off at first; root switches it on, for processes that come to the card from then on, and to switch it off forgets all. Divided cards
+//! Off at first; root switches it on, for processes that come to the GPU from then on, and to switch it off forgets all. Divided GPUs
 //! have none. Of a process of another PID namespace that has ended nobody can say here who it was: it is not listed.
 
 use cgpu_abi::nvml_types::*;
@@ -9,30 +9,30 @@ use cgpu_sim::timeline::ACCOUNTS;
 
 use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
 use crate::argument::Out;
-use crate::device::{Card, find};
+use crate::device::{Gpu, find};
 use crate::permission::demand_root;
 use crate::processes::put_list;
 use crate::utilisation::stamp;
 
 pub(crate) fn nvmlDeviceGetAccountingMode(device: nvmlDevice_t, mode: Out<nvmlEnableState_t>) -> Answer {
-    let card = find(device)?;
-    mode.put(c_uint::from(card.machine.keeps_accounts(card.index)?))?;
+    let gpu = find(device)?;
+    mode.put(c_uint::from(gpu.machine.keeps_accounts(gpu.index)?))?;
     Ok(())
 }
 
 pub(crate) fn nvmlDeviceSetAccountingMode(device: nvmlDevice_t, mode: nvmlEnableState_t) -> Answer {
-    let card = find(device)?.whole()?;
+    let gpu = find(device)?.whole()?;
     let keeps = match mode {
         NVML_FEATURE_ENABLED => true,
         NVML_FEATURE_DISABLED => false,
         _ => return Err(INVALID_ARGUMENT),
     };
     demand_root()?;
-    card.machine.keep_accounts(card.index, keeps)?;
+    gpu.machine.keep_accounts(gpu.index, keeps)?;
     Ok(())
 }
 
-/// Told whether accounts are kept or not, as real cards do.
+/// Told whether accounts are kept or not, as real GPUs do.
 pub(crate) fn nvmlDeviceGetAccountingBufferSize(device: nvmlDevice_t, buffer_size: Out<c_uint>) -> Answer {
     find(device)?;
     buffer_size.put(c_uint::try_from(ACCOUNTS).unwrap_or(c_uint::MAX))?;
@@ -40,16 +40,16 @@ pub(crate) fn nvmlDeviceGetAccountingBufferSize(device: nvmlDevice_t, buffer_siz
 }
 
 pub(crate) fn nvmlDeviceClearAccountingPids(device: nvmlDevice_t) -> Answer {
-    let card = accountant(device)?;
+    let gpu = accountant(device)?;
     demand_root()?;
-    card.machine.clear_accounts(card.index)?;
+    gpu.machine.clear_accounts(gpu.index)?;
     Ok(())
 }
 
-/// A card that keeps accounts.
-fn accountant(device: nvmlDevice_t) -> Answer<Card> {
-    let card = find(device)?.whole()?.query();
-    if card.machine.keeps_accounts(card.index)? { Ok(card) } else { Err(NOT_SUPPORTED) }
+/// A GPU that keeps accounts.
+fn accountant(device: nvmlDevice_t) -> Answer<Gpu> {
+    let gpu = find(device)?.whole()?.query();
+    if gpu.machine.keeps_accounts(gpu.index)? { Ok(gpu) } else { Err(NOT_SUPPORTED) }
 }
 
 /// Each id once, whoever had it.
@@ -58,10 +58,10 @@ pub(crate) fn nvmlDeviceGetAccountingPids(
     count: Out<c_uint>,
     pids: Out<c_uint>,
 ) -> Answer {
-    let card = accountant(device)?;
+    let gpu = accountant(device)?;
     count.required()?;
     let mut all: Vec<c_uint> = Vec::new();
-    for life in card.machine.lives(card.index)? {
+    for life in gpu.machine.lives(gpu.index)? {
         if !all.contains(&life.pid) {
             all.push(life.pid);
         }
@@ -70,10 +70,10 @@ pub(crate) fn nvmlDeviceGetAccountingPids(
 }
 
 /// The last process that had an id.
-fn life_of(device: nvmlDevice_t, pid: c_uint) -> Answer<(Card, Life)> {
-    let card = accountant(device)?;
-    let life = card.machine.lives(card.index)?.into_iter().rfind(|life| life.pid == pid);
-    Ok((card, life.ok_or(NOT_FOUND)?))
+fn life_of(device: nvmlDevice_t, pid: c_uint) -> Answer<(Gpu, Life)> {
+    let gpu = accountant(device)?;
+    let life = gpu.machine.lives(gpu.index)?.into_iter().rfind(|life| life.pid == pid);
+    Ok((gpu, life.ok_or(NOT_FOUND)?))
 }
 
 /// So many hundredths of a percent of its life.
@@ -98,14 +98,14 @@ pub(crate) fn nvmlDeviceGetAccountingStats(
     stats: Out<nvmlAccountingStats_t>,
 ) -> Answer {
     let stats = stats.required()?;
-    let (card, life) = life_of(device, pid)?;
+    let (gpu, life) = life_of(device, pid)?;
     let (gpu_utilization, memory_utilization) = percent(&life);
     stats.put(nvmlAccountingStats_t {
         gpu_utilization,
         memory_utilization,
         max_memory_usage: life.highest.0,
         time: time(&life),
-        start_time: stamp(&card.machine, life.begun),
+        start_time: stamp(&gpu.machine, life.begun),
         is_running: c_uint::from(life.ended.is_none()),
         reserved: [0; 5],
     })?;
@@ -117,10 +117,10 @@ pub(crate) fn nvmlDeviceGetAccountingStats_v2(
     stats: Out<nvmlAccountingStats_v2_t>,
 ) -> Answer {
     let pid = stats.start_as::<c_uint>().read()?;
-    let (card, life) = life_of(device, pid)?;
+    let (gpu, life) = life_of(device, pid)?;
     let (gpu_utilization, memory_utilization) = percent(&life);
     // One sample for each window of its life.
-    let samples = life.length.0 / card.machine.figures().window.0;
+    let samples = life.length.0 / gpu.machine.figures().window.0;
     let sum_gpu_util = share(&life) * samples;
     stats.put(nvmlAccountingStats_v2_t {
         pid,
@@ -132,7 +132,7 @@ pub(crate) fn nvmlDeviceGetAccountingStats_v2(
         sum_gpu_util,
         sum_fb_util: sum_gpu_util / 3,
         time: time(&life),
-        start_time: stamp(&card.machine, life.begun),
+        start_time: stamp(&gpu.machine, life.begun),
     })?;
     Ok(())
 }

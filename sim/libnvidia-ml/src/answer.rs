@@ -41,7 +41,7 @@ impl From<NullPointer> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
-            Error::NoCard => INVALID_ARGUMENT,
+            Error::NoGpu => INVALID_ARGUMENT,
             Error::Settings(_) | Error::Segment(_) => DRIVER_NOT_LOADED,
             _ => UNKNOWN,
         }

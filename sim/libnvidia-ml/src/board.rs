@@ -4,13 +4,13 @@ use cgpu_abi::nvml_types::*;
 
 use crate::answer::{ARGUMENT_VERSION_MISMATCH, Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
 use crate::argument::Out;
-use crate::device::{Card, find};
+use crate::device::{Gpu, find};
 
-/// Makes functions that give one value of a card.
+/// Makes functions that give one value of a GPU.
 macro_rules! values {
-    ($($symbol:ident($($before:ident: $early:ty,)* => $type:ty $(, $after:ident: $late:ty)*) |$card:ident| $value:expr;)*) => {$(
+    ($($symbol:ident($($before:ident: $early:ty,)* => $type:ty $(, $after:ident: $late:ty)*) |$gpu:ident| $value:expr;)*) => {$(
         pub(crate) fn $symbol(device: nvmlDevice_t, $($before: $early,)* to: Out<$type> $(, $after: $late)*) -> Answer {
-            let $card = find(device)?;
+            let $gpu = find(device)?;
             $(let _ = $before;)*
             $(let _ = $after;)*
             let value: Answer<$type> = $value;
@@ -20,8 +20,8 @@ macro_rules! values {
     )*};
 }
 
-fn clock(card: &Card, kind: nvmlClockType_t) -> Answer<c_uint> {
-    let model = card.spec().model;
+fn clock(gpu: &Gpu, kind: nvmlClockType_t) -> Answer<c_uint> {
+    let model = gpu.spec().model;
     match kind {
         NVML_CLOCK_GRAPHICS | NVML_CLOCK_SM | NVML_CLOCK_VIDEO => Ok(model.core_mhz),
         NVML_CLOCK_MEM => Ok(model.memory_mhz),
@@ -30,47 +30,47 @@ fn clock(card: &Card, kind: nvmlClockType_t) -> Answer<c_uint> {
 }
 
 /// A tenth of the limit when idle, all of it when busy.
-pub(crate) fn milliwatts(card: &Card, busy_percent: u32) -> c_uint {
-    card.spec().model.watts * (100 + 9 * busy_percent.min(100))
+pub(crate) fn milliwatts(gpu: &Gpu, busy_percent: u32) -> c_uint {
+    gpu.spec().model.watts * (100 + 9 * busy_percent.min(100))
 }
 
-fn power(card: Card) -> Answer<c_uint> {
-    let card = card.sampled();
-    Ok(milliwatts(&card, card.machine.utilisation(card.index)?.gpu))
+fn power(gpu: Gpu) -> Answer<c_uint> {
+    let gpu = gpu.sampled();
+    Ok(milliwatts(&gpu, gpu.machine.utilisation(gpu.index)?.gpu))
 }
 
 /// 30 degrees when idle, 70 when busy.
-pub(crate) fn degrees(card: &Card) -> Answer<c_uint> {
-    Ok(30 + card.machine.utilisation(card.index)?.gpu.min(100) * 2 / 5)
+pub(crate) fn degrees(gpu: &Gpu) -> Answer<c_uint> {
+    Ok(30 + gpu.machine.utilisation(gpu.index)?.gpu.min(100) * 2 / 5)
 }
 
 /// In milliwatts.
-pub(crate) fn limit(card: &Card) -> c_uint {
-    card.spec().model.watts * 1000
+pub(crate) fn limit(gpu: &Gpu) -> c_uint {
+    gpu.spec().model.watts * 1000
 }
 
 values! {
-    nvmlDeviceGetClockInfo(kind: nvmlClockType_t, => c_uint) |card| clock(&card, kind);
-    nvmlDeviceGetMaxClockInfo(kind: nvmlClockType_t, => c_uint) |card| clock(&card, kind);
-    nvmlDeviceGetApplicationsClock(kind: nvmlClockType_t, => c_uint) |card| clock(&card, kind);
-    nvmlDeviceGetDefaultApplicationsClock(kind: nvmlClockType_t, => c_uint) |card| clock(&card, kind);
-    nvmlDeviceGetClock(kind: nvmlClockType_t, clock_id: nvmlClockId_t, => c_uint) |card| clock(&card, kind);
-    nvmlDeviceGetMemoryBusWidth(=> c_uint) |card| Ok(card.spec().model.bus_bits);
+    nvmlDeviceGetClockInfo(kind: nvmlClockType_t, => c_uint) |gpu| clock(&gpu, kind);
+    nvmlDeviceGetMaxClockInfo(kind: nvmlClockType_t, => c_uint) |gpu| clock(&gpu, kind);
+    nvmlDeviceGetApplicationsClock(kind: nvmlClockType_t, => c_uint) |gpu| clock(&gpu, kind);
+    nvmlDeviceGetDefaultApplicationsClock(kind: nvmlClockType_t, => c_uint) |gpu| clock(&gpu, kind);
+    nvmlDeviceGetClock(kind: nvmlClockType_t, clock_id: nvmlClockId_t, => c_uint) |gpu| clock(&gpu, kind);
+    nvmlDeviceGetMemoryBusWidth(=> c_uint) |gpu| Ok(gpu.spec().model.bus_bits);
 
-    nvmlDeviceGetPowerUsage(=> c_uint) |card| power(card);
-    nvmlDeviceGetEnforcedPowerLimit(=> c_uint) |card| Ok(limit(&card));
-    nvmlDeviceGetPowerManagementLimit(=> c_uint) |card| Ok(limit(&card));
-    nvmlDeviceGetPowerManagementDefaultLimit(=> c_uint) |card| Ok(limit(&card));
-    nvmlDeviceGetPowerManagementMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_ENABLED);
-    nvmlDeviceGetPowerState(=> nvmlPstates_t) |_card| Ok(NVML_PSTATE_0);
-    nvmlDeviceGetPerformanceState(=> nvmlPstates_t) |_card| Ok(NVML_PSTATE_0);
-    nvmlDeviceGetPersistenceMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_ENABLED);
-    nvmlDeviceGetCurrentClocksEventReasons(=> c_ulonglong) |_card| Ok(0);
-    nvmlDeviceGetCurrentClocksThrottleReasons(=> c_ulonglong) |_card| Ok(0);
-    nvmlDeviceGetSupportedClocksThrottleReasons(=> c_ulonglong) |_card| Ok(0x1ff);
+    nvmlDeviceGetPowerUsage(=> c_uint) |gpu| power(gpu);
+    nvmlDeviceGetEnforcedPowerLimit(=> c_uint) |gpu| Ok(limit(&gpu));
+    nvmlDeviceGetPowerManagementLimit(=> c_uint) |gpu| Ok(limit(&gpu));
+    nvmlDeviceGetPowerManagementDefaultLimit(=> c_uint) |gpu| Ok(limit(&gpu));
+    nvmlDeviceGetPowerManagementMode(=> nvmlEnableState_t) |_gpu| Ok(NVML_FEATURE_ENABLED);
+    nvmlDeviceGetPowerState(=> nvmlPstates_t) |_gpu| Ok(NVML_PSTATE_0);
+    nvmlDeviceGetPerformanceState(=> nvmlPstates_t) |_gpu| Ok(NVML_PSTATE_0);
+    nvmlDeviceGetPersistenceMode(=> nvmlEnableState_t) |_gpu| Ok(NVML_FEATURE_ENABLED);
+    nvmlDeviceGetCurrentClocksEventReasons(=> c_ulonglong) |_gpu| Ok(0);
+    nvmlDeviceGetCurrentClocksThrottleReasons(=> c_ulonglong) |_gpu| Ok(0);
+    nvmlDeviceGetSupportedClocksThrottleReasons(=> c_ulonglong) |_gpu| Ok(0x1ff);
 
-    nvmlDeviceGetTemperature(sensor: nvmlTemperatureSensors_t, => c_uint) |card| degrees(&card.query());
-    nvmlDeviceGetTemperatureThreshold(threshold: nvmlTemperatureThresholds_t, => c_uint) |_card| {
+    nvmlDeviceGetTemperature(sensor: nvmlTemperatureSensors_t, => c_uint) |gpu| degrees(&gpu.query());
+    nvmlDeviceGetTemperatureThreshold(threshold: nvmlTemperatureThresholds_t, => c_uint) |_gpu| {
         match threshold {
             NVML_TEMPERATURE_THRESHOLD_SHUTDOWN => Ok(98),
             NVML_TEMPERATURE_THRESHOLD_SLOWDOWN => Ok(95),
@@ -79,29 +79,29 @@ values! {
         }
     };
 
-    nvmlDeviceGetCurrPcieLinkGeneration(=> c_uint) |card| Ok(generation(&card));
-    nvmlDeviceGetMaxPcieLinkGeneration(=> c_uint) |card| Ok(generation(&card));
-    nvmlDeviceGetCurrPcieLinkWidth(=> c_uint) |_card| Ok(16);
-    nvmlDeviceGetMaxPcieLinkWidth(=> c_uint) |_card| Ok(16);
-    nvmlDeviceGetPcieThroughput(counter: nvmlPcieUtilCounter_t, => c_uint) |_card| Ok(0);
-    nvmlDeviceGetMultiGpuBoard(=> c_uint) |_card| Ok(0);
+    nvmlDeviceGetCurrPcieLinkGeneration(=> c_uint) |gpu| Ok(generation(&gpu));
+    nvmlDeviceGetMaxPcieLinkGeneration(=> c_uint) |gpu| Ok(generation(&gpu));
+    nvmlDeviceGetCurrPcieLinkWidth(=> c_uint) |_gpu| Ok(16);
+    nvmlDeviceGetMaxPcieLinkWidth(=> c_uint) |_gpu| Ok(16);
+    nvmlDeviceGetPcieThroughput(counter: nvmlPcieUtilCounter_t, => c_uint) |_gpu| Ok(0);
+    nvmlDeviceGetMultiGpuBoard(=> c_uint) |_gpu| Ok(0);
 
-    nvmlDeviceGetComputeMode(=> nvmlComputeMode_t) |_card| Ok(NVML_COMPUTEMODE_DEFAULT);
-    nvmlDeviceGetDisplayActive(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_DISABLED);
-    nvmlDeviceGetDisplayMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_DISABLED);
-    nvmlDeviceGetDefaultEccMode(=> nvmlEnableState_t) |_card| Ok(NVML_FEATURE_ENABLED);
+    nvmlDeviceGetComputeMode(=> nvmlComputeMode_t) |_gpu| Ok(NVML_COMPUTEMODE_DEFAULT);
+    nvmlDeviceGetDisplayActive(=> nvmlEnableState_t) |_gpu| Ok(NVML_FEATURE_DISABLED);
+    nvmlDeviceGetDisplayMode(=> nvmlEnableState_t) |_gpu| Ok(NVML_FEATURE_DISABLED);
+    nvmlDeviceGetDefaultEccMode(=> nvmlEnableState_t) |_gpu| Ok(NVML_FEATURE_ENABLED);
 
-    // Cards in servers have no fan of their own, no link to others here, and no meter of energy.
-    nvmlDeviceGetNumFans(=> c_uint) |_card| Ok(0);
-    nvmlDeviceGetFanSpeed(=> c_uint) |_card| Err(NOT_SUPPORTED);
-    nvmlDeviceGetFanSpeed_v2(fan: c_uint, => c_uint) |_card| Err(NOT_SUPPORTED);
-    nvmlDeviceGetNvLinkState(link: c_uint, => nvmlEnableState_t) |_card| Err(NOT_SUPPORTED);
-    nvmlDeviceGetTotalEnergyConsumption(=> c_ulonglong) |_card| Err(NOT_SUPPORTED);
+    // GPUs in servers have no fan of their own, no link to others here, and no meter of energy.
+    nvmlDeviceGetNumFans(=> c_uint) |_gpu| Ok(0);
+    nvmlDeviceGetFanSpeed(=> c_uint) |_gpu| Err(NOT_SUPPORTED);
+    nvmlDeviceGetFanSpeed_v2(fan: c_uint, => c_uint) |_gpu| Err(NOT_SUPPORTED);
+    nvmlDeviceGetNvLinkState(link: c_uint, => nvmlEnableState_t) |_gpu| Err(NOT_SUPPORTED);
+    nvmlDeviceGetTotalEnergyConsumption(=> c_ulonglong) |_gpu| Err(NOT_SUPPORTED);
 }
 
 /// Of the PCIe link: the newest that the architecture has.
-fn generation(card: &Card) -> c_uint {
-    match card.spec().model.capability.0 {
+fn generation(gpu: &Gpu) -> c_uint {
+    match gpu.spec().model.capability.0 {
         6 | 7 => 3,
         8 => 4,
         _ => 5,
@@ -109,7 +109,7 @@ fn generation(card: &Card) -> c_uint {
 }
 
 pub(crate) fn nvmlDeviceGetTemperatureV(device: nvmlDevice_t, temperature: Out<nvmlTemperature_t>) -> Answer {
-    let card = find(device)?.query();
+    let gpu = find(device)?.query();
     let version = temperature.start_as::<c_uint>().read()?;
     if version != NVML_TEMPERATURE_V1 {
         return Err(ARGUMENT_VERSION_MISMATCH);
@@ -118,7 +118,7 @@ pub(crate) fn nvmlDeviceGetTemperatureV(device: nvmlDevice_t, temperature: Out<n
     if asked.sensor_type != NVML_TEMPERATURE_GPU {
         return Err(INVALID_ARGUMENT);
     }
-    temperature.put(nvmlTemperature_t { temperature: degrees(&card)?.cast_signed(), ..asked })?;
+    temperature.put(nvmlTemperature_t { temperature: degrees(&gpu)?.cast_signed(), ..asked })?;
     Ok(())
 }
 
@@ -150,8 +150,8 @@ pub(crate) fn nvmlDeviceGetEncoderUtilization(
     utilization: Out<c_uint>,
     sampling_period_us: Out<c_uint>,
 ) -> Answer {
-    let card = find(device)?;
-    let window = card.machine.figures().window.0 / 1000;
+    let gpu = find(device)?;
+    let window = gpu.machine.figures().window.0 / 1000;
     utilization.put(0)?;
     sampling_period_us.put(c_uint::try_from(window).unwrap_or(c_uint::MAX))?;
     Ok(())

@@ -1,31 +1,31 @@
-//! Which cards there are, and what they are.
+//! Which GPUs there are, and what they are.
 
 use std::sync::Arc;
 
 use cgpu_abi::nvml_types::*;
 use cgpu_sim::instance::{Instance, Part};
-use cgpu_sim::{CardSpec, Machine};
+use cgpu_sim::{GpuSpec, Machine};
 
 use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
 use crate::argument::{In, Out};
 use crate::library::{machine, put_text};
 
-/// Handles are numbers that stand for the card's place in the list.
+/// Handles are numbers that stand for the GPU's place in the list.
 const FIRST: usize = 0x6000_0000;
 const STEP: usize = 0x100;
 
-/// A card, looked up for one call.
-pub(crate) struct Card {
+/// A GPU, looked up for one call.
+pub(crate) struct Gpu {
     pub(crate) machine: Arc<Machine>,
     pub(crate) index: usize,
 }
 
-impl Card {
-    pub(crate) fn spec(&self) -> &CardSpec {
-        &self.machine.cards()[self.index]
+impl Gpu {
+    pub(crate) fn spec(&self) -> &GpuSpec {
+        &self.machine.gpus()[self.index]
     }
 
-    /// What part of its card it is, if it is an instance.
+    /// What part of its GPU it is, if it is an instance.
     pub(crate) fn instance(&self) -> Option<Instance> {
         match self.spec().part {
             Part::Instance(instance) => Some(instance),
@@ -35,10 +35,10 @@ impl Card {
 
     /// Its instances, if it is divided.
     pub(crate) fn instances(&self) -> Vec<(Self, Instance)> {
-        let cards =
-            (0..self.machine.cards().len()).map(|index| Self { machine: Arc::clone(&self.machine), index });
-        let with_instance = cards.filter_map(|card| card.instance().map(|instance| (card, instance)));
-        with_instance.filter(|(_, instance)| instance.card == self.index).collect()
+        let gpus =
+            (0..self.machine.gpus().len()).map(|index| Self { machine: Arc::clone(&self.machine), index });
+        let with_instance = gpus.filter_map(|gpu| gpu.instance().map(|instance| (gpu, instance)));
+        with_instance.filter(|(_, instance)| instance.gpu == self.index).collect()
     }
 
     /// Fails on what is divided and on instances, whose time NVML does not tell.
@@ -78,61 +78,61 @@ impl Card {
     }
 }
 
-/// The card behind a handle.
-pub(crate) fn find(device: nvmlDevice_t) -> Answer<Card> {
+/// The GPU behind a handle.
+pub(crate) fn find(device: nvmlDevice_t) -> Answer<Gpu> {
     let machine = machine()?;
     let offset = device.0.checked_sub(FIRST).filter(|offset| offset % STEP == 0).ok_or(INVALID_ARGUMENT)?;
     let index = offset / STEP;
-    if index < machine.cards().len() { Ok(Card { machine, index }) } else { Err(INVALID_ARGUMENT) }
+    if index < machine.gpus().len() { Ok(Gpu { machine, index }) } else { Err(INVALID_ARGUMENT) }
 }
 
-/// The cards, without instances.
-fn cards() -> Answer<Vec<Card>> {
+/// The GPUs, without instances.
+fn gpus() -> Answer<Vec<Gpu>> {
     let machine = machine()?;
-    let all = (0..machine.cards().len()).map(|index| Card { machine: Arc::clone(&machine), index });
-    Ok(all.filter(|card| card.instance().is_none()).collect())
+    let all = (0..machine.gpus().len()).map(|index| Gpu { machine: Arc::clone(&machine), index });
+    Ok(all.filter(|gpu| gpu.instance().is_none()).collect())
 }
 
-/// Gives the handle of the first card that fits.
-fn search(device: Out<nvmlDevice_t>, fits: impl Fn(&Card) -> bool) -> Answer {
-    let card = cards()?.into_iter().find(fits).ok_or(NOT_FOUND)?;
-    device.put(card.handle())?;
+/// Gives the handle of the first GPU that fits.
+fn search(device: Out<nvmlDevice_t>, fits: impl Fn(&Gpu) -> bool) -> Answer {
+    let gpu = gpus()?.into_iter().find(fits).ok_or(NOT_FOUND)?;
+    device.put(gpu.handle())?;
     Ok(())
 }
 
 pub(crate) fn nvmlDeviceGetCount_v2(device_count: Out<c_uint>) -> Answer {
-    device_count.put(c_uint::try_from(cards()?.len()).unwrap_or(c_uint::MAX))?;
+    device_count.put(c_uint::try_from(gpus()?.len()).unwrap_or(c_uint::MAX))?;
     Ok(())
 }
 pub(crate) use nvmlDeviceGetCount_v2 as nvmlDeviceGetCount;
 
 pub(crate) fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<nvmlDevice_t>) -> Answer {
-    let cards = cards()?;
-    device.put(cards.get(index as usize).ok_or(INVALID_ARGUMENT)?.handle())?;
+    let gpus = gpus()?;
+    device.put(gpus.get(index as usize).ok_or(INVALID_ARGUMENT)?.handle())?;
     Ok(())
 }
 pub(crate) use nvmlDeviceGetHandleByIndex_v2 as nvmlDeviceGetHandleByIndex;
 
 pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: In<c_char>, device: Out<nvmlDevice_t>) -> Answer {
     let wanted = uuid.text()?;
-    let all = cards()?.into_iter().flat_map(|card| {
-        let instances = card.instances().into_iter().map(|(instance, _)| instance);
-        instances.chain([card]).collect::<Vec<_>>()
+    let all = gpus()?.into_iter().flat_map(|gpu| {
+        let instances = gpu.instances().into_iter().map(|(instance, _)| instance);
+        instances.chain([gpu]).collect::<Vec<_>>()
     });
-    let mut fitting = all.filter(|card| card.uuid().eq_ignore_ascii_case(&wanted));
+    let mut fitting = all.filter(|gpu| gpu.uuid().eq_ignore_ascii_case(&wanted));
     device.put(fitting.next().ok_or(NOT_FOUND)?.handle())?;
     Ok(())
 }
 
 pub(crate) fn nvmlDeviceGetHandleBySerial(serial: In<c_char>, device: Out<nvmlDevice_t>) -> Answer {
     let wanted = serial.text()?;
-    search(device, |card| card.serial() == wanted)
+    search(device, |gpu| gpu.serial() == wanted)
 }
 
 /// Takes `domain:bus:device.function`, in hexadecimal, the domain with four digits or eight.
 pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id: In<c_char>, device: Out<nvmlDevice_t>) -> Answer {
     let wanted = parse_place(&pci_bus_id.text()?).ok_or(INVALID_ARGUMENT)?;
-    search(device, |card| card.spec().pci(card.index) == wanted)
+    search(device, |gpu| gpu.spec().pci(gpu.index) == wanted)
 }
 pub(crate) use nvmlDeviceGetHandleByPciBusId_v2 as nvmlDeviceGetHandleByPciBusId;
 
@@ -148,13 +148,13 @@ fn parse_place(text: &str) -> Option<(u32, u32, u32)> {
     }
 }
 
-/// Of an instance, its number on its card.
+/// Of an instance, its number on its GPU.
 pub(crate) fn nvmlDeviceGetIndex(device: nvmlDevice_t, index: Out<c_uint>) -> Answer {
-    let card = find(device)?;
-    let place = match card.instance() {
+    let gpu = find(device)?;
+    let place = match gpu.instance() {
         Some(instance) => instance.number,
         None => {
-            let before = cards()?.iter().filter(|each| each.index < card.index).count();
+            let before = gpus()?.iter().filter(|each| each.index < gpu.index).count();
             c_uint::try_from(before).unwrap_or(c_uint::MAX)
         }
     };
@@ -176,8 +176,8 @@ pub(crate) fn nvmlDeviceGetSerial(device: nvmlDevice_t, serial: Out<c_char>, len
 }
 
 pub(crate) fn nvmlDeviceGetBoardId(device: nvmlDevice_t, board_id: Out<c_uint>) -> Answer {
-    let card = find(device)?;
-    let (domain, bus, _) = card.spec().pci(card.index);
+    let gpu = find(device)?;
+    let (domain, bus, _) = gpu.spec().pci(gpu.index);
     board_id.put(domain << 16 | bus << 8)?;
     Ok(())
 }
@@ -224,13 +224,13 @@ pub(crate) fn nvmlDeviceGetCudaComputeCapability(
 
 /// Cores of a multiprocessor: the programming guide's, by compute capability.
 pub(crate) fn nvmlDeviceGetNumGpuCores(device: nvmlDevice_t, num_cores: Out<c_uint>) -> Answer {
-    let card = find(device)?;
-    let model = card.spec().model;
+    let gpu = find(device)?;
+    let model = gpu.spec().model;
     let cores = match model.capability {
         (6..=8, 0) | (7, _) => 64,
         _ => 128,
     };
-    num_cores.put(card.spec().multiprocessors() * cores)?;
+    num_cores.put(gpu.spec().multiprocessors() * cores)?;
     Ok(())
 }
 
@@ -244,15 +244,15 @@ fn field<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 fn place(device: nvmlDevice_t) -> Answer<nvmlPciInfo_t> {
-    let card = find(device)?;
-    let (domain, bus, slot) = card.spec().pci(card.index);
+    let gpu = find(device)?;
+    let (domain, bus, slot) = gpu.spec().pci(gpu.index);
     Ok(nvmlPciInfo_t {
         bus_id_legacy: field(&format!("{domain:04X}:{bus:02X}:{slot:02X}.0")),
         domain,
         bus,
         device: slot,
-        pci_device_id: card.spec().model.pci_device,
-        pci_sub_system_id: card.spec().model.pci_device,
+        pci_device_id: gpu.spec().model.pci_device,
+        pci_sub_system_id: gpu.spec().model.pci_device,
         bus_id: field(&format!("{domain:08X}:{bus:02X}:{slot:02X}.0")),
     })
 }

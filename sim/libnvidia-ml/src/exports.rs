@@ -68,7 +68,7 @@ macro_rules! export {
 /// What `CGPU_SIM_FAULT` and `CGPU_SIM_JOURNAL` ask for, read at the first call.
 pub(crate) static WATCH: LazyLock<Watch> = LazyLock::new(|| Watch::from_environment(Library::Nvml));
 
-/// Runs a call, or makes it fail; writes it down. What the cards did is for the driver's journal to tell. An `nvmlInit` that only counts
+/// Runs a call, or makes it fail; writes it down. What the GPUs did is for the driver's journal to tell. An `nvmlInit` that only counts
 /// one more user does nothing that could fail.
 fn watched(
     position: usize,

@@ -7,23 +7,23 @@ use cgpu_abi::nvml_types::*;
 use crate::answer::{Answer, INVALID_ARGUMENT};
 use crate::argument::Out;
 use crate::board;
-use crate::device::{Card, find};
+use crate::device::{Gpu, find};
 
 /// The value of a field, as 64 bits of a type.
-fn value(card: &Card, field: c_uint) -> Option<(nvmlValueType_t, c_ulonglong)> {
+fn value(gpu: &Gpu, field: c_uint) -> Option<(nvmlValueType_t, c_ulonglong)> {
     let int = |value: c_uint| Some((NVML_VALUE_TYPE_UNSIGNED_INT, value.into()));
     match field {
         // Memory errors are corrected, now and after the next start; there were none: retired pages, remapped rows, replays.
         1 | 2 => int(1),
         29..=31 | 92..=95 | 142..=145 => int(0),
         // The memory's temperature.
-        82 => int(board::degrees(card).ok()?),
-        // Links to other cards.
+        82 => int(board::degrees(gpu).ok()?),
+        // Links to other GPUs.
         91 => int(0),
         // Power: mean, now; limits: least, most, default, present, asked for.
-        185 | 186 => int(board::milliwatts(card, card.machine.utilisation(card.index).ok()?.gpu)),
-        187 => int(board::limit(card) / 2),
-        188..=190 | 192 => int(board::limit(card)),
+        185 | 186 => int(board::milliwatts(gpu, gpu.machine.utilisation(gpu.index).ok()?.gpu)),
+        187 => int(board::limit(gpu) / 2),
+        188..=190 | 192 => int(board::limit(gpu)),
         _ => None,
     }
 }
@@ -33,12 +33,12 @@ pub(crate) fn nvmlDeviceGetFieldValues(
     values_count: c_int,
     values: Out<nvmlFieldValue_t>,
 ) -> Answer {
-    let card = find(device)?;
+    let gpu = find(device)?;
     let count = usize::try_from(values_count).ok().filter(|count| *count > 0).ok_or(INVALID_ARGUMENT)?;
     let mut asked = values.read_all(count)?;
     for field in &mut asked {
         let begun = Instant::now();
-        let found = value(&card, field.field_id);
+        let found = value(&gpu, field.field_id);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         field.timestamp = c_longlong::try_from(now.as_micros()).unwrap_or(c_longlong::MAX);
         field.latency_usec = c_longlong::try_from(begun.elapsed().as_micros()).unwrap_or(c_longlong::MAX);

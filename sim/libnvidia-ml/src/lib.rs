@@ -1,4 +1,4 @@
-//! The simulated card as `libnvidia-ml.so.1`: what NVML tells about the segment that the simulated driver's processes share.
+//! The simulated GPU as `libnvidia-ml.so.1`: what NVML tells about the segment that the simulated driver's processes share.
 //!
 //! Every symbol of the table is exported. A row that says `played` calls the function of the same name in one of the modules below;
 //! all other rows share an export that answers NOT_SUPPORTED.
@@ -6,14 +6,14 @@
 //! | module | what it tells |
 //! |---|---|
 //! | `library` | start and end, errors, versions |
-//! | `device` | which cards there are, and what they are |
+//! | `device` | which GPUs there are, and what they are |
 //! | `memory` | their memory |
 //! | `processes` | who is on them |
 //! | `utilisation` | how busy they are |
 //! | `watch` | what happens to them |
 //! | `fields` | properties by number |
 //! | `board` | clocks, power, temperature, links: plausible figures of the model, not measurements |
-//! | `partition` | instances of divided cards |
+//! | `partition` | instances of divided GPUs |
 //! | `accounting` | what processes did in their lives |
 //! | `limits` | limits that control groups were given |
 #![allow(non_snake_case, reason = "the vendor's own functions")]

@@ -1,4 +1,4 @@
-//! The vendor's own limits of control groups (13.4): remembered for a group and a card, and told. Nothing is refused for them here, and
+//! The vendor's own limits of control groups (13.4): remembered for a group and a GPU, and told. Nothing is refused for them here, and
 //! nothing guaranteed.
 
 use std::collections::HashSet;
@@ -12,10 +12,10 @@ use cgpu_sim::timeline::GroupLimit;
 
 use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, OPERATING_SYSTEM};
 use crate::argument::Out;
-use crate::device::{Card, find};
+use crate::device::{Gpu, find};
 use crate::permission::demand_root;
 
-/// A control group: its folder, and how the cards know it.
+/// A control group: its folder, and how the GPUs know it.
 fn group(name_space: *const c_char) -> Answer<(PathBuf, [u64; 2])> {
     if name_space.is_null() {
         return Err(INVALID_ARGUMENT);
@@ -27,11 +27,11 @@ fn group(name_space: *const c_char) -> Answer<(PathBuf, [u64; 2])> {
     Ok((path, [about.dev(), about.ino()]))
 }
 
-/// What the processes of a group have of a card.
-fn used(card: &Card, group: &Path) -> Answer<u64> {
+/// What the processes of a group have of a GPU.
+fn used(gpu: &Gpu, group: &Path) -> Answer<u64> {
     let list = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let members: HashSet<u32> = list.lines().filter_map(|line| line.parse().ok()).collect();
-    let here = card.machine.processes(card.index)?.into_iter();
+    let here = gpu.machine.processes(gpu.index)?.into_iter();
     Ok(here.filter(|process| members.contains(&process.pid)).map(|process| process.memory.0).sum())
 }
 
@@ -39,10 +39,10 @@ pub(crate) fn nvmlDeviceSetMemoryLimits_v1(
     device: nvmlDevice_t,
     limits: Out<nvmlSetMemoryLimits_v1_t>,
 ) -> Answer {
-    let card = find(device)?.whole()?;
+    let gpu = find(device)?.whole()?;
     let wanted = limits.read()?;
     let (soft, hard) = (wanted.soft_limit, wanted.hard_limit);
-    let total = card.spec().total.0;
+    let total = gpu.spec().total.0;
     let none = NVML_DEVICE_MEMORY_LIMIT_MAX;
     if soft > hard || soft > total || hard > total && hard != none {
         return Err(INVALID_ARGUMENT);
@@ -50,7 +50,7 @@ pub(crate) fn nvmlDeviceSetMemoryLimits_v1(
     demand_root()?;
     let (_, group) = group(wanted.name_space)?;
     let to = (soft != 0 || hard != none).then_some(GroupLimit { soft, hard });
-    card.machine.limit_group(card.index, group, to)?;
+    gpu.machine.limit_group(gpu.index, group, to)?;
     Ok(())
 }
 
@@ -58,11 +58,11 @@ pub(crate) fn nvmlDeviceGetMemoryLimits_v1(
     device: nvmlDevice_t,
     limits: Out<nvmlGetMemoryLimits_v1_t>,
 ) -> Answer {
-    let card = find(device)?.whole()?.query();
+    let gpu = find(device)?.whole()?.query();
     let asked = limits.read()?;
     let (path, group) = group(asked.name_space)?;
-    let GroupLimit { soft, hard } = card.machine.group_limit(card.index, group)?.ok_or(NOT_FOUND)?;
-    let current_used = used(&card, &path)?;
+    let GroupLimit { soft, hard } = gpu.machine.group_limit(gpu.index, group)?.ok_or(NOT_FOUND)?;
+    let current_used = used(&gpu, &path)?;
     limits.put(nvmlGetMemoryLimits_v1_t { soft_limit: soft, hard_limit: hard, current_used, ..asked })?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The cards' memory.
+//! The GPUs' memory.
 
 use cgpu_abi::nvml_types::*;
 
@@ -8,8 +8,8 @@ use crate::device::find;
 
 /// The first version counts what the driver keeps for itself as used.
 pub(crate) fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: Out<nvmlMemory_t>) -> Answer {
-    let card = find(device)?.query();
-    let info = card.machine.memory_info(card.index)?;
+    let gpu = find(device)?.query();
+    let info = gpu.machine.memory_info(gpu.index)?;
     memory.put(nvmlMemory_t {
         total: info.total.0,
         free: info.free.0,
@@ -19,12 +19,12 @@ pub(crate) fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: Out<nvmlMemo
 }
 
 pub(crate) fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: Out<nvmlMemory_v2_t>) -> Answer {
-    let card = find(device)?.query();
+    let gpu = find(device)?.query();
     let version = memory.start_as::<c_uint>().read()?;
     if version != NVML_MEMORY_V2 {
         return Err(ARGUMENT_VERSION_MISMATCH);
     }
-    let info = card.machine.memory_info(card.index)?;
+    let info = gpu.machine.memory_info(gpu.index)?;
     memory.put(nvmlMemory_v2_t {
         version,
         total: info.total.0,
@@ -35,7 +35,7 @@ pub(crate) fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: Out<nvmlM
     Ok(())
 }
 
-/// The window of a card without large windows; a page of it is always in use.
+/// The window of a GPU without large windows; a page of it is always in use.
 pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(
     device: nvmlDevice_t,
     bar1_memory: Out<nvmlBAR1Memory_t>,

@@ -1,4 +1,4 @@
-//! Instances of divided cards (MIG). How a card is divided is set in `CGPU_SIM_GPUS`, and nothing here changes it.
+//! Instances of divided GPUs (MIG). How a GPU is divided is set in `CGPU_SIM_GPUS`, and nothing here changes it.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use cgpu_sim::instance::{Instance, Part, can_be_divided};
 
 use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
 use crate::argument::Out;
-use crate::device::{Card, find};
+use crate::device::{Gpu, find};
 
-/// The ids of its GPU instance and its compute instance: the first of each kind is the card's own, the second has no other beside it.
+/// The ids of its GPU instance and its compute instance: the first of each kind is the GPU's own, the second has no other beside it.
 pub(crate) fn ids(instance: Instance) -> (c_uint, c_uint) {
     (instance.number + 1, 0)
 }
 
-/// A card that can be divided, whether it is or not.
-fn divisible(device: nvmlDevice_t) -> Answer<Card> {
-    let card = find(device)?;
-    let fits = can_be_divided(card.spec().model) && card.instance().is_none();
-    if fits { Ok(card) } else { Err(NOT_SUPPORTED) }
+/// A GPU that can be divided, whether it is or not.
+fn divisible(device: nvmlDevice_t) -> Answer<Gpu> {
+    let gpu = find(device)?;
+    let fits = can_be_divided(gpu.spec().model) && gpu.instance().is_none();
+    if fits { Ok(gpu) } else { Err(NOT_SUPPORTED) }
 }
 
 pub(crate) fn nvmlDeviceGetMigMode(
@@ -58,18 +58,18 @@ pub(crate) fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, is_mig_device: O
 }
 
 /// An instance.
-fn instance(device: nvmlDevice_t) -> Answer<(Card, Instance)> {
-    let card = find(device)?;
-    let instance = card.instance().ok_or(INVALID_ARGUMENT)?;
-    Ok((card, instance))
+fn instance(device: nvmlDevice_t) -> Answer<(Gpu, Instance)> {
+    let gpu = find(device)?;
+    let instance = gpu.instance().ok_or(INVALID_ARGUMENT)?;
+    Ok((gpu, instance))
 }
 
 pub(crate) fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
     mig_device: nvmlDevice_t,
     device: Out<nvmlDevice_t>,
 ) -> Answer {
-    let (card, instance) = instance(mig_device)?;
-    device.put(Card { machine: Arc::clone(&card.machine), index: instance.card }.handle())?;
+    let (gpu, instance) = instance(mig_device)?;
+    device.put(Gpu { machine: Arc::clone(&gpu.machine), index: instance.gpu }.handle())?;
     Ok(())
 }
 
@@ -89,13 +89,13 @@ pub(crate) fn nvmlDeviceGetAttributes_v2(
     device: nvmlDevice_t,
     attributes: Out<nvmlDeviceAttributes_t>,
 ) -> Answer {
-    let (card, instance) = instance(device)?;
+    let (gpu, instance) = instance(device)?;
     attributes.put(nvmlDeviceAttributes_t {
-        multiprocessor_count: card.spec().multiprocessors(),
+        multiprocessor_count: gpu.spec().multiprocessors(),
         shared_copy_engine_count: instance.slices,
         gpu_instance_slice_count: instance.slices,
         compute_instance_slice_count: instance.slices,
-        memory_size_mb: card.spec().total.0 >> 20,
+        memory_size_mb: gpu.spec().total.0 >> 20,
         ..Default::default()
     })?;
     Ok(())

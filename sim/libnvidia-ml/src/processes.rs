@@ -1,14 +1,14 @@
-//! Who is on the cards.
+//! Who is on the GPUs.
 
 use cgpu_abi::nvml_types::*;
 use cgpu_sim::machine::ProcessUse;
 
 use crate::answer::{ARGUMENT_VERSION_MISMATCH, Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT};
 use crate::argument::{Out, Received};
-use crate::device::{Card, find};
+use crate::device::{Gpu, find};
 use crate::partition;
 
-/// No instance of a partitioned card.
+/// No instance of a partitioned GPU.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
 /// Hands out a list in two calls: the first asks for its length, the second brings room for it.
@@ -30,11 +30,11 @@ struct Resident {
     compute_instance: c_uint,
 }
 
-fn residents(card: &Card) -> Answer<Vec<Resident>> {
-    let (gpu_instance, compute_instance) = card.instance().map_or((NO_INSTANCE, NO_INSTANCE), partition::ids);
-    let here = card.machine.processes(card.index)?.into_iter();
+fn residents(gpu: &Gpu) -> Answer<Vec<Resident>> {
+    let (gpu_instance, compute_instance) = gpu.instance().map_or((NO_INSTANCE, NO_INSTANCE), partition::ids);
+    let here = gpu.machine.processes(gpu.index)?.into_iter();
     let mut all: Vec<_> = here.map(|process| Resident { process, gpu_instance, compute_instance }).collect();
-    for (instance, _) in card.instances() {
+    for (instance, _) in gpu.instances() {
         all.extend(residents(&instance)?);
     }
     Ok(all)
@@ -46,9 +46,9 @@ fn list<T>(
     infos: Out<T>,
     describe: impl Fn(Resident) -> T,
 ) -> Answer {
-    let card = find(device)?.query();
+    let gpu = find(device)?.query();
     info_count.required()?;
-    put_list(residents(&card)?.into_iter().map(describe).collect(), info_count, infos)
+    put_list(residents(&gpu)?.into_iter().map(describe).collect(), info_count, infos)
 }
 
 /// Those of a kind, or of all kinds, of which the compute processes are the only ones here.
@@ -56,14 +56,14 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     device: nvmlDevice_t,
     plist: Out<nvmlProcessDetailList_t>,
 ) -> Answer {
-    let card = find(device)?.query();
+    let gpu = find(device)?.query();
     // Of a caller with another version there may be less than all of it.
     if plist.start_as::<c_uint>().read()? != NVML_PROCESS_DETAIL_LIST_V1 {
         return Err(ARGUMENT_VERSION_MISMATCH);
     }
     let mut asked = plist.read()?;
     let all = match asked.mode {
-        NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL => residents(&card)?,
+        NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL => residents(&gpu)?,
         NVML_PROCESS_MODE_GRAPHICS | NVML_PROCESS_MODE_MPS => Vec::new(),
         _ => return Err(INVALID_ARGUMENT),
     };

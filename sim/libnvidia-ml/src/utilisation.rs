@@ -1,4 +1,4 @@
-//! How busy the cards are: late, coarse, and slow to ask for.
+//! How busy the GPUs are: late, coarse, and slow to ask for.
 //!
 //! Figures are integers, of whole windows of 1/6 s (`CGPU_SIM_WINDOW_MS`), and stay the same until the next window is over. Times are
 //! microseconds since the epoch.
@@ -20,8 +20,8 @@ pub(crate) fn nvmlDeviceGetUtilizationRates(
     device: nvmlDevice_t,
     utilization: Out<nvmlUtilization_t>,
 ) -> Answer {
-    let card = find(device)?.whole()?.sampled();
-    let rates = card.machine.utilisation(card.index)?;
+    let gpu = find(device)?.whole()?.sampled();
+    let rates = gpu.machine.utilisation(gpu.index)?;
     utilization.put(nvmlUtilization_t { gpu: rates.gpu, memory: rates.memory })?;
     Ok(())
 }
@@ -54,12 +54,12 @@ fn samples<T>(
     since: c_ulonglong,
     describe: impl Fn(ProcessSample, c_ulonglong) -> T,
 ) -> Answer<Vec<T>> {
-    let card = find(device)?.whole()?.sampled();
-    let samples = card.machine.process_utilisation(card.index, unstamp(&card.machine, since))?;
+    let gpu = find(device)?.whole()?.sampled();
+    let samples = gpu.machine.process_utilisation(gpu.index, unstamp(&gpu.machine, since))?;
     if samples.is_empty() {
         return Err(NOT_FOUND);
     }
-    let described = samples.into_iter().map(|sample| describe(sample, stamp(&card.machine, sample.at)));
+    let described = samples.into_iter().map(|sample| describe(sample, stamp(&gpu.machine, sample.at)));
     Ok(described.collect())
 }
 
@@ -130,21 +130,21 @@ pub(crate) fn nvmlDeviceGetSamples(
     sample_count: Out<c_uint>,
     samples: Out<nvmlSample_t>,
 ) -> Answer {
-    let card = find(device)?.whole()?.sampled();
+    let gpu = find(device)?.whole()?.sampled();
     let (sample_val_type, sample_count) = (sample_val_type.required()?, sample_count.required()?);
     let value = |percent: u32| match kind {
-        NVML_TOTAL_POWER_SAMPLES => Ok(board::milliwatts(&card, percent)),
+        NVML_TOTAL_POWER_SAMPLES => Ok(board::milliwatts(&gpu, percent)),
         NVML_GPU_UTILIZATION_SAMPLES => Ok(percent),
         NVML_MEMORY_UTILIZATION_SAMPLES => Ok(percent / 3),
         NVML_ENC_UTILIZATION_SAMPLES | NVML_DEC_UTILIZATION_SAMPLES => Ok(0),
-        NVML_PROCESSOR_CLK_SAMPLES => Ok(card.spec().model.core_mhz),
-        NVML_MEMORY_CLK_SAMPLES => Ok(card.spec().model.memory_mhz),
+        NVML_PROCESSOR_CLK_SAMPLES => Ok(gpu.spec().model.core_mhz),
+        NVML_MEMORY_CLK_SAMPLES => Ok(gpu.spec().model.memory_mhz),
         _ => Err(INVALID_ARGUMENT),
     };
-    let windows = card.machine.card_utilisation(card.index, unstamp(&card.machine, last_seen_time_stamp))?;
-    let sample = |window: cgpu_sim::machine::CardSample| {
+    let windows = gpu.machine.gpu_utilisation(gpu.index, unstamp(&gpu.machine, last_seen_time_stamp))?;
+    let sample = |window: cgpu_sim::machine::GpuSample| {
         let sample_value = nvmlValue_t(value(window.percent)?.into());
-        Ok(nvmlSample_t { time_stamp: stamp(&card.machine, window.at), sample_value })
+        Ok(nvmlSample_t { time_stamp: stamp(&gpu.machine, window.at), sample_value })
     };
     let list = windows.into_iter().map(sample).collect::<Answer<Vec<_>>>()?;
     sample_val_type.put(NVML_VALUE_TYPE_UNSIGNED_INT)?;

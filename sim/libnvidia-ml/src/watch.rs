@@ -1,4 +1,4 @@
-//! Waiting for what happens to cards: XIDs, as somebody injects them.
+//! Waiting for what happens to GPUs: XIDs, as somebody injects them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use cgpu_abi::nvml_types::*;
 
 use crate::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, TIMEOUT};
 use crate::argument::{Out, Received, values};
-use crate::device::{Card, find};
+use crate::device::{Gpu, find};
 use crate::library::machine;
 
 values!(nvmlEventSet_t, c_longlong);
@@ -33,7 +33,7 @@ struct Sets {
     sets: Option<HashMap<usize, Set>>,
 }
 
-/// By card: the last error that is not to be told any more.
+/// By GPU: the last error that is not to be told any more.
 type Set = HashMap<usize, u64>;
 
 fn sets() -> MutexGuard<'static, Sets> {
@@ -77,30 +77,30 @@ pub(crate) fn nvmlDeviceRegisterEvents(
     event_types: c_ulonglong,
     set: nvmlEventSet_t,
 ) -> Answer {
-    let card = find(device)?;
-    if event_types & !SUPPORTED != 0 || card.instance().is_some() {
+    let gpu = find(device)?;
+    if event_types & !SUPPORTED != 0 || gpu.instance().is_some() {
         return Err(NOT_SUPPORTED);
     }
-    let last = card.machine.xids_after(0)?.last().map_or(0, |xid| xid.number);
+    let last = gpu.machine.xids_after(0)?.last().map_or(0, |xid| xid.number);
     let mut sets = sets();
     let set = sets.get(set)?;
     if event_types & XID_CRITICAL_ERROR != 0 {
-        set.entry(card.index).or_insert(last);
+        set.entry(gpu.index).or_insert(last);
     }
     Ok(())
 }
 
-/// The next error of a card in the set, which is told once.
+/// The next error of a GPU in the set, which is told once.
 fn next(set: nvmlEventSet_t) -> Answer<Option<(nvmlDevice_t, u64)>> {
     let machine = machine()?;
     let mut sets = sets();
     let set = sets.get(set)?;
     let Some(told) = set.values().copied().min() else { return Ok(None) };
     let xids = machine.xids_after(told)?;
-    let news = xids.into_iter().find(|xid| set.get(&xid.card).is_some_and(|told| *told < xid.number));
+    let news = xids.into_iter().find(|xid| set.get(&xid.gpu).is_some_and(|told| *told < xid.number));
     Ok(news.map(|xid| {
-        set.insert(xid.card, xid.number);
-        (Card { machine, index: xid.card }.handle(), xid.code)
+        set.insert(xid.gpu, xid.number);
+        (Gpu { machine, index: xid.gpu }.handle(), xid.code)
     }))
 }
 

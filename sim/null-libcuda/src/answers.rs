@@ -19,15 +19,15 @@ pub(crate) struct Null;
 
 /// The version the null driver plays: 13.5, so that everything in the table is there.
 const VERSION: u32 = 13050;
-/// The card's memory, in bytes, of which all is always free: 80 GiB, or as many as `CGPU_NULL_GIB` says. To it sizes are only numbers.
+/// The GPU's memory, in bytes, of which all is always free: 80 GiB, or as many as `CGPU_NULL_GIB` says. To it sizes are only numbers.
 static MEMORY: LazyLock<usize> = LazyLock::new(|| {
     let asked = std::env::var("CGPU_NULL_GIB").ok().and_then(|text| text.parse().ok());
     asked.filter(|gib| (1..=1 << 13).contains(gib)).unwrap_or(80) << 30
 });
 const NAME: &CStr = c"Null";
 const PCI_BUS_ID: &CStr = c"0000:01:00.0";
-/// The card's UUID; the null NVML gives the same.
-const UUID: CUuuid = CUuuid { bytes: *b"null-driver-card" };
+/// The GPU's UUID; the null NVML gives the same.
+const UUID: CUuuid = CUuuid { bytes: *b"null-driver-gpu" };
 /// What stands for every handle.
 const HANDLE: usize = 0x6e75_6c6c;
 

@@ -1,4 +1,4 @@
-//! The answers that a caller goes on with: the one card, its names, its memory, its empty lists.
+//! The answers that a caller goes on with: the one GPU, its names, its memory, its empty lists.
 
 use core::ffi::CStr;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -13,7 +13,7 @@ pub(crate) struct Null;
 
 /// The CUDA version the null driver plays.
 const CUDA_VERSION: c_int = 13050;
-/// The card's memory, in bytes, of which all is always free: 80 GiB, or as many as `CGPU_NULL_GIB` says. To it sizes are only numbers.
+/// The GPU's memory, in bytes, of which all is always free: 80 GiB, or as many as `CGPU_NULL_GIB` says. To it sizes are only numbers.
 static MEMORY: LazyLock<c_ulonglong> = LazyLock::new(|| {
     let asked = std::env::var("CGPU_NULL_GIB").ok().and_then(|text| text.parse().ok());
     asked.filter(|gib| (1..=1 << 13).contains(gib)).unwrap_or(80) << 30
@@ -27,7 +27,7 @@ static START: LazyLock<Duration> = LazyLock::new(|| {
 });
 /// The library's users. Locked for as long as a start takes, as in a real NVML.
 static USERS: Mutex<usize> = Mutex::new(0);
-const CARD: nvmlDevice_t = nvmlDevice_t(0x6e75_6c6c);
+const GPU: nvmlDevice_t = nvmlDevice_t(0x6e75_6c6c);
 
 /// Gives the caller a value.
 ///
@@ -143,12 +143,12 @@ impl Nvml for Null {
         );
         nvmlDeviceGetCount(=> device_count: c_uint = 1);
         nvmlDeviceGetCount_v2(=> device_count: c_uint = 1);
-        nvmlDeviceGetHandleByIndex(index: c_uint, => device: nvmlDevice_t = CARD);
-        nvmlDeviceGetHandleByIndex_v2(index: c_uint, => device: nvmlDevice_t = CARD);
-        nvmlDeviceGetHandleByPciBusId(pci_bus_id: *const c_char, => device: nvmlDevice_t = CARD);
-        nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id: *const c_char, => device: nvmlDevice_t = CARD);
-        nvmlDeviceGetHandleBySerial(serial: *const c_char, => device: nvmlDevice_t = CARD);
-        nvmlDeviceGetHandleByUUID(uuid: *const c_char, => device: nvmlDevice_t = CARD);
+        nvmlDeviceGetHandleByIndex(index: c_uint, => device: nvmlDevice_t = GPU);
+        nvmlDeviceGetHandleByIndex_v2(index: c_uint, => device: nvmlDevice_t = GPU);
+        nvmlDeviceGetHandleByPciBusId(pci_bus_id: *const c_char, => device: nvmlDevice_t = GPU);
+        nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id: *const c_char, => device: nvmlDevice_t = GPU);
+        nvmlDeviceGetHandleBySerial(serial: *const c_char, => device: nvmlDevice_t = GPU);
+        nvmlDeviceGetHandleByUUID(uuid: *const c_char, => device: nvmlDevice_t = GPU);
         nvmlDeviceGetIndex(device: nvmlDevice_t, => index: c_uint = 0);
         nvmlDeviceGetMinorNumber(device: nvmlDevice_t, => minor_number: c_uint = 0);
         nvmlDeviceGetUtilizationRates(

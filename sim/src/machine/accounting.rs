@@ -8,12 +8,12 @@ use crate::error::Error;
 use crate::identity::Identity;
 use crate::timeline::GroupLimit;
 
-/// What a process did on a card in its life.
+/// What a process did on a GPU in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// Its id here.
     pub pid: u32,
-    /// When it came to the card, in device time.
+    /// When it came to the GPU, in device time.
     pub begun: Nanos,
     /// When it ended; `None`: it has not.
     pub ended: Option<Nanos>,
@@ -26,23 +26,23 @@ pub struct Life {
 }
 
 impl Machine {
-    /// Whether a card keeps accounts.
+    /// Whether a GPU keeps accounts.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
-    pub fn keeps_accounts(&self, card: usize) -> Result<bool, Error> {
-        self.check_card(card)?;
-        self.core.with(|timeline, _| Ok(timeline.keeps_accounts(card)))
+    /// [`Error::NoGpu`].
+    pub fn keeps_accounts(&self, gpu: usize) -> Result<bool, Error> {
+        self.check_gpu(gpu)?;
+        self.core.with(|timeline, _| Ok(timeline.keeps_accounts(gpu)))
     }
 
-    /// Lets a card keep accounts of the processes that come to it from now on, or forget all that it has.
+    /// Lets a GPU keep accounts of the processes that come to it from now on, or forget all that it has.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
-    pub fn keep_accounts(&self, card: usize, keeps: bool) -> Result<(), Error> {
-        self.check_card(card)?;
+    /// [`Error::NoGpu`].
+    pub fn keep_accounts(&self, gpu: usize, keeps: bool) -> Result<(), Error> {
+        self.check_gpu(gpu)?;
         self.core.with(|timeline, _| {
-            timeline.keep_accounts(card, keeps);
+            timeline.keep_accounts(gpu, keeps);
             Ok(())
         })
     }
@@ -50,25 +50,25 @@ impl Machine {
     /// Forgets the accounts of processes that have ended.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
-    pub fn clear_accounts(&self, card: usize) -> Result<(), Error> {
-        self.check_card(card)?;
+    /// [`Error::NoGpu`].
+    pub fn clear_accounts(&self, gpu: usize) -> Result<(), Error> {
+        self.check_gpu(gpu)?;
         self.core.with(|timeline, _| {
-            timeline.clear_accounts(card);
+            timeline.clear_accounts(gpu);
             Ok(())
         })
     }
 
-    /// The accounts of a card, oldest first, of processes that exist in this process's PID namespace, or did in it until they ended.
+    /// The accounts of a GPU, oldest first, of processes that exist in this process's PID namespace, or did in it until they ended.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
-    pub fn lives(&self, card: usize) -> Result<Vec<Life>, Error> {
-        self.check_card(card)?;
+    /// [`Error::NoGpu`].
+    pub fn lives(&self, gpu: usize) -> Result<Vec<Life>, Error> {
+        self.check_gpu(gpu)?;
         self.core.segment.reap(self.now(), REAP)?;
         let all: Vec<_> = self.core.with(|timeline, now| {
-            timeline.settle(card, now);
-            let accounts = timeline.accounts(card).into_iter();
+            timeline.settle(gpu, now);
+            let accounts = timeline.accounts(gpu).into_iter();
             Ok(accounts
                 .map(|account| {
                     let [namespace, device, inode] = account.who;
@@ -89,21 +89,21 @@ impl Machine {
         Ok(as_seen(all, |life, pid| Life { pid, ..life }))
     }
 
-    /// What a control group, by its device and inode, was given of a card.
+    /// What a control group, by its device and inode, was given of a GPU.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
-    pub fn group_limit(&self, card: usize, group: [u64; 2]) -> Result<Option<GroupLimit>, Error> {
-        self.check_card(card)?;
-        self.core.with(|timeline, _| Ok(timeline.group_limit(card, group)))
+    /// [`Error::NoGpu`].
+    pub fn group_limit(&self, gpu: usize, group: [u64; 2]) -> Result<Option<GroupLimit>, Error> {
+        self.check_gpu(gpu)?;
+        self.core.with(|timeline, _| Ok(timeline.group_limit(gpu, group)))
     }
 
-    /// Gives a control group a limit on a card; `None` takes it away. It is remembered and told; nothing is refused for it.
+    /// Gives a control group a limit on a GPU; `None` takes it away. It is remembered and told; nothing is refused for it.
     ///
     /// # Errors
-    /// [`Error::NoCard`], [`Error::Full`].
-    pub fn limit_group(&self, card: usize, group: [u64; 2], to: Option<GroupLimit>) -> Result<(), Error> {
-        self.check_card(card)?;
-        self.core.with(|timeline, _| timeline.limit_group(card, group, to))
+    /// [`Error::NoGpu`], [`Error::Full`].
+    pub fn limit_group(&self, gpu: usize, group: [u64; 2], to: Option<GroupLimit>) -> Result<(), Error> {
+        self.check_gpu(gpu)?;
+        self.core.with(|timeline, _| timeline.limit_group(gpu, group, to))
     }
 }

@@ -1,4 +1,4 @@
-//! The card's books, as this process's memory asks for them; and the end of exports that nobody holds.
+//! The GPU's books, as this process's memory asks for them; and the end of exports that nobody holds.
 
 use std::fs::File;
 use std::io;

@@ -6,7 +6,7 @@ use super::{Allocation, ContextId, Machine, Origin, lock};
 use crate::error::Error;
 use crate::instance::Part;
 
-/// A card's memory.
+/// A GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
     /// As NVML gives it, the driver's own included.
@@ -38,7 +38,7 @@ impl Machine {
         let allocate = || lock(&self.core.memory).allocate(&**self.core, context, size);
         match allocate() {
             Err(Error::OutOfMemory) => {
-                self.trim_short(self.card_of(context)?)?;
+                self.trim_short(self.gpu_of(context)?)?;
                 allocate()
             }
             allocated => allocated,
@@ -76,25 +76,25 @@ impl Machine {
         lock(&self.core.memory).find(address)
     }
 
-    /// Whether an address is a card's, in use or not.
+    /// Whether an address is a GPU's, in use or not.
     #[must_use]
     pub fn is_device(&self, address: u64) -> bool {
         !self.is_inherited() && lock(&self.core.memory).holds(address)
     }
 
-    /// A card's memory now.
+    /// A GPU's memory now.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
-    pub fn memory_info(&self, card: usize) -> Result<MemoryInfo, Error> {
-        let spec = *self.cards().get(card).ok_or(Error::NoCard)?;
+    /// [`Error::NoGpu`].
+    pub fn memory_info(&self, gpu: usize) -> Result<MemoryInfo, Error> {
+        let spec = *self.gpus().get(gpu).ok_or(Error::NoGpu)?;
         // Of exports that nobody keeps any more, and of pools that were waiting for their last frees.
         self.core.bury_exports()?;
         self.core.end_pools()?;
-        // A divided card has what its instances have.
-        let is_in = |part| matches!(part, Part::Instance(instance) if instance.card == card);
+        // A divided GPU has what its instances have.
+        let is_in = |part| matches!(part, Part::Instance(instance) if instance.gpu == gpu);
         let here: Vec<usize> = self
-            .cards()
+            .gpus()
             .iter()
             .enumerate()
             .filter(|(_, each)| is_in(each.part))
@@ -107,7 +107,7 @@ impl Machine {
             let reserved = spec.reserved();
             return Ok(MemoryInfo { total: spec.total, reserved, used, free: spec.total - reserved - used });
         }
-        let (used, usable) = self.core.with(|timeline, _| Ok(timeline.memory(card)))?;
+        let (used, usable) = self.core.with(|timeline, _| Ok(timeline.memory(gpu)))?;
         Ok(MemoryInfo { total: spec.total, reserved: spec.total - usable, used, free: usable - used })
     }
 }

@@ -2,14 +2,14 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::{CardSample, ClockRate, ContextId, EngineTime, Machine, ProcessSample, ProcessUse, Xid};
+use super::{ClockRate, ContextId, EngineTime, GpuSample, Machine, ProcessSample, ProcessUse, Xid};
 use crate::error::Error;
 use crate::identity::{Asker, Identity};
 
 /// NVML's utilisation: integer percent of the last whole window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Utilisation {
-    /// Percent of time in which the card computed or switched.
+    /// Percent of time in which the GPU computed or switched.
     pub gpu: u32,
     /// Percent of time in which memory was read or written. The model has no such thing: a third of `gpu`.
     pub memory: u32,
@@ -19,31 +19,31 @@ pub struct Utilisation {
 pub(super) const REAP: Nanos = Nanos::from_millis(20);
 
 impl Machine {
-    /// Processes with contexts on a card that exist in this process's PID namespace, with their ids there.
+    /// Processes with contexts on a GPU that exist in this process's PID namespace, with their ids there.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
-    pub fn processes(&self, card: usize) -> Result<Vec<ProcessUse>, Error> {
-        self.check_card(card)?;
+    /// [`Error::NoGpu`].
+    pub fn processes(&self, gpu: usize) -> Result<Vec<ProcessUse>, Error> {
+        self.check_gpu(gpu)?;
         self.core.segment.reap(self.now(), REAP)?;
         self.core.bury_exports()?;
         let uses: Vec<_> = self.core.with(|timeline, now| {
-            timeline.settle(card, now);
-            let uses = timeline.processes(card).into_iter();
+            timeline.settle(gpu, now);
+            let uses = timeline.processes(gpu).into_iter();
             Ok(uses.map(|each| (self.core.segment.identity(each.process, each.pid), each)).collect())
         })?;
         Ok(self.named(uses, |each, pid| ProcessUse { pid, ..each }))
     }
 
-    /// A card's utilisation.
+    /// A GPU's utilisation.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
-    pub fn utilisation(&self, card: usize) -> Result<Utilisation, Error> {
-        self.check_card(card)?;
+    /// [`Error::NoGpu`].
+    pub fn utilisation(&self, gpu: usize) -> Result<Utilisation, Error> {
+        self.check_gpu(gpu)?;
         self.core.with(|timeline, now| {
-            timeline.settle(card, now);
-            let gpu = timeline.utilisation(card, now);
+            timeline.settle(gpu, now);
+            let gpu = timeline.utilisation(gpu, now);
             Ok(Utilisation { gpu, memory: gpu / 3 })
         })
     }
@@ -51,37 +51,37 @@ impl Machine {
     /// One sample for each process that computed in the whole windows that ended after `since`, at most the last 14: their mean.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
-    pub fn process_utilisation(&self, card: usize, since: Nanos) -> Result<Vec<ProcessSample>, Error> {
-        self.check_card(card)?;
+    /// [`Error::NoGpu`].
+    pub fn process_utilisation(&self, gpu: usize, since: Nanos) -> Result<Vec<ProcessSample>, Error> {
+        self.check_gpu(gpu)?;
         let samples: Vec<_> = self.core.with(|timeline, now| {
-            timeline.settle(card, now);
-            let samples = timeline.process_samples(card, since, now).into_iter();
+            timeline.settle(gpu, now);
+            let samples = timeline.process_samples(gpu, since, now).into_iter();
             Ok(samples.map(|each| (self.core.segment.identity(each.process, each.pid), each)).collect())
         })?;
         Ok(self.named(samples, |each, pid| ProcessSample { pid, ..each }))
     }
 
-    /// A card's utilisation in each whole window that ended after `since`, oldest first; at most the last 14 windows.
+    /// A GPU's utilisation in each whole window that ended after `since`, oldest first; at most the last 14 windows.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
-    pub fn card_utilisation(&self, card: usize, since: Nanos) -> Result<Vec<CardSample>, Error> {
-        self.check_card(card)?;
+    /// [`Error::NoGpu`].
+    pub fn gpu_utilisation(&self, gpu: usize, since: Nanos) -> Result<Vec<GpuSample>, Error> {
+        self.check_gpu(gpu)?;
         self.core.with(|timeline, now| {
-            timeline.settle(card, now);
-            Ok(timeline.card_samples(card, since, now))
+            timeline.settle(gpu, now);
+            Ok(timeline.gpu_samples(gpu, since, now))
         })
     }
 
-    /// Lets a card report an error (an XID) to whoever watches it.
+    /// Lets a GPU report an error (an XID) to whoever watches it.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
-    pub fn inject_xid(&self, card: usize, code: u64) -> Result<(), Error> {
-        self.check_card(card)?;
+    /// [`Error::NoGpu`].
+    pub fn inject_xid(&self, gpu: usize, code: u64) -> Result<(), Error> {
+        self.check_gpu(gpu)?;
         self.core.with(|timeline, now| {
-            timeline.inject_xid(card, code, now);
+            timeline.inject_xid(gpu, code, now);
             Ok(())
         })
     }
@@ -89,9 +89,9 @@ impl Machine {
     /// The rate of a GPU's clock, by which events are stamped.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
+    /// [`Error::NoGpu`].
     pub fn clock_rate(&self, gpu: usize) -> Result<ClockRate, Error> {
-        self.check_card(gpu)?;
+        self.check_gpu(gpu)?;
         self.core.with(|timeline, _| Ok(timeline.clock_rate(gpu)))
     }
 
@@ -99,16 +99,16 @@ impl Machine {
     /// nanoseconds; back if it is negative.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
+    /// [`Error::NoGpu`].
     pub fn set_clock(&self, gpu: usize, rate: ClockRate, step: i64) -> Result<(), Error> {
-        self.check_card(gpu)?;
+        self.check_gpu(gpu)?;
         self.core.with(|timeline, _| {
             timeline.set_clock(gpu, rate, step);
             Ok(())
         })
     }
 
-    /// Errors that cards have reported after the `number`-th of all.
+    /// Errors that GPUs have reported after the `number`-th of all.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Stuck`], [`Error::System`].
@@ -121,15 +121,15 @@ impl Machine {
         self.core.clock.wait_until(self.now() + span);
     }
 
-    /// How a card's time was spent.
+    /// How a GPU's time was spent.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
-    pub fn engine_time(&self, card: usize) -> Result<EngineTime, Error> {
-        self.check_card(card)?;
+    /// [`Error::NoGpu`].
+    pub fn engine_time(&self, gpu: usize) -> Result<EngineTime, Error> {
+        self.check_gpu(gpu)?;
         self.core.with(|timeline, now| {
-            timeline.settle(card, now);
-            Ok(timeline.engine_time(card))
+            timeline.settle(gpu, now);
+            Ok(timeline.engine_time(gpu))
         })
     }
 
@@ -139,8 +139,8 @@ impl Machine {
     /// [`Error::NoContext`].
     pub fn context_busy(&self, context: ContextId) -> Result<Nanos, Error> {
         self.core.with(|timeline, now| {
-            let card = self.core.own_context(timeline, context)?;
-            timeline.settle(card, now);
+            let gpu = self.core.own_context(timeline, context)?;
+            timeline.settle(gpu, now);
             Ok(timeline.context_busy(context))
         })
     }
@@ -159,7 +159,7 @@ impl Machine {
         self.core.with(|timeline, _| timeline.check().map_err(Error::Segment))
     }
 
-    /// As NVML names them: [`as_seen`], or on a card that speaks as the host does, all of them by their ids there.
+    /// As NVML names them: [`as_seen`], or on a GPU that speaks as the host does, all of them by their ids there.
     fn named<T>(&self, all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> T) -> Vec<T> {
         let asker = if self.figures().host_pids == 1 { Asker::host() } else { Asker::new() };
         seen_by(asker, all, with)

@@ -23,7 +23,7 @@ impl Drop for Entered<'_> {
 }
 
 impl Machine {
-    /// From now on this process can be checkpointed: it drives cards, and does not only look at them.
+    /// From now on this process can be checkpointed: it drives GPUs, and does not only look at them.
     ///
     /// # Errors
     /// [`Error::Stuck`], [`Error::System`].
@@ -46,7 +46,7 @@ impl Machine {
         None
     }
 
-    /// The number in the timeline of the process of that id here which drives cards.
+    /// The number in the timeline of the process of that id here which drives GPUs.
     fn driver_of(&self, pid: u32) -> Result<usize, Error> {
         self.check_lineage()?;
         self.core.segment.reap(self.now(), REAP)?;
@@ -61,7 +61,7 @@ impl Machine {
         })?;
         let found = super::books::as_seen(drivers, |process, id| (id, process));
         let its = found.into_iter().find(|(id, _)| *id == pid);
-        its.map(|(_, process)| process).ok_or(Error::Invalid("no such process uses the card"))
+        its.map(|(_, process)| process).ok_or(Error::Invalid("no such process uses the GPU"))
     }
 
     /// How far a process is with a checkpoint.
@@ -108,7 +108,7 @@ impl Machine {
         self.core.with(|timeline, _| timeline.step_progress(process, Progress::Locked, Progress::Running))
     }
 
-    /// Takes the memory of a locked process off the cards, when all that it has given them to do is done.
+    /// Takes the memory of a locked process off the GPUs, when all that it has given them to do is done.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such process; [`Error::State`] unless it is locked; [`Error::Unsupported`] if it shares
@@ -129,11 +129,11 @@ impl Machine {
         self.core.with(|timeline, _| timeline.checkpoint(process))
     }
 
-    /// Cards from which memory of a checkpointed process is away.
+    /// GPUs from which memory of a checkpointed process is away.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such process.
-    pub fn checkpointed_cards(&self, pid: u32) -> Result<Vec<usize>, Error> {
+    pub fn checkpointed_gpus(&self, pid: u32) -> Result<Vec<usize>, Error> {
         let process = self.driver_of(pid)?;
         self.core.with(|timeline, _| Ok(timeline.away_from(process)))
     }

@@ -1,4 +1,4 @@
-//! Contexts: what costs memory and takes turns on the card.
+//! Contexts: what costs memory and takes turns on the GPU.
 
 use cgpu_shm::units::Bytes;
 
@@ -7,16 +7,16 @@ use crate::error::Error;
 use crate::memory::Books;
 
 impl Machine {
-    /// Makes a context on a card, with its legacy default stream.
+    /// Makes a context on a GPU, with its legacy default stream.
     ///
     /// # Errors
-    /// [`Error::NoCard`], [`Error::OutOfMemory`], [`Error::Full`].
-    pub fn create_context(&self, card: usize) -> Result<ContextId, Error> {
-        self.check_card(card)?;
+    /// [`Error::NoGpu`], [`Error::OutOfMemory`], [`Error::Full`].
+    pub fn create_context(&self, gpu: usize) -> Result<ContextId, Error> {
+        self.check_gpu(gpu)?;
         self.start_helper()?;
         let process = self.core.segment.process();
-        let context = self.core.with(|timeline, _| timeline.create_context(process, card))?;
-        lock(&self.core.memory).adopt(context, card);
+        let context = self.core.with(|timeline, _| timeline.create_context(process, gpu))?;
+        lock(&self.core.memory).adopt(context, gpu);
         Ok(context)
     }
 
@@ -29,8 +29,8 @@ impl Machine {
         self.core.destroy_context(context)
     }
 
-    /// Brings the code of a function onto the context's card: takes host time, and memory of the context, which keeps
-    /// it. Nothing but a full card can refuse it.
+    /// Brings the code of a function onto the context's GPU: takes host time, and memory of the context, which keeps
+    /// it. Nothing but a full GPU can refuse it.
     ///
     /// # Errors
     /// [`Error::NoContext`], [`Error::OutOfMemory`].
@@ -45,7 +45,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes more memory of the card for a context itself: a larger heap, stack or printf buffer.
+    /// Takes more memory of the GPU for a context itself: a larger heap, stack or printf buffer.
     ///
     /// # Errors
     /// [`Error::NoContext`], [`Error::OutOfMemory`].
@@ -61,11 +61,11 @@ impl Machine {
         self.core.release(context, size)
     }
 
-    /// The card of a context.
+    /// The GPU of a context.
     ///
     /// # Errors
     /// [`Error::NoContext`].
-    pub fn card_of(&self, context: ContextId) -> Result<usize, Error> {
+    pub fn gpu_of(&self, context: ContextId) -> Result<usize, Error> {
         self.core.with(|timeline, _| self.core.own_context(timeline, context))
     }
 

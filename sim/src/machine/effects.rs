@@ -1,4 +1,4 @@
-//! Effects: what the host sees of the card's work, performed by the process itself when it is due.
+//! Effects: what the host sees of the GPU's work, performed by the process itself when it is due.
 //!
 //! The timeline knows an effect by a token, a number of this process's; [`Effects`] knows what it stands for. Tokens
 //! come due in the order in which their commands are done, whoever advances the timeline, and are taken in that order;

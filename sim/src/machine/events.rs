@@ -65,7 +65,7 @@ impl Machine {
         self.core.with(|timeline, _| Ok(timeline.name_of_event(event)))
     }
 
-    /// The event of another process that has the number and the name, and its card. It lives as long as the process that
+    /// The event of another process that has the number and the name, and its GPU. It lives as long as the process that
     /// made it lets it.
     ///
     /// # Errors
@@ -77,11 +77,11 @@ impl Machine {
                 return Err(Error::NoEvent);
             }
             let context = timeline.context_of_event(event).ok_or(Error::NoEvent)?;
-            let (card, process) = timeline.place_of(context).ok_or(Error::NoEvent)?;
+            let (gpu, process) = timeline.place_of(context).ok_or(Error::NoEvent)?;
             if process == self.core.segment.process() {
                 return Err(Error::Invalid("an event of this very process"));
             }
-            Ok((event, card))
+            Ok((event, gpu))
         })
     }
 
@@ -165,7 +165,7 @@ impl Machine {
         })
     }
 
-    /// The exact card time of the last record, off the grid and without visibility latency: the simulator's own truth,
+    /// The exact GPU time of the last record, off the grid and without visibility latency: the simulator's own truth,
     /// for tests.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Graphs on the card: one call puts a whole plan on tracks, and the launch's stream waits for them.
+//! Graphs on the GPU: one call puts a whole plan on tracks, and the launch's stream waits for them.
 //!
 //! ```text
 //!   stream:   ... earlier | (wait for the launch before) begin | (wait for the end) | later ...
@@ -121,7 +121,7 @@ impl Machine {
         Ok(end)
     }
 
-    /// Whether a ticket is done on the card. Unlike [`Machine::is_done`] this performs no effects, and calls nobody: for whoever
+    /// Whether a ticket is done on the GPU. Unlike [`Machine::is_done`] this performs no effects, and calls nobody: for whoever
     /// asks with a lock of his own.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl Machine {
         self.core.with(|timeline, _| Ok(timeline.is_done(ticket)))
     }
 
-    /// What a step is to the card; checked, so that nothing fails half way. `shows`: the host has something to do before a signal.
+    /// What a step is to the GPU; checked, so that nothing fails half way. `shows`: the host has something to do before a signal.
     fn prepare(&self, work: &Work, shows: bool) -> Result<(Kind, Option<Effect>), Error> {
         let (command, effect) = match *work {
             Work::Nothing => (Command::Nothing, None),

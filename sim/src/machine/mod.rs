@@ -49,7 +49,7 @@ pub use crate::memory::{
 };
 pub use crate::timeline::Progress;
 pub use crate::timeline::{
-    CardSample, ClockRate, ContextId, EngineTime, EventId, GREATEST_PRIORITY, ProcessSample, ProcessUse,
+    ClockRate, ContextId, EngineTime, EventId, GREATEST_PRIORITY, GpuSample, ProcessSample, ProcessUse,
     SemaphoreId, Site, StreamId, Team, Ticket, Xid,
 };
 pub use accounting::Life;
@@ -70,9 +70,9 @@ use graph::Tracks;
 use helper::{Alarm, Helper};
 use order::Order;
 
-use crate::card::CardSpec;
 use crate::clock::Clock;
 use crate::error::Error;
+use crate::gpu::GpuSpec;
 use crate::memory::{Files, Memory};
 use crate::segment::{Segment, Transaction};
 use crate::settings::{Figures, Settings};
@@ -123,7 +123,7 @@ impl Machine {
     }
 
     /// Opens the machine with the given settings on the real clock. What others use already counts as it is, and must
-    /// have the cards that the settings name; what nobody uses is made anew if the settings differ.
+    /// have the GPUs that the settings name; what nobody uses is made anew if the settings differ.
     ///
     /// # Errors
     /// As [`Machine::from_environment`].
@@ -143,7 +143,7 @@ impl Machine {
     }
 
     fn with(segment: Segment, clock: Clock) -> Self {
-        let memory = Memory::new(segment.cards().iter().map(|card| card.total).collect());
+        let memory = Memory::new(segment.gpus().iter().map(|gpu| gpu.total).collect());
         let files = Files::beside(segment.path());
         let core = Core {
             segment,
@@ -165,10 +165,10 @@ impl Machine {
         self.core.segment.is_inherited()
     }
 
-    /// The cards, in order.
+    /// The GPUs, in order.
     #[must_use]
-    pub fn cards(&self) -> &[CardSpec] {
-        self.core.segment.cards()
+    pub fn gpus(&self) -> &[GpuSpec] {
+        self.core.segment.gpus()
     }
 
     /// The model's figures.
@@ -193,8 +193,8 @@ impl Machine {
         if self.is_inherited() { Err(Error::Forked) } else { Ok(()) }
     }
 
-    fn check_card(&self, card: usize) -> Result<(), Error> {
-        if card < self.cards().len() { Ok(()) } else { Err(Error::NoCard) }
+    fn check_gpu(&self, gpu: usize) -> Result<(), Error> {
+        if gpu < self.gpus().len() { Ok(()) } else { Err(Error::NoGpu) }
     }
 }
 
@@ -236,14 +236,14 @@ impl Core {
         })
     }
 
-    /// The card of a context, if the context is this process's.
+    /// The GPU of a context, if the context is this process's.
     fn own_context(
         &self,
         timeline: &Timeline<'_, Transaction<'_>>,
         context: ContextId,
     ) -> Result<usize, Error> {
         match timeline.place_of(context) {
-            Some((card, process)) if process == self.segment.process() => Ok(card),
+            Some((gpu, process)) if process == self.segment.process() => Ok(gpu),
             _ => Err(Error::NoContext),
         }
     }

@@ -14,11 +14,11 @@ use crate::timeline::ExportKind;
 const HANDLED: [ExportKind; 2] = [ExportKind::Memory, ExportKind::Team];
 
 impl Machine {
-    /// Makes physical memory of whole granules, on a card or on the host; on a card it is the process's own, and needs no
+    /// Makes physical memory of whole granules, on a GPU or on the host; on a GPU it is the process's own, and needs no
     /// context. `sendable`: how it can be sent to other processes.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::NoCard`], [`Error::Invalid`] for a size of no whole granules.
+    /// [`Error::OutOfMemory`], [`Error::NoGpu`], [`Error::Invalid`] for a size of no whole granules.
     pub fn create_physical(
         &self,
         place: PhysicalPlace,
@@ -31,7 +31,7 @@ impl Machine {
         let create = || lock(&self.core.memory).create_physical(&**self.core, place, size, sendable);
         match (create(), place) {
             (Err(Error::OutOfMemory), PhysicalPlace::On(site)) => {
-                self.trim_short(site.card)?;
+                self.trim_short(site.gpu)?;
                 create()
             }
             (created, _) => created,
@@ -108,7 +108,7 @@ impl Machine {
         lock(&self.core.memory).physicals.reserved(address)
     }
 
-    /// Maps the beginning of physical memory to reserved addresses, or of a team, when all its cards are there. Nobody reaches it
+    /// Maps the beginning of physical memory to reserved addresses, or of a team, when all its GPUs are there. Nobody reaches it
     /// yet.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ impl Machine {
     /// Says how the sides may reach all mappings of a range, which must be whole ones.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for any other range, and for the host's access to a card's memory.
+    /// [`Error::Invalid`] for any other range, and for the host's access to a GPU's memory.
     pub fn set_access(&self, address: u64, size: Bytes, wanted: &[(Side, Access)]) -> Result<(), Error> {
         self.check_lineage()?;
         lock(&self.core.memory).set_access(&self.core.files, address, size, wanted)

@@ -1,10 +1,10 @@
-//! Plans: graphs cut into tracks, without a clock or a card.
+//! Plans: graphs cut into tracks, without a clock or a GPU.
 //!
 //! The steps of a graph are put on tracks in an order in which every step comes after those it depends on. A step goes
 //! behind one that it depends on if that is the last of its track; else it begins a track, or, with enough of them,
 //! goes to the one that was used least recently. What depends on a step of another track waits for it there. Order on
-//! a track and waits between tracks are all that the card is given, so what is independent and on different tracks
-//! overlaps where the card has room.
+//! a track and waits between tracks are all that the GPU is given, so what is independent and on different tracks
+//! overlaps where the GPU has room.
 //!
 //! ```text
 //!       a                    track 0:  a  b  (wait c) d

@@ -15,10 +15,10 @@ impl Machine {
     /// Makes a pool. It holds nothing yet.
     ///
     /// # Errors
-    /// [`Error::NoCard`].
+    /// [`Error::NoGpu`].
     pub fn create_pool(&self, settings: PoolSettings) -> Result<PoolId, Error> {
         self.check_lineage()?;
-        self.check_card(settings.site.card)?;
+        self.check_gpu(settings.site.gpu)?;
         // Relaxed: who does not see it yet has nothing to do with the new pool.
         self.core.pooling.store(true, Ordering::Relaxed);
         Ok(lock(&self.core.memory).pools.create(settings))
@@ -34,22 +34,22 @@ impl Machine {
     }
 
     /// Allocates from a pool, in the order of a stream; `None`: to be used at once, by anybody. Memory that was freed is used again
-    /// as the pool's [`Reuse`] allows; else the pool grows. When the card is out of memory, what its pools do not need is given back
+    /// as the pool's [`Reuse`] allows; else the pool grows. When the GPU is out of memory, what its pools do not need is given back
     /// first, and frees that are on their way are waited for.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::NoPool`], [`Error::Invalid`] for zero bytes and another process's pool.
     pub fn allocate_from(&self, pool: PoolId, size: Bytes, stream: Option<StreamId>) -> Result<u64, Error> {
         self.start_helper()?;
-        let card = lock(&self.core.memory).pools.settings(pool)?.site.card;
+        let gpu = lock(&self.core.memory).pools.settings(pool)?.site.gpu;
         self.settle_pools(false)?;
         let mut taken = self.core.take_or_grow(pool, size, stream);
         if taken == Err(Error::OutOfMemory) {
-            self.trim_short(card)?;
+            self.trim_short(gpu)?;
             taken = self.core.take_or_grow(pool, size, stream);
         }
-        while taken == Err(Error::OutOfMemory) && self.core.wait_for_a_free(card)? {
-            self.trim_short(card)?;
+        while taken == Err(Error::OutOfMemory) && self.core.wait_for_a_free(gpu)? {
+            self.trim_short(gpu)?;
             taken = self.core.take_or_grow(pool, size, stream);
         }
         let Taken { address, wait } = taken?;
@@ -131,7 +131,7 @@ impl Machine {
         Ok(*reuse)
     }
 
-    /// Changes, or only reads, how much a pool keeps when the host waits for the card.
+    /// Changes, or only reads, how much a pool keeps when the host waits for the GPU.
     ///
     /// # Errors
     /// [`Error::NoPool`].
@@ -223,10 +223,10 @@ impl Machine {
         self.core.settle_pools(all)
     }
 
-    /// A card is out of memory: gives back what its pools do not need.
-    pub(super) fn trim_short(&self, card: usize) -> Result<(), Error> {
+    /// A GPU is out of memory: gives back what its pools do not need.
+    pub(super) fn trim_short(&self, gpu: usize) -> Result<(), Error> {
         self.settle_pools(true)?;
-        lock(&self.core.memory).trim_pools(&**self.core, Some(card))
+        lock(&self.core.memory).trim_pools(&**self.core, Some(gpu))
     }
 }
 
@@ -238,7 +238,7 @@ impl Core {
         }
     }
 
-    /// The host has waited for the card: pools give back what is above their thresholds.
+    /// The host has waited for the GPU: pools give back what is above their thresholds.
     pub(super) fn trim_waited(&self) -> Result<(), Error> {
         if !self.pooling.load(Ordering::Relaxed) {
             return Ok(());
@@ -280,9 +280,9 @@ impl Core {
         memory.take_pooled(pool, size, &order)?.ok_or(Error::OutOfMemory)
     }
 
-    /// Waits for a free in a stream of the card. `false`: there is none, or nothing says when it will be done.
-    fn wait_for_a_free(&self, card: usize) -> Result<bool, Error> {
-        let freed = lock(&self.memory).pools.freed(Some(card));
+    /// Waits for a free in a stream of the GPU. `false`: there is none, or nothing says when it will be done.
+    fn wait_for_a_free(&self, gpu: usize) -> Result<bool, Error> {
+        let freed = lock(&self.memory).pools.freed(Some(gpu));
         let next = self.with(|timeline, _| {
             let coming = freed.iter().filter_map(|&ticket| match timeline.forecast(&[ticket]) {
                 Forecast::At(instant) => Some((instant, ticket)),

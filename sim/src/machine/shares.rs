@@ -17,7 +17,7 @@ pub(super) struct Received {
     pub(super) serial: u64,
     pub(super) site: Site,
     pub(super) size: Bytes,
-    /// It is a team of cards, with room for so much memory.
+    /// It is a team of GPUs, with room for so much memory.
     pub(super) room: Option<Bytes>,
 }
 
@@ -48,18 +48,18 @@ impl Machine {
     /// is this process's own; [`Error::Full`], [`Error::System`].
     pub fn open_memory(&self, context: ContextId, offer: &Offer) -> Result<u64, Error> {
         self.check_lineage()?;
-        let card = self.card_of(context)?;
+        let gpu = self.gpu_of(context)?;
         let mut memory = lock(&self.core.memory);
         let whole = self.core.look_at(offer)?;
-        if whole.0 != card {
-            return Err(Error::Invalid("the context is on another card"));
+        if whole.0 != gpu {
+            return Err(Error::Invalid("the context is on another GPU"));
         }
         if memory.offers(offer) {
             return Err(Error::NoContext);
         }
         match memory.origin_of(ExportId(offer.export), offer.serial) {
             Some(Origin::Opened(its)) if its == context => {
-                memory.open(card, whole.1, offer, None, Origin::Opened(context))
+                memory.open(gpu, whole.1, offer, None, Origin::Opened(context))
             }
             Some(_) => Err(Error::NoContext),
             None => self.core.open_export(&mut memory, whole, offer, Origin::Opened(context)),
@@ -82,7 +82,7 @@ impl Machine {
 }
 
 impl Core {
-    /// Card and size of the export that an offer is of.
+    /// GPU and size of the export that an offer is of.
     pub(super) fn look_at(&self, offer: &Offer) -> Result<(usize, Bytes), Error> {
         let export = ExportId(offer.export);
         let about = self.with(|timeline, _| {
@@ -99,7 +99,7 @@ impl Core {
     pub(super) fn open_export(
         &self,
         memory: &mut Memory,
-        (card, whole): (usize, Bytes),
+        (gpu, whole): (usize, Bytes),
         offer: &Offer,
         origin: Origin,
     ) -> Result<u64, Error> {
@@ -114,9 +114,7 @@ impl Core {
             .files
             .open(serial)
             .map_err(|error| Error::System(format!("memory of another process: {error}")))
-            .and_then(|file| {
-                memory.open(card, whole, offer, Some(Exported { export, serial, file }), origin)
-            });
+            .and_then(|file| memory.open(gpu, whole, offer, Some(Exported { export, serial, file }), origin));
         opened.inspect_err(|_| {
             // What cannot be told to the books is told by the process's end.
             let _ = self.let_go(export);

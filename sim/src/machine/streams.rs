@@ -104,7 +104,7 @@ impl Machine {
         Ok(done)
     }
 
-    /// Makes later commands of the stream wait for a ticket, of any stream of any card.
+    /// Makes later commands of the stream wait for a ticket, of any stream of any GPU.
     ///
     /// # Errors
     /// [`Error::NoStream`].

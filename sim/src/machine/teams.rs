@@ -1,4 +1,4 @@
-//! Teams of cards, as the calls of multicast objects see them.
+//! Teams of GPUs, as the calls of multicast objects see them.
 
 use cgpu_shm::units::Bytes;
 
@@ -7,21 +7,21 @@ use crate::error::Error;
 use crate::timeline::ExportId;
 
 impl Machine {
-    /// Makes a team for so many cards, with room for so much memory of each. It costs none itself. `sendable`: how it can be
+    /// Makes a team for so many GPUs, with room for so much memory of each. It costs none itself. `sendable`: how it can be
     /// sent to other processes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for one of no cards or without room; [`Error::Full`], [`Error::System`].
+    /// [`Error::Invalid`] for one of no GPUs or without room; [`Error::Full`], [`Error::System`].
     pub fn create_team(
         &self,
-        cards: u64,
+        gpus: u64,
         room: Bytes,
         sendable: impl Into<Sendable>,
     ) -> Result<PhysicalId, Error> {
         self.check_lineage()?;
         self.start_helper()?;
         let team =
-            self.core.with(|timeline, _| timeline.create_team(self.core.segment.process(), cards, room))?;
+            self.core.with(|timeline, _| timeline.create_team(self.core.segment.process(), gpus, room))?;
         let exported = self.core.place_or_let_go(team, 0)?;
         Ok(lock(&self.core.memory).physicals.add_team((team, exported.serial), room, sendable.into()))
     }
@@ -35,29 +35,29 @@ impl Machine {
         self.core.with(|timeline, _| timeline.team(team).ok_or(Error::NoAllocation))
     }
 
-    /// Adds a card to a team, for good.
+    /// Adds a GPU to a team, for good.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`]; [`Error::NoCard`]; [`Error::Invalid`] if the team has the card already, or all that it is to have.
-    pub fn add_to_team(&self, team: PhysicalId, card: usize) -> Result<(), Error> {
-        self.check_card(card)?;
+    /// [`Error::NoAllocation`]; [`Error::NoGpu`]; [`Error::Invalid`] if the team has the GPU already, or all that it is to have.
+    pub fn add_to_team(&self, team: PhysicalId, gpu: usize) -> Result<(), Error> {
+        self.check_gpu(gpu)?;
         let team = self.export_of_team(team)?;
-        self.core.with(|timeline, _| timeline.add_to_team(team, card))
+        self.core.with(|timeline, _| timeline.add_to_team(team, gpu))
     }
 
-    /// Binds memory to a part of a team's room, from `offset` on; waits until all its cards are there. `card`: whose memory it must
+    /// Binds memory to a part of a team's room, from `offset` on; waits until all its GPUs are there. `gpu`: whose memory it must
     /// be. It stays until it is unbound, this process ends, or nobody has the team any more.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`]; [`Error::NotShareable`] for memory that cannot be sent, where the team can; [`Error::NoCard`] for memory
-    /// of another card, or one that is not in the team; [`Error::Invalid`] for a part that the team or the memory has not, or that is
+    /// [`Error::NoAllocation`]; [`Error::NotShareable`] for memory that cannot be sent, where the team can; [`Error::NoGpu`] for memory
+    /// of another GPU, or one that is not in the team; [`Error::Invalid`] for a part that the team or the memory has not, or that is
     /// bound; [`Error::Full`].
     pub fn bind(
         &self,
         team: PhysicalId,
         (offset, size): (u64, Bytes),
         member: Member,
-        card: Option<usize>,
+        gpu: Option<usize>,
     ) -> Result<(), Error> {
         self.await_team(team)?;
         // Locked all the while, so that nobody ends the handle or the mapping in between.
@@ -69,21 +69,21 @@ impl Machine {
             return Err(Error::NotShareable);
         }
         self.core.with(|timeline, _| {
-            if card.is_some_and(|card| card != timeline.about_export(bindable.export).0) {
-                return Err(Error::NoCard);
+            if gpu.is_some_and(|gpu| gpu != timeline.about_export(bindable.export).0) {
+                return Err(Error::NoGpu);
             }
             timeline.bind(self.core.segment.process(), team, (offset, size.0), bindable)
         })
     }
 
-    /// Unbinds what memory of a card is bound to a part of a team's room: whole bindings, of any process, of which one begins where
+    /// Unbinds what memory of a GPU is bound to a part of a team's room: whole bindings, of any process, of which one begins where
     /// the part does.
     ///
     /// # Errors
     /// [`Error::NoAllocation`]; [`Error::Invalid`] for any other part.
-    pub fn unbind(&self, team: PhysicalId, card: usize, (offset, size): (u64, Bytes)) -> Result<(), Error> {
+    pub fn unbind(&self, team: PhysicalId, gpu: usize, (offset, size): (u64, Bytes)) -> Result<(), Error> {
         let team = self.export_of_team(team)?;
-        self.core.with(|timeline, _| timeline.unbind(team, card, (offset, size.0)))?;
+        self.core.with(|timeline, _| timeline.unbind(team, gpu, (offset, size.0)))?;
         self.core.bury_exports()
     }
 
@@ -106,7 +106,7 @@ impl Machine {
         lock(&self.core.memory).physicals.team(team)
     }
 
-    /// Waits until all cards of a team are there. They may be added by other threads and processes.
+    /// Waits until all GPUs of a team are there. They may be added by other threads and processes.
     pub(super) fn await_team(&self, team: PhysicalId) -> Result<(), Error> {
         while !self.team(team)?.is_complete() {
             self.core.clock.wait_until(self.now() + POLL);

@@ -1,4 +1,4 @@
-//! Which commands a call put into streams: what ties a journal's calls to the card's spans.
+//! Which commands a call put into streams: what ties a journal's calls to the GPU's spans.
 
 use core::cell::{Cell, RefCell};
 
@@ -30,7 +30,7 @@ pub(super) fn note(ticket: Ticket) {
 }
 
 impl Machine {
-    /// Keeps what the cards do from here on, for [`Machine::take_spans`].
+    /// Keeps what the GPUs do from here on, for [`Machine::take_spans`].
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Stuck`], [`Error::System`].
@@ -41,7 +41,7 @@ impl Machine {
         })
     }
 
-    /// Takes what the cards did since anybody last took it; says how many spans nobody took in time.
+    /// Takes what the GPUs did since anybody last took it; says how many spans nobody took in time.
     ///
     /// # Errors
     /// As [`Machine::trace`].

@@ -16,18 +16,18 @@ use crate::timeline::{Command, QueueFull, Timeline};
 pub struct Launch {
     /// What it does.
     pub kernel: Kernel,
-    /// How much of the card it takes ([`CardSpec::footprint`](crate::CardSpec::footprint)).
+    /// How much of the GPU it takes ([`GpuSpec::footprint`](crate::GpuSpec::footprint)).
     pub footprint: Footprint,
 }
 
 impl Launch {
-    /// Of a grid that fills the card.
+    /// Of a grid that fills the GPU.
     #[must_use]
     pub const fn whole(kernel: Kernel) -> Self {
         Self { kernel, footprint: Footprint::WHOLE }
     }
 
-    /// The same on a part of the card's multiprocessors: it takes no more than these, and longer where it would take more.
+    /// The same on a part of the GPU's multiprocessors: it takes no more than these, and longer where it would take more.
     #[must_use]
     pub fn within(self, part: u32, all: u32, figures: &Figures) -> Self {
         let (footprint, slower) = self.footprint.within(u64::from(part), u64::from(all.max(1)));
@@ -47,11 +47,11 @@ impl Launch {
 /// Which way a copy goes; says which engine does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyKind {
-    /// Host to card: the first copy engine.
+    /// Host to GPU: the first copy engine.
     HostToDevice,
-    /// Card to host: the second copy engine.
+    /// GPU to host: the second copy engine.
     DeviceToHost,
-    /// Within the card or between cards: takes compute time of the stream's context.
+    /// Within the GPU or between GPUs: takes compute time of the stream's context.
     DeviceToDevice,
     /// Host to host: no engine.
     HostToHost,
@@ -187,7 +187,7 @@ impl Machine {
         Ok(ticket)
     }
 
-    /// Enqueues a copy. The bytes move when the card would have moved them; a caller that promises the program a staged
+    /// Enqueues a copy. The bytes move when the GPU would have moved them; a caller that promises the program a staged
     /// source or a synchronous call waits for the ticket.
     ///
     /// # Errors
@@ -281,7 +281,7 @@ impl Machine {
         self.core.perform_due()
     }
 
-    /// What a copy is to the card; refuses ranges that leave their allocations.
+    /// What a copy is to the GPU; refuses ranges that leave their allocations.
     pub(super) fn copying(&self, kind: CopyKind, what: &Pitched) -> Result<Command, Error> {
         let bytes = what.bytes().ok_or(TOO_LARGE)?;
         if bytes == 0 {
@@ -299,7 +299,7 @@ impl Machine {
         })
     }
 
-    /// What a fill is to the card; refuses a range that leaves its allocation.
+    /// What a fill is to the GPU; refuses a range that leaves its allocation.
     pub(super) fn filling(&self, fill: &Fill) -> Result<Command, Error> {
         if !matches!(fill.size, 1 | 2 | 4) {
             return Err(Error::Invalid("elements of 1, 2 or 4 bytes can be filled with"));
@@ -338,11 +338,11 @@ impl Machine {
 
 const TOO_LARGE: Error = Error::Invalid("a range larger than memory");
 
-/// Bytes that a block of the driver's own kernels moves, and how many of them fill a card.
+/// Bytes that a block of the driver's own kernels moves, and how many of them fill a GPU.
 const LOCAL_BLOCK: u64 = 16 << 10;
 const LOCAL_BLOCKS: u64 = 64;
 
-/// A copy or fill within the card: a kernel of the driver's.
+/// A copy or fill within the GPU: a kernel of the driver's.
 fn local(bytes: u64, figures: &Figures) -> Command {
     let cost = Nanos(bytes.saturating_mul(1_000) / figures.local_rate + 1_000);
     let footprint = Footprint::of_blocks(bytes.div_ceil(LOCAL_BLOCK), LOCAL_BLOCKS, LOCAL_BLOCKS);

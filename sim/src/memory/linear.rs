@@ -25,7 +25,7 @@ pub(super) fn rounded(size: Bytes) -> u64 {
 /// Where a context's allocations come from.
 #[derive(Debug)]
 pub(super) struct Home {
-    card: usize,
+    gpu: usize,
     /// What is free in its blocks.
     blocks: Space,
 }
@@ -40,9 +40,9 @@ pub(super) enum Told {
 }
 
 impl Memory {
-    /// A context of this process, on a card.
-    pub(crate) fn adopt(&mut self, context: ContextId, card: usize) {
-        self.contexts.insert(context, Home { card, blocks: Space::default() });
+    /// A context of this process, on a GPU.
+    pub(crate) fn adopt(&mut self, context: ContextId, gpu: usize) {
+        self.contexts.insert(context, Home { gpu, blocks: Space::default() });
     }
 
     /// Allocates in a context.
@@ -53,27 +53,27 @@ impl Memory {
         size: Bytes,
     ) -> Result<u64, Error> {
         let home = self.contexts.get_mut(&context).ok_or(Error::NoContext)?;
-        let card = home.card;
+        let gpu = home.gpu;
         if size.0 == 0 {
             return Err(Error::Invalid("an allocation of no bytes"));
         }
         // Before any rounding, which a size near the end of 64 bits would not survive.
-        if size > self.totals[card] {
+        if size > self.totals[gpu] {
             return Err(Error::OutOfMemory);
         }
         let taken = rounded(size);
         let address = if size.0 >= LARGE {
-            self.take_granules(books, context, card, taken)?
+            self.take_granules(books, context, gpu, taken)?
         } else if let Some(address) = home.blocks.take(taken) {
             address
         } else {
-            let block = self.take_granules(books, context, card, GRANULE)?;
+            let block = self.take_granules(books, context, gpu, GRANULE)?;
             if let Some(home) = self.contexts.get_mut(&context) {
                 home.blocks.give(block + taken, GRANULE - taken, block..block + GRANULE);
             }
             block
         };
-        self.live.insert(address, Allocation { address, size, card, origin: Origin::Context(context) });
+        self.live.insert(address, Allocation { address, size, gpu, origin: Origin::Context(context) });
         Ok(address)
     }
 
@@ -81,11 +81,11 @@ impl Memory {
         &mut self,
         books: &impl Books,
         context: ContextId,
-        card: usize,
+        gpu: usize,
         length: u64,
     ) -> Result<u64, Error> {
-        let address = self.take_addresses(card, length)?;
-        books.reserve(context, Bytes(length)).inspect_err(|_| self.give_addresses(card, address, length))?;
+        let address = self.take_addresses(gpu, length)?;
+        books.reserve(context, Bytes(length)).inspect_err(|_| self.give_addresses(gpu, address, length))?;
         Ok(address)
     }
 
@@ -97,11 +97,11 @@ impl Memory {
         told: Told,
     ) -> Result<(), Error> {
         let Origin::Context(context) = allocation.origin else { return Err(Error::NoAllocation) };
-        let Allocation { address, size, card, .. } = allocation;
+        let Allocation { address, size, gpu, .. } = allocation;
         self.live.remove(&address).ok_or(Error::NoAllocation)?;
         let taken = rounded(size);
         if size.0 >= LARGE {
-            return self.give_granules(books, context, card, (address, taken), told);
+            return self.give_granules(books, context, gpu, (address, taken), told);
         }
         let home = self.contexts.get_mut(&context).ok_or(Error::NoAllocation)?;
         let block = address / GRANULE * GRANULE;
@@ -110,22 +110,22 @@ impl Memory {
             return Ok(());
         }
         home.blocks.remove(start, length);
-        self.give_granules(books, context, card, (start, length), told)
+        self.give_granules(books, context, gpu, (start, length), told)
     }
 
     fn give_granules(
         &mut self,
         books: &impl Books,
         context: ContextId,
-        card: usize,
+        gpu: usize,
         (start, length): (u64, u64),
         told: Told,
     ) -> Result<(), Error> {
         let shared = self.shared.remove(&start);
         if shared.is_some() {
-            self.unalias(card, start, length)?;
+            self.unalias(gpu, start, length)?;
         }
-        self.give_addresses(card, start, length);
+        self.give_addresses(gpu, start, length);
         match (shared, told) {
             (Some(shared), _) => books.let_go(shared.export),
             (None, Told::Now) => books.release(context, Bytes(length)),

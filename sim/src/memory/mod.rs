@@ -1,6 +1,6 @@
 //! Device memory of this process: which addresses it has, what lies there, and the bytes behind them.
 //!
-//! All of this is the process's own. What others need to know is how many bytes of the card it has, and that is in the
+//! All of this is the process's own. What others need to know is how many bytes of the GPU it has, and that is in the
 //! segment ([`Books`]): a process's death needs no repair here, live allocations cost the segment nothing, however
 //! many, and most small ones never touch it.
 //!
@@ -46,7 +46,7 @@ pub use shared::Offer;
 
 /// Step of large allocations, and size of a block.
 pub(crate) const GRANULE: u64 = 2 << 20;
-/// Addresses per byte of the card: so many that no order of allocations runs out of a contiguous range before it is out
+/// Addresses per byte of the GPU: so many that no order of allocations runs out of a contiguous range before it is out
 /// of memory.
 const ROOM: u64 = 8;
 
@@ -57,8 +57,8 @@ pub struct Allocation {
     pub address: u64,
     /// Its size as asked for.
     pub size: Bytes,
-    /// On which card.
-    pub card: usize,
+    /// On which GPU.
+    pub gpu: usize,
     /// How it came about.
     pub origin: Origin,
 }
@@ -96,7 +96,7 @@ pub(crate) struct Exported {
     pub(crate) file: File,
 }
 
-/// The card's books, in the segment. Not asked with the segment locked.
+/// The GPU's books, in the segment. Not asked with the segment locked.
 pub(crate) trait Books {
     /// Takes memory for a context.
     fn reserve(&self, context: ContextId, size: Bytes) -> Result<(), Error>;
@@ -121,10 +121,10 @@ pub(crate) trait Books {
 /// The process's device memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Memory of each card.
+    /// Memory of each GPU.
     totals: Vec<Bytes>,
-    /// Per card that was used: its addresses, and which are free.
-    cards: BTreeMap<usize, (Span, Space)>,
+    /// Per GPU that was used: its addresses, and which are free.
+    gpus: BTreeMap<usize, (Span, Space)>,
     contexts: HashMap<ContextId, Home>,
     live: BTreeMap<u64, Allocation>,
     /// What others may open, by first address.
@@ -141,11 +141,11 @@ fn system(what: &str) -> impl FnOnce(std::io::Error) -> Error {
 }
 
 impl Memory {
-    /// No memory yet, of cards of these sizes.
+    /// No memory yet, of GPUs of these sizes.
     pub(crate) fn new(totals: Vec<Bytes>) -> Self {
         Self {
             totals,
-            cards: BTreeMap::new(),
+            gpus: BTreeMap::new(),
             contexts: HashMap::new(),
             live: BTreeMap::new(),
             shared: BTreeMap::new(),
@@ -156,14 +156,14 @@ impl Memory {
         }
     }
 
-    /// A card's addresses, and which of them are free.
-    fn card(&mut self, card: usize) -> Result<&mut (Span, Space), Error> {
-        let total = *self.totals.get(card).ok_or(Error::NoCard)?;
-        Ok(match self.cards.entry(card) {
+    /// A GPU's addresses, and which of them are free.
+    fn gpu(&mut self, gpu: usize) -> Result<&mut (Span, Space), Error> {
+        let total = *self.totals.get(gpu).ok_or(Error::NoGpu)?;
+        Ok(match self.gpus.entry(gpu) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(vacant) => {
                 let length = (total.0 * ROOM).next_multiple_of(GRANULE);
-                let span = Span::new(length, GRANULE, 0).map_err(system("addresses of a card"))?;
+                let span = Span::new(length, GRANULE, 0).map_err(system("addresses of a GPU"))?;
                 let (start, length) = span.range();
                 let mut space = Space::default();
                 space.give(start, length, start..start + length);
@@ -172,15 +172,15 @@ impl Memory {
         })
     }
 
-    /// Takes addresses of a card. Nothing lies there yet.
-    fn take_addresses(&mut self, card: usize, length: u64) -> Result<u64, Error> {
-        let (_, space) = self.card(card)?;
+    /// Takes addresses of a GPU. Nothing lies there yet.
+    fn take_addresses(&mut self, gpu: usize, length: u64) -> Result<u64, Error> {
+        let (_, space) = self.gpu(gpu)?;
         space.take(length).ok_or(Error::OutOfMemory)
     }
 
     /// Gives addresses back, with nothing of what lay there.
-    fn give_addresses(&mut self, card: usize, address: u64, length: u64) {
-        if let Some((span, space)) = self.cards.get_mut(&card) {
+    fn give_addresses(&mut self, gpu: usize, address: u64, length: u64) {
+        if let Some((span, space)) = self.gpus.get_mut(&gpu) {
             span.discard(address, length);
             let (start, whole) = span.range();
             space.give(address, length, start..start + whole);
@@ -194,24 +194,24 @@ impl Memory {
     }
 
     fn span_of(&mut self, address: u64) -> Option<&mut Span> {
-        let card = self.cards.values_mut().map(|(span, _)| span).find(|span| span.holds(address));
-        card.or_else(|| self.physicals.span_of(address))
+        let gpu = self.gpus.values_mut().map(|(span, _)| span).find(|span| span.holds(address));
+        gpu.or_else(|| self.physicals.span_of(address))
     }
 
-    /// Whether an address is the card's, in use or not.
+    /// Whether an address is the GPU's, in use or not.
     pub(crate) fn holds(&self, address: u64) -> bool {
-        self.cards.values().any(|(span, _)| span.holds(address)) || self.physicals.holds(address)
+        self.gpus.values().any(|(span, _)| span.holds(address)) || self.physicals.holds(address)
     }
 
     /// Whether a range is host memory, or device memory that is there: within one allocation, or mapped and accessible.
     pub(crate) fn admits(&self, address: u64, length: u64, writes: bool) -> bool {
-        if self.cards.values().any(|(span, _)| span.holds(address)) {
+        if self.gpus.values().any(|(span, _)| span.holds(address)) {
             return self.find(address).is_some_and(|a| length <= a.size.0 - (address - a.address));
         }
         !self.physicals.holds(address) || self.physicals.admits(address, length, writes)
     }
 
-    /// Sets device bytes to zero. Whole granules are let go of instead: a program that clears a card's worth of memory
+    /// Sets device bytes to zero. Whole granules are let go of instead: a program that clears a GPU's worth of memory
     /// needs none.
     pub(crate) fn clear(&mut self, address: u64, length: u64) -> Result<(), Error> {
         let end = address + length;

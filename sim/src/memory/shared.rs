@@ -25,7 +25,7 @@ pub(super) struct Shared {
 pub(super) struct Opened {
     export: ExportId,
     serial: u64,
-    card: usize,
+    gpu: usize,
     length: u64,
     origin: Origin,
     /// How often each of its allocations is open, by its offset.
@@ -56,7 +56,7 @@ impl Memory {
             None => {
                 let exported = books.export_of(context, Bytes(length))?;
                 let shared = Shared { export: exported.export, serial: exported.serial };
-                if let Err(error) = self.move_into(allocation.card, (start, length), &exported) {
+                if let Err(error) = self.move_into(allocation.gpu, (start, length), &exported) {
                     // As it was: the context's.
                     books.let_go(exported.export)?;
                     books.reserve(context, Bytes(length))?;
@@ -83,11 +83,11 @@ impl Memory {
     /// Moves what lies in a range of granules to the export's file, and lets it lie there from now on.
     pub(super) fn move_into(
         &mut self,
-        card: usize,
+        gpu: usize,
         (start, length): (u64, u64),
         to: &Exported,
     ) -> Result<(), Error> {
-        let (span, _) = self.card(card)?;
+        let (span, _) = self.gpu(gpu)?;
         let fail = "memory for other processes";
         let kept: Vec<(u64, Vec<u8>)> = span
             .written(start, length)
@@ -109,8 +109,8 @@ impl Memory {
         Ok(())
     }
 
-    pub(super) fn unalias(&mut self, card: usize, start: u64, length: u64) -> Result<(), Error> {
-        let (span, _) = self.card(card)?;
+    pub(super) fn unalias(&mut self, gpu: usize, start: u64, length: u64) -> Result<(), Error> {
+        let (span, _) = self.gpu(gpu)?;
         span.restore(start, length).map_err(system("memory of other processes"))
     }
 
@@ -135,7 +135,7 @@ impl Memory {
     /// held by what is open. The address.
     pub(crate) fn open(
         &mut self,
-        card: usize,
+        gpu: usize,
         whole: Bytes,
         offer: &Offer,
         exported: Option<Exported>,
@@ -143,30 +143,30 @@ impl Memory {
     ) -> Result<u64, Error> {
         let base = match exported {
             None => self.opened_at(ExportId(offer.export), offer.serial).ok_or(Error::NoAllocation)?,
-            Some(exported) => self.map_opened(card, whole, exported, origin)?,
+            Some(exported) => self.map_opened(gpu, whole, exported, origin)?,
         };
         let opened = self.opened.get_mut(&base).ok_or(Error::NoAllocation)?;
         *opened.uses.entry(offer.offset).or_default() += 1;
         let address = base + offer.offset;
-        self.live.insert(address, Allocation { address, size: offer.size, card, origin: opened.origin });
+        self.live.insert(address, Allocation { address, size: offer.size, gpu, origin: opened.origin });
         Ok(address)
     }
 
     fn map_opened(
         &mut self,
-        card: usize,
+        gpu: usize,
         whole: Bytes,
         exported: Exported,
         origin: Origin,
     ) -> Result<u64, Error> {
-        let base = self.take_addresses(card, whole.0)?;
-        let (span, _) = self.card(card)?;
+        let base = self.take_addresses(gpu, whole.0)?;
+        let (span, _) = self.gpu(gpu)?;
         if let Err(error) = span.alias(base, whole.0, Source::File(&exported.file)) {
-            self.give_addresses(card, base, whole.0);
+            self.give_addresses(gpu, base, whole.0);
             return Err(system("memory of other processes")(error));
         }
         let Exported { export, serial, .. } = exported;
-        let opened = Opened { export, serial, card, length: whole.0, origin, uses: BTreeMap::new() };
+        let opened = Opened { export, serial, gpu, length: whole.0, origin, uses: BTreeMap::new() };
         self.opened.insert(base, opened);
         Ok(base)
     }
@@ -184,10 +184,10 @@ impl Memory {
         if !opened.uses.is_empty() {
             return Ok(());
         }
-        let Opened { export, card, length, .. } = *opened;
+        let Opened { export, gpu, length, .. } = *opened;
         self.opened.remove(&base);
-        self.unalias(card, base, length)?;
-        self.give_addresses(card, base, length);
+        self.unalias(gpu, base, length)?;
+        self.give_addresses(gpu, base, length);
         books.let_go(export)
     }
 

@@ -1,8 +1,8 @@
 //! A range of addresses in this process, and the bytes behind them.
 //!
 //! Two mappings of the same length. The first reserves the addresses that programs see: nothing else of the process can
-//! lie there, and the host cannot touch them, as on a real card. The second, made when a byte is first needed, holds
-//! the bytes: private, not reserved, committed page by page as they are written, so that cards of 80 GB fit anywhere as
+//! lie there, and the host cannot touch them, as on a real GPU. The second, made when a byte is first needed, holds
+//! the bytes: private, not reserved, committed page by page as they are written, so that GPUs of 80 GB fit anywhere as
 //! long as programs write little. Parts of it can be [aliases](Span::alias) of bytes that lie elsewhere.
 
 use std::collections::BTreeSet;

@@ -126,7 +126,7 @@ fn a_refused_reservation_leaves_no_trace() {
 }
 
 #[test]
-fn sizes_that_no_card_has_are_refused_before_they_are_rounded() {
+fn sizes_that_no_gpu_has_are_refused_before_they_are_rounded() {
     let (mut memory, books) = memory();
     let pool = memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::ZERO });
     let order = Order { stream: None, after: None };
@@ -205,7 +205,7 @@ fn physical_memory_lives_as_long_as_a_handle_or_a_mapping() {
     assert!(!memory.admits(at, 1, false), "nobody reaches it yet");
     assert!(memory.map(&files, at + GRANULE, two, id).is_err(), "something is there");
     assert!(memory.map(&files, at + 7 * GRANULE, two, id).is_err(), "it leaves the reservation");
-    let access = [(Side::Card(0), Access::ReadWrite)];
+    let access = [(Side::Gpu(0), Access::ReadWrite)];
     assert!(memory.set_access(&files, at, Bytes(3 * GRANULE), &access).is_err(), "part of a mapping");
     memory.set_access(&files, at, Bytes(4 * GRANULE), &access).unwrap();
     assert!(memory.admits(at, 4 * GRANULE, true), "across mappings");
@@ -226,7 +226,7 @@ fn physical_memory_lives_as_long_as_a_handle_or_a_mapping() {
 }
 
 #[test]
-fn host_memory_behind_a_handle_costs_the_card_nothing_and_can_be_touched() {
+fn host_memory_behind_a_handle_costs_the_gpu_nothing_and_can_be_touched() {
     let (mut memory, books) = memory();
     let files = Files::beside("/nonexistent".as_ref());
     let size = Bytes(GRANULE);
@@ -234,7 +234,7 @@ fn host_memory_behind_a_handle_costs_the_card_nothing_and_can_be_touched() {
     let id = memory.create_physical(&books, PhysicalPlace::Host, size, false.into()).unwrap();
     assert_eq!(books.taken.get(), 0);
     memory.map(&files, at, size, id).unwrap();
-    let both = [(Side::Card(0), Access::ReadWrite), (Side::Host, Access::ReadWrite)];
+    let both = [(Side::Gpu(0), Access::ReadWrite), (Side::Host, Access::ReadWrite)];
     memory.set_access(&files, at, size, &both).unwrap();
     let place = std::ptr::with_exposed_provenance_mut::<u8>(index(at + 9));
     // SAFETY: the mapping was just made reachable for the host.
@@ -242,10 +242,10 @@ fn host_memory_behind_a_handle_costs_the_card_nothing_and_can_be_touched() {
     assert_eq!(read(&mut memory, at + 9), 4);
     memory.unmap(&books, at, size).unwrap();
     memory.release_physical(&books, id).unwrap();
-    let card = memory.create_physical(&books, PhysicalPlace::On(0.into()), size, false.into()).unwrap();
-    memory.map(&files, at, size, card).unwrap();
-    assert!(memory.set_access(&files, at, size, &both).is_err(), "the host does not reach the card's");
-    assert_eq!(memory.physicals.access(at, Side::Card(0)), Ok(Access::None), "and nothing of it stays");
+    let gpu = memory.create_physical(&books, PhysicalPlace::On(0.into()), size, false.into()).unwrap();
+    memory.map(&files, at, size, gpu).unwrap();
+    assert!(memory.set_access(&files, at, size, &both).is_err(), "the host does not reach the GPU's");
+    assert_eq!(memory.physicals.access(at, Side::Gpu(0)), Ok(Access::None), "and nothing of it stays");
 }
 
 #[test]

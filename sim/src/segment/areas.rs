@@ -1,6 +1,6 @@
 //! Areas: room for the words several times over, one in use; the way out when the holder of the lock is stopped.
 //!
-//! A process that is stopped (SIGSTOP, a debugger) inside the lock would keep everybody waiting; a real card goes on
+//! A process that is stopped (SIGSTOP, a debugger) inside the lock would keep everybody waiting; a real GPU goes on
 //! without it. Its lock can be taken, but when it continues it will finish its stores. So it is left behind: the words
 //! are copied to another area, the others go on there, and it finishes where nobody looks.
 //!

@@ -19,8 +19,8 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use super::areas::{self, AREAS};
 use super::preamble::{Preamble, Verdict};
-use crate::card::CardSpec;
 use crate::error::Error;
+use crate::gpu::GpuSpec;
 use crate::instance::Part;
 use crate::settings::Settings;
 
@@ -86,11 +86,11 @@ impl Mapping {
             }
             Verdict::Fit => {}
         }
-        let there = preamble.cards()?;
-        if let Some(asked) = &settings.cards
+        let there = preamble.gpus()?;
+        if let Some(asked) = &settings.gpus
             && *asked != there
         {
-            let why = format!("holds the cards {}, and {} were asked for", list(&there), list(asked));
+            let why = format!("holds the GPUs {}, and {} were asked for", list(&there), list(asked));
             return Ok(Some(Unfit { why, fatal: true }));
         }
         let same =
@@ -143,18 +143,18 @@ struct Unfit {
 
 fn foreign(path: &Path) -> Error {
     Error::Segment(format!(
-        "{} is no segment of a simulated card: name another file in CGPU_SIM_STATE",
+        "{} is no segment of a simulated GPU: name another file in CGPU_SIM_STATE",
         path.display()
     ))
 }
 
-fn list(cards: &[CardSpec]) -> String {
-    let each = |card: &CardSpec| match card.part {
+fn list(gpus: &[GpuSpec]) -> String {
+    let each = |gpu: &GpuSpec| match gpu.part {
         Part::Instance(instance) => instance.profile(),
-        Part::Divided => format!("{}:{}/mig", card.model.key, card.total.0 >> 20),
-        Part::Whole => format!("{}:{}", card.model.key, card.total.0 >> 20),
+        Part::Divided => format!("{}:{}/mig", gpu.model.key, gpu.total.0 >> 20),
+        Part::Whole => format!("{}:{}", gpu.model.key, gpu.total.0 >> 20),
     };
-    cards.iter().map(each).collect::<Vec<_>>().join(",")
+    gpus.iter().map(each).collect::<Vec<_>>().join(",")
 }
 
 fn map(file: &File) -> io::Result<MmapRaw> {

@@ -1,7 +1,7 @@
 //! The segment: the file that every client of a machine maps.
 //!
 //! ```text
-//!   preamble: magic, figures, cards, lock, generations | area | area | ...      an area: undo log, the timeline's words
+//!   preamble: magic, figures, GPUs, lock, generations | area | area | ...      an area: undo log, the timeline's words
 //! ```
 //!
 //! * **The lock** is shm's: a word that names its holder's slot, taken over when that is dead.
@@ -34,8 +34,8 @@ use cgpu_shm::units::{Generation, Nanos, SlotIndex};
 use file::Mapping;
 use journal::Ended;
 
-use crate::card::CardSpec;
 use crate::error::Error;
+use crate::gpu::GpuSpec;
 use crate::identity::{Anchor, Identity};
 use crate::settings::{Figures, Settings};
 use crate::timeline::{self, ProcessState, Progress, Timeline};
@@ -59,7 +59,7 @@ pub struct Segment {
     seat: ManuallyDrop<Seat>,
     lineage: Lineage,
     figures: Figures,
-    cards: Vec<CardSpec>,
+    gpus: Vec<GpuSpec>,
     dilation_milli: u64,
 }
 
@@ -90,16 +90,16 @@ impl Segment {
         loop {
             let mapping = Mapping::open(settings)?;
             let preamble = mapping.preamble();
-            let (figures, cards) = (preamble.figures(), preamble.cards()?);
+            let (figures, gpus) = (preamble.figures(), preamble.gpus()?);
             let dilation_milli = preamble.dilation_milli();
-            match attach(&mapping, &figures, &cards) {
+            match attach(&mapping, &figures, &gpus) {
                 Ok(seat) => {
                     return Ok(Self {
                         mapping: ManuallyDrop::new(mapping),
                         seat: ManuallyDrop::new(seat),
                         lineage: Lineage::new().map_err(system)?,
                         figures,
-                        cards,
+                        gpus,
                         dilation_milli,
                     });
                 }
@@ -192,10 +192,10 @@ impl Segment {
         &self.figures
     }
 
-    /// The cards that the segment was made with.
+    /// The GPUs that the segment was made with.
     #[must_use]
-    pub fn cards(&self) -> &[CardSpec] {
-        &self.cards
+    pub fn gpus(&self) -> &[GpuSpec] {
+        &self.gpus
     }
 
     /// The dilation that the segment was made with.
@@ -277,7 +277,7 @@ impl From<Error> for Unseated {
     }
 }
 
-fn attach(mapping: &Mapping, figures: &Figures, cards: &[CardSpec]) -> Result<Seat, Unseated> {
+fn attach(mapping: &Mapping, figures: &Figures, gpus: &[GpuSpec]) -> Result<Seat, Unseated> {
     let (who, mut anchor) = Anchor::introduce();
     for slot in SlotIndex::all() {
         if state_of(mapping, slot) != ProcessState::Free {
@@ -298,10 +298,10 @@ fn attach(mapping: &Mapping, figures: &Figures, cards: &[CardSpec]) -> Result<Se
             // Its last user may have attached and died since we looked.
             let free = timeline.process_state(slot.get()) == ProcessState::Free;
             if free {
-                for (index, card) in cards.iter().enumerate() {
-                    timeline.install(index, card.usable());
-                    if card.domains() > 1 {
-                        timeline.divide(index, card.domains(), card.domain_room());
+                for (index, gpu) in gpus.iter().enumerate() {
+                    timeline.install(index, gpu.usable());
+                    if gpu.domains() > 1 {
+                        timeline.divide(index, gpu.domains(), gpu.domain_room());
                     }
                 }
                 timeline.attach(slot.get(), who.pid);
@@ -395,7 +395,7 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
             Err(HeldBy(owner)) => overdue = Some(owner),
         }
     }
-    Err(Error::Stuck("a thread of this process has held the simulated card's lock for a minute".to_owned()))
+    Err(Error::Stuck("a thread of this process has held the simulated GPU's lock for a minute".to_owned()))
 }
 
 #[cold]

@@ -7,8 +7,8 @@ use cgpu_shm::lock::SlotLock;
 use cgpu_shm::units::Bytes;
 
 use super::areas::AREAS;
-use crate::card::{CardSpec, MAX_CARDS, MODELS};
 use crate::error::Error;
+use crate::gpu::{GpuSpec, MAX_GPUS, MODELS};
 use crate::instance::Part;
 use crate::settings::{Figures, Settings};
 use crate::timeline;
@@ -28,7 +28,7 @@ pub(super) struct Preamble {
     boot: AtomicU64,
     dilation_milli: AtomicU64,
     figures: [AtomicU64; Figures::COUNT],
-    cards: [[AtomicU64; 3]; MAX_CARDS],
+    gpus: [[AtomicU64; 3]; MAX_GPUS],
     /// The area in use, and per area who is stranded there, and up to which round it was copied: see [`super::areas`].
     pub(super) area: AtomicU64,
     pub(super) stranded: [AtomicU64; AREAS],
@@ -59,10 +59,10 @@ pub(super) enum Verdict {
 impl Preamble {
     /// The first words of a new segment; all others are zero.
     pub(super) fn words(settings: &Settings) -> Vec<u64> {
-        let cards = settings.cards.clone().unwrap_or_else(CardSpec::fallback);
+        let gpus = settings.gpus.clone().unwrap_or_else(GpuSpec::fallback);
         let mut words = vec![MAGIC, layout(), boot(), settings.dilation_milli];
         words.extend(settings.figures.words());
-        words.extend(cards.iter().flat_map(|card| [model_number(card), card.total.0, card.part.word()]));
+        words.extend(gpus.iter().flat_map(|gpu| [model_number(gpu), gpu.total.0, gpu.part.word()]));
         words
     }
 
@@ -86,19 +86,19 @@ impl Preamble {
         Figures::of_words(self.figures.each_ref().map(|word| word.load(Ordering::Relaxed)))
     }
 
-    pub(super) fn cards(&self) -> Result<Vec<CardSpec>, Error> {
-        let numbers = self.cards.iter().map(|card| card.each_ref().map(|word| word.load(Ordering::Relaxed)));
-        let card = |[model, total, part]: [u64; 3]| match MODELS.get(index(model - 1)) {
-            Some(model) => Ok(CardSpec { model, total: Bytes(total), part: Part::of_word(part) }),
+    pub(super) fn gpus(&self) -> Result<Vec<GpuSpec>, Error> {
+        let numbers = self.gpus.iter().map(|gpu| gpu.each_ref().map(|word| word.load(Ordering::Relaxed)));
+        let gpu = |[model, total, part]: [u64; 3]| match MODELS.get(index(model - 1)) {
+            Some(model) => Ok(GpuSpec { model, total: Bytes(total), part: Part::of_word(part) }),
             None => Err(Error::Segment(format!("the segment names model {model} of {}", MODELS.len()))),
         };
-        numbers.take_while(|&[model, ..]| model != 0).map(card).collect()
+        numbers.take_while(|&[model, ..]| model != 0).map(gpu).collect()
     }
 }
 
 /// From 1: 0 ends the list.
-fn model_number(card: &CardSpec) -> u64 {
-    MODELS.iter().position(|model| model.key == card.model.key).map_or(0, |place| place as u64 + 1)
+fn model_number(gpu: &GpuSpec) -> u64 {
+    MODELS.iter().position(|model| model.key == gpu.model.key).map_or(0, |place| place as u64 + 1)
 }
 
 /// Another number if a table of the timeline, or the models, or the figures have changed.

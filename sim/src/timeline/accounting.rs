@@ -1,28 +1,28 @@
-//! Accounting: what processes did on a card in their lives, for whoever asks later; and limits that control groups were given.
+//! Accounting: what processes did on a GPU in their lives, for whoever asks later; and limits that control groups were given.
 //!
-//! While a card keeps accounts, a process has one there from its first context on, which outlives it: 4,000 to a card, the oldest are
+//! While a GPU keeps accounts, a process has one there from its first context on, which outlives it: 4,000 to a GPU, the oldest are
 //! overwritten. Limits are remembered and told, and nothing here is refused for them.
 
 use cgpu_shm::units::{Bytes, Nanos};
 
 use super::Timeline;
-use super::records::{Account, CARDS, Card, Holding, Limit, Process};
+use super::records::{Account, GPUS, Gpu, Holding, Limit, Process};
 use crate::error::Error;
 use crate::words::{Words, index};
 
-/// Accounts that a card keeps.
+/// Accounts that a GPU keeps.
 pub const ACCOUNTS: u64 = 4_000;
-/// Control groups with a limit on one card.
+/// Control groups with a limit on one GPU.
 pub(super) const LIMITS: u64 = 64;
 
-/// What a process did on a card.
+/// What a process did on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountOf {
     /// Its id in its own PID namespace.
     pub pid: u32,
     /// Who it is: namespace, and its anchor's device and inode.
     pub who: [u64; 3],
-    /// When it came to the card.
+    /// When it came to the GPU.
     pub begun: Nanos,
     /// When it ended; `None`: it has not.
     pub ended: Option<Nanos>,
@@ -32,7 +32,7 @@ pub struct AccountOf {
     pub highest: Bytes,
 }
 
-/// What a control group may have of a card: guaranteed, and at most.
+/// What a control group may have of a GPU: guaranteed, and at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupLimit {
     /// In bytes; 0: none.
@@ -53,53 +53,53 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Whether a card keeps accounts.
+    /// Whether a GPU keeps accounts.
     #[must_use]
-    pub fn keeps_accounts(&self, card: usize) -> bool {
-        self.get(Card(card as u64).accounting()) != 0
+    pub fn keeps_accounts(&self, gpu: usize) -> bool {
+        self.get(Gpu(gpu as u64).accounting()) != 0
     }
 
-    /// Lets a card keep accounts from now on, or forget all that it has.
-    pub fn keep_accounts(&mut self, card: usize, keeps: bool) {
+    /// Lets a GPU keep accounts from now on, or forget all that it has.
+    pub fn keep_accounts(&mut self, gpu: usize, keeps: bool) {
         if !keeps {
-            self.each_account(card, |this, account| this.set(account.state(), 0));
+            self.each_account(gpu, |this, account| this.set(account.state(), 0));
         }
-        self.set(Card(card as u64).accounting(), u64::from(keeps));
+        self.set(Gpu(gpu as u64).accounting(), u64::from(keeps));
     }
 
     /// Forgets the accounts of processes that have ended.
-    pub fn clear_accounts(&mut self, card: usize) {
-        self.each_account(card, |this, account| {
+    pub fn clear_accounts(&mut self, gpu: usize) {
+        self.each_account(gpu, |this, account| {
             if this.get(account.state()) == ENDED {
                 this.set(account.state(), 0);
             }
         });
     }
 
-    fn each_account(&mut self, card: usize, act: impl Fn(&mut Self, Account)) {
-        for account in self.kept(Card(card as u64)) {
+    fn each_account(&mut self, gpu: usize, act: impl Fn(&mut Self, Account)) {
+        for account in self.kept(Gpu(gpu as u64)) {
             act(self, account);
             // Thousands of them: each by itself.
             self.words.seam();
         }
     }
 
-    /// The records of a card that may be in use, oldest first.
-    fn kept(&self, card: Card) -> Vec<Account> {
-        let made = self.get(card.accounts());
-        (made.saturating_sub(ACCOUNTS) + 1..=made).map(|number| Account::of(card, number)).collect()
+    /// The records of a GPU that may be in use, oldest first.
+    fn kept(&self, gpu: Gpu) -> Vec<Account> {
+        let made = self.get(gpu.accounts());
+        (made.saturating_sub(ACCOUNTS) + 1..=made).map(|number| Account::of(gpu, number)).collect()
     }
 
-    /// A process has come to a card.
-    pub(super) fn open_account(&mut self, process: Process, card: Card) {
-        let holding = Holding::of(process, card);
-        if self.get(card.accounting()) == 0 || self.account_of(holding, card).is_some() {
+    /// A process has come to a GPU.
+    pub(super) fn open_account(&mut self, process: Process, gpu: Gpu) {
+        let holding = Holding::of(process, gpu);
+        if self.get(gpu.accounting()) == 0 || self.account_of(holding, gpu).is_some() {
             return;
         }
-        let number = self.get(card.accounts()) + 1;
-        let account = Account::of(card, number);
+        let number = self.get(gpu.accounts()) + 1;
+        let account = Account::of(gpu, number);
         for (at, value) in [
-            (card.accounts(), number),
+            (gpu.accounts(), number),
             (holding.account(), number),
             (account.number(), number),
             (account.state(), RUNNING),
@@ -116,20 +116,20 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The account of a process on a card, unless it was overwritten or forgotten.
-    fn account_of(&self, holding: Holding, card: Card) -> Option<Account> {
+    /// The account of a process on a GPU, unless it was overwritten or forgotten.
+    fn account_of(&self, holding: Holding, gpu: Gpu) -> Option<Account> {
         let number = self.get(holding.account());
-        let account = Account::of(card, number);
+        let account = Account::of(gpu, number);
         let its = number != 0 && self.get(account.number()) == number && self.get(account.state()) == RUNNING;
         its.then_some(account)
     }
 
     /// A process has more memory than before.
-    pub(super) fn note_memory(&mut self, holding: Holding, card: Card) {
+    pub(super) fn note_memory(&mut self, holding: Holding, gpu: Gpu) {
         if self.get(holding.account()) == 0 {
             return;
         }
-        if let Some(account) = self.account_of(holding, card) {
+        if let Some(account) = self.account_of(holding, gpu) {
             let (memory, highest) = (self.get(holding.memory()), self.get(account.highest()));
             self.set(account.highest(), memory.max(highest));
         }
@@ -137,9 +137,9 @@ impl<W: Words> Timeline<'_, W> {
 
     /// A process ends, and its accounts with it.
     pub(super) fn close_accounts(&mut self, process: Process, t: Nanos) {
-        for card in (0..CARDS).map(Card) {
-            let holding = Holding::of(process, card);
-            if let Some(account) = self.account_of(holding, card) {
+        for gpu in (0..GPUS).map(Gpu) {
+            let holding = Holding::of(process, gpu);
+            if let Some(account) = self.account_of(holding, gpu) {
                 let busy = self.get(holding.busy()) - self.get(account.busy());
                 self.set(account.busy(), busy);
                 self.set(account.ended(), t.0);
@@ -150,13 +150,13 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The accounts of a card, oldest first, up to the last [`Timeline::settle`].
+    /// The accounts of a GPU, oldest first, up to the last [`Timeline::settle`].
     #[must_use]
-    pub fn accounts(&self, card: usize) -> Vec<AccountOf> {
-        let card = Card(card as u64);
+    pub fn accounts(&self, gpu: usize) -> Vec<AccountOf> {
+        let gpu = Gpu(gpu as u64);
         let open: Vec<(u64, u64)> = (0..super::records::PROCESSES)
-            .map(|process| Holding::of(Process(process), card))
-            .filter(|holding| self.account_of(*holding, card).is_some())
+            .map(|process| Holding::of(Process(process), gpu))
+            .filter(|holding| self.account_of(*holding, gpu).is_some())
             .map(|holding| (self.get(holding.account()), self.get(holding.busy())))
             .collect();
         let told = |account: Account| {
@@ -171,35 +171,35 @@ impl<W: Words> Timeline<'_, W> {
                 highest: Bytes(self.get(account.highest())),
             }
         };
-        self.kept(card).into_iter().filter(|account| self.get(account.state()) != 0).map(told).collect()
+        self.kept(gpu).into_iter().filter(|account| self.get(account.state()) != 0).map(told).collect()
     }
 
-    fn limits(card: usize) -> impl Iterator<Item = Limit> {
-        let first = card as u64 * LIMITS;
+    fn limits(gpu: usize) -> impl Iterator<Item = Limit> {
+        let first = gpu as u64 * LIMITS;
         (first..first + LIMITS).map(Limit)
     }
 
-    /// What a control group, by its device and inode, was given of a card.
+    /// What a control group, by its device and inode, was given of a GPU.
     #[must_use]
-    pub fn group_limit(&self, card: usize, group: [u64; 2]) -> Option<GroupLimit> {
+    pub fn group_limit(&self, gpu: usize, group: [u64; 2]) -> Option<GroupLimit> {
         let is = |limit: &Limit| [self.get(limit.device()), self.get(limit.inode())] == group;
-        let limit = Self::limits(card).find(is)?;
+        let limit = Self::limits(gpu).find(is)?;
         Some(GroupLimit { soft: self.get(limit.soft()), hard: self.get(limit.hard()) })
     }
 
-    /// Gives a control group a limit on a card; `None` takes it away.
+    /// Gives a control group a limit on a GPU; `None` takes it away.
     ///
     /// # Errors
     /// [`Error::Full`].
-    pub fn limit_group(&mut self, card: usize, group: [u64; 2], to: Option<GroupLimit>) -> Result<(), Error> {
+    pub fn limit_group(&mut self, gpu: usize, group: [u64; 2], to: Option<GroupLimit>) -> Result<(), Error> {
         let is = |limit: &Limit| [self.get(limit.device()), self.get(limit.inode())] == group;
         let free = |limit: &Limit| self.get(limit.inode()) == 0;
-        let found = Self::limits(card).find(is);
+        let found = Self::limits(gpu).find(is);
         let (limit, values) = match (found, to) {
             (None, None) => return Ok(()),
             (Some(limit), None) => (limit, [0; 4]),
             (found, Some(GroupLimit { soft, hard })) => {
-                let limit = found.or_else(|| Self::limits(card).find(free));
+                let limit = found.or_else(|| Self::limits(gpu).find(free));
                 (limit.ok_or(Error::Full("limits of control groups"))?, [group[0], group[1], soft, hard])
             }
         };
@@ -211,10 +211,10 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     /// What always holds for accounts.
-    pub(super) fn check_accounts(&self, card: Card) -> Result<(), String> {
+    pub(super) fn check_accounts(&self, gpu: Gpu) -> Result<(), String> {
         for process in (0..super::records::PROCESSES).map(Process) {
-            let holding = Holding::of(process, card);
-            let Some(account) = self.account_of(holding, card) else { continue };
+            let holding = Holding::of(process, gpu);
+            let Some(account) = self.account_of(holding, gpu) else { continue };
             let (highest, memory) = (self.get(account.highest()), self.get(holding.memory()));
             if highest < memory {
                 return Err(format!(
@@ -225,8 +225,8 @@ impl<W: Words> Timeline<'_, W> {
                 return Err(format!("{account:?} began with more than {process:?} has computed"));
             }
         }
-        let made = index(self.get(card.accounts()));
-        let kept = self.kept(card);
+        let made = index(self.get(gpu.accounts()));
+        let kept = self.kept(gpu);
         let wrong = kept.iter().find(|account| self.get(account.number()) > made as u64);
         wrong.map_or(Ok(()), |account| Err(format!("{account:?} was never made")))
     }

@@ -1,22 +1,22 @@
-//! The agenda: what happens next on any card, and when.
+//! The agenda: what happens next on any GPU, and when.
 //!
 //! A heap of timers. Everything that can have one has exactly one, so that it is moved rather than found and replaced.
 //! Timers of one instant go off in the order of their numbers: the same run gives the same order.
 
 use cgpu_shm::units::Nanos;
 
-use super::records::{CARDS, Card, Global, Place, Process, StreamId, Timer};
+use super::records::{GPUS, Global, Gpu, Place, Process, StreamId, Timer};
 use crate::words::Words;
 
 /// What a timer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// The slice of a card's computing engine, or its switch.
-    Engine(Card),
-    /// The copy engine towards the card.
-    Up(Card),
-    /// The copy engine from the card.
-    Down(Card),
+    /// The slice of a GPU's computing engine, or its switch.
+    Engine(Gpu),
+    /// The copy engine towards the GPU.
+    Up(Gpu),
+    /// The copy engine from the GPU.
+    Down(Gpu),
     /// A dead process.
     Process(Process),
     /// The head of a stream: its arrival, its end.
@@ -28,10 +28,10 @@ impl Due {
     fn timer(self) -> Timer {
         Timer(match self {
             Self::Stream(stream) => stream.0,
-            Self::Engine(card) => STREAMS + card.0,
-            Self::Up(card) => STREAMS + CARDS + card.0,
-            Self::Down(card) => STREAMS + 2 * CARDS + card.0,
-            Self::Process(process) => STREAMS + 3 * CARDS + process.0,
+            Self::Engine(gpu) => STREAMS + gpu.0,
+            Self::Up(gpu) => STREAMS + GPUS + gpu.0,
+            Self::Down(gpu) => STREAMS + 2 * GPUS + gpu.0,
+            Self::Process(process) => STREAMS + 3 * GPUS + process.0,
         })
     }
 
@@ -39,10 +39,10 @@ impl Due {
     fn of(timer: Timer) -> Self {
         match timer.0 {
             n if n < STREAMS => Self::Stream(StreamId(n)),
-            n if n < STREAMS + CARDS => Self::Engine(Card(n - STREAMS)),
-            n if n < STREAMS + 2 * CARDS => Self::Up(Card(n - STREAMS - CARDS)),
-            n if n < STREAMS + 3 * CARDS => Self::Down(Card(n - STREAMS - 2 * CARDS)),
-            n => Self::Process(Process(n - STREAMS - 3 * CARDS)),
+            n if n < STREAMS + GPUS => Self::Engine(Gpu(n - STREAMS)),
+            n if n < STREAMS + 2 * GPUS => Self::Up(Gpu(n - STREAMS - GPUS)),
+            n if n < STREAMS + 3 * GPUS => Self::Down(Gpu(n - STREAMS - 2 * GPUS)),
+            n => Self::Process(Process(n - STREAMS - 3 * GPUS)),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::event::events_of;
 use super::group::{FRONT_END, Turn, placed_of, ready_of, ring_of};
 use super::head::Head;
 use super::process::contexts_of;
-use super::records::{CARDS, Card, ContextId, Group, Holding, LEVELS, PROCESSES, Process, StreamId};
+use super::records::{ContextId, GPUS, Gpu, Group, Holding, LEVELS, PROCESSES, Process, StreamId};
 use super::stream::streams_of;
 use super::{Ticket, Timeline};
 use crate::footprint::Footprint;
@@ -35,9 +35,9 @@ impl<W: Words> Timeline<'_, W> {
             demand!(at >= self.now(), "{due:?} is due at {at}, and it is {} already", self.now());
         }
         self.check_shared()?;
-        for card in (0..CARDS).map(Card) {
-            self.check_card(card)?;
-            self.check_accounts(card)?;
+        for gpu in (0..GPUS).map(Gpu) {
+            self.check_gpu(gpu)?;
+            self.check_accounts(gpu)?;
         }
         for process in (0..PROCESSES).map(Process) {
             self.check_process(process)?;
@@ -45,47 +45,47 @@ impl<W: Words> Timeline<'_, W> {
         self.check_teams()
     }
 
-    fn check_card(&self, card: Card) -> Result<(), String> {
-        let held: u64 = (0..PROCESSES).map(|p| self.get(Holding::of(Process(p), card).memory())).sum();
-        let (used, orphaned) = (self.get(card.used()), self.get(card.orphaned()));
+    fn check_gpu(&self, gpu: Gpu) -> Result<(), String> {
+        let held: u64 = (0..PROCESSES).map(|p| self.get(Holding::of(Process(p), gpu).memory())).sum();
+        let (used, orphaned) = (self.get(gpu.used()), self.get(gpu.orphaned()));
         demand!(
             used == held + orphaned,
-            "{card:?}: {used} bytes used, processes hold {held}, nobody {orphaned}"
+            "{gpu:?}: {used} bytes used, processes hold {held}, nobody {orphaned}"
         );
-        demand!(used <= self.get(card.usable()), "{card:?}: more used than there is");
-        self.check_domains(card)?;
-        let spent = self.get(card.busy()) + self.get(card.switching());
-        demand!(spent <= self.now().0, "{card:?}: busy for {spent} of {}", self.now());
-        for group in ring_of(card).members(self.words).into_iter().map(Group) {
+        demand!(used <= self.get(gpu.usable()), "{gpu:?}: more used than there is");
+        self.check_domains(gpu)?;
+        let spent = self.get(gpu.busy()) + self.get(gpu.switching());
+        demand!(spent <= self.now().0, "{gpu:?}: busy for {spent} of {}", self.now());
+        for group in ring_of(gpu).members(self.words).into_iter().map(Group) {
             demand!(self.turn(group) == Turn::Waiting, "{group:?} is in the ring and does not wait");
             demand!(!self.is_empty(group), "{group:?} waits and has no work");
         }
-        let running = self.get(card.running());
-        match self.engine_state(card) {
+        let running = self.get(gpu.running());
+        match self.engine_state(gpu) {
             State::Idle => {
-                demand!(ring_of(card).is_empty(self.words), "{card:?} is idle while groups wait");
-                demand!(running == 0, "{card:?} is idle and computes");
+                demand!(ring_of(gpu).is_empty(self.words), "{gpu:?} is idle while groups wait");
+                demand!(running == 0, "{gpu:?} is idle and computes");
             }
             State::Switching => {
-                let group = Group(self.get(card.target()));
-                demand!(self.turn(group) == Turn::Current, "{card:?} switches to {group:?}, not current");
-                demand!(running == 0, "{card:?} switches and computes");
+                let group = Group(self.get(gpu.target()));
+                demand!(self.turn(group) == Turn::Current, "{gpu:?} switches to {group:?}, not current");
+                demand!(running == 0, "{gpu:?} switches and computes");
             }
             State::Running => {
-                let group = Group(self.get(card.resident()));
-                demand!(self.turn(group) == Turn::Current, "{card:?} runs {group:?}, not current");
-                let idles = self.get(card.idle_until()) != 0;
-                demand!(idles == self.is_empty(group), "{card:?} runs {group:?}, idle: {idles}");
+                let group = Group(self.get(gpu.resident()));
+                demand!(self.turn(group) == Turn::Current, "{gpu:?} runs {group:?}, not current");
+                let idles = self.get(gpu.idle_until()) != 0;
+                demand!(idles == self.is_empty(group), "{gpu:?} runs {group:?}, idle: {idles}");
                 demand!(
                     idles == (running == 0),
-                    "{card:?} runs {group:?}, idle: {idles}, and {running} compute"
+                    "{gpu:?} runs {group:?}, idle: {idles}, and {running} compute"
                 );
-                demand!(self.get(card.run_start()) <= self.now().0, "{card:?} will have begun to run");
-                self.check_running(card, group)?;
+                demand!(self.get(gpu.run_start()) <= self.now().0, "{gpu:?} will have begun to run");
+                self.check_running(gpu, group)?;
             }
         }
         for way in [Way::Up, Way::Down] {
-            for stream in way.queue(card).members(self.words).into_iter().map(StreamId) {
+            for stream in way.queue(gpu).members(self.words).into_iter().map(StreamId) {
                 demand!(
                     self.head(stream) == Head::Copying,
                     "{stream:?} is in a copy queue and does not copy"
@@ -95,8 +95,8 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// Of a group that has the card: what computes, and beside what.
-    fn check_running(&self, card: Card, group: Group) -> Result<(), String> {
+    /// Of a group that has the GPU: what computes, and beside what.
+    fn check_running(&self, gpu: Gpu, group: Group) -> Result<(), String> {
         let (mut running, mut kernels, mut taken) = (0, 0, 0);
         let placed = placed_of(group).members(self.words);
         let ready = (0..LEVELS).flat_map(|urgency| ready_of(group, urgency).members(self.words));
@@ -104,8 +104,8 @@ impl<W: Words> Timeline<'_, W> {
             let (share, computes) = (self.get(stream.share()), self.get(stream.rate()) != 0);
             let takes = self.head_footprint(stream);
             let has_some = share != 0 || self.head(stream) == Head::Placed;
-            demand!(computes == has_some, "{stream:?} has {share} of the card, computes: {computes}");
-            demand!(share <= takes.share, "{stream:?} has {share} of the card and takes {takes:?}");
+            demand!(computes == has_some, "{stream:?} has {share} of the GPU, computes: {computes}");
+            demand!(share <= takes.share, "{stream:?} has {share} of the GPU and takes {takes:?}");
             demand!(
                 !takes.cooperative || share == 0 || share == takes.share,
                 "{stream:?} has a part of what it needs"
@@ -116,25 +116,25 @@ impl<W: Words> Timeline<'_, W> {
         }
         demand!(
             ready_of(group, FRONT_END).is_empty(self.words),
-            "{group:?} has the card, its front end waits"
+            "{group:?} has the GPU, its front end waits"
         );
         demand!(
-            taken == self.get(group.taken()) && taken <= Footprint::CARD,
-            "{group:?} has {taken} of {card:?}"
+            taken == self.get(group.taken()) && taken <= Footprint::GPU,
+            "{group:?} has {taken} of {gpu:?}"
         );
         let kernels = if self.figures.corun == 0 { 0 } else { kernels };
-        let counted = (self.get(card.running()), self.get(card.kernels()));
-        demand!(counted == (running, kernels), "{card:?} counts {counted:?}, {running}, {kernels} compute");
+        let counted = (self.get(gpu.running()), self.get(gpu.kernels()));
+        demand!(counted == (running, kernels), "{gpu:?} counts {counted:?}, {running}, {kernels} compute");
         Ok(())
     }
 
     fn check_process(&self, process: Process) -> Result<(), String> {
-        let mut memory = [0; index(CARDS)];
+        let mut memory = [0; index(GPUS)];
         let mut queued = 0;
         for context in contexts_of(process).members(self.words).into_iter().map(ContextId) {
             demand!(self.get(context.alive()) == 1, "{context:?} is dead and listed");
             demand!(self.process_of(context) == process, "{context:?} is listed with {process:?}");
-            memory[index(self.get(context.card()))] += self.get(context.memory());
+            memory[index(self.get(context.gpu()))] += self.get(context.memory());
             for stream in streams_of(context).members(self.words).into_iter().map(StreamId) {
                 self.check_stream(context, stream)?;
                 let tokens = self.queued_tokens(stream).len() as u64;
@@ -148,18 +148,18 @@ impl<W: Words> Timeline<'_, W> {
                 demand!(self.get(event.context()) == context.0, "{event:?} is listed with {context:?}");
             }
         }
-        for card in (0..CARDS).map(Card) {
-            let held = self.get(Holding::of(process, card).memory());
-            let sum = memory[index(card.0)] + self.get(Holding::of(process, card).own());
-            let away = self.get(Holding::of(process, card).away());
+        for gpu in (0..GPUS).map(Gpu) {
+            let held = self.get(Holding::of(process, gpu).memory());
+            let sum = memory[index(gpu.0)] + self.get(Holding::of(process, gpu).own());
+            let away = self.get(Holding::of(process, gpu).away());
             let checkpointed = self.progress(index(process.0)) == Progress::Checkpointed;
             demand!(
                 away == 0 || checkpointed,
-                "{process:?} has {away} bytes away from {card:?} and no checkpoint"
+                "{process:?} has {away} bytes away from {gpu:?} and no checkpoint"
             );
-            demand!(away == 0 || held == 0, "{process:?} holds {held} bytes of {card:?} with {away} away");
+            demand!(away == 0 || held == 0, "{process:?} holds {held} bytes of {gpu:?} with {away} away");
             let held = held + away;
-            demand!(held == sum, "{process:?} holds {held} bytes of {card:?}, its contexts {sum}");
+            demand!(held == sum, "{process:?} holds {held} bytes of {gpu:?}, its contexts {sum}");
         }
         self.check_exports(process)?;
         self.check_bindings(process)?;
@@ -183,11 +183,11 @@ impl<W: Words> Timeline<'_, W> {
         let computes = self.get(stream.rate()) != 0;
         if matches!(head, Head::Computing | Head::Placed) {
             demand!(self.turn(group) != Turn::Parked, "{group:?} is parked, {stream:?} wants to compute");
-            let card = Card(self.get(context.card()));
-            let on_card = self.turn(group) == Turn::Current && self.engine_state(card) == State::Running;
-            demand!(on_card || !computes, "{stream:?} computes, {group:?} does not");
+            let gpu = Gpu(self.get(context.gpu()));
+            let on_gpu = self.turn(group) == Turn::Current && self.engine_state(gpu) == State::Running;
+            demand!(on_gpu || !computes, "{stream:?} computes, {group:?} does not");
         } else {
-            demand!(!computes && self.get(stream.share()) == 0, "{stream:?} is {head:?} and on the card");
+            demand!(!computes && self.get(stream.share()) == 0, "{stream:?} is {head:?} and on the GPU");
         }
         let ends = computes && self.get(stream.remaining()) < NEVER.0;
         let timed = ends || matches!(head, Head::Arriving | Head::Timed | Head::Woken | Head::Stalled);

@@ -1,19 +1,19 @@
-//! Checkpoints of processes: their memory leaves the cards, and comes back.
+//! Checkpoints of processes: their memory leaves the GPUs, and comes back.
 //!
 //! ```text
-//!   running --> locking --> locked --> checkpointed        memory: on the cards ... | away
+//!   running --> locking --> locked --> checkpointed        memory: on the GPUs ... | away
 //!      ^           |        |    ^          |
 //!      +-----------+--------+    +----------+
 //!       gives up     unlock        restore, if there is room
 //! ```
 //!
 //! The bytes are the process's own business, and stay where they are: only the books change here. Nothing of a process changes while
-//! its memory is away, but that it may die, and then what is away goes without a card having it.
+//! its memory is away, but that it may die, and then what is away goes without a GPU having it.
 
 use cgpu_shm::units::Bytes;
 
 use super::exports::ExportKind;
-use super::records::{CARDS, Card, Holding, PROCESSES, Process};
+use super::records::{GPUS, Gpu, Holding, PROCESSES, Process};
 use super::{Ticket, Timeline, states};
 use crate::error::Error;
 use crate::words::{Words, index};
@@ -21,7 +21,7 @@ use crate::words::{Words, index};
 states! {
     /// How far a process is with a checkpoint.
     pub Progress {
-        /// It may use its cards.
+        /// It may use its GPUs.
         Running,
         /// Somebody waits for its calls to return; no new one begins.
         Locking,
@@ -35,12 +35,12 @@ states! {
 const WRONG_STATE: Error = Error::State("the process is not in the state that this needs");
 
 impl<W: Words> Timeline<'_, W> {
-    /// The process drives cards from now on: it can be checkpointed, other than those that only look.
+    /// The process drives GPUs from now on: it can be checkpointed, other than those that only look.
     pub fn begin_driving(&mut self, process: usize) {
         self.set(Process(process as u64).drives(), 1);
     }
 
-    /// Whether the process drives cards.
+    /// Whether the process drives GPUs.
     #[must_use]
     pub fn drives(&self, process: usize) -> bool {
         self.get(Process(process as u64).drives()) != 0
@@ -91,7 +91,7 @@ impl<W: Words> Timeline<'_, W> {
         self.contexts(process).into_iter().flat_map(|context| self.pending(context, now)).collect()
     }
 
-    /// Takes the memory of a locked process off the cards.
+    /// Takes the memory of a locked process off the GPUs.
     ///
     /// # Errors
     /// [`Error::State`] unless it is locked; [`Error::Unsupported`] for one that shares anything with other processes.
@@ -102,13 +102,13 @@ impl<W: Words> Timeline<'_, W> {
         if self.shares(Process(process as u64)) {
             return Err(Error::Unsupported("memory between processes cannot be checkpointed"));
         }
-        for card in (0..CARDS).map(Card) {
-            let holding = Holding::of(Process(process as u64), card);
+        for gpu in (0..GPUS).map(Gpu) {
+            let holding = Holding::of(Process(process as u64), gpu);
             let memory = self.get(holding.memory());
-            self.subtract(card.used(), memory);
+            self.subtract(gpu.used(), memory);
             self.set(holding.memory(), 0);
             self.set(holding.away(), memory);
-            self.leave_domains(Process(process as u64), card);
+            self.leave_domains(Process(process as u64), gpu);
         }
         self.step_progress(process, Progress::Locked, Progress::Checkpointed)
     }
@@ -123,12 +123,12 @@ impl<W: Words> Timeline<'_, W> {
         })
     }
 
-    /// Cards from which memory of the process is away.
+    /// GPUs from which memory of the process is away.
     #[must_use]
     pub fn away_from(&self, process: usize) -> Vec<usize> {
         let process = Process(process as u64);
-        let away = |card: &Card| self.get(Holding::of(process, *card).away()) != 0;
-        (0..CARDS).map(Card).filter(away).map(|card| index(card.0)).collect()
+        let away = |gpu: &Gpu| self.get(Holding::of(process, *gpu).away()) != 0;
+        (0..GPUS).map(Gpu).filter(away).map(|gpu| index(gpu.0)).collect()
     }
 
     /// Brings the memory of a checkpointed process back, all or nothing.
@@ -139,33 +139,33 @@ impl<W: Words> Timeline<'_, W> {
         if self.progress(process) != Progress::Checkpointed {
             return Err(WRONG_STATE);
         }
-        for card in (0..CARDS).map(Card) {
-            let holding = Holding::of(Process(process as u64), card);
+        for gpu in (0..GPUS).map(Gpu) {
+            let holding = Holding::of(Process(process as u64), gpu);
             let away = self.get(holding.away());
-            if away > self.get(card.usable()) - self.get(card.used()) {
+            if away > self.get(gpu.usable()) - self.get(gpu.used()) {
                 return Err(Error::OutOfMemory);
             }
-            self.add(card.used(), away);
+            self.add(gpu.used(), away);
             self.set(holding.memory(), away);
             self.set(holding.away(), 0);
-            self.enter_domains(Process(process as u64), card)?;
+            self.enter_domains(Process(process as u64), gpu)?;
         }
         self.step_progress(process, Progress::Checkpointed, Progress::Locked)
     }
 
-    /// Takes memory off what a process has on a card, or has away from it.
-    pub(super) fn lighten(&mut self, holding: Holding, card: Card, size: u64) {
+    /// Takes memory off what a process has on a GPU, or has away from it.
+    pub(super) fn lighten(&mut self, holding: Holding, gpu: Gpu, size: u64) {
         if self.get(holding.away()) != 0 {
             self.subtract(holding.away(), size);
         } else {
-            self.subtract(card.used(), size);
+            self.subtract(gpu.used(), size);
             self.subtract(holding.memory(), size);
         }
     }
 
-    /// Memory of a process that is away from a card.
+    /// Memory of a process that is away from a GPU.
     #[must_use]
-    pub fn away(&self, process: usize, card: usize) -> Bytes {
-        Bytes(self.get(Holding::of(Process(process as u64), Card(card as u64)).away()))
+    pub fn away(&self, process: usize, gpu: usize) -> Bytes {
+        Bytes(self.get(Holding::of(Process(process as u64), Gpu(gpu as u64)).away()))
     }
 }

@@ -7,7 +7,7 @@
 use cgpu_shm::units::Nanos;
 
 use super::Timeline;
-use super::records::Card;
+use super::records::Gpu;
 use crate::words::Words;
 
 /// How fast a GPU's clock runs beside the host's: parts per billion; negative: slow.
@@ -39,25 +39,25 @@ impl<W: Words> Timeline<'_, W> {
     /// The rate of a GPU's clock.
     #[must_use]
     pub fn clock_rate(&self, gpu: usize) -> ClockRate {
-        let more = self.get(Card(gpu as u64).clock_rate()).cast_signed();
+        let more = self.get(Gpu(gpu as u64).clock_rate()).cast_signed();
         ClockRate(self.figures.clock_rate.0 + more)
     }
 
     /// Changes the rate of a GPU's clock from now on, and sets the clock forward by `step`
     /// nanoseconds; back if it is negative.
     pub fn set_clock(&mut self, gpu: usize, rate: ClockRate, step: i64) {
-        let (card, now) = (Card(gpu as u64), self.now());
-        let ahead = self.stamp(card, now) - now.0.cast_signed() + step;
-        self.set(card.clock_ahead(), ahead.cast_unsigned());
-        self.set(card.clock_since(), now.0);
-        self.set(card.clock_rate(), (rate.0 - self.figures.clock_rate.0).cast_unsigned());
+        let (gpu, now) = (Gpu(gpu as u64), self.now());
+        let ahead = self.stamp(gpu, now) - now.0.cast_signed() + step;
+        self.set(gpu.clock_ahead(), ahead.cast_unsigned());
+        self.set(gpu.clock_since(), now.0);
+        self.set(gpu.clock_rate(), (rate.0 - self.figures.clock_rate.0).cast_unsigned());
     }
 
     /// What the GPU's clock shows at the instant `at`, not before its last change.
-    pub(super) fn stamp(&self, card: Card, at: Nanos) -> i64 {
-        let rate = ClockRate(self.figures.clock_rate.0 + self.get(card.clock_rate()).cast_signed());
-        let since = self.get(card.clock_since()).cast_signed();
-        let ahead = self.get(card.clock_ahead()).cast_signed();
+    pub(super) fn stamp(&self, gpu: Gpu, at: Nanos) -> i64 {
+        let rate = ClockRate(self.figures.clock_rate.0 + self.get(gpu.clock_rate()).cast_signed());
+        let since = self.get(gpu.clock_since()).cast_signed();
+        let ahead = self.get(gpu.clock_ahead()).cast_signed();
         // Device times are far from the end of 63 bits.
         let at = at.0.cast_signed();
         at + ahead + rate.over(at - since)
@@ -79,16 +79,16 @@ mod tests {
         let mut words = Plain::new(WORDS);
         let mut timeline = Timeline::new(&mut words, &figures);
         let at = |seconds: i64| Nanos((seconds * SECOND).cast_unsigned());
-        assert_eq!(timeline.stamp(Card(0), at(10)), 10 * SECOND - 1_000_000, "100 us a second");
+        assert_eq!(timeline.stamp(Gpu(0), at(10)), 10 * SECOND - 1_000_000, "100 us a second");
         timeline.advance(at(10));
         timeline.set_clock(0, ClockRate(50_000), 0);
         assert_eq!(timeline.clock_rate(0), ClockRate(50_000));
-        assert_eq!(timeline.stamp(Card(0), at(10)), 10 * SECOND - 1_000_000, "no step");
-        assert_eq!(timeline.stamp(Card(0), at(30)), 30 * SECOND, "20 s later");
+        assert_eq!(timeline.stamp(Gpu(0), at(10)), 10 * SECOND - 1_000_000, "no step");
+        assert_eq!(timeline.stamp(Gpu(0), at(30)), 30 * SECOND, "20 s later");
         timeline.advance(at(30));
         timeline.set_clock(0, ClockRate(0), -5 * SECOND);
-        assert_eq!(timeline.stamp(Card(0), at(31)), 26 * SECOND, "set back");
-        assert_eq!(timeline.stamp(Card(1), at(30)), 30 * SECOND - 3_000_000, "another GPU");
+        assert_eq!(timeline.stamp(Gpu(0), at(31)), 26 * SECOND, "set back");
+        assert_eq!(timeline.stamp(Gpu(1), at(30)), 30 * SECOND - 3_000_000, "another GPU");
     }
 
     #[test]

@@ -18,25 +18,25 @@ pub enum Command {
     Compute {
         /// How long.
         cost: Nanos,
-        /// Whether the books count it as a kernel; copies within the card are none.
+        /// Whether the books count it as a kernel; copies within the GPU are none.
         kernel: bool,
         /// With whom it must meet first.
         meeting: Option<Meeting>,
-        /// How much of the card it takes.
+        /// How much of the GPU it takes.
         footprint: Footprint,
     },
     /// Records an event.
     Mark(EventId),
     /// Writes a word of memory.
     Write,
-    /// Takes a copy engine that long: from host to card if `up`.
+    /// Takes a copy engine that long: from host to GPU if `up`.
     Copy {
-        /// From host to card.
+        /// From host to GPU.
         up: bool,
         /// How long.
         cost: Nanos,
     },
-    /// Waits until a ticket, of any stream of any card, is done.
+    /// Waits until a ticket, of any stream of any GPU, is done.
     Wait(Ticket),
     /// Signals a semaphore, and gives it a value if it counts.
     Signal(SemaphoreId, u64),
@@ -65,7 +65,7 @@ states! {
     /// The kind of a command in a ring.
     pub(crate) Kind {
         Nothing,
-        /// A copy within the card.
+        /// A copy within the GPU.
         Move,
         Kernel,
         Mark,
@@ -80,7 +80,7 @@ states! {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Puts a kernel that fills the card into a stream.
+    /// Puts a kernel that fills the GPU into a stream.
     ///
     /// # Errors
     /// As [`Timeline::enqueue`].
@@ -108,7 +108,7 @@ impl<W: Words> Timeline<'_, W> {
             Kernel::WaitPeer(key) => Some(Meeting { key: mix(key), size: 2 }),
             Kernel::Collective(key) => {
                 let process = self.get(context.process());
-                Some(Meeting { key: mix(key ^ mix(process)), size: self.cards_of_process(context) })
+                Some(Meeting { key: mix(key ^ mix(process)), size: self.gpus_of_process(context) })
             }
             _ => None,
         };
@@ -145,7 +145,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(slot.available(), available.0);
     }
 
-    /// How much of the card the head of a stream takes, a command of the computing engine.
+    /// How much of the GPU the head of a stream takes, a command of the computing engine.
     #[inline]
     pub(super) fn head_footprint(&self, stream: StreamId) -> Footprint {
         Footprint::of_word(self.get(self.head_slot(stream).number()))

@@ -1,4 +1,4 @@
-//! Contexts: what takes turns on a card, and owns memory, streams and events there.
+//! Contexts: what takes turns on a GPU, and owns memory, streams and events there.
 
 use cgpu_shm::units::{Bytes, Nanos};
 
@@ -7,7 +7,7 @@ use super::event::events_of;
 use super::group::Turn;
 use super::pool::Pool;
 use super::process::contexts_of;
-use super::records::{Card, ContextId, EventId, Global, Group, Holding, Process, StreamId};
+use super::records::{ContextId, EventId, Global, Gpu, Group, Holding, Process, StreamId};
 use super::stream::streams_of;
 use crate::error::Error;
 use crate::words::Words;
@@ -23,19 +23,19 @@ const POOL: Pool = Pool {
 const CODE_BLOCK: Bytes = Bytes::from_mib(2);
 
 impl<W: Words> Timeline<'_, W> {
-    /// Says how much memory the contexts and programs of a card may have at most. Done once, before anything else.
-    pub fn install(&mut self, card: usize, usable: Bytes) {
-        self.set(Card(card as u64).usable(), usable.0);
+    /// Says how much memory the contexts and programs of a GPU may have at most. Done once, before anything else.
+    pub fn install(&mut self, gpu: usize, usable: Bytes) {
+        self.set(Gpu(gpu as u64).usable(), usable.0);
     }
 
     /// Makes a context, with its legacy stream, for its memory cost.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Full`].
-    pub fn create_context(&mut self, process: usize, card: usize) -> Result<ContextId, Error> {
-        let (process, card) = (Process(process as u64), Card(card as u64));
+    pub fn create_context(&mut self, process: usize, gpu: usize) -> Result<ContextId, Error> {
+        let (process, gpu) = (Process(process as u64), Gpu(gpu as u64));
         let cost = self.figures.context_memory;
-        if self.get(card.used()) + cost.0 > self.get(card.usable()) {
+        if self.get(gpu.used()) + cost.0 > self.get(gpu.usable()) {
             return Err(Error::OutOfMemory);
         }
         if !self.has_streams_left() {
@@ -47,7 +47,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(Global(0).contexts(), serial);
         for (at, value) in [
             (context.alive(), 1),
-            (context.card(), card.0),
+            (context.gpu(), gpu.0),
             (context.process(), process.0),
             (context.memory(), 0),
             (context.serial(), serial),
@@ -62,10 +62,10 @@ impl<W: Words> Timeline<'_, W> {
             self.set(at, value);
         }
         // The lists are empty: whoever had the record before has left them so.
-        let holding = Holding::of(process, card);
+        let holding = Holding::of(process, gpu);
         self.add(holding.contexts(), 1);
         self.reserve(context, cost)?;
-        self.open_account(process, card);
+        self.open_account(process, gpu);
         let legacy = self.create_legacy_stream(context)?;
         self.set(context.legacy_stream(), legacy.0);
         Ok(context)
@@ -73,8 +73,8 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Ends a context at the instant `t`: what it computes stops, what is queued is dropped, its memory is free.
     pub fn destroy_context(&mut self, context: ContextId, t: Nanos) {
-        let card = Card(self.get(context.card()));
-        self.leave_engine(card, context, t);
+        let gpu = Gpu(self.get(context.gpu()));
+        self.leave_engine(gpu, context, t);
         self.words.seam();
         for event in events_of(context).members(self.words) {
             self.destroy_event(EventId(event));
@@ -87,19 +87,19 @@ impl<W: Words> Timeline<'_, W> {
         let process = self.process_of(context);
         let memory = Bytes(self.get(context.memory()));
         self.release(context, memory);
-        let holding = Holding::of(process, card);
+        let holding = Holding::of(process, gpu);
         self.subtract(holding.contexts(), 1);
         contexts_of(process).remove(self.words, context.0);
         self.set(context.alive(), 0);
         POOL.give(self.words, context.0);
     }
 
-    /// The card and process of a context that lives.
+    /// The GPU and process of a context that lives.
     #[must_use]
     pub fn place_of(&self, context: ContextId) -> Option<(usize, usize)> {
         let alive = POOL.reaches(self.words, context.0) && self.get(context.alive()) != 0;
         let number = |at| crate::words::index(self.get(at));
-        alive.then(|| (number(context.card()), number(context.process())))
+        alive.then(|| (number(context.gpu()), number(context.process())))
     }
 
     /// The context's legacy default stream.
@@ -116,25 +116,25 @@ impl<W: Words> Timeline<'_, W> {
         crate::kernel::mix(crate::kernel::mix(self.figures.seed ^ serial) ^ launches)
     }
 
-    /// Takes memory of the card.
+    /// Takes memory of the GPU.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], exactly when the card has not that much left.
+    /// [`Error::OutOfMemory`], exactly when the GPU has not that much left.
     pub fn reserve(&mut self, context: ContextId, size: Bytes) -> Result<(), Error> {
-        let card = Card(self.get(context.card()));
-        let left = self.get(card.usable()) - self.get(card.used());
+        let gpu = Gpu(self.get(context.gpu()));
+        let left = self.get(gpu.usable()) - self.get(gpu.used());
         if size.0 > left {
             return Err(Error::OutOfMemory);
         }
         let holding = self.holding_of(context);
-        for at in [card.used(), holding.memory(), context.memory()] {
+        for at in [gpu.used(), holding.memory(), context.memory()] {
             self.add(at, size.0);
         }
-        self.note_memory(holding, card);
+        self.note_memory(holding, gpu);
         Ok(())
     }
 
-    /// Brings code of so many bytes onto the card. It takes memory of the context a block at a time, and keeps it.
+    /// Brings code of so many bytes onto the GPU. It takes memory of the context a block at a time, and keeps it.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -152,16 +152,16 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Gives memory back. No more than the context has.
     pub fn release(&mut self, context: ContextId, size: Bytes) {
-        let card = Card(self.get(context.card()));
+        let gpu = Gpu(self.get(context.gpu()));
         let holding = self.holding_of(context);
-        self.lighten(holding, card, size.0);
+        self.lighten(holding, gpu, size.0);
         self.subtract(context.memory(), size.0);
     }
 
-    /// Memory that contexts and programs have on a card, and may have at most.
+    /// Memory that contexts and programs have on a GPU, and may have at most.
     #[must_use]
-    pub fn memory(&self, card: usize) -> (Bytes, Bytes) {
-        let card = Card(card as u64);
-        (Bytes(self.get(card.used())), Bytes(self.get(card.usable())))
+    pub fn memory(&self, gpu: usize) -> (Bytes, Bytes) {
+        let gpu = Gpu(gpu as u64);
+        (Bytes(self.get(gpu.used())), Bytes(self.get(gpu.usable())))
     }
 }

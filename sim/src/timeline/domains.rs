@@ -1,38 +1,38 @@
-//! Memory of cards, and of the locality domains that some divide into.
+//! Memory of GPUs, and of the locality domains that some divide into.
 //!
-//! What is asked for in a domain lies there: it counts against the domain's part of the card and against the card. All other memory,
-//! that of contexts too, lies wherever there is room, and counts against the card alone. So a domain can be full while the card is
-//! not, and the card while no domain is.
+//! What is asked for in a domain lies there: it counts against the domain's part of the GPU and against the GPU. All other memory,
+//! that of contexts too, lies wherever there is room, and counts against the GPU alone. So a domain can be full while the GPU is
+//! not, and the GPU while no domain is.
 
 use cgpu_shm::units::Bytes;
 
 use super::Timeline;
-use super::records::{CARDS, Card, DOMAINS, Domain, Holding, Lodging, PROCESSES, Process};
+use super::records::{DOMAINS, Domain, GPUS, Gpu, Holding, Lodging, PROCESSES, Process};
 use crate::error::Error;
 use crate::words::Words;
 
-/// Where memory of a card lies.
+/// Where memory of a GPU lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Site {
-    /// On which card.
-    pub card: usize,
+    /// On which GPU.
+    pub gpu: usize,
     /// In which of its locality domains; `None`: anywhere.
     pub domain: Option<usize>,
 }
 
 impl From<usize> for Site {
-    fn from(card: usize) -> Self {
-        Self { card, domain: None }
+    fn from(gpu: usize) -> Self {
+        Self { gpu, domain: None }
     }
 }
 
 impl Site {
-    pub(super) fn card(self) -> Card {
-        Card(self.card as u64)
+    pub(super) fn gpu(self) -> Gpu {
+        Gpu(self.gpu as u64)
     }
 
     fn domain(self) -> Option<Domain> {
-        self.domain.map(|domain| Domain::of(self.card(), domain as u64))
+        self.domain.map(|domain| Domain::of(self.gpu(), domain as u64))
     }
 
     /// As a number for a record: 0 for anywhere.
@@ -40,35 +40,35 @@ impl Site {
         self.domain.map_or(0, |domain| domain as u64 + 1)
     }
 
-    pub(super) fn of(card: u64, mark: u64) -> Self {
+    pub(super) fn of(gpu: u64, mark: u64) -> Self {
         let domain = mark.checked_sub(1).map(crate::words::index);
-        Self { card: crate::words::index(card), domain }
+        Self { gpu: crate::words::index(gpu), domain }
     }
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Says how much of a card's memory each of its locality domains has. Done once, after [`Timeline::install`], for a card that
+    /// Says how much of a GPU's memory each of its locality domains has. Done once, after [`Timeline::install`], for a GPU that
     /// has several.
-    pub fn divide(&mut self, card: usize, domains: usize, room: Bytes) {
+    pub fn divide(&mut self, gpu: usize, domains: usize, room: Bytes) {
         for domain in 0..domains as u64 {
-            self.set(Domain::of(Card(card as u64), domain).room(), room.0);
+            self.set(Domain::of(Gpu(gpu as u64), domain).room(), room.0);
         }
     }
 
     /// Memory that a locality domain has, and how much of it was asked for there.
     #[must_use]
-    pub fn domain_memory(&self, card: usize, domain: usize) -> (Bytes, Bytes) {
-        let domain = Domain::of(Card(card as u64), domain as u64);
+    pub fn domain_memory(&self, gpu: usize, domain: usize) -> (Bytes, Bytes) {
+        let domain = Domain::of(Gpu(gpu as u64), domain as u64);
         (Bytes(self.get(domain.used())), Bytes(self.get(domain.room())))
     }
 
-    /// Takes memory of a card for a process itself.
+    /// Takes memory of a GPU for a process itself.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], exactly when the card, or the domain, has not that much left.
+    /// [`Error::OutOfMemory`], exactly when the GPU, or the domain, has not that much left.
     pub fn take_memory(&mut self, process: usize, site: impl Into<Site>, size: Bytes) -> Result<(), Error> {
         let site = site.into();
-        let left = self.get(site.card().usable()) - self.get(site.card().used());
+        let left = self.get(site.gpu().usable()) - self.get(site.gpu().used());
         let left_there =
             site.domain().map_or(left, |domain| self.get(domain.room()) - self.get(domain.used()));
         if size.0 > left.min(left_there) {
@@ -84,11 +84,11 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     pub(super) fn charge(&mut self, process: Process, site: Site, size: u64) {
-        let holding = Holding::of(process, site.card());
-        for at in [site.card().used(), holding.memory(), holding.own()] {
+        let holding = Holding::of(process, site.gpu());
+        for at in [site.gpu().used(), holding.memory(), holding.own()] {
             self.add(at, size);
         }
-        self.note_memory(holding, site.card());
+        self.note_memory(holding, site.gpu());
         if let Some(domain) = site.domain() {
             self.add(domain.used(), size);
             self.add(Lodging::of(process, domain).memory(), size);
@@ -96,9 +96,9 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     pub(super) fn discharge(&mut self, process: Process, site: Site, size: u64) {
-        let holding = Holding::of(process, site.card());
+        let holding = Holding::of(process, site.gpu());
         let away = self.get(holding.away()) != 0;
-        self.lighten(holding, site.card(), size);
+        self.lighten(holding, site.gpu(), size);
         self.subtract(holding.own(), size);
         if let Some(domain) = site.domain() {
             if !away {
@@ -108,9 +108,9 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Memory of a process leaves the domains of a card, for a checkpoint.
-    pub(super) fn leave_domains(&mut self, process: Process, card: Card) {
-        for domain in (0..DOMAINS).map(|domain| Domain::of(card, domain)) {
+    /// Memory of a process leaves the domains of a GPU, for a checkpoint.
+    pub(super) fn leave_domains(&mut self, process: Process, gpu: Gpu) {
+        for domain in (0..DOMAINS).map(|domain| Domain::of(gpu, domain)) {
             let lodged = self.get(Lodging::of(process, domain).memory());
             self.subtract(domain.used(), lodged);
         }
@@ -120,8 +120,8 @@ impl<W: Words> Timeline<'_, W> {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if a domain has not that much left.
-    pub(super) fn enter_domains(&mut self, process: Process, card: Card) -> Result<(), Error> {
-        for domain in (0..DOMAINS).map(|domain| Domain::of(card, domain)) {
+    pub(super) fn enter_domains(&mut self, process: Process, gpu: Gpu) -> Result<(), Error> {
+        for domain in (0..DOMAINS).map(|domain| Domain::of(gpu, domain)) {
             let lodged = self.get(Lodging::of(process, domain).memory());
             if lodged > self.get(domain.room()) - self.get(domain.used()) {
                 return Err(Error::OutOfMemory);
@@ -133,8 +133,8 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Memory that no process has any more, and that stays.
     pub(super) fn orphan(&mut self, site: Site, size: u64) {
-        self.add(site.card().used(), size);
-        self.add(site.card().orphaned(), size);
+        self.add(site.gpu().used(), size);
+        self.add(site.gpu().orphaned(), size);
         if let Some(domain) = site.domain() {
             self.add(domain.used(), size);
             self.add(domain.orphaned(), size);
@@ -143,62 +143,62 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Memory that no process had: it goes, or somebody has it again.
     pub(super) fn unorphan(&mut self, site: Site, size: u64) {
-        self.subtract(site.card().used(), size);
-        self.subtract(site.card().orphaned(), size);
+        self.subtract(site.gpu().used(), size);
+        self.subtract(site.gpu().orphaned(), size);
         if let Some(domain) = site.domain() {
             self.subtract(domain.used(), size);
             self.subtract(domain.orphaned(), size);
         }
     }
 
-    /// All that a process has of a card by itself is given back.
-    pub(super) fn discharge_all(&mut self, process: Process, card: Card) {
+    /// All that a process has of a GPU by itself is given back.
+    pub(super) fn discharge_all(&mut self, process: Process, gpu: Gpu) {
         for domain in 0..DOMAINS {
-            let lodging = Lodging::of(process, Domain::of(card, domain));
+            let lodging = Lodging::of(process, Domain::of(gpu, domain));
             let size = self.get(lodging.memory());
             if size != 0 {
-                self.discharge(process, Site::of(card.0, domain + 1), size);
+                self.discharge(process, Site::of(gpu.0, domain + 1), size);
             }
         }
-        let own = self.get(Holding::of(process, card).own());
-        self.discharge(process, Site::of(card.0, 0), own);
+        let own = self.get(Holding::of(process, gpu).own());
+        self.discharge(process, Site::of(gpu.0, 0), own);
     }
 
-    /// What a process has in a domain, or of a card altogether.
+    /// What a process has in a domain, or of a GPU altogether.
     pub(super) fn own(&self, process: Process, site: Site) -> u64 {
         match site.domain() {
             Some(domain) => self.get(Lodging::of(process, domain).memory()),
-            None => self.get(Holding::of(process, site.card()).own()),
+            None => self.get(Holding::of(process, site.gpu()).own()),
         }
     }
 
-    /// What always holds for a card's domains: they have what processes and nobody have there, no more than their room, and no more
-    /// than the card and each process have.
-    pub(super) fn check_domains(&self, card: Card) -> Result<(), String> {
-        let domains: Vec<Domain> = (0..DOMAINS).map(|domain| Domain::of(card, domain)).collect();
+    /// What always holds for a GPU's domains: they have what processes and nobody have there, no more than their room, and no more
+    /// than the GPU and each process have.
+    pub(super) fn check_domains(&self, gpu: Gpu) -> Result<(), String> {
+        let domains: Vec<Domain> = (0..DOMAINS).map(|domain| Domain::of(gpu, domain)).collect();
         for &domain in &domains {
-            let is_here = |&process: &Process| self.get(Holding::of(process, card).away()) == 0;
+            let is_here = |&process: &Process| self.get(Holding::of(process, gpu).away()) == 0;
             let here = (0..PROCESSES).map(Process).filter(is_here);
             let held = here.map(|process| self.get(Lodging::of(process, domain).memory())).sum::<u64>()
                 + self.get(domain.orphaned());
             let (used, room) = (self.get(domain.used()), self.get(domain.room()));
             if used != held || used > room {
-                return Err(format!("{domain:?} of {card:?} has {used} of {room} bytes, held are {held}"));
+                return Err(format!("{domain:?} of {gpu:?} has {used} of {room} bytes, held are {held}"));
             }
         }
         let used = domains.iter().map(|domain| self.get(domain.used())).sum::<u64>();
-        if used > self.get(card.used()) {
-            return Err(format!("{card:?} has less than its domains, {used}"));
+        if used > self.get(gpu.used()) {
+            return Err(format!("{gpu:?} has less than its domains, {used}"));
         }
         for process in (0..PROCESSES).map(Process) {
             let lodged = domains.iter().map(|&domain| self.get(Lodging::of(process, domain).memory()));
-            let (lodged, own) = (lodged.sum::<u64>(), self.get(Holding::of(process, card).own()));
+            let (lodged, own) = (lodged.sum::<u64>(), self.get(Holding::of(process, gpu).own()));
             if lodged > own {
-                return Err(format!("{process:?} has {own} bytes of {card:?}, and {lodged} in its domains"));
+                return Err(format!("{process:?} has {own} bytes of {gpu:?}, and {lodged} in its domains"));
             }
         }
         Ok(())
     }
 }
 
-const _: () = assert!(CARDS * DOMAINS == Domain::COUNT);
+const _: () = assert!(GPUS * DOMAINS == Domain::COUNT);

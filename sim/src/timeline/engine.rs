@@ -1,4 +1,4 @@
-//! The computing engine of a card: groups in turn.
+//! The computing engine of a GPU: groups in turn.
 //!
 //! ```text
 //!            work for a parked group
@@ -9,7 +9,7 @@
 //!    └────────────────────────────────────────────────────────────────────┘ nothing left: the slice is forfeited; first in the ring next
 //! ```
 //!
-//! What computes while a group has the card is `placement`'s business. A slice that ends while nobody waits begins anew at
+//! What computes while a group has the GPU is `placement`'s business. A slice that ends while nobody waits begins anew at
 //! once, so a newcomer waits for the end of the present one, wherever that began. What ends at the very end of a slice has
 //! ended: streams' timers come before engines'.
 //!
@@ -21,7 +21,7 @@ use cgpu_shm::units::Nanos;
 
 use super::agenda::{self, Due};
 use super::group::{Turn, ready_of, ring_of};
-use super::records::{Card, ContextId, Group, StreamId};
+use super::records::{ContextId, Gpu, Group, StreamId};
 use super::{Timeline, states};
 use crate::words::Words;
 
@@ -38,61 +38,61 @@ impl<W: Words> Timeline<'_, W> {
     /// A stream's head wants to compute.
     pub(super) fn engine_ready(&mut self, stream: StreamId, t: Nanos) {
         let context = ContextId(self.get(stream.context()));
-        let (card, group) = (Card(self.get(context.card())), self.group_of(context));
+        let (gpu, group) = (Gpu(self.get(context.gpu())), self.group_of(context));
         ready_of(group, self.urgency_of(stream)).push(self.words, stream.0);
-        match (self.turn(group), self.engine_state(card)) {
+        match (self.turn(group), self.engine_state(gpu)) {
             (Turn::Current, State::Running) => {
-                self.place(card, group, t);
-                if self.get(card.idle_until()) != 0 {
-                    self.set(card.idle_until(), 0);
-                    self.schedule_slice(card);
+                self.place(gpu, group, t);
+                if self.get(gpu.idle_until()) != 0 {
+                    self.set(gpu.idle_until(), 0);
+                    self.schedule_slice(gpu);
                 }
             }
             (Turn::Current | Turn::Waiting | Turn::Gone, _) => {}
-            (Turn::Parked, State::Idle) => self.load(card, group, t),
+            (Turn::Parked, State::Idle) => self.load(gpu, group, t),
             (Turn::Parked, state) => {
-                if state == State::Running && ring_of(card).is_empty(self.words) {
+                if state == State::Running && ring_of(gpu).is_empty(self.words) {
                     // Slices went by unnoticed while the group that runs was alone.
-                    let start = self.get(card.slice_start());
+                    let start = self.get(gpu.slice_start());
                     let gone = (t.0 - start) / self.figures.slice.0;
-                    self.set(card.slice_start(), start + gone * self.figures.slice.0);
+                    self.set(gpu.slice_start(), start + gone * self.figures.slice.0);
                 }
-                self.wait_in_ring(card, group);
-                self.schedule_slice(card);
+                self.wait_in_ring(gpu, group);
+                self.schedule_slice(gpu);
             }
         }
     }
 
-    pub(super) fn engine_due(&mut self, card: Card, t: Nanos) {
-        if self.engine_state(card) == State::Switching {
-            self.account_switching(card, t);
-            let group = Group(self.get(card.target()));
-            self.set(card.resident(), group.0);
-            self.begin_slice(card, group, t);
+    pub(super) fn engine_due(&mut self, gpu: Gpu, t: Nanos) {
+        if self.engine_state(gpu) == State::Switching {
+            self.account_switching(gpu, t);
+            let group = Group(self.get(gpu.target()));
+            self.set(gpu.resident(), group.0);
+            self.begin_slice(gpu, group, t);
             return;
         }
-        let group = Group(self.get(card.resident()));
-        if self.get(card.idle_until()) == 0 {
-            self.each_on_card(card, group, t, Self::halt);
-            self.wait_in_ring(card, group);
+        let group = Group(self.get(gpu.resident()));
+        if self.get(gpu.idle_until()) == 0 {
+            self.each_on_gpu(gpu, group, t, Self::halt);
+            self.wait_in_ring(gpu, group);
         } else {
             self.set_turn(group, Turn::Parked);
         }
-        self.load_first_waiting(card, t);
+        self.load_first_waiting(gpu, t);
     }
 
-    /// The group that has the card has changed: what can be is placed, and a group without work is
+    /// The group that has the GPU has changed: what can be is placed, and a group without work is
     /// about to forfeit its slice.
-    pub(super) fn carry_on(&mut self, card: Card, group: Group, t: Nanos) {
-        self.place(card, group, t);
+    pub(super) fn carry_on(&mut self, gpu: Gpu, group: Group, t: Nanos) {
+        self.place(gpu, group, t);
         if self.is_empty(group) {
-            self.set(card.idle_until(), (t + self.figures.idle).0.max(1));
-            self.schedule_slice(card);
+            self.set(gpu.idle_until(), (t + self.figures.idle).0.max(1));
+            self.schedule_slice(gpu);
         }
     }
 
-    /// Takes a context that is a group off the engine for good. One of a card's group goes stream by stream.
-    pub(super) fn leave_engine(&mut self, card: Card, context: ContextId, t: Nanos) {
+    /// Takes a context that is a group off the engine for good. One of a GPU's group goes stream by stream.
+    pub(super) fn leave_engine(&mut self, gpu: Gpu, context: ContextId, t: Nanos) {
         let group = self.group_of(context);
         if group.context().is_none() {
             return;
@@ -100,81 +100,81 @@ impl<W: Words> Timeline<'_, W> {
         match self.turn(group) {
             Turn::Parked | Turn::Gone => {}
             Turn::Waiting => {
-                ring_of(card).remove(self.words, group.0);
-                self.schedule_slice(card);
+                ring_of(gpu).remove(self.words, group.0);
+                self.schedule_slice(gpu);
             }
             Turn::Current => {
-                if self.engine_state(card) == State::Switching {
-                    self.account_switching(card, t);
+                if self.engine_state(gpu) == State::Switching {
+                    self.account_switching(gpu, t);
                 } else {
-                    self.each_on_card(card, group, t, Self::halt);
+                    self.each_on_gpu(gpu, group, t, Self::halt);
                 }
-                self.load_first_waiting(card, t);
+                self.load_first_waiting(gpu, t);
             }
         }
         self.set_turn(group, Turn::Gone);
-        if self.get(card.resident()) == group.0 {
-            self.set(card.resident(), 0);
+        if self.get(gpu.resident()) == group.0 {
+            self.set(gpu.resident(), 0);
         }
     }
 
-    fn load(&mut self, card: Card, group: Group, t: Nanos) {
+    fn load(&mut self, gpu: Gpu, group: Group, t: Nanos) {
         self.set_turn(group, Turn::Current);
-        if self.get(card.resident()) == group.0 {
-            self.begin_slice(card, group, t);
+        if self.get(gpu.resident()) == group.0 {
+            self.begin_slice(gpu, group, t);
             return;
         }
-        self.set_engine_state(card, State::Switching);
-        self.set(card.target(), group.0);
-        self.set(card.switch_start(), t.0);
-        self.add(card.switches(), 1);
-        agenda::schedule(self.words, Due::Engine(card), t + self.figures.switch);
+        self.set_engine_state(gpu, State::Switching);
+        self.set(gpu.target(), group.0);
+        self.set(gpu.switch_start(), t.0);
+        self.add(gpu.switches(), 1);
+        agenda::schedule(self.words, Due::Engine(gpu), t + self.figures.switch);
     }
 
-    fn begin_slice(&mut self, card: Card, group: Group, t: Nanos) {
-        self.set_engine_state(card, State::Running);
-        self.set(card.slice_start(), t.0);
-        self.set(card.idle_until(), 0);
-        self.schedule_slice(card);
-        self.each_on_card(card, group, t, Self::resume);
-        self.carry_on(card, group, t);
+    fn begin_slice(&mut self, gpu: Gpu, group: Group, t: Nanos) {
+        self.set_engine_state(gpu, State::Running);
+        self.set(gpu.slice_start(), t.0);
+        self.set(gpu.idle_until(), 0);
+        self.schedule_slice(gpu);
+        self.each_on_gpu(gpu, group, t, Self::resume);
+        self.carry_on(gpu, group, t);
     }
 
-    fn load_first_waiting(&mut self, card: Card, t: Nanos) {
-        if let Some(next) = ring_of(card).pop(self.words) {
-            self.load(card, Group(next), t);
+    fn load_first_waiting(&mut self, gpu: Gpu, t: Nanos) {
+        if let Some(next) = ring_of(gpu).pop(self.words) {
+            self.load(gpu, Group(next), t);
         } else {
-            self.set_engine_state(card, State::Idle);
-            agenda::cancel(self.words, Due::Engine(card));
+            self.set_engine_state(gpu, State::Idle);
+            agenda::cancel(self.words, Due::Engine(gpu));
         }
     }
 
-    fn wait_in_ring(&mut self, card: Card, group: Group) {
-        ring_of(card).push(self.words, group.0);
+    fn wait_in_ring(&mut self, gpu: Gpu, group: Group) {
+        ring_of(gpu).push(self.words, group.0);
         self.set_turn(group, Turn::Waiting);
     }
 
     /// The slice's end counts while a group waits for it, and the end of an idle group's time
     /// always. A switch keeps its timer.
-    fn schedule_slice(&mut self, card: Card) {
-        if self.engine_state(card) != State::Running {
+    fn schedule_slice(&mut self, gpu: Gpu) {
+        if self.engine_state(gpu) != State::Running {
             return;
         }
-        let idle_end = Some(Nanos(self.get(card.idle_until()))).filter(|end| *end != Nanos::ZERO);
-        let slice_end = Nanos(self.get(card.slice_start())) + self.figures.slice;
-        let slice_end = (!ring_of(card).is_empty(self.words)).then_some(slice_end);
+        let idle_end = Some(Nanos(self.get(gpu.idle_until()))).filter(|end| *end != Nanos::ZERO);
+        let slice_end = Nanos(self.get(gpu.slice_start())) + self.figures.slice;
+        let slice_end = (!ring_of(gpu).is_empty(self.words)).then_some(slice_end);
         match idle_end.into_iter().chain(slice_end).min() {
-            Some(end) => agenda::schedule(self.words, Due::Engine(card), end),
-            None => agenda::cancel(self.words, Due::Engine(card)),
+            Some(end) => agenda::schedule(self.words, Due::Engine(gpu), end),
+            None => agenda::cancel(self.words, Due::Engine(gpu)),
         }
     }
 
     #[inline]
-    pub(super) fn engine_state(&self, card: Card) -> State {
-        State::of(self.get(card.state()))
+    pub(super) fn engine_state(&self, gpu: Gpu) -> State {
+        State::of(self.get(gpu.state()))
     }
 
-    fn set_engine_state(&mut self, card: Card, state: State) {
-        self.set(card.state(), state.word());
+    fn set_engine_state(&mut self, gpu: Gpu, state: State) {
+        self.set(gpu.state(), state.word());
     }
 }

@@ -5,7 +5,7 @@ use cgpu_shm::units::Nanos;
 use super::Timeline;
 use super::list::List;
 use super::pool::Pool;
-use super::records::{Card, ContextId, EventId, Global};
+use super::records::{ContextId, EventId, Global, Gpu};
 use super::stream::Ticket;
 use crate::error::Error;
 use crate::words::Words;
@@ -112,7 +112,7 @@ impl<W: Words> Timeline<'_, W> {
     pub(super) fn mark(&mut self, event: EventId, ticket: Ticket, t: Nanos) {
         if self.last_record(event) == Some(ticket) {
             let context = ContextId(self.get(event.context()));
-            let stamp = self.stamp(Card(self.get(context.card())), t);
+            let stamp = self.stamp(Gpu(self.get(context.gpu())), t);
             self.set(event.at(), t.0);
             self.set(event.stamp(), stamp.cast_unsigned());
         }

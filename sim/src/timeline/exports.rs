@@ -4,7 +4,7 @@
 //! whoever has held it longest. Descriptors that were sent keep it too, held by anybody or not; they cannot be seen from here, so
 //! an export that nobody holds *lingers* until somebody who has asked the system buries it ([`Timeline::bury`]).
 //!
-//! An export can be no memory but a *team* of cards, to which memory is bound (`teams`): then it has no bytes, and what is bound to it
+//! An export can be no memory but a *team* of GPUs, to which memory is bound (`teams`): then it has no bytes, and what is bound to it
 //! goes with it.
 //!
 //! ```text
@@ -18,7 +18,7 @@ use cgpu_shm::units::Bytes;
 use super::domains::Site;
 use super::list::List;
 use super::pool::Pool;
-use super::records::{CARDS, Card, ContextId, ExportId, Global, Hold, Holding, Process};
+use super::records::{ContextId, ExportId, GPUS, Global, Gpu, Hold, Holding, Process};
 use super::{Timeline, states};
 use crate::error::Error;
 use crate::words::{Words, index};
@@ -32,7 +32,7 @@ states! {
         Allocation,
         /// The name of a pool; no memory.
         Pool,
-        /// Cards that memory is bound to together.
+        /// GPUs that memory is bound to together.
         Team,
         /// A semaphore that is signalled or not.
         Binary,
@@ -113,10 +113,10 @@ impl<W: Words> Timeline<'_, W> {
     /// # Errors
     /// [`Error::Full`].
     pub fn export_of(&mut self, context: ContextId, size: Bytes) -> Result<ExportId, Error> {
-        let (process, card) = (self.process_of(context), Card(self.get(context.card())));
+        let (process, gpu) = (self.process_of(context), Gpu(self.get(context.gpu())));
         self.subtract(context.memory(), size.0);
-        self.add(Holding::of(process, card).own(), size.0);
-        self.new_export(process, Site::of(card.0, 0), ExportKind::Allocation, size.0)
+        self.add(Holding::of(process, gpu).own(), size.0);
+        self.new_export(process, Site::of(gpu.0, 0), ExportKind::Allocation, size.0)
     }
 
     /// Makes an export of memory that the process has by itself.
@@ -144,7 +144,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(Global(0).exports(), serial);
         for (at, value) in [
             (export.serial(), serial),
-            (export.card(), site.card().0),
+            (export.gpu(), site.gpu().0),
             (export.domain(), site.mark()),
             (export.size(), size),
             (export.inode(), 0),
@@ -210,16 +210,16 @@ impl<W: Words> Timeline<'_, W> {
         serial != 0 && self.serial_of_export(export) == serial && self.get(export.exporter()) != 0
     }
 
-    /// Card and size of an export.
+    /// GPU and size of an export.
     #[must_use]
     pub fn about_export(&self, export: ExportId) -> (usize, Bytes) {
-        (index(self.get(export.card())), Bytes(self.get(export.size())))
+        (index(self.get(export.gpu())), Bytes(self.get(export.size())))
     }
 
     /// Where the memory of an export lies.
     #[must_use]
     pub fn site_of_export(&self, export: ExportId) -> Site {
-        Site::of(self.get(export.card()), self.get(export.domain()))
+        Site::of(self.get(export.gpu()), self.get(export.domain()))
     }
 
     /// Holds an export once more.
@@ -327,8 +327,8 @@ impl<W: Words> Timeline<'_, W> {
             self.end_hold(process, Hold(hold));
             self.words.seam();
         }
-        for card in (0..CARDS).map(Card) {
-            self.discharge_all(process, card);
+        for gpu in (0..GPUS).map(Gpu) {
+            self.discharge_all(process, gpu);
             self.words.seam();
         }
     }
@@ -371,10 +371,10 @@ impl<W: Words> Timeline<'_, W> {
         EXPORTS.give(self.words, export.0);
     }
 
-    /// Bytes of a card that no process has.
+    /// Bytes of a GPU that no process has.
     #[must_use]
-    pub fn orphaned(&self, card: usize) -> Bytes {
-        Bytes(self.get(Card(card as u64).orphaned()))
+    pub fn orphaned(&self, gpu: usize) -> Bytes {
+        Bytes(self.get(Gpu(gpu as u64).orphaned()))
     }
 
     /// What always holds for what is shared.

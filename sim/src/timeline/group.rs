@@ -1,19 +1,19 @@
-//! Groups: what takes turns on a card. A context is one; under MPS all contexts of a card are one together.
+//! Groups: what takes turns on a GPU. A context is one; under MPS all contexts of a GPU are one together.
 //!
 //! A stream whose head wants to compute is in one of its group's lists: among those of its urgency until it has all of
-//! the card that its command takes, then among the placed ones. It stays there while the group waits for its turn, and so
+//! the GPU that its command takes, then among the placed ones. It stays there while the group waits for its turn, and so
 //! does its share.
 
 use cgpu_shm::units::Nanos;
 
 use super::list::List;
-use super::records::{Card, ContextId, Group, LEVELS, Level, PRIORITIES, StreamId};
+use super::records::{ContextId, Gpu, Group, LEVELS, Level, PRIORITIES, StreamId};
 use super::{Timeline, states};
 use crate::footprint::Footprint;
 use crate::words::Words;
 
 states! {
-    /// How a group stands to its card's engine.
+    /// How a group stands to its GPU's engine.
     pub(crate) Turn {
         /// No work.
         Parked,
@@ -59,10 +59,10 @@ pub(super) const fn placed_of(group: Group) -> List {
     }
 }
 
-pub(super) const fn ring_of(card: Card) -> List {
+pub(super) const fn ring_of(gpu: Gpu) -> List {
     List {
-        first: card.first_waiting(),
-        last: card.last_waiting(),
+        first: gpu.first_waiting(),
+        last: gpu.last_waiting(),
         next: |group| Group(group).next_waiting(),
         previous: |group| Group(group).previous_waiting(),
     }
@@ -85,7 +85,7 @@ impl<W: Words> Timeline<'_, W> {
         if self.figures.mps == 0 {
             Group::of_context(context)
         } else {
-            Group::of_card(Card(self.get(context.card())))
+            Group::of_gpu(Gpu(self.get(context.gpu())))
         }
     }
 
@@ -112,24 +112,24 @@ impl<W: Words> Timeline<'_, W> {
         ready.chain([placed]).find(|&stream| stream != 0).map(StreamId)
     }
 
-    /// Goes through the streams of the group that have a share of the card, or need none.
-    pub(super) fn each_on_card(
+    /// Goes through the streams of the group that have a share of the GPU, or need none.
+    pub(super) fn each_on_gpu(
         &mut self,
-        card: Card,
+        gpu: Gpu,
         group: Group,
         t: Nanos,
-        act: impl Fn(&mut Self, Card, StreamId, Nanos),
+        act: impl Fn(&mut Self, Gpu, StreamId, Nanos),
     ) {
         let mut stream = StreamId(placed_of(group).first(self.words));
         while stream.0 != 0 {
-            act(self, card, stream, t);
+            act(self, gpu, stream, t);
             stream = StreamId(placed_of(group).next(self.words, stream.0));
         }
         for urgency in 0..LEVELS {
             // Only the first can have a part of what it takes.
             let stream = StreamId(ready_of(group, urgency).first(self.words));
             if stream.0 != 0 && self.get(stream.share()) != 0 {
-                act(self, card, stream, t);
+                act(self, gpu, stream, t);
             }
         }
     }

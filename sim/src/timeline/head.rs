@@ -22,7 +22,7 @@ states! {
         Empty,
         /// On its way from the host: timer.
         Arriving,
-        /// In a ready list of its group: it has not been given all of the card that it takes. Timer if it computes.
+        /// In a ready list of its group: it has not been given all of the GPU that it takes. Timer if it computes.
         Computing,
         /// Among its group's placed commands. Timer if it computes.
         Placed,
@@ -65,7 +65,7 @@ const fn waiters_of(stream: StreamId) -> List {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// The process says that a command outside the card is over.
+    /// The process says that a command outside the GPU is over.
     pub fn answer(&mut self, ticket: Ticket, now: Nanos) {
         if self.get(ticket.stream.completed()) + 1 == ticket.number
             && self.head(ticket.stream) == Head::Outside

@@ -1,8 +1,8 @@
-//! The timeline: what the cards do and when, exactly, without a clock.
+//! The timeline: what the GPUs do and when, exactly, without a clock.
 //!
 //! Pure: it reads and changes [`Words`], takes the time as a parameter, and knows nothing of processes but their
 //! numbers. Whoever calls first replays everything up to now ([`Timeline::advance`]), event by event in order of their
-//! instants over all cards, then asks or adds.
+//! instants over all GPUs, then asks or adds.
 //!
 //! ```text
 //!   process ── context ── stream ── commands: compute, mark, write, copy, wait, outside
@@ -10,7 +10,7 @@
 //!               group        ├── compute, mark, write ──> group's ready lists ───┐
 //!                 │          ├── copy ──> copy engine, up or down                │ as many as fit,
 //!   waiting ring <┘          ├── wait ──> another stream's waiters               │ while the group
-//!     of the card            └── outside ──> the process answers                 │ has its slice
+//!     of the GPU            └── outside ──> the process answers                 │ has its slice
 //!        └────────── computing engine: switch, slice, placement <────────────────┘
 //! ```
 //!
@@ -22,27 +22,27 @@
 //! | `command`, `stream`, `queue` | what streams are given to do |
 //! | `track` | streams that no program sees, for graphs |
 //! | `head` | where a stream's first command is, and what comes of it |
-//! | `group` | what takes turns: a context, or all of a card's under MPS |
+//! | `group` | what takes turns: a context, or all of a GPU's under MPS |
 //! | `engine` | the computing engine: round robin, slices, switches, preemption |
 //! | `placement` | which kernels of a group compute beside each other, and how fast |
 //! | `copier` | the two copy engines |
 //! | `rendezvous` | kernels that spin until others have started |
 //! | `event` | marks with a time |
 //! | `clock` | the GPU's own clock, by which they are stamped |
-//! | `semaphore` | what orders work of several processes, and of others than cards |
+//! | `semaphore` | what orders work of several processes, and of others than GPUs |
 //! | `context`, `process` | who owns what, memory, death |
-//! | `checkpoint` | memory of a process that leaves the cards for a while |
-//! | `domains` | memory of cards and of their locality domains |
+//! | `checkpoint` | memory of a process that leaves the GPUs for a while |
+//! | `domains` | memory of GPUs and of their locality domains |
 //! | `exports` | memory that outlives who made it |
-//! | `teams` | cards to whose memory one write goes |
+//! | `teams` | GPUs to whose memory one write goes |
 //! | `accounting` | what processes did in their lives |
-//! | `xid` | errors that cards report |
+//! | `xid` | errors that GPUs report |
 //! | `usage` | books: busy time, windows |
 //! | `trace` | what the engines did, for whoever looks at it later |
 //! | `forecast` | when something will be done, found by trying |
 //! | `check` | what always holds |
 //!
-//! What is simple here and not on a card: kernels are fluids (`placement` says why); preemption at any instant at the
+//! What is simple here and not on a GPU: kernels are fluids (`placement` says why); preemption at any instant at the
 //! switch cost.
 
 mod accounting;
@@ -99,7 +99,7 @@ pub use semaphore::SemaphoreId;
 pub use stream::Ticket;
 pub use teams::{Bindable, Bound, Team};
 pub use trace::{Span, SpanKind};
-pub use usage::{CardSample, EngineTime, ProcessSample, ProcessUse};
+pub use usage::{EngineTime, GpuSample, ProcessSample, ProcessUse};
 pub use xid::Xid;
 
 /// A view of the state that can be advanced and changed. Cheap to make; holds nothing itself.
@@ -141,7 +141,7 @@ impl<'a, W: Words> Timeline<'a, W> {
         Nanos(self.get(Global(0).now()))
     }
 
-    /// The instant of the next event on any card.
+    /// The instant of the next event on any GPU.
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
         agenda::first(self.words).map(|(at, _)| at)
@@ -150,9 +150,9 @@ impl<'a, W: Words> Timeline<'a, W> {
     fn step(&mut self, at: Nanos, due: Due) {
         self.set(Global(0).now(), at.0);
         match due {
-            Due::Engine(card) => self.engine_due(card, at),
-            Due::Up(card) => self.copy_due(copier::Way::Up, card, at),
-            Due::Down(card) => self.copy_due(copier::Way::Down, card, at),
+            Due::Engine(gpu) => self.engine_due(gpu, at),
+            Due::Up(gpu) => self.copy_due(copier::Way::Up, gpu, at),
+            Due::Down(gpu) => self.copy_due(copier::Way::Down, gpu, at),
             Due::Process(process) => self.process_due(process, at),
             Due::Stream(stream) => self.stream_due(stream, at),
         }

@@ -1,16 +1,16 @@
-//! Placement: what computes on a card while a group has it, and how fast.
+//! Placement: what computes on a GPU while a group has it, and how fast.
 //!
-//! Kernels are fluids here. One that takes a share `f` of the card and has been given `g` of it runs at the rate `g / f`,
+//! Kernels are fluids here. One that takes a share `f` of the GPU and has been given `g` of it runs at the rate `g / f`,
 //! so that a kernel alone takes exactly its own time whatever its grid. Who is given what follows the block scheduler
 //! that is known from measurements (Amert et al., "GPU scheduling on the NVIDIA TX2", RTSS 2017), its leftover policy: in
 //! order of urgency, then of arrival, each gets what it takes; the first that cannot be given all gets what is left, and
-//! those behind it nothing. A kernel that has all its blocks on the card keeps them to its end; one with blocks to come
+//! those behind it nothing. A kernel that has all its blocks on the GPU keeps them to its end; one with blocks to come
 //! loses its share to a more urgent one, since its blocks end soon and are not replaced. A cooperative kernel gets all it
 //! takes at once, or waits, and those behind it too.
 //!
 //! Why a fluid: blocks of 25 programs with thousands of blocks per millisecond would be far too many events, and the
 //! length that a name gives is a kernel's, not a block's. What it cannot show is a tail: the last wave of a grid leaves a
-//! part of a card to others.
+//! part of a GPU to others.
 //!
 //! Everything is a whole number of nanoseconds. What is left of a command is kept as nanoseconds at full rate times
 //! [`FULL`], and changes only where its rate does, so it does not matter when anybody looks.
@@ -23,7 +23,7 @@ use super::command::Kind;
 use super::engine::State;
 use super::group::{FRONT_END, Turn, placed_of, ready_of};
 use super::head::Head;
-use super::records::{Card, ContextId, Group, LEVELS, StreamId};
+use super::records::{ContextId, Gpu, Group, LEVELS, StreamId};
 use crate::footprint::Footprint;
 use crate::kernel::NEVER;
 use crate::words::{At, Words};
@@ -46,8 +46,8 @@ enum Placed {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Gives the card's free parts to those of the group who wait for them. The group runs.
-    pub(super) fn place(&mut self, card: Card, group: Group, t: Nanos) {
+    /// Gives the GPU's free parts to those of the group who wait for them. The group runs.
+    pub(super) fn place(&mut self, gpu: Gpu, group: Group, t: Nanos) {
         for urgency in 0..LEVELS {
             let ready = ready_of(group, urgency);
             loop {
@@ -55,7 +55,7 @@ impl<W: Words> Timeline<'_, W> {
                 if stream.0 == 0 {
                     break;
                 }
-                if self.place_first(card, group, urgency, stream, t) == Placed::Part {
+                if self.place_first(gpu, group, urgency, stream, t) == Placed::Part {
                     return;
                 }
                 ready.remove(self.words, stream.0);
@@ -65,9 +65,9 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    fn place_first(&mut self, card: Card, group: Group, urgency: u64, stream: StreamId, t: Nanos) -> Placed {
+    fn place_first(&mut self, gpu: Gpu, group: Group, urgency: u64, stream: StreamId, t: Nanos) -> Placed {
         if urgency == FRONT_END {
-            self.run(card, stream, t);
+            self.run(gpu, stream, t);
             return Placed::All;
         }
         let footprint = self.head_footprint(stream);
@@ -76,84 +76,84 @@ impl<W: Words> Timeline<'_, W> {
         if missing == 0 {
             return Placed::Part;
         }
-        let mut left = Footprint::CARD - self.get(group.taken());
+        let mut left = Footprint::GPU - self.get(group.taken());
         if left < missing {
-            left += self.displace(card, group, urgency, missing - left, t);
+            left += self.displace(gpu, group, urgency, missing - left, t);
         }
         let more = left.min(missing);
         let enough = if footprint.cooperative { missing } else { footprint.block.saturating_sub(has).max(1) };
         if more < enough {
             return Placed::Part;
         }
-        self.give(card, group, stream, has + more, t);
+        self.give(gpu, group, stream, has + more, t);
         if more == missing && !footprint.waves { Placed::All } else { Placed::Part }
     }
 
     /// Takes as much as is wanted from less urgent commands that have blocks to come. Returns how much it was.
-    fn displace(&mut self, card: Card, group: Group, urgency: u64, wanted: u64, t: Nanos) -> u64 {
+    fn displace(&mut self, gpu: Gpu, group: Group, urgency: u64, wanted: u64, t: Nanos) -> u64 {
         let mut freed = 0;
         for less_urgent in (urgency + 1..LEVELS).rev() {
             let stream = StreamId(ready_of(group, less_urgent).first(self.words));
             let share = if stream.0 == 0 { 0 } else { self.get(stream.share()) };
             let back = share.min(wanted - freed);
             if back != 0 {
-                self.give(card, group, stream, share - back, t);
+                self.give(gpu, group, stream, share - back, t);
                 freed += back;
             }
         }
         freed
     }
 
-    /// Changes how much of the card a stream's head has.
-    fn give(&mut self, card: Card, group: Group, stream: StreamId, share: u64, t: Nanos) {
+    /// Changes how much of the GPU a stream's head has.
+    fn give(&mut self, gpu: Gpu, group: Group, stream: StreamId, share: u64, t: Nanos) {
         let had = self.get(stream.share());
         let taken = self.get(group.taken()) + share - had;
         self.set(group.taken(), taken);
         self.set(stream.share(), share);
         if had == 0 {
-            self.run(card, stream, t);
+            self.run(gpu, stream, t);
         } else if share == 0 {
-            self.halt(card, stream, t);
+            self.halt(gpu, stream, t);
         } else {
-            self.set_rate(card, stream, t);
+            self.set_rate(gpu, stream, t);
         }
     }
 
     /// The head of a stream computes from now on. It may be its beginning.
-    fn run(&mut self, card: Card, stream: StreamId, t: Nanos) {
-        self.resume(card, stream, t);
+    fn run(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
+        self.resume(gpu, stream, t);
         if self.kind(self.head_slot(stream)) == Kind::Kernel {
             self.meet(stream, t);
         }
     }
 
     /// The head of a stream computes with the share that it has.
-    pub(super) fn resume(&mut self, card: Card, stream: StreamId, t: Nanos) {
-        self.count_in(card.running(), card.run_start(), t);
+    pub(super) fn resume(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
+        self.count_in(gpu.running(), gpu.run_start(), t);
         if self.figures.mps != 0 {
             let context = ContextId(self.get(stream.context()));
             self.count_in(context.running(), context.run_start(), t);
         }
         if self.figures.corun != 0 && self.head_footprint(stream) != Footprint::NONE {
-            self.add(card.kernels(), 1);
-            self.slow_down_at(card, stream, 2, t);
+            self.add(gpu.kernels(), 1);
+            self.slow_down_at(gpu, stream, 2, t);
         }
-        self.set_rate(card, stream, t);
+        self.set_rate(gpu, stream, t);
     }
 
     /// The head of a stream computes no more, for now; what it has done counts.
-    pub(super) fn halt(&mut self, card: Card, stream: StreamId, t: Nanos) {
-        self.stop(card, stream, t);
-        self.count_out(card, ContextId(self.get(stream.context())), t);
+    pub(super) fn halt(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
+        self.stop(gpu, stream, t);
+        self.count_out(gpu, ContextId(self.get(stream.context())), t);
     }
 
-    fn stop(&mut self, card: Card, stream: StreamId, t: Nanos) {
-        self.settle_command(card, stream, t);
+    fn stop(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
+        self.settle_command(gpu, stream, t);
         self.set(stream.rate(), 0);
         agenda::cancel(self.words, Due::Stream(stream));
         if self.figures.corun != 0 && self.head_footprint(stream) != Footprint::NONE {
-            self.subtract(card.kernels(), 1);
-            self.slow_down_at(card, stream, 1, t);
+            self.subtract(gpu.kernels(), 1);
+            self.slow_down_at(gpu, stream, 1, t);
         }
     }
 
@@ -167,14 +167,14 @@ impl<W: Words> Timeline<'_, W> {
 
     /// One command less computes. Said after what begins in its place has been counted, so that busy time is booked in
     /// one piece.
-    fn count_out(&mut self, card: Card, context: ContextId, t: Nanos) {
-        if self.get(card.running()) == 1 {
-            self.account_card(card, t);
+    fn count_out(&mut self, gpu: Gpu, context: ContextId, t: Nanos) {
+        if self.get(gpu.running()) == 1 {
+            self.account_gpu(gpu, t);
         }
-        self.subtract(card.running(), 1);
+        self.subtract(gpu.running(), 1);
         if self.figures.mps != 0 {
             if self.get(context.running()) == 1 {
-                self.account_merged(card, context, t);
+                self.account_merged(gpu, context, t);
             }
             self.subtract(context.running(), 1);
         }
@@ -183,25 +183,25 @@ impl<W: Words> Timeline<'_, W> {
     /// The head of a stream has computed all that it had to.
     pub(super) fn computed(&mut self, stream: StreamId, t: Nanos) {
         let context = ContextId(self.get(stream.context()));
-        let (card, group) = (Card(self.get(context.card())), self.group_of(context));
-        self.stop(card, stream, t);
+        let (gpu, group) = (Gpu(self.get(context.gpu())), self.group_of(context));
+        self.stop(gpu, stream, t);
         self.withdraw(group, stream);
         self.complete(stream, t);
-        self.carry_on(card, group, t);
-        self.count_out(card, context, t);
+        self.carry_on(gpu, group, t);
+        self.count_out(gpu, context, t);
     }
 
     /// The head of a stream is dropped.
     pub(super) fn drop_computing(&mut self, stream: StreamId, t: Nanos) {
         let context = ContextId(self.get(stream.context()));
-        let (card, group) = (Card(self.get(context.card())), self.group_of(context));
+        let (gpu, group) = (Gpu(self.get(context.gpu())), self.group_of(context));
         if self.get(stream.rate()) != 0 {
-            self.halt(card, stream, t);
+            self.halt(gpu, stream, t);
         }
         self.withdraw(group, stream);
         self.leave_rendezvous(stream);
-        if self.turn(group) == Turn::Current && self.engine_state(card) == State::Running {
-            self.carry_on(card, group, t);
+        if self.turn(group) == Turn::Current && self.engine_state(gpu) == State::Running {
+            self.carry_on(gpu, group, t);
         }
     }
 
@@ -216,30 +216,30 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     /// The rate that follows from what the head of a stream takes and has.
-    fn set_rate(&mut self, card: Card, stream: StreamId, t: Nanos) {
+    fn set_rate(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
         let share = self.get(stream.share());
         let takes = self.head_footprint(stream).share;
         let rate = if share == takes { FULL } else { share * FULL / takes };
-        let slow = self.figures.corun != 0 && share != 0 && self.get(card.kernels()) > 1;
+        let slow = self.figures.corun != 0 && share != 0 && self.get(gpu.kernels()) > 1;
         let rate = if slow { rate * MILLION / (MILLION + self.figures.corun) } else { rate };
         if self.get(stream.rate()) == 0 {
             self.set(stream.since(), t.0);
         } else {
-            self.settle_command(card, stream, t);
+            self.settle_command(gpu, stream, t);
         }
         self.set(stream.rate(), rate.max(1));
         self.schedule_end(stream);
     }
 
     /// Kernels beside each other are slower: when the number of them comes to `kernels`, all change.
-    fn slow_down_at(&mut self, card: Card, stream: StreamId, kernels: u64, t: Nanos) {
-        if self.get(card.kernels()) != kernels {
+    fn slow_down_at(&mut self, gpu: Gpu, stream: StreamId, kernels: u64, t: Nanos) {
+        if self.get(gpu.kernels()) != kernels {
             return;
         }
         let group = self.group_of(ContextId(self.get(stream.context())));
-        self.each_on_card(card, group, t, |this, card, each, t| {
+        self.each_on_gpu(gpu, group, t, |this, gpu, each, t| {
             if this.get(each.rate()) != 0 {
-                this.set_rate(card, each, t);
+                this.set_rate(gpu, each, t);
             }
         });
     }
@@ -249,8 +249,8 @@ impl<W: Words> Timeline<'_, W> {
         let remaining = if cost.0 > LONGEST { NEVER.0 } else { cost.0 * FULL };
         let runs = self.get(stream.rate()) != 0;
         if runs {
-            let card = Card(self.get(ContextId(self.get(stream.context())).card()));
-            self.settle_command(card, stream, t);
+            let gpu = Gpu(self.get(ContextId(self.get(stream.context())).gpu()));
+            self.settle_command(gpu, stream, t);
         }
         self.set(stream.remaining(), remaining);
         if runs {
@@ -259,7 +259,7 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     /// Takes what the head of a stream has computed up to `t` off what it has left.
-    pub(super) fn settle_command(&mut self, card: Card, stream: StreamId, t: Nanos) {
+    pub(super) fn settle_command(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
         let since = Nanos(self.get(stream.since()));
         if since == t || self.get(stream.rate()) == 0 {
             return;
@@ -271,7 +271,7 @@ impl<W: Words> Timeline<'_, W> {
             self.set(stream.remaining(), remaining.saturating_sub(done));
         }
         self.set(stream.since(), t.0);
-        self.trace_computed(card, stream, since, t);
+        self.trace_computed(gpu, stream, since, t);
     }
 
     fn schedule_end(&mut self, stream: StreamId) {

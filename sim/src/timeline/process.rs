@@ -5,7 +5,7 @@ use cgpu_shm::units::Nanos;
 use super::agenda::{self, Due};
 use super::list::List;
 use super::records::{
-    CARDS, Card, ContextId, EFFECTS, Effect, Global, Holding, PROCESSES, Process, Slot, StreamId,
+    ContextId, EFFECTS, Effect, GPUS, Global, Gpu, Holding, PROCESSES, Process, Slot, StreamId,
 };
 use super::{Timeline, states};
 use crate::words::{At, Words, index};
@@ -22,7 +22,7 @@ states! {
     }
 }
 
-/// An effect that the process is to perform now: what `token` names happened on the card at the instant `at`.
+/// An effect that the process is to perform now: what `token` names happened on the GPU at the instant `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EffectDue {
     /// When.
@@ -61,8 +61,8 @@ impl<W: Words> Timeline<'_, W> {
         self.set(process.effects_queued(), 0);
         self.set(process.drives(), 0);
         self.set(process.progress(), 0);
-        for card in (0..CARDS).map(Card) {
-            let holding = Holding::of(process, card);
+        for gpu in (0..GPUS).map(Gpu) {
+            let holding = Holding::of(process, gpu);
             self.set(holding.busy(), 0);
             self.set(holding.kernels(), 0);
             self.set(holding.account(), 0);
@@ -129,12 +129,12 @@ impl<W: Words> Timeline<'_, W> {
         contexts_of(Process(process as u64)).members(self.words).into_iter().map(ContextId).collect()
     }
 
-    /// On how many cards the context's process has contexts.
+    /// On how many GPUs the context's process has contexts.
     #[must_use]
-    pub fn cards_of_process(&self, context: ContextId) -> u64 {
+    pub fn gpus_of_process(&self, context: ContextId) -> u64 {
         let process = self.process_of(context);
-        let has = |card| self.get(Holding::of(process, Card(card)).contexts()) != 0;
-        (0..CARDS).map(|card| u64::from(has(card))).sum()
+        let has = |gpu| self.get(Holding::of(process, Gpu(gpu)).contexts()) != 0;
+        (0..GPUS).map(|gpu| u64::from(has(gpu))).sum()
     }
 
     /// Lets the command's effect come due. `false`: the process is too far behind.

@@ -4,12 +4,12 @@
 //! never use their first record. Instants and spans are nanoseconds of device time, sizes are bytes.
 
 use super::accounting::{ACCOUNTS, LIMITS};
-use crate::card::{MAX_CARDS, MAX_DOMAINS};
+use crate::gpu::{MAX_DOMAINS, MAX_GPUS};
 use crate::words::{At, index, records};
 
-/// Cards.
-pub(crate) const CARDS: u64 = MAX_CARDS as u64;
-/// Locality domains of a card.
+/// GPUs.
+pub(crate) const GPUS: u64 = MAX_GPUS as u64;
+/// Locality domains of a GPU.
 pub(crate) const DOMAINS: u64 = MAX_DOMAINS as u64;
 /// Processes at once: as many as a lock can name.
 pub(crate) const PROCESSES: u64 = 256;
@@ -24,9 +24,9 @@ pub(crate) const LEVELS: u64 = 1 + PRIORITIES;
 /// Priorities of streams.
 pub(crate) const PRIORITIES: u64 = 6;
 /// Members of a rendezvous.
-pub(crate) const MEMBERS: u64 = CARDS;
-/// Anything with a timer: per card the computing engine and two copy engines, every process, every stream.
-pub(crate) const TIMERS: u64 = 3 * CARDS + PROCESSES + StreamId::COUNT;
+pub(crate) const MEMBERS: u64 = GPUS;
+/// Anything with a timer: per GPU the computing engine and two copy engines, every process, every stream.
+pub(crate) const TIMERS: u64 = 3 * GPUS + PROCESSES + StreamId::COUNT;
 
 records! {
     /// What there is one of.
@@ -50,15 +50,15 @@ records! {
     exports,
     /// Exports that nobody holds and that are not gone yet.
     first_lingering, last_lingering,
-    /// Errors that cards have reported, ever.
+    /// Errors that GPUs have reported, ever.
     faults,
     /// When dead processes were last looked for.
     reaped,
 }
 
 records! {
-    /// A card.
-    pub(crate) Card[CARDS] from Global::END;
+    /// A GPU.
+    pub(crate) Gpu[GPUS] from Global::END;
     /// `engine::State`.
     state,
     /// The group whose registers are loaded, computing or not.
@@ -69,7 +69,7 @@ records! {
     slice_start,
     /// When the group that runs forfeits its slice, because it has no work; 0: it has some.
     idle_until,
-    /// Commands that compute, and since when there are any; of them those that take a part of the card, where kernels
+    /// Commands that compute, and since when there are any; of them those that take a part of the GPU, where kernels
     /// slow each other down.
     running, run_start, kernels,
     /// Groups with work that wait for their slice.
@@ -81,7 +81,7 @@ records! {
     orphaned,
     /// 1: it keeps accounts; accounts ever made.
     accounting, accounts,
-    /// Streams with a copy to the card, the first one's under way; and from it.
+    /// Streams with a copy to the GPU, the first one's under way; and from it.
     first_up, last_up,
     first_down, last_down,
     /// Its clock: how much more than the figures' rate it runs fast, since when, and how far it was
@@ -90,8 +90,8 @@ records! {
 }
 
 records! {
-    /// A locality domain of a card.
-    pub(crate) Domain[CARDS * DOMAINS] from Card::END;
+    /// A locality domain of a GPU.
+    pub(crate) Domain[GPUS * DOMAINS] from Gpu::END;
     /// Memory that it has, that was asked for there, and of that what no process has.
     room, used, orphaned,
 }
@@ -111,22 +111,22 @@ records! {
     effects_queued,
     /// Who it is: `identity::Identity`.
     namespace, device, inode,
-    /// 1: it drives cards, and does not only look.
+    /// 1: it drives GPUs, and does not only look.
     drives,
     /// `checkpoint::Progress`; while it is being locked, who does that, from 1.
     progress, locker,
 }
 
 records! {
-    /// What a process has on a card.
-    pub(crate) Holding[PROCESSES * CARDS] from Process::END;
+    /// What a process has on a GPU.
+    pub(crate) Holding[PROCESSES * GPUS] from Process::END;
     /// All of its memory.
     memory,
     /// What belongs to none of its contexts.
     own,
-    /// All of it, while it is away for a checkpoint; then none of it is on the card.
+    /// All of it, while it is away for a checkpoint; then none of it is on the GPU.
     away,
-    /// Which of the card's accounts is its; 0: none.
+    /// Which of the GPU's accounts is its; 0: none.
     account,
     contexts,
     busy,
@@ -146,7 +146,7 @@ records! {
     next_in_process, previous_in_process,
     /// 0: a free record.
     alive,
-    card, process,
+    gpu, process,
     memory,
     /// Which of all contexts ever made; part of the seed of its draws.
     serial,
@@ -157,18 +157,18 @@ records! {
     running, run_start,
     busy,
     launches,
-    /// Code on the card, and memory taken for it.
+    /// Code on the GPU, and memory taken for it.
     code, code_memory,
 }
 
 records! {
-    /// What takes turns on a card: a context, of its number, or all contexts of a card under MPS.
-    pub(crate) Group[ContextId::COUNT + CARDS] from ContextId::END;
+    /// What takes turns on a GPU: a context, of its number, or all contexts of a GPU under MPS.
+    pub(crate) Group[ContextId::COUNT + GPUS] from ContextId::END;
     /// `group::Turn`, and the neighbours where it waits for a slice.
     turn, next_waiting, previous_waiting,
-    /// Streams whose command has been given all of the card that it takes, computing or interrupted.
+    /// Streams whose command has been given all of the GPU that it takes, computing or interrupted.
     first_placed, last_placed,
-    /// How much of the card is given out, in parts of `Footprint::CARD`.
+    /// How much of the GPU is given out, in parts of `Footprint::GPU`.
     taken,
 }
 
@@ -196,7 +196,7 @@ records! {
     done_at,
     /// `group::Level` of its kernels.
     level,
-    /// What the head command has left to compute at `since`, as nanoseconds at full rate; how much of the card it has;
+    /// What the head command has left to compute at `since`, as nanoseconds at full rate; how much of the GPU it has;
     /// and its rate, 0 where it does not compute.
     remaining, since, share, rate,
     /// Neighbours in the one queue that the head command is in: of a context, a copy engine, or of another stream's
@@ -238,7 +238,7 @@ records! {
     next_lingering, previous_lingering,
     /// Which of all exports ever made; 0: a free record.
     serial,
-    card, size,
+    gpu, size,
     /// In which locality domain, from 1; 0: in none.
     domain,
     /// The file with its bytes.
@@ -254,9 +254,9 @@ records! {
     kind,
     /// Of a semaphore: what it counts to, and the streams that wait for more.
     value, first_waiter, last_waiter,
-    /// Of a team: how many cards it is to have, 0 for anything else; those that it has, a bit for each; how much memory of each
+    /// Of a team: how many GPUs it is to have, 0 for anything else; those that it has, a bit for each; how much memory of each
     /// can be bound, and what is.
-    team, cards, room,
+    team, gpus, room,
     first_binding, last_binding,
 }
 
@@ -279,7 +279,7 @@ records! {
     next_of_team, previous_of_team,
     process, team,
     /// Whose memory it is, and which part of the team's room it takes.
-    card, offset, size,
+    gpu, offset, size,
     /// The memory: an export that the process holds once more for this, and where in it.
     export, at,
 }
@@ -324,8 +324,8 @@ records! {
 }
 
 records! {
-    /// Busy time in one window: of a card, or of a process on a card.
-    pub(crate) Window[(PROCESSES + 1) * CARDS * WINDOWS] from Member::END;
+    /// Busy time in one window: of a GPU, or of a process on a GPU.
+    pub(crate) Window[(PROCESSES + 1) * GPUS * WINDOWS] from Member::END;
     index,
     busy,
 }
@@ -353,7 +353,7 @@ records! {
 records! {
     /// A span that was told.
     pub(crate) Stretch[65_536] from Trace::END;
-    /// The card, the kind, whether it was the command's end.
+    /// The GPU, the kind, whether it was the command's end.
     what,
     pid,
     /// The context's serial.
@@ -363,15 +363,15 @@ records! {
 }
 
 records! {
-    /// An error that a card reported.
+    /// An error that a GPU reported.
     pub(crate) Fault[256] from Stretch::END;
-    card, code, at,
+    gpu, code, at,
 }
 
 records! {
-    /// What a process did on a card.
-    pub(crate) Account[CARDS * ACCOUNTS] from Fault::END;
-    /// Which of the card's.
+    /// What a process did on a GPU.
+    pub(crate) Account[GPUS * ACCOUNTS] from Fault::END;
+    /// Which of the GPU's.
     number,
     /// 0: nobody's; 1: the process lives; 2: it has ended.
     state,
@@ -383,8 +383,8 @@ records! {
 }
 
 records! {
-    /// What a control group was given of a card.
-    pub(crate) Limit[CARDS * LIMITS] from Account::END;
+    /// What a control group was given of a GPU.
+    pub(crate) Limit[GPUS * LIMITS] from Account::END;
     device, inode,
     soft, hard,
 }
@@ -406,16 +406,16 @@ macro_rules! numbers {
 numbers!(ContextId StreamId EventId ExportId);
 
 impl Holding {
-    /// What `process` has on `card`.
-    pub(crate) const fn of(process: Process, card: Card) -> Self {
-        Self(process.0 * CARDS + card.0)
+    /// What `process` has on `gpu`.
+    pub(crate) const fn of(process: Process, gpu: Gpu) -> Self {
+        Self(process.0 * GPUS + gpu.0)
     }
 }
 
 impl Domain {
-    /// A card's.
-    pub(crate) const fn of(card: Card, domain: u64) -> Self {
-        Self(card.0 * DOMAINS + domain)
+    /// A GPU's.
+    pub(crate) const fn of(gpu: Gpu, domain: u64) -> Self {
+        Self(gpu.0 * DOMAINS + domain)
     }
 }
 
@@ -432,12 +432,12 @@ impl Group {
         Self(context.0)
     }
 
-    /// All contexts of a card.
-    pub(crate) const fn of_card(card: Card) -> Self {
-        Self(ContextId::COUNT + card.0)
+    /// All contexts of a GPU.
+    pub(crate) const fn of_gpu(gpu: Gpu) -> Self {
+        Self(ContextId::COUNT + gpu.0)
     }
 
-    /// The context that the group is; `None`: it is a card's.
+    /// The context that the group is; `None`: it is a GPU's.
     pub(crate) const fn context(self) -> Option<ContextId> {
         if self.0 < ContextId::COUNT { Some(ContextId(self.0)) } else { None }
     }
@@ -479,9 +479,9 @@ impl Fault {
 }
 
 impl Account {
-    /// Where a card's account of that number lies.
-    pub(crate) const fn of(card: Card, number: u64) -> Self {
-        Self(card.0 * ACCOUNTS + number % ACCOUNTS)
+    /// Where a GPU's account of that number lies.
+    pub(crate) const fn of(gpu: Gpu, number: u64) -> Self {
+        Self(gpu.0 * ACCOUNTS + number % ACCOUNTS)
     }
 }
 
@@ -493,12 +493,12 @@ impl Member {
 }
 
 impl Window {
-    /// A card's window.
-    pub(crate) const fn of_card(card: Card, window: u64) -> Self {
-        Self((PROCESSES * CARDS + card.0) * WINDOWS + window % WINDOWS)
+    /// A GPU's window.
+    pub(crate) const fn of_gpu(gpu: Gpu, window: u64) -> Self {
+        Self((PROCESSES * GPUS + gpu.0) * WINDOWS + window % WINDOWS)
     }
 
-    /// The window of a process on a card.
+    /// The window of a process on a GPU.
     pub(crate) const fn of_holding(holding: Holding, window: u64) -> Self {
         Self(holding.0 * WINDOWS + window % WINDOWS)
     }

@@ -2,7 +2,7 @@
 //!
 //! A kernel comes to its meeting when it first runs. Until enough have come it spins: it takes its slices as any kernel
 //! does, and would for ever. When the last one comes, each has its own time left to compute. A member that is dropped
-//! leaves its place filled: as on a card, the flag that it set stays set.
+//! leaves its place filled: as on a GPU, the flag that it set stays set.
 
 use cgpu_shm::units::Nanos;
 
@@ -20,7 +20,7 @@ impl<W: Words> Timeline<'_, W> {
             return;
         }
         let key = self.get(slot.subject());
-        // With all of them in use, a kernel meets nobody and runs on: better than a deadlock that no card would have.
+        // With all of them in use, a kernel meets nobody and runs on: better than a deadlock that no GPU would have.
         let Some(rendezvous) = self.rendezvous(key, size) else { return };
         let place = self.get(rendezvous.members());
         self.set(Member::of(rendezvous, place).stream(), stream.0);

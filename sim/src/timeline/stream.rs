@@ -9,7 +9,7 @@ use super::group::urgency;
 use super::head::{COMPUTE, Head};
 use super::list::List;
 use super::pool::Pool;
-use super::records::{Card, ContextId, Global, Holding, Process, RING, StreamId};
+use super::records::{ContextId, Global, Gpu, Holding, Process, RING, StreamId};
 use crate::error::Error;
 use crate::words::Words;
 
@@ -164,7 +164,7 @@ impl<W: Words> Timeline<'_, W> {
         self.get(stream.effects())
     }
 
-    /// Whether the ticket is done on the card.
+    /// Whether the ticket is done on the GPU.
     #[must_use]
     pub fn is_done(&self, ticket: Ticket) -> bool {
         self.get(ticket.stream.completed()) >= ticket.number
@@ -191,6 +191,6 @@ impl<W: Words> Timeline<'_, W> {
 
     #[inline]
     pub(super) fn holding_of(&self, context: ContextId) -> Holding {
-        Holding::of(self.process_of(context), Card(self.get(context.card())))
+        Holding::of(self.process_of(context), Gpu(self.get(context.gpu())))
     }
 }

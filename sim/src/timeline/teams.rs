@@ -1,11 +1,11 @@
-//! Teams of cards, and the memory that is bound to them: what multicast objects are.
+//! Teams of GPUs, and the memory that is bound to them: what multicast objects are.
 //!
-//! A team is an export without bytes of its own, so it is held, sent and buried like one. Cards are added to it, for good, up to as
+//! A team is an export without bytes of its own, so it is held, sent and buried like one. GPUs are added to it, for good, up to as
 //! many as it was made for. Then memory of each can be bound to parts of its room: a *binding*, for which the process that binds holds
 //! the memory once more. So bound memory is on the books that it was on, and stays, whoever lets go of it.
 //!
 //! ```text
-//!   made -> cards added -> complete: memory bound, unbound
+//!   made -> GPUs added -> complete: memory bound, unbound
 //!   a binding ends: unbound by anybody who holds the team | the process that made it ends | nobody has the team any more
 //! ```
 
@@ -16,7 +16,7 @@ use super::domains::Site;
 use super::exports::ExportKind;
 use super::list::List;
 use super::pool::Pool;
-use super::records::{Binding, CARDS, ExportId, Global, Hold, Process};
+use super::records::{Binding, ExportId, GPUS, Global, Hold, Process};
 use crate::error::Error;
 use crate::words::{Words, index};
 
@@ -48,28 +48,28 @@ const fn bound_to(team: ExportId) -> List {
 /// Bindings of one team: they must end in one go, and the undo log has an end.
 const MOST_BINDINGS: usize = 1_024;
 
-/// A team of cards.
+/// A team of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Team {
-    /// How many cards it was made for.
+    /// How many GPUs it was made for.
     pub wanted: u64,
     /// Those that it has: a bit for each.
-    cards: u64,
+    gpus: u64,
     /// How much memory of each can be bound.
     pub room: Bytes,
 }
 
 impl Team {
-    /// Whether all its cards are there.
+    /// Whether all its GPUs are there.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        u64::from(self.cards.count_ones()) == self.wanted
+        u64::from(self.gpus.count_ones()) == self.wanted
     }
 
-    /// Whether a card belongs to it.
+    /// Whether a GPU belongs to it.
     #[must_use]
-    pub fn has(&self, card: usize) -> bool {
-        self.cards & 1 << card != 0
+    pub fn has(&self, gpu: usize) -> bool {
+        self.gpus & 1 << gpu != 0
     }
 }
 
@@ -77,7 +77,7 @@ impl Team {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// Whose memory it is.
-    pub card: usize,
+    pub gpu: usize,
     /// Which part of the team's room it takes: from here on,
     pub offset: u64,
     /// so much.
@@ -100,16 +100,16 @@ pub struct Bindable {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Makes a team for so many cards, held once by its maker. It costs no memory.
+    /// Makes a team for so many GPUs, held once by its maker. It costs no memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a team of no cards or without room; [`Error::Full`].
+    /// [`Error::Invalid`] for a team of no GPUs or without room; [`Error::Full`].
     pub fn create_team(&mut self, process: usize, wanted: u64, room: Bytes) -> Result<ExportId, Error> {
-        if wanted == 0 || wanted > CARDS || room == Bytes::ZERO {
-            return Err(Error::Invalid("a team has cards, and room for memory"));
+        if wanted == 0 || wanted > GPUS || room == Bytes::ZERO {
+            return Err(Error::Invalid("a team has GPUs, and room for memory"));
         }
         let team = self.new_export(Process(process as u64), Site::from(0), ExportKind::Team, 0)?;
-        for (at, value) in [(team.team(), wanted), (team.cards(), 0), (team.room(), room.0)] {
+        for (at, value) in [(team.team(), wanted), (team.gpus(), 0), (team.room(), room.0)] {
             self.set(at, value);
         }
         Ok(team)
@@ -121,29 +121,29 @@ impl<W: Words> Timeline<'_, W> {
         let wanted = self.get(team.team());
         (self.serial_of_export(team) != 0 && wanted != 0).then(|| Team {
             wanted,
-            cards: self.get(team.cards()),
+            gpus: self.get(team.gpus()),
             room: Bytes(self.get(team.room())),
         })
     }
 
-    /// Adds a card to a team.
+    /// Adds a GPU to a team.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for what is no team; [`Error::Invalid`] if the card is in it, or it is complete.
-    pub fn add_to_team(&mut self, team: ExportId, card: usize) -> Result<(), Error> {
+    /// [`Error::NoAllocation`] for what is no team; [`Error::Invalid`] if the GPU is in it, or it is complete.
+    pub fn add_to_team(&mut self, team: ExportId, gpu: usize) -> Result<(), Error> {
         let its = self.team(team).ok_or(Error::NoAllocation)?;
-        if its.is_complete() || its.has(card) {
-            return Err(Error::Invalid("the team has the card, or all that it is to have"));
+        if its.is_complete() || its.has(gpu) {
+            return Err(Error::Invalid("the team has the GPU, or all that it is to have"));
         }
-        self.set(team.cards(), its.cards | 1 << card);
+        self.set(team.gpus(), its.gpus | 1 << gpu);
         Ok(())
     }
 
-    /// Binds memory to a part of a team's room, on behalf of a process. The card is the memory's.
+    /// Binds memory to a part of a team's room, on behalf of a process. The GPU is the memory's.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for what is no team, or memory that is not there; [`Error::NoCard`] if the team has not that memory's
-    /// card; [`Error::Invalid`] if the part is not within the team's room and the memory, or memory of the card is bound there;
+    /// [`Error::NoAllocation`] for what is no team, or memory that is not there; [`Error::NoGpu`] if the team has not that memory's
+    /// GPU; [`Error::Invalid`] if the part is not within the team's room and the memory, or memory of the GPU is bound there;
     /// [`Error::Full`].
     pub fn bind(
         &mut self,
@@ -153,23 +153,23 @@ impl<W: Words> Timeline<'_, W> {
         memory: Bindable,
     ) -> Result<(), Error> {
         let its = self.team(team).filter(Team::is_complete).ok_or(Error::NoAllocation)?;
-        let (card, whole) = self.about_export(memory.export);
+        let (gpu, whole) = self.about_export(memory.export);
         let within =
             |start: u64, whole: Bytes| start.checked_add(size).is_some_and(|end| size > 0 && end <= whole.0);
         if self.team(memory.export).is_some() || !within(offset, its.room) || !within(memory.at, whole) {
             return Err(Error::Invalid("a part that the team or the memory has not"));
         }
-        if !its.has(card) {
-            return Err(Error::NoCard);
+        if !its.has(gpu) {
+            return Err(Error::NoGpu);
         }
         let others = self.bound(team);
         if others.len() >= MOST_BINDINGS {
             return Err(Error::Full("bindings of one team"));
         }
         if others.iter().any(|other| {
-            other.card == card && other.offset < offset + size && offset < other.offset + other.size
+            other.gpu == gpu && other.offset < offset + size && offset < other.offset + other.size
         }) {
-            return Err(Error::Invalid("memory of that card is bound there"));
+            return Err(Error::Invalid("memory of that GPU is bound there"));
         }
         let binding = Binding(BINDINGS.take(self.words).ok_or(Error::Full("bindings"))?);
         self.hold(process, memory.export, memory.serial)?;
@@ -177,7 +177,7 @@ impl<W: Words> Timeline<'_, W> {
         for (at, value) in [
             (binding.process(), process.0),
             (binding.team(), team.0),
-            (binding.card(), card as u64),
+            (binding.gpu(), gpu as u64),
             (binding.offset(), offset),
             (binding.size(), size),
             (binding.export(), memory.export.0),
@@ -199,7 +199,7 @@ impl<W: Words> Timeline<'_, W> {
 
     fn about_binding(&self, binding: Binding) -> Bound {
         Bound {
-            card: index(self.get(binding.card())),
+            gpu: index(self.get(binding.gpu())),
             offset: self.get(binding.offset()),
             size: self.get(binding.size()),
             serial: self.get(ExportId(self.get(binding.export())).serial()),
@@ -207,17 +207,17 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Ends a card's bindings within a part of a team's room: whole ones, of which one begins where the part does.
+    /// Ends a GPU's bindings within a part of a team's room: whole ones, of which one begins where the part does.
     ///
     /// # Errors
     /// [`Error::NoAllocation`] for what is no team; [`Error::Invalid`] for any other part.
-    pub fn unbind(&mut self, team: ExportId, card: usize, (offset, size): (u64, u64)) -> Result<(), Error> {
+    pub fn unbind(&mut self, team: ExportId, gpu: usize, (offset, size): (u64, u64)) -> Result<(), Error> {
         self.team(team).ok_or(Error::NoAllocation)?;
         let end = offset.checked_add(size).ok_or(NOT_BOUND)?;
         let (mut within, mut begins) = (Vec::new(), false);
         for binding in bound_to(team).members(self.words).into_iter().map(Binding) {
             let its = self.about_binding(binding);
-            if its.card != card || its.offset >= end || its.offset + its.size <= offset {
+            if its.gpu != gpu || its.offset >= end || its.offset + its.size <= offset {
                 continue;
             }
             if its.offset < offset || its.offset + its.size > end {
@@ -277,13 +277,13 @@ impl<W: Words> Timeline<'_, W> {
             let team = ExportId(self.get(binding.team()));
             let export = ExportId(self.get(binding.export()));
             let its = self.about_binding(binding);
-            if self.get(binding.process()) != process.0 || !self.team(team).is_some_and(|t| t.has(its.card)) {
+            if self.get(binding.process()) != process.0 || !self.team(team).is_some_and(|t| t.has(its.gpu)) {
                 return Err(format!("{binding:?} is listed with {process:?}, and is not its or to no team"));
             }
             if !bound_to(team).members(self.words).contains(&binding.0) {
                 return Err(format!("{team:?} does not know of {binding:?}"));
             }
-            if (its.card, true) != (self.about_export(export).0, its.serial != 0) {
+            if (its.gpu, true) != (self.about_export(export).0, its.serial != 0) {
                 return Err(format!("{binding:?} binds memory that is not there"));
             }
             let mine = all.iter().filter(|other| self.get(other.export()) == export.0).count() as u64;
@@ -295,15 +295,14 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// What always holds for teams: each knows only of bindings to it, which do not overlap on any card and lie within its room.
+    /// What always holds for teams: each knows only of bindings to it, which do not overlap on any GPU and lie within its room.
     pub(super) fn check_teams(&self) -> Result<(), String> {
         for team in (1..=self.get(Global(0).top_export())).map(ExportId) {
             let Some(its) = self.team(team) else { continue };
             let mut bound = self.bound(team);
-            bound.sort_by_key(|each| (each.card, each.offset));
-            let overlap = |pair: &[Bound]| {
-                pair[0].card == pair[1].card && pair[0].offset + pair[0].size > pair[1].offset
-            };
+            bound.sort_by_key(|each| (each.gpu, each.offset));
+            let overlap =
+                |pair: &[Bound]| pair[0].gpu == pair[1].gpu && pair[0].offset + pair[0].size > pair[1].offset;
             if bound.windows(2).any(overlap) || bound.iter().any(|b| b.offset + b.size > its.room.0) {
                 return Err(format!("{team:?}: bindings overlap, or leave its room"));
             }
@@ -316,8 +315,8 @@ impl<W: Words> Timeline<'_, W> {
                     return Err(format!("{team:?} lists {binding:?}, which is not its, or nobody's"));
                 }
             }
-            if u64::from(its.cards.count_ones()) > its.wanted {
-                return Err(format!("{team:?} has more cards than it was made for"));
+            if u64::from(its.gpus.count_ones()) > its.wanted {
+                return Err(format!("{team:?} has more GPUs than it was made for"));
             }
         }
         Ok(())

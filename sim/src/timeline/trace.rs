@@ -1,4 +1,4 @@
-//! The trace: what the engines of the cards did, stretch by stretch, for whoever wants to look at it later.
+//! The trace: what the engines of the GPUs did, stretch by stretch, for whoever wants to look at it later.
 //!
 //! While it is on, every stretch goes into a ring of the state when it ends, like any other change: it is there exactly once whoever
 //! died meanwhile, and the same for the same calls. Whoever keeps a journal takes it out from time to time; what nobody took is
@@ -8,7 +8,7 @@ use cgpu_shm::units::Nanos;
 
 use super::command::Kind;
 use super::copier::Way;
-use super::records::{CARDS, Card, ContextId, Group, StreamId, Stretch, Trace};
+use super::records::{ContextId, GPUS, Gpu, Group, StreamId, Stretch, Trace};
 use super::{Timeline, states};
 use crate::words::{Words, index};
 
@@ -19,26 +19,26 @@ states! {
         Switch,
         /// A kernel.
         Kernel,
-        /// A copy or fill within the card.
+        /// A copy or fill within the GPU.
         Move,
         /// An event record.
         Mark,
         /// A stream memory write.
         Write,
-        /// A copy to the card.
+        /// A copy to the GPU.
         Up,
-        /// A copy from the card.
+        /// A copy from the GPU.
         Down,
     }
 }
 
-/// What one engine of a card did, from one instant to another.
+/// What one engine of a GPU did, from one instant to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// What it was spent with.
     pub kind: SpanKind,
-    /// On which card.
-    pub card: usize,
+    /// On which GPU.
+    pub gpu: usize,
     /// For whom: its id in its own PID namespace.
     pub pid: u32,
     /// Which of all contexts ever made.
@@ -64,8 +64,8 @@ impl<W: Words> Timeline<'_, W> {
     /// Takes all spans that ended since somebody last took them; those that last still are cut at `now`, up to which the timeline
     /// has been advanced. Returns how many nobody took in time.
     pub fn take_spans(&mut self, now: Nanos, into: &mut Vec<Span>) -> u64 {
-        for card in (0..CARDS).map(Card) {
-            self.settle_engine(card, now);
+        for gpu in (0..GPUS).map(Gpu) {
+            self.settle_engine(gpu, now);
         }
         let told = self.get(Trace(0).told());
         let taken = self.get(Trace(0).taken());
@@ -80,7 +80,7 @@ impl<W: Words> Timeline<'_, W> {
         let pid = self.get(stretch.pid());
         Span {
             kind: SpanKind::of(what >> 1 & 0xff),
-            card: index(what >> 9),
+            gpu: index(what >> 9),
             pid: u32::try_from(pid).unwrap_or(0),
             context: self.get(stretch.context()),
             stream: self.get(stretch.stream()),
@@ -98,7 +98,7 @@ impl<W: Words> Timeline<'_, W> {
 
     /// The head of a stream has computed.
     #[inline]
-    pub(super) fn trace_computed(&mut self, card: Card, stream: StreamId, from: Nanos, to: Nanos) {
+    pub(super) fn trace_computed(&mut self, gpu: Gpu, stream: StreamId, from: Nanos, to: Nanos) {
         if self.traces() {
             let kind = match self.kind(self.head_slot(stream)) {
                 Kind::Kernel => SpanKind::Kernel,
@@ -107,30 +107,30 @@ impl<W: Words> Timeline<'_, W> {
                 _ => SpanKind::Move,
             };
             let done = self.get(stream.remaining()) == 0;
-            self.tell(kind, card, ContextId(self.get(stream.context())), stream, (from, to), done);
+            self.tell(kind, gpu, ContextId(self.get(stream.context())), stream, (from, to), done);
         }
     }
 
     /// The engine has changed, or begun to change, to its target.
     #[inline]
-    pub(super) fn trace_switched(&mut self, card: Card, from: Nanos, to: Nanos) {
+    pub(super) fn trace_switched(&mut self, gpu: Gpu, from: Nanos, to: Nanos) {
         if self.traces() {
-            let group = Group(self.get(card.target()));
-            // For all of a card's contexts: for the one that needed it.
+            let group = Group(self.get(gpu.target()));
+            // For all of a GPU's contexts: for the one that needed it.
             let needy =
                 self.first_of(group).map_or(ContextId(0), |stream| ContextId(self.get(stream.context())));
             let context = group.context().unwrap_or(needy);
-            self.tell(SpanKind::Switch, card, context, StreamId(0), (from, to), true);
+            self.tell(SpanKind::Switch, gpu, context, StreamId(0), (from, to), true);
         }
     }
 
     /// The head of a stream has been copied.
     #[inline]
-    pub(super) fn trace_copied(&mut self, way: Way, card: Card, stream: StreamId, to: Nanos) {
+    pub(super) fn trace_copied(&mut self, way: Way, gpu: Gpu, stream: StreamId, to: Nanos) {
         if self.traces() {
             let kind = if way == Way::Up { SpanKind::Up } else { SpanKind::Down };
             let from = Nanos(to.0 - self.get(self.head_slot(stream).cost()));
-            self.tell(kind, card, ContextId(self.get(stream.context())), stream, (from, to), true);
+            self.tell(kind, gpu, ContextId(self.get(stream.context())), stream, (from, to), true);
         }
     }
 
@@ -138,7 +138,7 @@ impl<W: Words> Timeline<'_, W> {
     fn tell(
         &mut self,
         kind: SpanKind,
-        card: Card,
+        gpu: Gpu,
         context: ContextId,
         stream: StreamId,
         (from, to): (Nanos, Nanos),
@@ -149,7 +149,7 @@ impl<W: Words> Timeline<'_, W> {
         let number = if stream.0 == 0 { 0 } else { self.get(stream.completed()) + 1 };
         let pid = self.get(self.process_of(context).pid());
         for (at, value) in [
-            (stretch.what(), card.0 << 9 | kind.word() << 1 | u64::from(done)),
+            (stretch.what(), gpu.0 << 9 | kind.word() << 1 | u64::from(done)),
             (stretch.pid(), pid),
             (stretch.context(), self.get(context.serial())),
             (stretch.stream(), stream.0),

@@ -1,7 +1,7 @@
 //! The books: who computed for how long, in all and by windows.
 //!
 //! NVML's figures are of windows: the busy time of the last whole one, as an integer percentage. They are late by up to
-//! a window and blind to anything shorter, as on a card.
+//! a window and blind to anything shorter, as on a GPU.
 
 use core::ops::Range;
 
@@ -9,11 +9,11 @@ use cgpu_shm::units::{Bytes, Nanos};
 
 use super::checkpoint::Progress;
 use super::process::{ProcessState, contexts_of};
-use super::records::{Card, ContextId, Group, Holding, PROCESSES, Process, WINDOWS, Window};
+use super::records::{ContextId, Gpu, Group, Holding, PROCESSES, Process, WINDOWS, Window};
 use super::{Timeline, index};
 use crate::words::Words;
 
-/// How a card's time was spent since the segment was made: the simulator's own truth. The rest is idle.
+/// How a GPU's time was spent since the segment was made: the simulator's own truth. The rest is idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineTime {
     /// Kernels and other commands computed.
@@ -24,18 +24,18 @@ pub struct EngineTime {
     pub switches: u64,
 }
 
-/// What a process has done and has on a card.
+/// What a process has done and has on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessUse {
     /// Its number in the timeline.
     pub process: usize,
     /// Its id in its own PID namespace.
     pub pid: u32,
-    /// Its memory on the card, contexts included.
+    /// Its memory on the GPU, contexts included.
     pub memory: Bytes,
-    /// Time its commands computed on the card, exact: the simulator's own truth.
+    /// Time its commands computed on the GPU, exact: the simulator's own truth.
     pub busy: Nanos,
-    /// Kernels completed on the card.
+    /// Kernels completed on the GPU.
     pub kernels: u64,
     /// Dead, its memory not yet gone.
     pub dying: bool,
@@ -54,9 +54,9 @@ pub struct ProcessSample {
     pub percent: u32,
 }
 
-/// NVML's utilisation of a card in one window.
+/// NVML's utilisation of a GPU in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CardSample {
+pub struct GpuSample {
     /// End of the window, in device time.
     pub at: Nanos,
     /// Percent of the window in which it computed or switched.
@@ -65,57 +65,57 @@ pub struct CardSample {
 
 impl<W: Words> Timeline<'_, W> {
     /// Books what has been computed up to `t`, so that everything readable is exact at `t`.
-    pub(super) fn settle_engine(&mut self, card: Card, t: Nanos) {
-        if self.get(card.running()) == 0 {
+    pub(super) fn settle_engine(&mut self, gpu: Gpu, t: Nanos) {
+        if self.get(gpu.running()) == 0 {
             return;
         }
-        self.account_card(card, t);
-        let group = Group(self.get(card.resident()));
+        self.account_gpu(gpu, t);
+        let group = Group(self.get(gpu.resident()));
         if group.context().is_none() {
             for process in (0..PROCESSES).map(Process) {
                 for context in contexts_of(process).members(self.words).into_iter().map(ContextId) {
-                    if self.get(context.card()) == card.0 && self.get(context.running()) != 0 {
-                        self.account_merged(card, context, t);
+                    if self.get(context.gpu()) == gpu.0 && self.get(context.running()) != 0 {
+                        self.account_merged(gpu, context, t);
                     }
                 }
             }
         }
         if self.traces() {
-            self.each_on_card(card, group, t, Self::settle_command);
+            self.each_on_gpu(gpu, group, t, Self::settle_command);
         }
     }
 
-    /// The group that has the card has computed up to `t`.
-    pub(super) fn account_card(&mut self, card: Card, t: Nanos) {
-        let from = Nanos(self.get(card.run_start()));
-        self.add(card.busy(), t.0 - from.0);
-        self.fill_windows(from, t, |window| Window::of_card(card, window));
-        if let Some(context) = Group(self.get(card.resident())).context() {
-            self.account_context(card, context, from, t);
+    /// The group that has the GPU has computed up to `t`.
+    pub(super) fn account_gpu(&mut self, gpu: Gpu, t: Nanos) {
+        let from = Nanos(self.get(gpu.run_start()));
+        self.add(gpu.busy(), t.0 - from.0);
+        self.fill_windows(from, t, |window| Window::of_gpu(gpu, window));
+        if let Some(context) = Group(self.get(gpu.resident())).context() {
+            self.account_context(gpu, context, from, t);
         }
-        self.set(card.run_start(), t.0);
+        self.set(gpu.run_start(), t.0);
     }
 
-    /// A context of a card's group has computed up to `t`.
-    pub(super) fn account_merged(&mut self, card: Card, context: ContextId, t: Nanos) {
+    /// A context of a GPU's group has computed up to `t`.
+    pub(super) fn account_merged(&mut self, gpu: Gpu, context: ContextId, t: Nanos) {
         let from = Nanos(self.get(context.run_start()));
-        self.account_context(card, context, from, t);
+        self.account_context(gpu, context, from, t);
         self.set(context.run_start(), t.0);
     }
 
-    fn account_context(&mut self, card: Card, context: ContextId, from: Nanos, t: Nanos) {
-        let holding = Holding::of(self.process_of(context), card);
+    fn account_context(&mut self, gpu: Gpu, context: ContextId, from: Nanos, t: Nanos) {
+        let holding = Holding::of(self.process_of(context), gpu);
         for at in [context.busy(), holding.busy()] {
             self.add(at, t.0 - from.0);
         }
         self.fill_windows(from, t, |window| Window::of_holding(holding, window));
     }
 
-    pub(super) fn account_switching(&mut self, card: Card, t: Nanos) {
-        let start = Nanos(self.get(card.switch_start()));
-        self.add(card.switching(), t.0 - start.0);
-        self.fill_windows(start, t, |window| Window::of_card(card, window));
-        self.trace_switched(card, start, t);
+    pub(super) fn account_switching(&mut self, gpu: Gpu, t: Nanos) {
+        let start = Nanos(self.get(gpu.switch_start()));
+        self.add(gpu.switching(), t.0 - start.0);
+        self.fill_windows(start, t, |window| Window::of_gpu(gpu, window));
+        self.trace_switched(gpu, start, t);
     }
 
     fn fill_windows(&mut self, from: Nanos, to: Nanos, record: impl Fn(u64) -> Window) {
@@ -149,19 +149,19 @@ impl<W: Words> Timeline<'_, W> {
         u32::try_from(self.get(record.busy()) * 100 / self.figures.window.0).unwrap_or(100).min(100)
     }
 
-    /// Books what computes on the card up to `now`, so that all that follows is exact.
-    pub fn settle(&mut self, card: usize, now: Nanos) {
-        self.settle_engine(Card(card as u64), now);
+    /// Books what computes on the GPU up to `now`, so that all that follows is exact.
+    pub fn settle(&mut self, gpu: usize, now: Nanos) {
+        self.settle_engine(Gpu(gpu as u64), now);
     }
 
-    /// How a card's time was spent, up to the last [`Timeline::settle`].
+    /// How a GPU's time was spent, up to the last [`Timeline::settle`].
     #[must_use]
-    pub fn engine_time(&self, card: usize) -> EngineTime {
-        let card = Card(card as u64);
+    pub fn engine_time(&self, gpu: usize) -> EngineTime {
+        let gpu = Gpu(gpu as u64);
         EngineTime {
-            busy: Nanos(self.get(card.busy())),
-            switching: Nanos(self.get(card.switching())),
-            switches: self.get(card.switches()),
+            busy: Nanos(self.get(gpu.busy())),
+            switching: Nanos(self.get(gpu.switching())),
+            switches: self.get(gpu.switches()),
         }
     }
 
@@ -171,10 +171,10 @@ impl<W: Words> Timeline<'_, W> {
         Nanos(self.get(context.busy()))
     }
 
-    /// Processes with contexts or memory on a card, up to the last [`Timeline::settle`].
+    /// Processes with contexts or memory on a GPU, up to the last [`Timeline::settle`].
     #[must_use]
-    pub fn processes(&self, card: usize) -> Vec<ProcessUse> {
-        let uses = self.holders(card).map(|(process, holding)| ProcessUse {
+    pub fn processes(&self, gpu: usize) -> Vec<ProcessUse> {
+        let uses = self.holders(gpu).map(|(process, holding)| ProcessUse {
             process: index(process.0),
             pid: self.pid(process),
             memory: Bytes(self.get(holding.memory())),
@@ -185,12 +185,12 @@ impl<W: Words> Timeline<'_, W> {
         uses.collect()
     }
 
-    /// NVML's utilisation of a card: percent of the last window that is whole at `now` in which it computed or
+    /// NVML's utilisation of a GPU: percent of the last window that is whole at `now` in which it computed or
     /// switched.
     #[must_use]
-    pub fn utilisation(&self, card: usize, now: Nanos) -> u32 {
+    pub fn utilisation(&self, gpu: usize, now: Nanos) -> u32 {
         match (now.0 / self.figures.window.0).checked_sub(1) {
-            Some(window) => self.percent(Window::of_card(Card(card as u64), window), window),
+            Some(window) => self.percent(Window::of_gpu(Gpu(gpu as u64), window), window),
             None => 0,
         }
     }
@@ -202,13 +202,13 @@ impl<W: Words> Timeline<'_, W> {
         (since.0 / length).max(whole.saturating_sub(WINDOWS - 2))..whole
     }
 
-    /// NVML's utilisation of a card, window by window, oldest first.
+    /// NVML's utilisation of a GPU, window by window, oldest first.
     #[must_use]
-    pub fn card_samples(&self, card: usize, since: Nanos, now: Nanos) -> Vec<CardSample> {
-        let card = Card(card as u64);
-        let sample = |window| CardSample {
+    pub fn gpu_samples(&self, gpu: usize, since: Nanos, now: Nanos) -> Vec<GpuSample> {
+        let gpu = Gpu(gpu as u64);
+        let sample = |window| GpuSample {
             at: Nanos((window + 1) * self.figures.window.0),
-            percent: self.percent(Window::of_card(card, window), window),
+            percent: self.percent(Window::of_gpu(gpu, window), window),
         };
         self.whole_windows(since, now).map(sample).collect()
     }
@@ -216,7 +216,7 @@ impl<W: Words> Timeline<'_, W> {
     /// NVML's utilisation by processes: one sample for each that computed in the whole windows that ended after `since`, their mean
     /// as an integer.
     #[must_use]
-    pub fn process_samples(&self, card: usize, since: Nanos, now: Nanos) -> Vec<ProcessSample> {
+    pub fn process_samples(&self, gpu: usize, since: Nanos, now: Nanos) -> Vec<ProcessSample> {
         let windows = self.whole_windows(since, now);
         let at = Nanos(windows.end * self.figures.window.0);
         let span = (windows.end - windows.start) * self.figures.window.0;
@@ -231,15 +231,15 @@ impl<W: Words> Timeline<'_, W> {
             let (process, pid) = (index(process.0), self.pid(process));
             (percent > 0).then_some(ProcessSample { process, pid, at, percent })
         };
-        self.holders(card).filter_map(sample).collect()
+        self.holders(gpu).filter_map(sample).collect()
     }
 
-    /// Whoever has something on a card; not who is checkpointed.
-    fn holders(&self, card: usize) -> impl Iterator<Item = (Process, Holding)> {
+    /// Whoever has something on a GPU; not who is checkpointed.
+    fn holders(&self, gpu: usize) -> impl Iterator<Item = (Process, Holding)> {
         (0..PROCESSES)
             .map(Process)
             .filter(|process| self.progress(index(process.0)) != Progress::Checkpointed)
-            .map(move |process| (process, Holding::of(process, Card(card as u64))))
+            .map(move |process| (process, Holding::of(process, Gpu(gpu as u64))))
             .filter(|(_, holding)| self.get(holding.contexts()) != 0 || self.get(holding.memory()) != 0)
     }
 

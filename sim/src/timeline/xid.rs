@@ -1,10 +1,10 @@
-//! Errors that a card reports to the host (XIDs), as somebody injected them. Nothing else comes of them here: what a program sees of an
+//! Errors that a GPU reports to the host (XIDs), as somebody injected them. Nothing else comes of them here: what a program sees of an
 //! error is injected into its calls.
 
 use cgpu_shm::units::Nanos;
 
 use super::Timeline;
-use super::records::{Card, Fault, Global};
+use super::records::{Fault, Global, Gpu};
 use crate::words::{Words, index};
 
 /// One error.
@@ -12,20 +12,20 @@ use crate::words::{Words, index};
 pub struct Xid {
     /// Which error of all ever injected, from 1.
     pub number: u64,
-    /// The card that reports it.
-    pub card: usize,
-    /// The vendor's number for it: 31 is a page fault, 79 a card that has fallen off the bus.
+    /// The GPU that reports it.
+    pub gpu: usize,
+    /// The vendor's number for it: 31 is a page fault, 79 a GPU that has fallen off the bus.
     pub code: u64,
     /// When.
     pub at: Nanos,
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Lets a card report an error.
-    pub fn inject_xid(&mut self, card: usize, code: u64, now: Nanos) {
+    /// Lets a GPU report an error.
+    pub fn inject_xid(&mut self, gpu: usize, code: u64, now: Nanos) {
         let number = self.xids() + 1;
         let fault = Fault::of(number);
-        self.set(fault.card(), Card(card as u64).0);
+        self.set(fault.gpu(), Gpu(gpu as u64).0);
         self.set(fault.code(), code);
         self.set(fault.at(), now.0);
         self.set(Global(0).faults(), number);
@@ -44,8 +44,8 @@ impl<W: Words> Timeline<'_, W> {
         let first = number.max(last.saturating_sub(Fault::COUNT));
         let xid = |number| {
             let fault = Fault::of(number);
-            let (card, code, at) = (self.get(fault.card()), self.get(fault.code()), self.get(fault.at()));
-            Xid { number, card: index(card), code, at: Nanos(at) }
+            let (gpu, code, at) = (self.get(fault.gpu()), self.get(fault.code()), self.get(fault.at()));
+            Xid { number, gpu: index(gpu), code, at: Nanos(at) }
         };
         (first + 1..=last).map(xid).collect()
     }
@@ -67,7 +67,7 @@ mod tests {
             timeline.inject_xid(1, code, Nanos(code));
         }
         let after = timeline.xids_after(297);
-        let xid = |number| Xid { number, card: 1, code: number - 1, at: Nanos(number - 1) };
+        let xid = |number| Xid { number, gpu: 1, code: number - 1, at: Nanos(number - 1) };
         assert_eq!(after, [xid(298), xid(299), xid(300)]);
         assert_eq!(timeline.xids_after(0).len(), 256);
         assert_eq!(timeline.xids_after(300), []);

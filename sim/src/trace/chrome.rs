@@ -1,6 +1,6 @@
 //! The format of Chrome's tracing, which Perfetto (ui.perfetto.dev) reads.
 //!
-//! Each card is a group of tracks: turns with the bubbles in them, switches, the copy engines, and one track for each stream that
+//! Each GPU is a group of tracks: turns with the bubbles in them, switches, the copy engines, and one track for each stream that
 //! computed. Each process is a group with a track for each thread that called. Arrows lead from the call that put a kernel or copy
 //! into a stream to where it began. Times are microseconds from the trace's first instant.
 
@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use super::Trace;
 use crate::timeline::{Span, SpanKind};
 
-/// Group numbers of cards begin above all process ids that Linux gives.
-const CARDS: u64 = 1 << 22;
+/// Group numbers of GPUs begin above all process ids that Linux gives.
+const GPUS: u64 = 1 << 22;
 
 const TURNS: u64 = 1;
 const SWITCHES: u64 = 2;
@@ -91,25 +91,25 @@ impl Trace {
             start: calls.unwrap_or(start).min(start),
         };
         let mut begun = HashSet::new();
-        for card in self.cards() {
-            self.card_tracks(&mut events, card, &mut begun);
+        for gpu in self.gpus() {
+            self.gpu_tracks(&mut events, gpu, &mut begun);
         }
         self.call_tracks(&mut events, &begun);
         events.text.push_str("\n]}\n");
         events.text
     }
 
-    fn card_tracks(&self, events: &mut Events, card: usize, begun: &mut HashSet<(u64, u64)>) {
-        let group = CARDS + card as u64;
-        let name = self.card_name(card).map_or(String::new(), |name| format!(" · {name}"));
-        events.name_group(group, card as u64, &format!("card {card}{name}"));
+    fn gpu_tracks(&self, events: &mut Events, gpu: usize, begun: &mut HashSet<(u64, u64)>) {
+        let group = GPUS + gpu as u64;
+        let name = self.gpu_name(gpu).map_or(String::new(), |name| format!(" · {name}"));
+        events.name_group(group, gpu as u64, &format!("GPU {gpu}{name}"));
         for (track, name) in
-            [(TURNS, "turns"), (SWITCHES, "switches"), (UP, "copies to the card"), (DOWN, "copies from it")]
+            [(TURNS, "turns"), (SWITCHES, "switches"), (UP, "copies to the GPU"), (DOWN, "copies from it")]
         {
             events.name_track(group, track, name);
         }
         let mut streams: BTreeMap<(u32, u64, u64), u64> = BTreeMap::new();
-        let spans = || self.spans.iter().filter(move |span| span.card == card);
+        let spans = || self.spans.iter().filter(move |span| span.gpu == gpu);
         for span in spans().filter(|span| span.kind.computes()) {
             streams.insert((span.pid, span.context, span.stream), 0);
         }
@@ -118,7 +118,7 @@ impl Trace {
             let name = format!("{} · context {context} · stream {stream}", self.process_name(*pid));
             events.name_track(group, place, &name);
         }
-        for turn in self.turns(card) {
+        for turn in self.turns(gpu) {
             events.slice(
                 (group, TURNS),
                 &self.process_name(turn.pid),
@@ -126,7 +126,7 @@ impl Trace {
                 &object(json!({"pid": turn.pid})),
             );
         }
-        for bubble in self.bubbles(card) {
+        for bubble in self.bubbles(gpu) {
             events.slice((group, TURNS), "bubble", bubble, &Map::new());
         }
         for span in spans() {

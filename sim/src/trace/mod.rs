@@ -4,8 +4,8 @@
 //! or of a journal ([`Trace::of_journal`], which knows calls and names as well). It is written for Perfetto ([`Trace::chrome`]), drawn
 //! ([`Trace::picture`]) or summed up ([`Trace::summary`]).
 //!
-//! * A **turn** of a process lasts from its first computing to its last before another's, on one card.
-//! * A **bubble** is time between the first and the last of what a card did in which its computing engine did nothing: no kernel, no
+//! * A **turn** of a process lasts from its first computing to its last before another's, on one GPU.
+//! * A **bubble** is time between the first and the last of what a GPU did in which its computing engine did nothing: no kernel, no
 //!   switch.
 
 mod chrome;
@@ -20,9 +20,9 @@ use serde_json::Value;
 use crate::journal::{self, Call, Line, Process};
 use crate::timeline::{Span, SpanKind};
 
-pub use summary::{CardSummary, ProcessSummary, Summary};
+pub use summary::{GpuSummary, ProcessSummary, Summary};
 
-/// What cards and programs did.
+/// What GPUs and programs did.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     /// Whole, in order of their beginnings.
@@ -37,7 +37,7 @@ pub struct Trace {
     part: Option<Stretch>,
 }
 
-/// One process's time on a card's computing engine.
+/// One process's time on a GPU's computing engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// Whose.
@@ -119,7 +119,7 @@ impl Trace {
         self
     }
 
-    /// What the cards' engines did, in order of its beginnings. Stretches of one command that follow each other at once are one.
+    /// What the GPUs' engines did, in order of its beginnings. Stretches of one command that follow each other at once are one.
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         &self.spans
@@ -145,22 +145,22 @@ impl Trace {
         (from, all.iter().map(|stretch| stretch.1).max().unwrap_or(from))
     }
 
-    /// The cards that did something, or that a process named.
+    /// The GPUs that did something, or that a process named.
     #[must_use]
-    pub fn cards(&self) -> BTreeSet<usize> {
-        self.spans.iter().map(|span| span.card).collect()
+    pub fn gpus(&self) -> BTreeSet<usize> {
+        self.spans.iter().map(|span| span.gpu).collect()
     }
 
-    /// What a card is, where a journal says so.
+    /// What a GPU is, where a journal says so.
     #[must_use]
-    pub fn card_name(&self, card: usize) -> Option<&str> {
-        self.processes.values().find_map(|process| process.cards.get(card)).map(String::as_str)
+    pub fn gpu_name(&self, gpu: usize) -> Option<&str> {
+        self.processes.values().find_map(|process| process.gpus.get(gpu)).map(String::as_str)
     }
 
-    /// The processes that did something on a card, in order of their ids.
+    /// The processes that did something on a GPU, in order of their ids.
     #[must_use]
-    pub fn pids(&self, card: usize) -> BTreeSet<u32> {
-        self.spans.iter().filter(|span| span.card == card).map(|span| span.pid).collect()
+    pub fn pids(&self, gpu: usize) -> BTreeSet<u32> {
+        self.spans.iter().filter(|span| span.gpu == gpu).map(|span| span.pid).collect()
     }
 
     /// What a process is called: its program, where a journal says so, and its id.
@@ -183,11 +183,11 @@ impl Trace {
         }
     }
 
-    /// The turns of processes on a card's computing engine.
+    /// The turns of processes on a GPU's computing engine.
     #[must_use]
-    pub fn turns(&self, card: usize) -> Vec<Turn> {
+    pub fn turns(&self, gpu: usize) -> Vec<Turn> {
         let mut turns: Vec<Turn> = Vec::new();
-        for span in self.spans.iter().filter(|span| span.card == card && span.kind.computes()) {
+        for span in self.spans.iter().filter(|span| span.gpu == gpu && span.kind.computes()) {
             match turns.last_mut() {
                 Some(turn) if turn.pid == span.pid => turn.to = turn.to.max(span.to),
                 _ => turns.push(Turn { pid: span.pid, from: span.from, to: span.to }),
@@ -196,12 +196,12 @@ impl Trace {
         turns
     }
 
-    /// When a card's computing engine did nothing, between its first work and its last.
+    /// When a GPU's computing engine did nothing, between its first work and its last.
     #[must_use]
-    pub fn bubbles(&self, card: usize) -> Vec<Stretch> {
+    pub fn bubbles(&self, gpu: usize) -> Vec<Stretch> {
         let mut bubbles = Vec::new();
         let mut done: Option<Nanos> = None;
-        for span in self.spans.iter().filter(|span| span.card == card && span.kind.holds_engine()) {
+        for span in self.spans.iter().filter(|span| span.gpu == gpu && span.kind.holds_engine()) {
             match done {
                 Some(done) if done < span.from => bubbles.push((done, span.from)),
                 _ => {}
@@ -236,7 +236,7 @@ fn whole(spans: impl IntoIterator<Item = Span>) -> Vec<Span> {
     let mut whole: Vec<Span> = Vec::new();
     let mut unfinished: HashMap<(usize, u64, u64), usize> = HashMap::new();
     for span in spans {
-        let command = (span.card, span.stream, span.number);
+        let command = (span.gpu, span.stream, span.number);
         match unfinished.get(&command).map(|&place| &mut whole[place]) {
             Some(first) if first.to == span.from && first.kind == span.kind && !first.done => {
                 first.to = span.to;
@@ -248,7 +248,7 @@ fn whole(spans: impl IntoIterator<Item = Span>) -> Vec<Span> {
             }
         }
     }
-    whole.sort_by_key(|span| (span.from, span.to, span.card, span.kind.name(), span.stream, span.number));
+    whole.sort_by_key(|span| (span.from, span.to, span.gpu, span.kind.name(), span.stream, span.number));
     whole
 }
 
@@ -258,7 +258,7 @@ mod tests {
 
     fn span(kind: SpanKind, pid: u32, number: u64, from: u64, to: u64, done: bool) -> Span {
         let stream = if kind == SpanKind::Switch { 0 } else { u64::from(pid) };
-        Span { kind, card: 0, pid, context: 1, stream, number, from: Nanos(from), to: Nanos(to), done }
+        Span { kind, gpu: 0, pid, context: 1, stream, number, from: Nanos(from), to: Nanos(to), done }
     }
 
     fn two_tenants() -> Trace {

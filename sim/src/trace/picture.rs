@@ -1,6 +1,6 @@
 //! The trace as a picture: one SVG that needs nothing else.
 //!
-//! For each card a broad lane of its computing engine, then a narrow one for each process, in which its turns are tinted, and one
+//! For each GPU a broad lane of its computing engine, then a narrow one for each process, in which its turns are tinted, and one
 //! for each copy engine that was used. What is too narrow to be told apart at this size is drawn as one.
 
 use core::fmt::Write as _;
@@ -15,7 +15,7 @@ const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 190.0;
 const RIGHT: f64 = 24.0;
 const HEAD: f64 = 64.0;
-const CARD: f64 = 30.0;
+const GPU: f64 = 30.0;
 const ENGINE: f64 = 34.0;
 const PROCESS: f64 = 20.0;
 const COPIES: f64 = 12.0;
@@ -111,8 +111,8 @@ impl Trace {
         let top = y;
         // The grid goes behind everything; its height is known in the end.
         let lanes = core::mem::take(&mut canvas.text);
-        for card in self.cards() {
-            y = self.card(&mut canvas, card, y, &colours);
+        for gpu in self.gpus() {
+            y = self.gpu(&mut canvas, gpu, y, &colours);
         }
         let drawn = core::mem::replace(&mut canvas.text, lanes);
         axis(&mut canvas, length, top, y);
@@ -120,7 +120,7 @@ impl Trace {
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" \
              height=\"{height:.0}\" font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\">\n<style>\n\
-             .title{{font-size:17px;font-weight:600;fill:{INK}}} .card{{font-size:14px;font-weight:600;fill:{INK}}} \
+             .title{{font-size:17px;font-weight:600;fill:{INK}}} .gpu{{font-size:14px;font-weight:600;fill:{INK}}} \
              .note{{font-size:12px;fill:{FAINT}}} .end{{font-size:12px;fill:{FAINT};text-anchor:end}} \
              .tick{{font-size:11px;fill:{FAINT};text-anchor:middle}} .lane{{font-size:12px;fill:{INK};text-anchor:end}} \
              .key{{font-size:12px;fill:{INK}}}\n</style>\n\
@@ -138,7 +138,7 @@ impl Trace {
     fn head(&self, canvas: &mut Canvas, colours: &BTreeMap<u32, &str>, length: Nanos) -> f64 {
         let processes =
             if colours.len() == 1 { "1 process".to_owned() } else { format!("{} processes", colours.len()) };
-        canvas.write((20.0, 28.0), "title", &format!("Who had the card: {processes}, {}", readable(length)));
+        canvas.write((20.0, 28.0), "title", &format!("Who had the GPU: {processes}, {}", readable(length)));
         let mut keys: Vec<(&str, String)> =
             colours.iter().map(|(&pid, &colour)| (colour, self.process_name(pid))).collect();
         keys.push((SWITCH, "changing contexts".to_owned()));
@@ -156,16 +156,16 @@ impl Trace {
         y + 10.0
     }
 
-    /// One card's lanes; where the next one's begin.
-    fn card(&self, canvas: &mut Canvas, card: usize, y: f64, colours: &BTreeMap<u32, &str>) -> f64 {
-        let summary = self.card_summary(card);
+    /// One GPU's lanes; where the next one's begin.
+    fn gpu(&self, canvas: &mut Canvas, gpu: usize, y: f64, colours: &BTreeMap<u32, &str>) -> f64 {
+        let summary = self.gpu_summary(gpu);
         let all = summary.busy_ns + summary.switching_ns + summary.bubble_ns;
         let percent = |part: u64| {
             let tenths = (part * 1_000).checked_div(all).unwrap_or(0);
             format!("{}.{} %", tenths / 10, tenths % 10)
         };
-        let name = self.card_name(card).map_or(String::new(), |name| format!(" · {name} MiB"));
-        canvas.write((20.0, y + 20.0), "card", &format!("card {card}{name}"));
+        let name = self.gpu_name(gpu).map_or(String::new(), |name| format!(" · {name} MiB"));
+        canvas.write((20.0, y + 20.0), "gpu", &format!("GPU {gpu}{name}"));
         let note = format!(
             "computing {} · changing {} ({} times) · bubbles {}",
             percent(summary.busy_ns),
@@ -174,21 +174,21 @@ impl Trace {
             percent(summary.bubble_ns)
         );
         canvas.write((WIDTH - RIGHT, y + 20.0), "end", &note);
-        let mut y = y + CARD;
-        let spans = || self.spans.iter().filter(move |span| span.card == card);
+        let mut y = y + GPU;
+        let spans = || self.spans.iter().filter(move |span| span.gpu == gpu);
         let stretch = |span: &Span| (span.from, span.to);
         let of = |kind| spans().filter(move |span| span.kind == kind).map(stretch);
         let computing =
             |pid| spans().filter(move |span| span.kind.computes() && span.pid == pid).map(stretch);
         canvas.lane(y, ENGINE, "engine");
-        canvas.stretches((y, ENGINE), BUBBLE, "", self.bubbles(card));
+        canvas.stretches((y, ENGINE), BUBBLE, "", self.bubbles(gpu));
         canvas.stretches((y, ENGINE), SWITCH, "", of(SpanKind::Switch));
         for process in &summary.processes {
             let colour = colours.get(&process.pid).copied().unwrap_or(INK);
             canvas.stretches((y, ENGINE), colour, "", computing(process.pid));
         }
         y += ENGINE + GAP;
-        let turns = self.turns(card);
+        let turns = self.turns(gpu);
         for process in &summary.processes {
             let colour = colours.get(&process.pid).copied().unwrap_or(INK);
             let name = shortened(&process.name);
@@ -198,7 +198,7 @@ impl Trace {
             canvas.stretches((y + 4.0, PROCESS - 8.0), colour, "", computing(process.pid));
             y += PROCESS + GAP;
         }
-        for (label, way) in [("copies to the card", SpanKind::Up), ("copies from it", SpanKind::Down)] {
+        for (label, way) in [("copies to the GPU", SpanKind::Up), ("copies from it", SpanKind::Down)] {
             let copies: Vec<Stretch> = of(way).collect();
             if !copies.is_empty() {
                 canvas.lane(y, COPIES, label);
@@ -227,7 +227,7 @@ fn axis(canvas: &mut Canvas, length: Nanos, top: f64, bottom: f64) {
         let _ = writeln!(
             canvas.text,
             "<line x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"{GRID}\"/>",
-            top + CARD - 4.0,
+            top + GPU - 4.0,
             bottom + 4.0
         );
         canvas.write((x, bottom + 18.0), "tick", &unit.write(at));

@@ -19,15 +19,15 @@ pub struct Summary {
     pub refused_calls: usize,
     /// Spans that nobody took in time, and that are missing.
     pub lost_spans: u64,
-    /// Each card that did something.
-    pub cards: Vec<CardSummary>,
+    /// Each GPU that did something.
+    pub gpus: Vec<GpuSummary>,
 }
 
-/// What one card did.
+/// What one GPU did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CardSummary {
+pub struct GpuSummary {
     /// Its number.
-    pub card: usize,
+    pub gpu: usize,
     /// Its name, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -45,7 +45,7 @@ pub struct CardSummary {
     pub processes: Vec<ProcessSummary>,
 }
 
-/// What one process did on a card.
+/// What one process did on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProcessSummary {
     /// Its id.
@@ -58,7 +58,7 @@ pub struct ProcessSummary {
     pub kernels: usize,
     /// Its turns.
     pub turns: usize,
-    /// Copies to the card and from it.
+    /// Copies to the GPU and from it.
     pub copies: usize,
 }
 
@@ -72,20 +72,20 @@ impl Trace {
             calls: self.calls.len(),
             refused_calls: self.calls.iter().filter(|call| call.answer != 0).count(),
             lost_spans: self.lost,
-            cards: self.cards().into_iter().map(|card| self.card_summary(card)).collect(),
+            gpus: self.gpus().into_iter().map(|gpu| self.gpu_summary(gpu)).collect(),
         }
     }
 
-    pub(super) fn card_summary(&self, card: usize) -> CardSummary {
-        let spans = || self.spans.iter().filter(move |span| span.card == card);
+    pub(super) fn gpu_summary(&self, gpu: usize) -> GpuSummary {
+        let spans = || self.spans.iter().filter(move |span| span.gpu == gpu);
         let switches: Vec<Nanos> =
             spans().filter(|span| span.kind == SpanKind::Switch).map(|span| span.to - span.from).collect();
-        let bubbles = self.bubbles(card);
+        let bubbles = self.bubbles(gpu);
         let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
-        for turn in self.turns(card) {
+        for turn in self.turns(gpu) {
             *turns.entry(turn.pid).or_default() += 1;
         }
-        let processes = self.pids(card).into_iter().map(|pid| {
+        let processes = self.pids(gpu).into_iter().map(|pid| {
             let spans = || spans().filter(move |span| span.pid == pid);
             let done = |kind| spans().filter(|span| span.kind == kind && span.done).count();
             ProcessSummary {
@@ -107,9 +107,9 @@ impl Trace {
             busy = busy + (span.to - span.from.max(done));
             done = done.max(span.to);
         }
-        CardSummary {
-            card,
-            name: self.card_name(card).map(str::to_owned),
+        GpuSummary {
+            gpu,
+            name: self.gpu_name(gpu).map(str::to_owned),
             busy_ns: busy.0,
             switching_ns: switches.iter().copied().sum::<Nanos>().0,
             switches: switches.len(),

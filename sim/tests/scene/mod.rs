@@ -38,11 +38,11 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// That many cards of 8 GiB, and nobody there.
-    pub(crate) fn new(cards: usize, figures: Figures) -> Self {
+    /// That many GPUs of 8 GiB, and nobody there.
+    pub(crate) fn new(gpus: usize, figures: Figures) -> Self {
         let mut words = Plain::new(WORDS);
         let mut timeline = Timeline::new(&mut words, &figures);
-        (0..cards).for_each(|card| timeline.install(card, Bytes::from_mib(8_192)));
+        (0..gpus).for_each(|gpu| timeline.install(gpu, Bytes::from_mib(8_192)));
         Self { words, figures, tenants: Vec::new(), now: Nanos::ZERO }
     }
 
@@ -50,13 +50,13 @@ impl Scene {
         Timeline::new(&mut self.words, &self.figures)
     }
 
-    /// A process of its own on a card.
-    pub(crate) fn tenant(&mut self, card: usize, kernel: &str, habit: Habit) -> usize {
+    /// A process of its own on a GPU.
+    pub(crate) fn tenant(&mut self, gpu: usize, kernel: &str, habit: Habit) -> usize {
         let process = self.tenants.len();
         let now = self.now;
         let mut timeline = self.timeline();
         timeline.attach(process, 100 + u32::try_from(process).unwrap());
-        let context = timeline.create_context(process, card).unwrap();
+        let context = timeline.create_context(process, gpu).unwrap();
         let stream = timeline.create_stream(context, false).unwrap();
         let kernel = Kernel::named(kernel);
         self.tenants.push(Tenant { context, stream, kernel, habit, next: now, awaits: None, launched: 0 });
@@ -73,13 +73,13 @@ impl Scene {
         }
         self.now = end;
         self.timeline().advance(end);
-        for card in 0..16 {
-            self.timeline().settle(card, end);
+        for gpu in 0..16 {
+            self.timeline().settle(gpu, end);
         }
         self.timeline().check().unwrap();
     }
 
-    /// Of the card's time since the beginning, how much the tenant computed.
+    /// Of the GPU's time since the beginning, how much the tenant computed.
     pub(crate) fn share(&mut self, who: usize) -> f64 {
         let context = self.tenants[who].context;
         let now = self.now;
@@ -90,7 +90,7 @@ impl Scene {
         let context = self.tenants[who].context;
         let (_, process) = self.timeline().place_of(context).unwrap();
         let pid = 100 + u32::try_from(process).unwrap();
-        let uses = (0..16).flat_map(|card| self.timeline().processes(card)).collect::<Vec<_>>();
+        let uses = (0..16).flat_map(|gpu| self.timeline().processes(gpu)).collect::<Vec<_>>();
         uses.iter().filter(|each| each.pid == pid).map(|each| each.kernels).sum()
     }
 

@@ -19,8 +19,8 @@
 //! books, puts a marker behind them (a timing event and a memory write on the launch's own stream), settles what has ended, and
 //! lends credit for the next launches.
 //!
-//! Locks: one per card and process, held for bookkeeping only; never across a call of the driver, a sleep or a wait. One thread at
-//! a time asks the driver for the times of a card's events; others go on without.
+//! Locks: one per GPU and process, held for bookkeeping only; never across a call of the driver, a sleep or a wait. One thread at
+//! a time asks the driver for the times of a GPU's events; others go on without.
 
 mod account;
 mod edge;
@@ -34,7 +34,7 @@ use std::fmt;
 
 use cgpu_shm::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use cgpu_shm::grant::{Heartbeat, Turn, TurnState};
-use cgpu_shm::layout::{CARDS, Cell};
+use cgpu_shm::layout::{Cell, GPUS};
 use cgpu_shm::region::Region;
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{Nanos, SlotIndex};
@@ -51,7 +51,7 @@ use crate::settlement::{LaneId, ThreadKey};
 pub use cgpu_shm::clock::Clocks;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::spin::Spin;
-use cgpu_shm::units::CardIndex as Card;
+use cgpu_shm::units::DeviceIndex as Gpu;
 
 /// A launch at the gate.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +62,8 @@ pub struct Launch {
     pub stream: Stream,
     /// The calling thread's current context.
     pub context: ContextKey,
-    /// The context's card.
-    pub card: Card,
+    /// The context's GPU.
+    pub gpu: Gpu,
     /// It may begin before its predecessor on the stream has ended: nothing may come between the two.
     pub programmatic: bool,
     /// Credit is not for it: each launch of it comes by, because what it costs may be another from one to the next.
@@ -85,7 +85,7 @@ pub struct Passed {
 pub struct Gate<'r> {
     region: &'r Region,
     slot: SlotIndex,
-    /// The gate word under which all cards are open, as far as this process has looked.
+    /// The gate word under which all GPUs are open, as far as this process has looked.
     open: &'r AtomicU32,
     heart: Heartbeat,
     threads: AtomicU32,
@@ -93,10 +93,10 @@ pub struct Gate<'r> {
     context: AtomicUsize,
     /// There were several. A thread may launch into any of them from one launch to the next, so no credit is lent.
     several: AtomicBool,
-    desks: [Desk; CARDS],
+    desks: [Desk; GPUS],
 }
 
-/// A card's place at the gate.
+/// A GPU's place at the gate.
 struct Desk {
     account: Spin<Account>,
     /// A thread is asking the driver for times.
@@ -172,7 +172,7 @@ impl<'r> Gate<'r> {
         driver: &impl Driver,
         edge: &impl Edge,
     ) {
-        let Some((key, card)) = thread.key(self.address()).zip(thread.card()) else { return };
+        let Some((key, gpu)) = thread.key(self.address()).zip(thread.gpu()) else { return };
         let launched = self.context.load(Ordering::Relaxed) == context.0;
         if !launched || self.several.load(Ordering::Relaxed) || !thread.enter() {
             return;
@@ -180,7 +180,7 @@ impl<'r> Gate<'r> {
         // No launch, but the place of one.
         let kernel = Kernel::new(0, [0; 3], [0; 3]);
         let at = stream.unwrap_or(Stream { handle: 0, per_thread: false });
-        let launch = Launch { kernel, stream: at, context, card, programmatic: false, asks: false };
+        let launch = Launch { kernel, stream: at, context, gpu, programmatic: false, asks: false };
         Visitor { gate: self, key, thread, launch, driver, edge }.waited(stream);
         thread.leave();
     }
@@ -188,19 +188,19 @@ impl<'r> Gate<'r> {
     /// Whether the monitor wants to know when the work that this thread has launched has run.
     #[must_use]
     pub fn listens(&self, thread: &Thread) -> bool {
-        let card = thread.key(self.address()).and_then(|_| thread.card());
+        let gpu = thread.key(self.address()).and_then(|_| thread.gpu());
         let granted = self.region.granted();
-        let holds = |card| granted.turn(card).state() == TurnState::Yours;
-        card.is_some_and(|card| holds(card) && granted.rings(card, self.slot))
+        let holds = |gpu| granted.turn(gpu).state() == TurnState::Yours;
+        gpu.is_some_and(|gpu| holds(gpu) && granted.rings(gpu, self.slot))
     }
 
     /// A thread has ended: what it launched last is booked, its credit is given back.
     pub fn ended(&self, thread: &Thread, edge: &impl Edge) {
-        if let Some((key, card)) = thread.key(self.address()).zip(thread.card()) {
+        if let Some((key, gpu)) = thread.key(self.address()).zip(thread.gpu()) {
             let clocks = edge.clocks();
-            let mut account = self.desk(card).account.lock();
+            let mut account = self.desk(gpu).account.lock();
             account.take_back(thread, key, clocks.raw);
-            account.publish(self.cell(card), self.siblings(card, account.turn(), clocks), clocks);
+            account.publish(self.cell(gpu), self.siblings(gpu, account.turn(), clocks), clocks);
         }
     }
 
@@ -231,53 +231,53 @@ impl<'r> Gate<'r> {
         })
     }
 
-    fn desk(&self, card: Card) -> &Desk {
+    fn desk(&self, gpu: Gpu) -> &Desk {
         // The type holds nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
-        &self.desks[card.get()]
+        &self.desks[gpu.get()]
     }
 
-    fn cell(&self, card: Card) -> &Cell {
-        self.region.cell(card, self.slot)
+    fn cell(&self, gpu: Gpu) -> &Cell {
+        self.region.cell(gpu, self.slot)
     }
 
-    fn read(&self, card: Card, now: Nanos) -> Reading {
-        let reading = Reading::of(self.region.granted(), card, self.slot, &self.heart, now);
+    fn read(&self, gpu: Gpu, now: Nanos) -> Reading {
+        let reading = Reading::of(self.region.granted(), gpu, self.slot, &self.heart, now);
         self.region.slot(self.slot).acked.store(reading.word.into(), Ordering::Relaxed);
-        // Credit is for one context: with several, every launch on an open card would take the slow
+        // Credit is for one context: with several, every launch on an open GPU would take the slow
         // path.
         if self.several.load(Ordering::Relaxed) { reading.unbounded_if_open() } else { reading }
     }
 
-    /// What the container's other processes say about the card and this turn.
-    fn siblings(&self, card: Card, turn: Turn, clocks: Clocks) -> Siblings {
-        self.others(card).fold(Siblings::default(), |sum, (_, cell)| sum.with(cell, turn, clocks))
+    /// What the container's other processes say about the GPU and this turn.
+    fn siblings(&self, gpu: Gpu, turn: Turn, clocks: Clocks) -> Siblings {
+        self.others(gpu).fold(Siblings::default(), |sum, (_, cell)| sum.with(cell, turn, clocks))
     }
 
     /// Those of them that live, for one that has waited `since` then.
-    fn line(&self, card: Card, since: Nanos, clocks: Clocks) -> Line {
+    fn line(&self, gpu: Gpu, since: Nanos, clocks: Clocks) -> Line {
         let lives = |slot: usize| {
             let word =
                 SlotIndex::new(slot).map(|slot| Word(self.region.slot(slot).state.load(Ordering::Relaxed)));
             word.and_then(Word::state) == Some(State::Live)
         };
-        let living = self.others(card).filter(|(slot, _)| lives(*slot));
+        let living = self.others(gpu).filter(|(slot, _)| lives(*slot));
         living.fold(Line::default(), |line, (slot, cell)| {
             line.with(cell, (since, slot < self.slot.get()), clocks)
         })
     }
 
     /// The cells of the other slots that are, or were, in use.
-    fn others(&self, card: Card) -> impl Iterator<Item = (usize, &Cell)> {
-        let cells = self.region.shared().cell.get(card.get()).into_iter().flatten();
+    fn others(&self, gpu: Gpu) -> impl Iterator<Item = (usize, &Cell)> {
+        let cells = self.region.shared().cell.get(gpu.get()).into_iter().flatten();
         let high_water = self.region.shared().header.high_water.load(Ordering::Relaxed);
         let used = usize::try_from(high_water).unwrap_or(usize::MAX);
         cells.take(used).enumerate().filter(|(slot, _)| *slot != self.slot.get())
     }
 
-    /// Whether the process has work in flight on other cards, which may wait for work on this one.
-    fn works_elsewhere(&self, card: Card) -> bool {
-        let others = self.desks.iter().enumerate().filter(|(place, _)| *place != card.get());
+    /// Whether the process has work in flight on other GPUs, which may wait for work on this one.
+    fn works_elsewhere(&self, gpu: Gpu) -> bool {
+        let others = self.desks.iter().enumerate().filter(|(place, _)| *place != gpu.get());
         self.several.load(Ordering::Relaxed)
             && others.map(|(_, desk)| desk.account.lock().settlement.work()).any(|work| work.launches > 0)
     }

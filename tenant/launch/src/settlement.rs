@@ -1,6 +1,6 @@
-//! What the card really took: batches, their markers, and the union of their intervals.
+//! What the GPU really took: batches, their markers, and the union of their intervals.
 //!
-//! A launch is charged by its estimate at once; here the estimate is replaced by the truth as soon as the card has told it. All
+//! A launch is charged by its estimate at once; here the estimate is replaced by the truth as soon as the GPU has told it. All
 //! of it is bookkeeping: whoever calls has asked the driver before, and asks it after, without holding this.
 //!
 //! ```text
@@ -31,9 +31,9 @@ use self::union::Union;
 pub(crate) use self::work::Work;
 use crate::cost::{Bill, Company, Costs, Expected, Function, Kernel, SIZES};
 
-/// Lanes per card whose progress the card can write: words of the process's page.
+/// Lanes per GPU whose progress the GPU can write: words of the process's page.
 pub(crate) const WORDS: usize = 32;
-/// Lanes per card in all. Launches beyond them are settled by their estimates.
+/// Lanes per GPU in all. Launches beyond them are settled by their estimates.
 const LANES: usize = 64;
 /// A lane where nothing has happened for so long is taken for another stream before a new one is made.
 const LEFT: Nanos = Nanos::from_millis(1000);
@@ -84,7 +84,7 @@ impl Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event(pub usize);
 
-/// A batch that is over, as far as the card's word goes.
+/// A batch that is over, as far as the GPU's word goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Due {
     pub(crate) lane: LaneId,
@@ -93,7 +93,7 @@ pub(crate) struct Due {
     pub(crate) end: Event,
     /// Base event of its context, if there is one yet.
     pub(crate) base: Option<Event>,
-    /// The card has not said so: the event is to be asked.
+    /// The GPU has not said so: the event is to be asked.
     pub(crate) ask: bool,
 }
 
@@ -122,13 +122,13 @@ pub(crate) struct Settled {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marker {
     pub(crate) number: u64,
-    /// The word of the card's part of the page, if the lane has one.
+    /// The word of the GPU's part of the page, if the lane has one.
     pub(crate) word: Option<usize>,
     /// An event that is free; otherwise one must be made.
     pub(crate) event: Option<Event>,
 }
 
-/// The settlement of one process on one card.
+/// The settlement of one process on one GPU.
 #[derive(Debug)]
 pub(crate) struct Settlement {
     costs: Costs,
@@ -371,7 +371,7 @@ impl Settlement {
 
     // ---- settling --------------------------------------------------------------------------------------------------
 
-    /// A batch that is over, or may be, of a lane in this context and none of `blocked`; `word` reads the card's words, from `now` on.
+    /// A batch that is over, or may be, of a lane in this context and none of `blocked`; `word` reads the GPU's words, from `now` on.
     pub(crate) fn due(
         &mut self,
         context: ContextKey,

@@ -1,4 +1,4 @@
-//! How much memory: the lists of `ALIYUN_COM_GPU_MEM_CONTAINER` and `ALIYUN_COM_GPU_MEM_DEV`, and what they come to on a card.
+//! How much memory: the lists of `ALIYUN_COM_GPU_MEM_CONTAINER` and `ALIYUN_COM_GPU_MEM_DEV`, and what they come to on a GPU.
 
 use cgpu_shm::units::Bytes;
 
@@ -25,7 +25,7 @@ impl Amounts {
                 Some(number) => numbers.push(number),
                 None => {
                     return Err(value.refused(
-                        "whole numbers joined by commas, one for each card, such as `3` or `3,1`",
+                        "whole numbers joined by commas, one for each GPU, such as `3` or `3,1`",
                         "correct it, or unset ALIYUN_COM_GPU_MEM_CONTAINER to run without a limit",
                     ));
                 }
@@ -44,12 +44,12 @@ impl Amounts {
         self.numbers.len()
     }
 
-    /// Whether every card has the same.
+    /// Whether every GPU has the same.
     pub(crate) fn is_uniform(&self) -> bool {
         self.numbers.windows(2).all(|pair| pair.first() == pair.last())
     }
 
-    /// The entry of the card at `place`: the last one repeats.
+    /// The entry of the GPU at `place`: the last one repeats.
     pub(crate) fn at(&self, place: usize) -> u64 {
         self.numbers.get(place).or(self.numbers.last()).copied().unwrap_or(0)
     }
@@ -70,7 +70,7 @@ pub(crate) fn whole(text: &str) -> Option<u64> {
 /// What a number in `ALIYUN_COM_GPU_MEM_CONTAINER` counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Measure {
-    /// Shares of a card: the card's memory is so many of them (`ALIYUN_COM_GPU_MEM_DEV`).
+    /// Shares of a GPU: the GPU's memory is so many of them (`ALIYUN_COM_GPU_MEM_DEV`).
     Shares(Amounts),
     /// Units of so many bytes (`CGPU_MEM_UNIT`).
     Units(Bytes),
@@ -78,7 +78,7 @@ pub(crate) enum Measure {
 
 impl Measure {
     /// From the two variables. The unit is read even where it does not count, so that a wrong one never lies in wait.
-    pub(crate) fn read(whole_card: Option<Value>, unit: Option<Value>) -> Result<Self, Refusal> {
+    pub(crate) fn read(whole_gpu: Option<Value>, unit: Option<Value>) -> Result<Self, Refusal> {
         let unit = match unit {
             None => Bytes(1 << 30),
             Some(value) => match value.text()? {
@@ -92,12 +92,12 @@ impl Measure {
                 }
             },
         };
-        let Some(value) = whole_card else { return Ok(Self::Units(unit)) };
+        let Some(value) = whole_gpu else { return Ok(Self::Units(unit)) };
         let shares = Amounts::read(value)?;
         if shares.has_zero() {
             return Err(shares.value.refused(
-                "the memory of a card in the unit of ALIYUN_COM_GPU_MEM_CONTAINER, which is not 0",
-                "set it to the card's memory, or unset it to count in CGPU_MEM_UNIT",
+                "the memory of a GPU in the unit of ALIYUN_COM_GPU_MEM_CONTAINER, which is not 0",
+                "set it to the GPU's memory, or unset it to count in CGPU_MEM_UNIT",
             ));
         }
         Ok(Self::Shares(shares))
@@ -111,7 +111,7 @@ impl Measure {
         }
     }
 
-    /// The limit that `amount` comes to on the card at `place` with memory `total`: `floor(total_MiB x amount / shares)` MiB,
+    /// The limit that `amount` comes to on the GPU at `place` with memory `total`: `floor(total_MiB x amount / shares)` MiB,
     /// or `amount` units. None if it is beyond any number.
     pub(crate) fn limit(&self, amount: u64, place: usize, total: Bytes) -> Option<Bytes> {
         let bytes = match self {
@@ -167,7 +167,7 @@ mod tests {
             let limit = shares(of).limit(amount, 0, Bytes::from_mib(total_mib));
             assert_eq!(limit, Some(Bytes::from_mib(limit_mib)), "{total_mib} x {amount} / {of}");
         }
-        // Odd bytes of the card's total do not count.
+        // Odd bytes of the GPU's total do not count.
         assert_eq!(shares("2").limit(1, 0, Bytes((101 << 20) + 77)), Some(Bytes::from_mib(50)));
     }
 

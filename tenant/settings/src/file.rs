@@ -10,20 +10,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use cgpu_shm::layout::CARDS;
+use cgpu_shm::layout::GPUS;
 use cgpu_shm::limits::Limits;
 use cgpu_shm::units::Bytes;
 
-use super::{CardLimit, Settings, amounts::mib};
+use super::{GpuLimit, Settings, amounts::mib};
 use crate::{Inventory, Refusal};
 
-/// More than any file of 16 cards, and little enough to read at a program's start.
+/// More than any file of 16 GPUs, and little enough to read at a program's start.
 const LONGEST: u64 = 1 << 16;
 
 /// Reads the file at `path`. None: there is none, or none that counts, because this process could have written it.
 ///
 /// # Errors
-/// The file is there and counts, but cannot be read or understood, or allows more than a card has.
+/// The file is there and counts, but cannot be read or understood, or allows more than a GPU has.
 pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, Refusal> {
     let refused = |problem: String| {
         Refusal::new(format!("{}: {problem}; correct it where the container is started", path.display()))
@@ -42,9 +42,9 @@ pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, R
     let read = file.take(LONGEST).read_to_string(&mut text);
     read.map_err(|error| refused(format!("expected text, but {error}")))?;
     let limits: Limits = text.parse().map_err(|problem| refused(format!("{problem}")))?;
-    let cards = cards(&limits, inventory).map_err(refused)?;
+    let gpus = gpus(&limits, inventory).map_err(refused)?;
     let name = limits.name;
-    Ok(Some(Settings { cards, name, weight: limits.weight, core_percentage: None, high_priority: false }))
+    Ok(Some(Settings { gpus, name, weight: limits.weight, core_percentage: None, high_priority: false }))
 }
 
 /// Whether there is a file at `path` that counts, whatever it says.
@@ -61,19 +61,19 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// All cards of the file: one that is not visible now may be later (MIG instances are not NVML's to list). One that was whole when the container was started, and has been
+/// All GPUs of the file: one that is not visible now may be later (MIG instances are not NVML's to list). One that was whole when the container was started, and has been
 /// cut since, is not what was meant: nobody would hold its instances to anything.
-fn cards(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<CardLimit>, String> {
-    if limits.cards.len() > CARDS {
-        return Err(format!("expected at most {CARDS} cards, found {}", limits.cards.len()));
+fn gpus(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<GpuLimit>, String> {
+    if limits.gpus.len() > GPUS {
+        return Err(format!("expected at most {GPUS} GPUs, found {}", limits.gpus.len()));
     }
-    let mut cards = Vec::new();
-    for (&(uuid, limit), ordinal) in limits.cards.iter().zip(0..) {
+    let mut gpus = Vec::new();
+    for (&(uuid, limit), ordinal) in limits.gpus.iter().zip(0..) {
         if inventory.cut.contains(&uuid) {
             return Err(format!("expected {uuid} whole, found it cut into MIG instances"));
         }
-        let visible = inventory.cards.iter().find(|card| card.uuid == uuid);
-        let total = visible.map_or(Bytes::ZERO, |card| card.total);
+        let visible = inventory.gpus.iter().find(|gpu| gpu.uuid == uuid);
+        let total = visible.map_or(Bytes::ZERO, |gpu| gpu.total);
         if visible.is_some() && limit > total {
             return Err(format!(
                 "expected at most the {} bytes of {uuid} ({}), found {}",
@@ -82,9 +82,9 @@ fn cards(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<CardLimit>, St
                 limit.0
             ));
         }
-        cards.push(CardLimit { uuid, total, limit, ordinal });
+        gpus.push(GpuLimit { uuid, total, limit, ordinal });
     }
-    Ok(cards)
+    Ok(gpus)
 }
 
 /// Whether this process could have written the file, or could make it writable: then it says nothing that the process does not

@@ -1,4 +1,4 @@
-//! The settings of a container: from the `limits` file where there is one, else from variables, to a limit for each card.
+//! The settings of a container: from the `limits` file where there is one, else from variables, to a limit for each GPU.
 //!
 //! `docs/settings.md` is the table for users. Everything here is a pure function of what was read; a value that is not
 //! understood is a [`Refusal`], never a guess, because a limit that silently is not there is the worst outcome.
@@ -16,32 +16,32 @@
 )]
 
 mod amounts;
-mod cards;
 #[cfg(any(test, feature = "doubles"))]
 pub mod declared;
 mod devices;
 mod environment;
 pub mod file;
+mod gpus;
 mod refusal;
 mod value;
 
 use std::path::PathBuf;
 
-use cgpu_shm::layout::CARDS;
+use cgpu_shm::layout::GPUS;
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 
 pub use cgpu_shm::reason::Reason;
 
-pub use self::cards::{CardInfo, Found, Inventory};
 pub use self::environment::{Environment, System};
+pub use self::gpus::{Found, GpuInfo, Inventory};
 pub use self::refusal::Refusal;
 
 use self::amounts::{Amounts, Measure, mib, whole};
 use self::devices::{Listed, Visible, unplaced};
 use self::value::{Value, Variable};
 
-/// What the variables and the cards come to.
+/// What the variables and the GPUs come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// No limit.
@@ -53,28 +53,28 @@ pub enum Verdict {
 /// What a container may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The sliced cards that are visible, in the order of the list; others are native.
-    pub cards: Vec<CardLimit>,
+    /// The sliced GPUs that are visible, in the order of the list; others are native.
+    pub gpus: Vec<GpuLimit>,
     /// The container's name, where whoever started it gave one.
     pub name: Option<String>,
     /// Weight, 1 to 25; 1 where it is not set.
     pub weight: u32,
-    /// Percent of a card for policy 3, 1 to 100, where it is set.
+    /// Percent of a GPU for policy 3, 1 to 100, where it is set.
     pub core_percentage: Option<u32>,
     /// Whether the container has high priority.
     pub high_priority: bool,
 }
 
-/// A card and its limit.
+/// A GPU and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CardLimit {
-    /// Which card.
+pub struct GpuLimit {
+    /// Which GPU.
     pub uuid: Uuid,
     /// Its memory.
     pub total: Bytes,
     /// How much of it the container may use; zero: not limited.
     pub limit: Bytes,
-    /// Its place in the list of cards.
+    /// Its place in the list of GPUs.
     pub ordinal: u32,
 }
 
@@ -132,28 +132,28 @@ impl Variables {
             .refused("an absolute path", "set it to the container's directory, or unset it for /run/cgpu"))
     }
 
-    /// All visible cards, without limits: for a container whose compute alone is shared. Native cards are left out.
+    /// All visible GPUs, without limits: for a container whose compute alone is shared. Native GPUs are left out.
     ///
     /// # Errors
     /// As for [`Variables::verdict`].
     pub fn unlimited(&self, inventory: Inventory<'_>) -> Result<Settings, Refusal> {
         let visible = Visible::resolve(&Listed::read(self.visible.clone())?, inventory)?;
         let sliced = Listed::read(self.sliced.clone())?;
-        let cards = visible.cards().filter(|(_, card)| visible.slices(&sliced, card)).take(CARDS);
-        let unlimited = |(place, card): (usize, CardInfo)| CardLimit {
-            uuid: card.uuid,
-            total: card.total,
+        let gpus = visible.gpus().filter(|(_, gpu)| visible.slices(&sliced, gpu)).take(GPUS);
+        let unlimited = |(place, gpu): (usize, GpuInfo)| GpuLimit {
+            uuid: gpu.uuid,
+            total: gpu.total,
             limit: Bytes::ZERO,
             ordinal: u32::try_from(place).unwrap_or(u32::MAX),
         };
-        let cards = cards.map(unlimited).collect();
-        Ok(Settings { cards, name: None, weight: 1, core_percentage: None, high_priority: false })
+        let gpus = gpus.map(unlimited).collect();
+        Ok(Settings { gpus, name: None, weight: 1, core_percentage: None, high_priority: false })
     }
 
-    /// What they come to on these cards.
+    /// What they come to on these GPUs.
     ///
     /// # Errors
-    /// The first value that is not understood or does not fit the cards.
+    /// The first value that is not understood or does not fit the GPUs.
     pub fn verdict(&self, inventory: Inventory<'_>) -> Result<Verdict, Refusal> {
         let Some(container) = &self.container else { return Ok(Verdict::Off(Reason::NoLimit)) };
         if self.is_disabled()? {
@@ -169,11 +169,11 @@ impl Variables {
         let core_percentage = number(self.core_percentage.as_ref(), 1..=100, "correct or unset it")?;
         let high_priority =
             number(self.high_priority.as_ref(), 0..=1, "set 1 for high priority, or unset it")? == Some(1);
-        let cards = self.cards(&amounts, &measure, inventory)?;
-        if cards.is_empty() {
-            return Ok(Verdict::Off(Reason::NoCards));
+        let gpus = self.gpus(&amounts, &measure, inventory)?;
+        if gpus.is_empty() {
+            return Ok(Verdict::Off(Reason::NoGpus));
         }
-        Ok(Verdict::On(Settings { cards, name: None, weight, core_percentage, high_priority }))
+        Ok(Verdict::On(Settings { gpus, name: None, weight, core_percentage, high_priority }))
     }
 
     /// Whether `CGPU_DISABLE` says so.
@@ -192,13 +192,13 @@ impl Variables {
         }
     }
 
-    /// The sliced cards and their limits.
-    fn cards(
+    /// The sliced GPUs and their limits.
+    fn gpus(
         &self,
         amounts: &Amounts,
         measure: &Measure,
         inventory: Inventory<'_>,
-    ) -> Result<Vec<CardLimit>, Refusal> {
+    ) -> Result<Vec<GpuLimit>, Refusal> {
         let visible = Visible::resolve(&Listed::read(self.visible.clone())?, inventory)?;
         let sliced = Listed::read(self.sliced.clone())?;
         visible.check(&sliced, inventory.complete)?;
@@ -206,8 +206,8 @@ impl Variables {
             match &visible {
                 Visible::Placed(placed) if list.len() > placed.len() && !placed.is_empty() => {
                     return Err(list.value().unfit(
-                        &format!("which has {} entries for {} cards", list.len(), placed.len()),
-                        "give at most one entry for each visible card (the last one repeats)",
+                        &format!("which has {} entries for {} GPUs", list.len(), placed.len()),
+                        "give at most one entry for each visible GPU (the last one repeats)",
                     ));
                 }
                 Visible::Unplaced(_) if !list.is_uniform() => return Err(unplaced(list.value())),
@@ -215,14 +215,14 @@ impl Variables {
             }
         }
         let mut limits = Vec::new();
-        for (place, card) in visible.cards() {
-            if visible.slices(&sliced, &card) {
-                limits.push(limit(amounts, measure, place, &card)?);
+        for (place, gpu) in visible.gpus() {
+            if visible.slices(&sliced, &gpu) {
+                limits.push(limit(amounts, measure, place, &gpu)?);
             }
         }
-        if limits.len() > CARDS {
+        if limits.len() > GPUS {
             return Err(Refusal::new(format!(
-                "{} cards are to be sliced, expected at most {CARDS}; name fewer in {}",
+                "{} GPUs are to be sliced, expected at most {GPUS}; name fewer in {}",
                 limits.len(),
                 Variable::AliyunVisible.name()
             )));
@@ -231,20 +231,20 @@ impl Variables {
     }
 }
 
-/// The limit of the card at `place`.
-fn limit(amounts: &Amounts, measure: &Measure, place: usize, card: &CardInfo) -> Result<CardLimit, Refusal> {
+/// The limit of the GPU at `place`.
+fn limit(amounts: &Amounts, measure: &Measure, place: usize, gpu: &GpuInfo) -> Result<GpuLimit, Refusal> {
     let amount = amounts.at(place);
-    let limit = measure.limit(amount, place, card.total);
+    let limit = measure.limit(amount, place, gpu.total);
     match limit {
-        Some(limit) if limit > Bytes::ZERO && limit <= card.total => {
+        Some(limit) if limit > Bytes::ZERO && limit <= gpu.total => {
             let ordinal = u32::try_from(place).unwrap_or(u32::MAX);
-            Ok(CardLimit { uuid: card.uuid, total: card.total, limit, ordinal })
+            Ok(GpuLimit { uuid: gpu.uuid, total: gpu.total, limit, ordinal })
         }
         Some(Bytes::ZERO) => Err(amounts.value().unfit(
             &format!(
-                "of which {amount} {} is less than 1 MiB of card {place} ({})",
+                "of which {amount} {} is less than 1 MiB of GPU {place} ({})",
                 measure.noun(),
-                mib(card.total)
+                mib(gpu.total)
             ),
             "raise it, or correct ALIYUN_COM_GPU_MEM_DEV",
         )),
@@ -253,16 +253,16 @@ fn limit(amounts: &Amounts, measure: &Measure, place: usize, card: &CardInfo) ->
             let told = limit.filter(|_| !measure.is_mib()).map(|limit| format!("{}, ", mib(limit)));
             Err(amounts.value().unfit(
                 &format!(
-                    "of which {amount} {} is {}more than card {place} has ({})",
+                    "of which {amount} {} is {}more than GPU {place} has ({})",
                     measure.noun(),
                     told.unwrap_or_default(),
-                    mib(card.total)
+                    mib(gpu.total)
                 ),
                 // `cgpu run --mem` says it in MiB.
                 if measure.is_mib() {
                     "lower it (cgpu run: --mem)"
                 } else {
-                    "lower it, or set ALIYUN_COM_GPU_MEM_DEV to the card's memory in the same unit"
+                    "lower it, or set ALIYUN_COM_GPU_MEM_DEV to the GPU's memory in the same unit"
                 },
             ))
         }

@@ -8,32 +8,32 @@ use proptest::prelude::*;
 use super::*;
 use crate::declared::Declared;
 
-/// The UUID of the card that the tests number `number`.
+/// The UUID of the GPU that the tests number `number`.
 fn uuid(number: u8) -> Uuid {
     let mut bytes = [0x10 + number; 16];
     bytes[15] = number;
     Uuid(bytes)
 }
 
-/// Cards in PCI order, of these sizes in MiB.
-fn cards(sizes: &[u64]) -> Vec<CardInfo> {
-    let card = |(number, &mib): (u8, &u64)| CardInfo {
+/// GPUs in PCI order, of these sizes in MiB.
+fn gpus(sizes: &[u64]) -> Vec<GpuInfo> {
+    let gpu = |(number, &mib): (u8, &u64)| GpuInfo {
         uuid: uuid(number),
         total: Bytes::from_mib(mib),
         order: u64::from(number) << 8,
     };
-    (0..).zip(sizes).map(card).collect()
+    (0..).zip(sizes).map(gpu).collect()
 }
 
-fn verdict(variables: &[&str], cards: &[CardInfo], complete: bool) -> Result<Verdict, Refusal> {
-    Variables::read(&Declared::with(variables)).verdict(Inventory { cards, cut: &[], complete })
+fn verdict(variables: &[&str], gpus: &[GpuInfo], complete: bool) -> Result<Verdict, Refusal> {
+    Variables::read(&Declared::with(variables)).verdict(Inventory { gpus, cut: &[], complete })
 }
 
-/// The limits in MiB by card number; a card that is not sliced is missing.
-fn limits(variables: &[&str], cards: &[CardInfo]) -> Vec<(u8, u64)> {
-    let mut limits: Vec<(u8, u64)> = match verdict(variables, cards, true).expect("well-formed settings") {
+/// The limits in MiB by GPU number; a GPU that is not sliced is missing.
+fn limits(variables: &[&str], gpus: &[GpuInfo]) -> Vec<(u8, u64)> {
+    let mut limits: Vec<(u8, u64)> = match verdict(variables, gpus, true).expect("well-formed settings") {
         Verdict::On(settings) => {
-            settings.cards.iter().map(|card| (card.uuid.0[15], card.limit.0 >> 20)).collect()
+            settings.gpus.iter().map(|gpu| (gpu.uuid.0[15], gpu.limit.0 >> 20)).collect()
         }
         Verdict::Off(reason) => panic!("off: {reason:?}"),
     };
@@ -41,8 +41,8 @@ fn limits(variables: &[&str], cards: &[CardInfo]) -> Vec<(u8, u64)> {
     limits
 }
 
-fn sentence(variables: &[&str], cards: &[CardInfo], complete: bool) -> String {
-    match verdict(variables, cards, complete) {
+fn sentence(variables: &[&str], gpus: &[GpuInfo], complete: bool) -> String {
+    match verdict(variables, gpus, complete) {
         Err(refusal) => refusal.sentence().to_owned(),
         Ok(verdict) => panic!("{variables:?} gave {verdict:?}"),
     }
@@ -50,7 +50,7 @@ fn sentence(variables: &[&str], cards: &[CardInfo], complete: bool) -> String {
 
 #[test]
 fn unset_zero_and_any_zero_in_the_list_are_off() {
-    let cards = cards(&[15109, 15109, 15109]);
+    let gpus = gpus(&[15109, 15109, 15109]);
     for variables in [
         &[][..],
         &["ALIYUN_COM_GPU_MEM_CONTAINER=0"],
@@ -60,17 +60,17 @@ fn unset_zero_and_any_zero_in_the_list_are_off() {
         &["ALIYUN_COM_GPU_MEM_DEV=15"],
         &["ALIYUN_COM_GPU_SCHD_WEIGHT=4"],
     ] {
-        assert_eq!(verdict(variables, &cards, true), Ok(Verdict::Off(Reason::NoLimit)), "{variables:?}");
+        assert_eq!(verdict(variables, &gpus, true), Ok(Verdict::Off(Reason::NoLimit)), "{variables:?}");
     }
 }
 
 #[test]
 fn disable_switches_off() {
-    let cards = cards(&[15109]);
+    let gpus = gpus(&[15109]);
     for (value, off) in [("true", true), ("1", true), ("false", false), ("0", false)] {
         let disable = format!("CGPU_DISABLE={value}");
         let verdict =
-            verdict(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", &disable], &cards, true).expect("well-formed");
+            verdict(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", &disable], &gpus, true).expect("well-formed");
         assert_eq!(verdict == Verdict::Off(Reason::Disabled), off, "{value}");
     }
 }
@@ -88,13 +88,13 @@ fn the_documented_limits_come_out() {
         let variables =
             [format!("ALIYUN_COM_GPU_MEM_CONTAINER={container}"), format!("ALIYUN_COM_GPU_MEM_DEV={device}")];
         let variables: Vec<&str> = variables.iter().map(String::as_str).collect();
-        assert_eq!(limits(&variables, &cards(&[total])), [(0, limit)], "{total} x {container} / {device}");
+        assert_eq!(limits(&variables, &gpus(&[total])), [(0, limit)], "{total} x {container} / {device}");
     }
 }
 
 #[test]
-fn units_count_when_the_cards_memory_is_not_given() {
-    let cards = cards(&[15109]);
+fn units_count_when_the_gpus_memory_is_not_given() {
+    let gpus = gpus(&[15109]);
     for (variables, limit) in [
         (&["ALIYUN_COM_GPU_MEM_CONTAINER=3"][..], 3072),
         (&["ALIYUN_COM_GPU_MEM_CONTAINER=3", "CGPU_MEM_UNIT=GiB"], 3072),
@@ -103,23 +103,23 @@ fn units_count_when_the_cards_memory_is_not_given() {
         (&["ALIYUN_COM_GPU_MEM_CONTAINER=15109", "CGPU_MEM_UNIT=MiB"], 15109),
         (&["ALIYUN_COM_GPU_MEM_CONTAINER=3", "CGPU_MEM_UNIT=MiB", "ALIYUN_COM_GPU_MEM_DEV=15"], 3021),
     ] {
-        assert_eq!(limits(variables, &cards), [(0, limit)], "{variables:?}");
+        assert_eq!(limits(variables, &gpus), [(0, limit)], "{variables:?}");
     }
 }
 
 #[test]
-fn lists_follow_the_order_of_the_visible_cards_and_the_last_entry_repeats() {
-    let four = cards(&[20480; 4]);
-    let two = cards(&[20480; 2]);
+fn lists_follow_the_order_of_the_visible_gpus_and_the_last_entry_repeats() {
+    let four = gpus(&[20480; 4]);
+    let two = gpus(&[20480; 2]);
     let by_uuid = format!("NVIDIA_VISIBLE_DEVICES={},{}", uuid(2), uuid(0));
-    for (cards, container, visible, expected) in [
+    for (gpus, container, visible, expected) in [
         (&four, "3", None, vec![(0, 3), (1, 3), (2, 3), (3, 3)]),
         (&four, "3,1", None, vec![(0, 3), (1, 1), (2, 1), (3, 1)]),
         (&four, "3,4,5,6", None, vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
         (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES=0,1,2,3"), vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
         (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES=3,2,1,0"), vec![(0, 6), (1, 5), (2, 4), (3, 3)]),
         (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES=all"), vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
-        // The toolkit says `void` where a device plugin put the cards in by another way.
+        // The toolkit says `void` where a device plugin put the GPUs in by another way.
         (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES=void"), vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
         (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES=none"), vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
         (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES="), vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
@@ -134,28 +134,28 @@ fn lists_follow_the_order_of_the_visible_cards_and_the_last_entry_repeats() {
     ] {
         let container = format!("ALIYUN_COM_GPU_MEM_CONTAINER={container}");
         let variables: Vec<&str> = [Some(container.as_str()), visible].into_iter().flatten().collect();
-        let expected: Vec<(u8, u64)> = expected.into_iter().map(|(card, gib)| (card, gib * 1024)).collect();
-        assert_eq!(limits(&variables, cards), expected, "{variables:?}");
+        let expected: Vec<(u8, u64)> = expected.into_iter().map(|(gpu, gib)| (gpu, gib * 1024)).collect();
+        assert_eq!(limits(&variables, gpus), expected, "{variables:?}");
     }
 }
 
 #[test]
-fn a_list_of_totals_serves_unequal_cards() {
-    let cards = cards(&[15109, 23028]);
+fn a_list_of_totals_serves_unequal_gpus() {
+    let gpus = gpus(&[15109, 23028]);
     let variables = ["ALIYUN_COM_GPU_MEM_CONTAINER=6,8", "ALIYUN_COM_GPU_MEM_DEV=15,22"];
-    assert_eq!(limits(&variables, &cards), [(0, 6043), (1, 8373)]);
+    assert_eq!(limits(&variables, &gpus), [(0, 6043), (1, 8373)]);
 }
 
 #[test]
-fn cards_come_in_pci_order_however_the_driver_lists_them() {
-    let mut shuffled = cards(&[20480; 3]);
+fn gpus_come_in_pci_order_however_the_driver_lists_them() {
+    let mut shuffled = gpus(&[20480; 3]);
     shuffled.rotate_left(1);
     assert_eq!(limits(&["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5"], &shuffled), [(0, 3072), (1, 4096), (2, 5120)]);
 }
 
 #[test]
-fn only_the_named_cards_are_sliced_and_places_stay() {
-    let cards = cards(&[20480; 3]);
+fn only_the_named_gpus_are_sliced_and_places_stay() {
+    let gpus = gpus(&[20480; 3]);
     for (sliced, visible, expected) in [
         ("all", "all", vec![(0, 3072), (1, 4096), (2, 5120)]),
         ("1", "all", vec![(1, 4096)]),
@@ -167,40 +167,40 @@ fn only_the_named_cards_are_sliced_and_places_stay() {
         let variables =
             [format!("ALIYUN_COM_GPU_VISIBLE_DEVICES={sliced}"), format!("NVIDIA_VISIBLE_DEVICES={visible}")];
         let variables = ["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5", &variables[0], &variables[1]];
-        assert_eq!(limits(&variables, &cards), expected, "{variables:?}");
+        assert_eq!(limits(&variables, &gpus), expected, "{variables:?}");
     }
     let none =
-        verdict(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_VISIBLE_DEVICES=none"], &cards, true);
-    assert_eq!(none, Ok(Verdict::Off(Reason::NoCards)));
+        verdict(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_VISIBLE_DEVICES=none"], &gpus, true);
+    assert_eq!(none, Ok(Verdict::Off(Reason::NoGpus)));
 }
 
-/// A whole card, a card cut into two instances (numbered 4 and 5), and another whole card.
-fn with_instances() -> Vec<CardInfo> {
-    let mut cards = cards(&[20480; 3]);
-    let instance = |number: u8, mib, place| CardInfo {
+/// A whole GPU, a GPU cut into two instances (numbered 4 and 5), and another whole GPU.
+fn with_instances() -> Vec<GpuInfo> {
+    let mut gpus = gpus(&[20480; 3]);
+    let instance = |number: u8, mib, place| GpuInfo {
         uuid: uuid(number),
         total: Bytes::from_mib(mib),
-        order: cards[1].order | place,
+        order: gpus[1].order | place,
     };
     let instances = [instance(4, 4864, 1), instance(5, 9856, 2)];
-    cards.splice(1..2, instances);
-    cards
+    gpus.splice(1..2, instances);
+    gpus
 }
 
 #[test]
 fn instances_go_by_their_own_names() {
-    let cards = with_instances();
+    let gpus = with_instances();
     let mig = |number: u8| uuid(number).to_string().replace("GPU-", "MIG-");
     let both = format!("{},{}", mig(5), mig(4));
     let older = format!("MIG-{}/1/0", uuid(4));
     for (container, visible, sliced, expected) in [
-        // In the list of all they stand where their card would.
+        // In the list of all they stand where their GPU would.
         ("3,4,5,6", "all", "all", vec![(0, 3), (2, 6), (4, 4), (5, 5)]),
         ("3,4,5,6", "void", "all", vec![(0, 3), (2, 6), (4, 4), (5, 5)]),
         ("3,4", both.as_str(), "all", vec![(4, 4), (5, 3)]),
         ("3,4", "MIG-14,MIG-1515", "all", vec![(4, 3), (5, 4)]),
         ("3", older.as_str(), "all", vec![(4, 3)]),
-        // Their card keeps its index: 2 is the card behind it.
+        // Their GPU keeps its index: 2 is the GPU behind it.
         ("3,4", "2,MIG-14", "all", vec![(2, 3), (4, 4)]),
         ("3,4,5", "0,MIG-14,2", "all", vec![(0, 3), (2, 5), (4, 4)]),
         ("3,4,5,6", "all", "2", vec![(2, 6)]),
@@ -212,40 +212,39 @@ fn instances_go_by_their_own_names() {
             format!("ALIYUN_COM_GPU_VISIBLE_DEVICES={sliced}"),
         ];
         let variables: Vec<&str> = variables.iter().map(String::as_str).collect();
-        let expected: Vec<(u8, u64)> = expected.into_iter().map(|(card, gib)| (card, gib * 1024)).collect();
-        assert_eq!(limits(&variables, &cards), expected, "{variables:?}");
+        let expected: Vec<(u8, u64)> = expected.into_iter().map(|(gpu, gib)| (gpu, gib * 1024)).collect();
+        assert_eq!(limits(&variables, &gpus), expected, "{variables:?}");
     }
     for (visible, expected) in [
-        ("1", "is `1`, but card 1 is cut into MIG instances; name those by their own UUID"),
-        ("3", "is `3`, but there is no card 3: 4 are visible"),
-        ("MIG-1", "which fits more than one card"),
+        ("1", "is `1`, but GPU 1 is cut into MIG instances; name those by their own UUID"),
+        ("3", "is `3`, but there is no GPU 3: 4 are visible"),
+        ("MIG-1", "which fits more than one GPU"),
         ("MIG-GPU-14/1", "expected `all`, or indexes and UUIDs"),
         ("1:0", "MIG devices go by their own UUID"),
     ] {
         let visible = format!("NVIDIA_VISIBLE_DEVICES={visible}");
-        let said = sentence(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", &visible], &cards, true);
+        let said = sentence(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", &visible], &gpus, true);
         assert!(said.contains(expected), "\n said:     {said}\n expected: {expected}");
     }
     // An index that counts no instance is right without them, too.
-    let said = sentence(&["ALIYUN_COM_GPU_MEM_CONTAINER=3,5"], &cards[1..2], true);
-    assert!(said.contains("2 entries for 1 cards"), "{said}");
+    let said = sentence(&["ALIYUN_COM_GPU_MEM_CONTAINER=3,5"], &gpus[1..2], true);
+    assert!(said.contains("2 entries for 1 GPUs"), "{said}");
 }
 
 #[test]
-fn hiding_cards_from_oneself_moves_no_limit() {
-    let all = cards(&[20480; 3]);
+fn hiding_gpus_from_oneself_moves_no_limit() {
+    let all = gpus(&[20480; 3]);
     let seen = [all[2], all[1]];
     let named = format!("NVIDIA_VISIBLE_DEVICES={},{},{}", uuid(0), uuid(1), uuid(2));
     let with_uuids = ["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5", &named];
     let Ok(Verdict::On(settings)) = verdict(&with_uuids, &seen, false) else { panic!("UUIDs need no NVML") };
-    let limits: Vec<_> =
-        settings.cards.iter().map(|card| (card.uuid, card.limit.0 >> 30, card.ordinal)).collect();
+    let limits: Vec<_> = settings.gpus.iter().map(|gpu| (gpu.uuid, gpu.limit.0 >> 30, gpu.ordinal)).collect();
     assert_eq!(limits, [(uuid(1), 4, 1), (uuid(2), 5, 2)]);
     // The same amount for all: places do not matter.
     let Ok(Verdict::On(settings)) = verdict(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &seen, false) else {
         panic!("one amount needs no places")
     };
-    assert_eq!(settings.cards.len(), 2);
+    assert_eq!(settings.gpus.len(), 2);
     // Different amounts by index: refused, not guessed.
     for variables in [
         &["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5"][..],
@@ -267,27 +266,25 @@ fn shares_of_compute_are_read() {
         "ALIYUN_COM_GPU_CORE_PERCENTAGE=30",
         "ALIYUN_COM_GPU_HIGH_PRIO=1",
     ];
-    let Ok(Verdict::On(settings)) = verdict(&variables, &cards(&[15109]), true) else {
-        panic!("well-formed")
-    };
+    let Ok(Verdict::On(settings)) = verdict(&variables, &gpus(&[15109]), true) else { panic!("well-formed") };
     assert_eq!((settings.weight, settings.core_percentage, settings.high_priority), (4, Some(30), true));
-    let Ok(Verdict::On(settings)) = verdict(&variables[..1], &cards(&[15109]), true) else {
+    let Ok(Verdict::On(settings)) = verdict(&variables[..1], &gpus(&[15109]), true) else {
         panic!("well-formed")
     };
     assert_eq!((settings.weight, settings.core_percentage, settings.high_priority), (1, None, false));
 }
 
 #[test]
-fn no_card_is_nothing_to_limit() {
-    assert_eq!(verdict(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &[], true), Ok(Verdict::Off(Reason::NoCards)));
+fn no_gpu_is_nothing_to_limit() {
+    assert_eq!(verdict(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &[], true), Ok(Verdict::Off(Reason::NoGpus)));
 }
 
 /// The table of `docs/settings.md`: value, and what is said to it.
 #[test]
 fn every_malformed_value_is_refused_with_its_sentence() {
-    let two = cards(&[15109, 23028]);
+    let two = gpus(&[15109, 23028]);
     let container = "ALIYUN_COM_GPU_MEM_CONTAINER";
-    let numbers = "expected whole numbers joined by commas, one for each card, such as `3` or `3,1`; \
+    let numbers = "expected whole numbers joined by commas, one for each GPU, such as `3` or `3,1`; \
                    correct it, or unset ALIYUN_COM_GPU_MEM_CONTAINER to run without a limit";
     for value in
         ["abc", "-1", "+1", "1.5", "3GiB", "3,", ",3", "3,,1", "3;1", "1,x,0", "0x3", "18446744073709551616"]
@@ -298,9 +295,9 @@ fn every_malformed_value_is_refused_with_its_sentence() {
             sentence(&[&format!("{container}=3"), &format!("ALIYUN_COM_GPU_MEM_DEV={value}")], &two, true);
         assert_eq!(said, format!("ALIYUN_COM_GPU_MEM_DEV is `{value}`, {numbers}"));
     }
-    let many = (0..CARDS + 1).map(|_| 15109).collect::<Vec<u64>>();
-    let twins = [two[0], CardInfo { uuid: Uuid([0x10; 16]), ..two[1] }];
-    for (variables, cards, expected) in [
+    let many = (0..GPUS + 1).map(|_| 15109).collect::<Vec<u64>>();
+    let twins = [two[0], GpuInfo { uuid: Uuid([0x10; 16]), ..two[1] }];
+    for (variables, gpus, expected) in [
         (&[][..], &two[..], "is empty, expected whole numbers"),
         (
             &["CGPU_MEM_UNIT=GB"],
@@ -309,72 +306,72 @@ fn every_malformed_value_is_refused_with_its_sentence() {
         ),
         (&["CGPU_MEM_UNIT="], &two, "CGPU_MEM_UNIT is empty, expected"),
         (&["CGPU_MEM_UNIT=gib", "ALIYUN_COM_GPU_MEM_DEV=15"], &two, "CGPU_MEM_UNIT is `gib`, expected"),
-        (&["ALIYUN_COM_GPU_MEM_DEV=0"], &two, "ALIYUN_COM_GPU_MEM_DEV is `0`, expected the memory of a card"),
+        (&["ALIYUN_COM_GPU_MEM_DEV=0"], &two, "ALIYUN_COM_GPU_MEM_DEV is `0`, expected the memory of a GPU"),
         (
             &["ALIYUN_COM_GPU_MEM_DEV=15,0"],
             &two,
-            "ALIYUN_COM_GPU_MEM_DEV is `15,0`, expected the memory of a card",
+            "ALIYUN_COM_GPU_MEM_DEV is `15,0`, expected the memory of a GPU",
         ),
         (&["ALIYUN_COM_GPU_MEM_DEV="], &two, "ALIYUN_COM_GPU_MEM_DEV is empty, expected whole numbers"),
         (
             &["ALIYUN_COM_GPU_MEM_DEV=15,22,22"],
             &two,
-            "ALIYUN_COM_GPU_MEM_DEV is `15,22,22`, which has 3 entries for 2 cards",
+            "ALIYUN_COM_GPU_MEM_DEV is `15,22,22`, which has 3 entries for 2 GPUs",
         ),
         (
             &["ALIYUN_COM_GPU_MEM_CONTAINER=1,2,3"],
             &two,
-            "is `1,2,3`, which has 3 entries for 2 cards; give at most one",
+            "is `1,2,3`, which has 3 entries for 2 GPUs; give at most one",
         ),
         (
             &["ALIYUN_COM_GPU_MEM_CONTAINER=15"],
             &two,
-            "is `15`, of which 15 GiB is 15360 MiB, more than card 0 has (15109 MiB); lower it",
+            "is `15`, of which 15 GiB is 15360 MiB, more than GPU 0 has (15109 MiB); lower it",
         ),
         (
             &["ALIYUN_COM_GPU_MEM_CONTAINER=14,23"],
             &two,
-            "is `14,23`, of which 23 GiB is 23552 MiB, more than card 1 has (23028 MiB)",
+            "is `14,23`, of which 23 GiB is 23552 MiB, more than GPU 1 has (23028 MiB)",
         ),
         (
             &["ALIYUN_COM_GPU_MEM_CONTAINER=16", "ALIYUN_COM_GPU_MEM_DEV=15"],
             &two,
-            "of which 16 of ALIYUN_COM_GPU_MEM_DEV `15` is 16116 MiB, more than card 0 has",
+            "of which 16 of ALIYUN_COM_GPU_MEM_DEV `15` is 16116 MiB, more than GPU 0 has",
         ),
         (
             &["ALIYUN_COM_GPU_MEM_CONTAINER=119", "CGPU_MEM_UNIT=128MiB"],
             &two,
-            "of which 119 times 128 MiB is 15232 MiB, more than card 0 has",
+            "of which 119 times 128 MiB is 15232 MiB, more than GPU 0 has",
         ),
         (
             &["ALIYUN_COM_GPU_MEM_CONTAINER=24576", "CGPU_MEM_UNIT=MiB"],
             &two,
-            "is `24576`, of which 24576 MiB is more than card 0 has (15109 MiB); lower it (cgpu run: --mem)",
+            "is `24576`, of which 24576 MiB is more than GPU 0 has (15109 MiB); lower it (cgpu run: --mem)",
         ),
-        (&["ALIYUN_COM_GPU_MEM_CONTAINER=18446744073709551615"], &two, "is more than card 0 has (15109 MiB)"),
+        (&["ALIYUN_COM_GPU_MEM_CONTAINER=18446744073709551615"], &two, "is more than GPU 0 has (15109 MiB)"),
         (
             &["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=99999"],
             &two,
-            "is less than 1 MiB of card 0 (15109 MiB)",
+            "is less than 1 MiB of GPU 0 (15109 MiB)",
         ),
         (
             &["NVIDIA_VISIBLE_DEVICES=2"],
             &two,
-            "NVIDIA_VISIBLE_DEVICES is `2`, but there is no card 2: 2 are visible",
+            "NVIDIA_VISIBLE_DEVICES is `2`, but there is no GPU 2: 2 are visible",
         ),
         (
             &["NVIDIA_VISIBLE_DEVICES=0,1,2"],
             &two,
-            "NVIDIA_VISIBLE_DEVICES is `0,1,2`, which names 3 cards, but 2 are visible",
+            "NVIDIA_VISIBLE_DEVICES is `0,1,2`, which names 3 GPUs, but 2 are visible",
         ),
-        (&["NVIDIA_VISIBLE_DEVICES=0,0"], &two, "NVIDIA_VISIBLE_DEVICES is `0,0`, which names a card twice"),
-        (&["NVIDIA_VISIBLE_DEVICES=GPU-10,GPU-1010"], &two, "which names a card twice"),
+        (&["NVIDIA_VISIBLE_DEVICES=0,0"], &two, "NVIDIA_VISIBLE_DEVICES is `0,0`, which names a GPU twice"),
+        (&["NVIDIA_VISIBLE_DEVICES=GPU-10,GPU-1010"], &two, "which names a GPU twice"),
         (
             &["NVIDIA_VISIBLE_DEVICES=GPU-77"],
             &two,
-            "NVIDIA_VISIBLE_DEVICES is `GPU-77`, which names a card that is not visible",
+            "NVIDIA_VISIBLE_DEVICES is `GPU-77`, which names a GPU that is not visible",
         ),
-        (&["NVIDIA_VISIBLE_DEVICES=GPU-1"], &twins, "which fits more than one card; give more digits"),
+        (&["NVIDIA_VISIBLE_DEVICES=GPU-1"], &twins, "which fits more than one GPU; give more digits"),
         (
             &["NVIDIA_VISIBLE_DEVICES=first"],
             &two,
@@ -387,17 +384,17 @@ fn every_malformed_value_is_refused_with_its_sentence() {
         (
             &["ALIYUN_COM_GPU_VISIBLE_DEVICES=5"],
             &two,
-            "ALIYUN_COM_GPU_VISIBLE_DEVICES is `5`, which names a card that NVIDIA_VISIBLE_DEVICES does not",
+            "ALIYUN_COM_GPU_VISIBLE_DEVICES is `5`, which names a GPU that NVIDIA_VISIBLE_DEVICES does not",
         ),
         (
             &["ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-77"],
             &two,
-            "which names a card that NVIDIA_VISIBLE_DEVICES does not",
+            "which names a GPU that NVIDIA_VISIBLE_DEVICES does not",
         ),
         (
             &["ALIYUN_COM_GPU_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=GPU-10"],
             &two,
-            "which names a card that NVIDIA_VISIBLE_DEVICES does not",
+            "which names a GPU that NVIDIA_VISIBLE_DEVICES does not",
         ),
         (
             &["ALIYUN_COM_GPU_VISIBLE_DEVICES=x"],
@@ -436,13 +433,13 @@ fn every_malformed_value_is_refused_with_its_sentence() {
         (&["CGPU_DIR="], &two, "CGPU_DIR is empty, expected an absolute path"),
         (
             &[],
-            &self::cards(&many),
-            "17 cards are to be sliced, expected at most 16; name fewer in ALIYUN_COM_GPU_VISIBLE_DEVICES",
+            &self::gpus(&many),
+            "17 GPUs are to be sliced, expected at most 16; name fewer in ALIYUN_COM_GPU_VISIBLE_DEVICES",
         ),
     ] {
-        let empty = variables.is_empty() && cards.len() == 2;
+        let empty = variables.is_empty() && gpus.len() == 2;
         let given = if empty { "ALIYUN_COM_GPU_MEM_CONTAINER=" } else { "ALIYUN_COM_GPU_MEM_CONTAINER=3" };
-        let said = sentence(&[&[given], variables].concat(), cards, true);
+        let said = sentence(&[&[given], variables].concat(), gpus, true);
         assert!(said.contains(expected), "{variables:?}\n said:     {said}\n expected: {expected}");
         assert!(!said.contains('\n') && said.contains("; "), "one line, with a remedy: {said}");
     }
@@ -451,7 +448,7 @@ fn every_malformed_value_is_refused_with_its_sentence() {
 #[test]
 fn the_documented_sentences_are_the_ones_said() {
     let documented = include_str!("../../../docs/settings.md").replace("\\`", "`");
-    let two = cards(&[15109, 23028]);
+    let two = gpus(&[15109, 23028]);
     for variables in [
         &["ALIYUN_COM_GPU_MEM_CONTAINER=abc"][..],
         &["ALIYUN_COM_GPU_MEM_CONTAINER=15"],
@@ -481,9 +478,8 @@ fn bytes_that_are_no_text_are_shown_escaped() {
     let mut environment = Declared::default();
     let raw = OsString::from_vec(b"3\xff\n\x1b[31m".to_vec());
     environment.variables.insert("ALIYUN_COM_GPU_MEM_CONTAINER".to_owned(), raw);
-    let cards = cards(&[15109]);
-    let refusal =
-        Variables::read(&environment).verdict(Inventory { cards: &cards, cut: &[], complete: true });
+    let gpus = gpus(&[15109]);
+    let refusal = Variables::read(&environment).verdict(Inventory { gpus: &gpus, cut: &[], complete: true });
     let said = refusal.expect_err("not text").to_string();
     assert_eq!(
         said,
@@ -492,7 +488,7 @@ fn bytes_that_are_no_text_are_shown_escaped() {
 }
 
 proptest! {
-    /// Whatever the variables hold: a limit within the card, off, or one line that begins with the culprit's name.
+    /// Whatever the variables hold: a limit within the GPU, off, or one line that begins with the culprit's name.
     #[test]
     fn nothing_is_guessed(
         container in "[0-9,x -]{0,6}|\\PC{0,80}",
@@ -509,13 +505,13 @@ proptest! {
         set("ALIYUN_COM_GPU_MEM_DEV", device);
         set("NVIDIA_VISIBLE_DEVICES", visible);
         set("ALIYUN_COM_GPU_VISIBLE_DEVICES", sliced);
-        let cards = cards(&[15109, 23028, 15109]);
-        match Variables::read(&environment).verdict(Inventory { cards: &cards, cut: &[], complete }) {
+        let gpus = gpus(&[15109, 23028, 15109]);
+        match Variables::read(&environment).verdict(Inventory { gpus: &gpus, cut: &[], complete }) {
             Ok(Verdict::Off(_)) => {}
             Ok(Verdict::On(settings)) => {
-                prop_assert!(!settings.cards.is_empty());
-                for card in settings.cards {
-                    prop_assert!(card.limit > Bytes::ZERO && card.limit <= card.total);
+                prop_assert!(!settings.gpus.is_empty());
+                for gpu in settings.gpus {
+                    prop_assert!(gpu.limit > Bytes::ZERO && gpu.limit <= gpu.total);
                 }
             }
             Err(refusal) => {

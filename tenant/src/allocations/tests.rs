@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn card(index: usize) -> CardIndex {
-    CardIndex::new(index).expect("a card's index")
+fn gpu(index: usize) -> DeviceIndex {
+    DeviceIndex::new(index).expect("a GPU's index")
 }
 
 /// What a program may do to the table.
@@ -45,7 +45,7 @@ proptest! {
             Owner::new(u16::try_from(context).expect("small"), users[context])
         };
         for context in 0..3 {
-            table.open(owner(&users, context), card(context)).expect("memory");
+            table.open(owner(&users, context), gpu(context)).expect("memory");
         }
         let mut model: BTreeMap<u64, (u32, usize)> = BTreeMap::new();
         for (number, step) in steps.into_iter().enumerate() {
@@ -53,13 +53,13 @@ proptest! {
                 Step::Insert { address, units, context } => {
                     let inserted = table.insert(Allocation { address, units, owner: owner(&users, context) });
                     let expected = match model.insert(address, (units, context)) {
-                        Some((units, context)) => Inserted::Replaced(card(context), bytes(u64::from(units))),
+                        Some((units, context)) => Inserted::Replaced(gpu(context), bytes(u64::from(units))),
                         None => Inserted::New,
                     };
                     prop_assert_eq!(inserted, expected);
                 }
                 Step::Remove { address } => {
-                    let removed = table.remove(address).map(|(card, gone)| (card.get(), gone.units));
+                    let removed = table.remove(address).map(|(gpu, gone)| (gpu.get(), gone.units));
                     let expected = model.remove(&address).map(|(units, context)| (context, units));
                     prop_assert_eq!(removed, expected);
                 }
@@ -72,7 +72,7 @@ proptest! {
                     prop_assert_eq!(table.insert(late), Inserted::Stale);
                     model.retain(|_, it| it.1 != context);
                     users[context] += 1;
-                    table.open(owner(&users, context), card(context)).expect("memory");
+                    table.open(owner(&users, context), gpu(context)).expect("memory");
                     prop_assert_eq!(table.insert(late), Inserted::Stale);
                 }
             }
@@ -88,7 +88,7 @@ proptest! {
 fn what_was_taken_out_goes_back_only_where_nothing_new_is() {
     let table = Allocations::new();
     let owner = Owner::new(0, 0);
-    table.open(owner, card(0)).expect("memory");
+    table.open(owner, gpu(0)).expect("memory");
     let allocation = |units| Allocation { address: 512, units, owner };
     assert_eq!(table.insert(allocation(1)), Inserted::New);
     let (_, taken) = table.remove(512).expect("it is in");
@@ -107,7 +107,7 @@ fn what_was_taken_out_goes_back_only_where_nothing_new_is() {
 fn churn_over_many_addresses_leaves_no_room_behind() {
     let table = Allocations::new();
     let owner = Owner::new(0, 1);
-    table.open(owner, card(0)).expect("memory");
+    table.open(owner, gpu(0)).expect("memory");
     // As a driver that never gives an address twice.
     for place in 1..300_000_u64 {
         let address = place << 24;
@@ -123,7 +123,7 @@ fn entries_of_closed_owners_make_way() {
     let table = Allocations::new();
     for user in 1..50_u32 {
         let owner = Owner::new(7, user);
-        table.open(owner, card(0)).expect("memory");
+        table.open(owner, gpu(0)).expect("memory");
         // Every user somewhere else, so that no address is given out again.
         for place in 1..2000_u64 {
             let address = u64::from(user) << 44 | place << 24;
@@ -146,7 +146,7 @@ fn threads_keep_their_own() {
             scope.spawn(move || {
                 for user in 1..20 {
                     let owner = Owner::new(thread, user);
-                    table.open(owner, card(0)).expect("memory");
+                    table.open(owner, gpu(0)).expect("memory");
                     // All threads in the same regions.
                     let addresses = || (1..500_u64).map(|place| (place * 4 + u64::from(thread)) * 512);
                     for address in addresses() {

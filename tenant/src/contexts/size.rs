@@ -1,7 +1,7 @@
-//! What a context costs: learnt from the card's free memory before and after one was created.
+//! What a context costs: learnt from the GPU's free memory before and after one was created.
 //!
-//! The first context on a card is charged after the fact; later ones, in every process of the container, in advance by the size
-//! seen last, which is one word in the card's record. While other creations of the container are under way, what went cannot be
+//! The first context on a GPU is charged after the fact; later ones, in every process of the container, in advance by the size
+//! seen last, which is one word in the GPU's record. While other creations of the container are under way, what went cannot be
 //! told apart: where a size is known, it stands; where none is, what went is shared out evenly.
 //!
 //! Other containers allocate and free between the two readings, as much as they like, and it is not theirs to say what is on
@@ -14,7 +14,7 @@
 
 use cgpu_shm::units::Bytes;
 
-/// More than a context has been seen to cost on any card.
+/// More than a context has been seen to cost on any GPU.
 const GREATEST: Bytes = Bytes::from_mib(1024);
 /// By how much a size rises at a time, be it ever so small.
 const STEP: Bytes = Bytes::from_mib(64);
@@ -30,7 +30,7 @@ pub(crate) fn agree(measured: Bytes, known: Bytes) -> bool {
 /// What was known before a creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before {
-    /// The card's free memory, if it could be read.
+    /// The GPU's free memory, if it could be read.
     pub(crate) physical_free: Option<Bytes>,
     /// What the container had on the books.
     pub(crate) booked: Bytes,
@@ -43,10 +43,10 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    /// What the context costs, by the card's free memory after its creation, what the container then had on the books without
+    /// What the context costs, by the GPU's free memory after its creation, what the container then had on the books without
     /// it, and the other creations then under way. None: this creation does not tell.
     ///
-    /// Bounded by what was known, because the card's free memory is everybody's.
+    /// Bounded by what was known, because the GPU's free memory is everybody's.
     pub(crate) fn size(self, physical_free: Option<Bytes>, booked: Bytes, beside: u64) -> Option<Bytes> {
         let measured = self.measure(physical_free, booked, beside)?;
         match self.charged {
@@ -59,7 +59,7 @@ impl Before {
         }
     }
 
-    /// What came with something else than a context, told in the same way. None: others are at it too, or the card's memory cannot be read.
+    /// What came with something else than a context, told in the same way. None: others are at it too, or the GPU's memory cannot be read.
     pub(crate) fn came(self, physical_free: Option<Bytes>, booked: Bytes, beside: u64) -> Option<Bytes> {
         if self.beside > 0 || beside > 0 {
             return None;
@@ -101,7 +101,7 @@ mod tests {
         for (physical_free, booked, size) in [
             (700, 100, Some(300)),
             (600, 200, Some(300)),
-            // Others freed meanwhile: what they freed is free again on the card, too.
+            // Others freed meanwhile: what they freed is free again on the GPU, too.
             (800, 0, Some(200)),
             // A neighbour freed more than the context took.
             (1100, 100, None),
@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    /// Its frees are the card's before they are off the books, its charges on them before they are the card's, and its dead go without a word.
+    /// Its frees are the GPU's before they are off the books, its charges on them before they are the GPU's, and its dead go without a word.
     #[test]
     fn what_others_of_the_container_give_back_makes_no_context_smaller() {
         let busy = Before { alone: false, ..before(1000, 500, 256, 0) };

@@ -3,8 +3,8 @@
 use super::*;
 use crate::allocations::{Allocation, Inserted};
 
-fn card(index: usize) -> CardIndex {
-    CardIndex::new(index).expect("a card's index")
+fn gpu(index: usize) -> DeviceIndex {
+    DeviceIndex::new(index).expect("a GPU's index")
 }
 
 fn new(entered: Entered) -> Context {
@@ -22,14 +22,14 @@ fn allocate(allocations: &Allocations, context: Context, address: u64) -> Insert
 fn a_context_is_found_until_it_is_gone() {
     let (contexts, allocations) = (Contexts::new(), Allocations::new());
     assert_eq!(contexts.find(0x1000), None);
-    let context = new(contexts.enter(0x1000, card(3), Bytes(7), &allocations));
-    assert_eq!(context.card(), card(3));
+    let context = new(contexts.enter(0x1000, gpu(3), Bytes(7), &allocations));
+    assert_eq!(context.gpu(), gpu(3));
     assert_eq!(contexts.find(0x1000), Some(context));
-    assert_eq!(contexts.enter(0x1000, card(3), Bytes(7), &allocations), Entered::Known(context));
+    assert_eq!(contexts.enter(0x1000, gpu(3), Bytes(7), &allocations), Entered::Known(context));
     assert_eq!(allocate(&allocations, context, 512), Inserted::New);
     let leaving = contexts.leave(0x1000).expect("known");
     assert_eq!(contexts.find(0x1000), Some(context), "until the driver has answered");
-    let estate = Estate { card: card(3), used: Bytes(512), implicit: Bytes(7) };
+    let estate = Estate { gpu: gpu(3), used: Bytes(512), implicit: Bytes(7) };
     assert_eq!(contexts.gone(leaving, &allocations), Some(estate));
     assert_eq!(contexts.find(0x1000), None);
     assert_eq!(contexts.gone(leaving, &allocations), None, "only once");
@@ -42,7 +42,7 @@ fn each_context_has_its_uses_however_many_there_are() {
     let (contexts, allocations) = (Contexts::new(), Allocations::new());
     let handles: Vec<usize> = (1..=100).map(|number| number * 0x1000).collect();
     for handle in &handles {
-        new(contexts.enter(*handle, card(0), Bytes(7), &allocations));
+        new(contexts.enter(*handle, gpu(0), Bytes(7), &allocations));
         contexts.attach(*handle);
         contexts.attach(*handle);
     }
@@ -55,30 +55,30 @@ fn each_context_has_its_uses_however_many_there_are() {
 #[test]
 fn a_context_that_the_driver_keeps_stays() {
     let (contexts, allocations) = (Contexts::new(), Allocations::new());
-    let context = new(contexts.enter(0x1000, card(0), Bytes(7), &allocations));
+    let context = new(contexts.enter(0x1000, gpu(0), Bytes(7), &allocations));
     let leaving = contexts.leave(0x1000).expect("known");
     assert_eq!(contexts.stay(leaving, &allocations), None);
-    assert_eq!(contexts.enter(0x1000, card(0), Bytes(7), &allocations), Entered::Known(context));
+    assert_eq!(contexts.enter(0x1000, gpu(0), Bytes(7), &allocations), Entered::Known(context));
     assert_eq!(allocate(&allocations, context, 512), Inserted::New);
 }
 
 #[test]
 fn a_handle_given_out_anew_is_another_context() {
     let (contexts, allocations) = (Contexts::new(), Allocations::new());
-    let former = new(contexts.enter(0x1000, card(0), Bytes(7), &allocations));
+    let former = new(contexts.enter(0x1000, gpu(0), Bytes(7), &allocations));
     assert_eq!(allocate(&allocations, former, 512), Inserted::New);
     let leaving = contexts.leave(0x1000).expect("known");
     // Another thread is given the handle before the destroying call has returned to us.
-    let context = new(contexts.enter(0x1000, card(1), Bytes(9), &allocations));
+    let context = new(contexts.enter(0x1000, gpu(1), Bytes(9), &allocations));
     assert_eq!(allocate(&allocations, context, 1024), Inserted::New);
-    let estate = Estate { card: card(0), used: Bytes(512), implicit: Bytes(7) };
+    let estate = Estate { gpu: gpu(0), used: Bytes(512), implicit: Bytes(7) };
     assert_eq!(contexts.gone(leaving, &allocations), Some(estate));
     assert_eq!(contexts.find(0x1000), Some(context));
     assert_eq!(allocations.count(), (1, Bytes(512)));
     // The same, where the destroying call answers with an error: the handle is another's all the same.
     let leaving = contexts.leave(0x1000).expect("known");
-    let last = new(contexts.enter(0x1000, card(0), Bytes(1), &allocations));
-    let estate = Estate { card: card(1), used: Bytes(512), implicit: Bytes(9) };
+    let last = new(contexts.enter(0x1000, gpu(0), Bytes(1), &allocations));
+    let estate = Estate { gpu: gpu(1), used: Bytes(512), implicit: Bytes(9) };
     assert_eq!(contexts.stay(leaving, &allocations), Some(estate));
     assert_eq!(contexts.find(0x1000), Some(last));
 }
@@ -88,10 +88,10 @@ fn there_is_room_for_many_and_no_more() {
     let (contexts, allocations) = (Contexts::new(), Allocations::new());
     let handle = |number: usize| 0x5500_0000_0000 + number * 0x40;
     for number in 0..MOST {
-        new(contexts.enter(handle(number), card(0), Bytes(1), &allocations));
+        new(contexts.enter(handle(number), gpu(0), Bytes(1), &allocations));
     }
-    let one_more = contexts.enter(handle(MOST), card(0), Bytes(1), &allocations);
-    assert_eq!(one_more, Entered::Untold(Contexts::of_card(card(0))));
+    let one_more = contexts.enter(handle(MOST), gpu(0), Bytes(1), &allocations);
+    assert_eq!(one_more, Entered::Untold(Contexts::of_gpu(gpu(0))));
     for number in 0..MOST {
         let context = contexts.find(handle(number)).expect("known");
         let leaving = contexts.leave(handle(number)).expect("known");
@@ -105,10 +105,10 @@ fn there_is_room_for_many_and_no_more() {
 #[test]
 fn churn_finds_its_own_context_every_time() {
     let (contexts, allocations) = (Contexts::new(), Allocations::new());
-    let stays = new(contexts.enter(0x10, card(0), Bytes(1), &allocations));
+    let stays = new(contexts.enter(0x10, gpu(0), Bytes(1), &allocations));
     for round in 0..20_000_usize {
         let handle = 0x1000 + (round % 1500) * 16;
-        let context = new(contexts.enter(handle, card(0), Bytes(1), &allocations));
+        let context = new(contexts.enter(handle, gpu(0), Bytes(1), &allocations));
         assert_eq!(contexts.find(handle), Some(context));
         let leaving = contexts.leave(handle).expect("known");
         assert!(contexts.gone(leaving, &allocations).is_some());
@@ -120,14 +120,14 @@ fn churn_finds_its_own_context_every_time() {
 #[test]
 fn look_ups_race_creation_and_destruction() {
     let (contexts, allocations) = (Contexts::new(), Allocations::new());
-    let stays = new(contexts.enter(0x10, card(5), Bytes(1), &allocations));
+    let stays = new(contexts.enter(0x10, gpu(5), Bytes(1), &allocations));
     std::thread::scope(|scope| {
         for thread in 0..2_usize {
             let (contexts, allocations) = (&contexts, &allocations);
             scope.spawn(move || {
                 for round in 0..5_000 {
                     let handle = 0x1000 + (round % 7) * 32 + thread * 16;
-                    let context = new(contexts.enter(handle, card(thread), Bytes(1), allocations));
+                    let context = new(contexts.enter(handle, gpu(thread), Bytes(1), allocations));
                     assert_eq!(contexts.find(handle), Some(context));
                     let leaving = contexts.leave(handle).expect("known");
                     assert!(contexts.gone(leaving, allocations).is_some());

@@ -5,7 +5,7 @@ use cgpu_shm::slots::LINGERS;
 use proptest::prelude::*;
 
 use super::*;
-use crate::doubles::{Container, card};
+use crate::doubles::{Container, gpu};
 
 const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
@@ -16,11 +16,11 @@ fn mib(count: u64) -> Bytes {
 
 fn used(tenant: &Tenant) -> Bytes {
     tenant.look_at_kept();
-    tenant.usage(card()).used
+    tenant.usage(gpu()).used
 }
 
 fn allocate(tenant: &Tenant, address: u64, size: Bytes, context: Option<Context>) {
-    tenant.charge(card(), size).expect("it fits").settle(Address(address), context);
+    tenant.charge(gpu(), size).expect("it fits").settle(Address(address), context);
 }
 
 fn free(tenant: &Tenant, address: u64) {
@@ -65,7 +65,7 @@ fn what_nobody_has_open_goes_when_it_is_freed() {
     tenant.lend(Address(BASE), way(1));
     free(&tenant, BASE);
     assert_eq!(used(&tenant), Bytes::ZERO);
-    assert_eq!(tenant.region().cell(card(), tenant.name().slot()).exported.load(Ordering::Relaxed), 0);
+    assert_eq!(tenant.region().cell(gpu(), tenant.name().slot()).exported.load(Ordering::Relaxed), 0);
 }
 
 /// Else a process could allocate, let another open it, free, and so on without end.
@@ -78,11 +78,11 @@ fn what_another_has_open_stays_charged_to_its_maker() {
     holder.opening(way(1)).opened(Address(0x1000_0000), None);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
-    assert!(holder.charge(card(), mib(6)).is_err());
+    assert!(holder.charge(gpu(), mib(6)).is_err());
     holder.closing(Address(0x1000_0000)).expect("open").closed();
     assert!(holder.closing(Address(0x1000_0000)).is_none());
     // Only its maker gives it back, when it needs some or looks.
-    assert!(maker.charge(card(), mib(10)).is_ok());
+    assert!(maker.charge(gpu(), mib(10)).is_ok());
 }
 
 /// Else memory that was opened, handed out by a descriptor and closed again would be nobody's.
@@ -133,14 +133,14 @@ fn a_context_that_ends_takes_what_was_not_lent() {
     let container = Container::limited(50);
     let (maker, holder) = (container.tenant(), container.tenant());
     let id = container.handle();
-    let context = maker.context_seen(id, card());
+    let context = maker.context_seen(id, gpu());
     for (place, size) in [(0, 2), (1, 4), (2, 8)] {
         allocate(&maker, BASE + place * 16 * MIB, mib(size), Some(context));
     }
     maker.lend(Address(BASE), way(1));
     maker.lend(Address(BASE + 16 * MIB), way(2));
     let theirs = container.handle();
-    let open_in = holder.context_seen(theirs, card());
+    let open_in = holder.context_seen(theirs, gpu());
     holder.opening(way(2)).opened(Address(0x1000_0000), Some(open_in));
     maker.context_leaving(id).expect("known").gone();
     assert_eq!(used(&maker), mib(4), "the one that is open elsewhere");
@@ -159,7 +159,7 @@ fn a_descriptor_keeps_what_the_maker_frees_until_the_maker_ends() {
     assert_eq!(used(&maker), mib(6));
     drop(maker);
     bury(&container, &other);
-    let usage = other.usage(card());
+    let usage = other.usage(gpu());
     assert_eq!((usage.used, usage.orphan, usage.draining), (mib(6), mib(6), Bytes::ZERO), "{usage:?}");
     drop(other);
     let next = container.tenant();
@@ -205,7 +205,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever three processes hand to each other, and in whatever order they die: the container pays for what is on the card, once.
+    /// Whatever three processes hand to each other, and in whatever order they die: the container pays for what is on the GPU, once.
     #[test]
     fn the_container_pays_for_what_is_there(steps in steps()) {
         let container = Container::limited(100);
@@ -274,15 +274,15 @@ proptest! {
             bury(&container, &witness);
             let there: Bytes = memory.iter().map(|truth| truth.size).sum();
             // What a dead one had exported goes as a whole.
-            let usage = witness.usage(card());
+            let usage = witness.usage(gpu());
             prop_assert!(usage.orphan > Bytes::ZERO || usage.used == there, "{:?}: {:?}, {:?}", step, usage, memory);
-            prop_assert!(witness.usage(card()).used >= there, "{:?}: {:?}", step, memory);
+            prop_assert!(witness.usage(gpu()).used >= there, "{:?}: {:?}", step, memory);
         }
         // All of it goes with the last of them.
         processes.clear();
         bury(&container, &witness);
         bury(&container, &witness);
-        prop_assert_eq!(witness.usage(card()).used, Bytes::ZERO);
+        prop_assert_eq!(witness.usage(gpu()).used, Bytes::ZERO);
         prop_assert!(witness.region().is_valid());
     }
 }

@@ -1,11 +1,11 @@
-//! The executable graphs of a process that allocate memory: what each can take of which card.
+//! The executable graphs of a process that allocate memory: what each can take of which GPU.
 //!
 //! Nothing in here calls the driver or the ledger.
 
 use std::iter;
 
 use cgpu_shm::atomic::{AtomicU32, Ordering};
-use cgpu_shm::layout::CARDS;
+use cgpu_shm::layout::GPUS;
 use cgpu_shm::spin::Spin;
 use cgpu_shm::units::Bytes;
 
@@ -14,7 +14,7 @@ use crate::allocations::Exhausted;
 use crate::physical::ordered::Ordered;
 use crate::pools::{At, Tenure};
 
-/// What an executable graph can take of one card.
+/// What an executable graph can take of one GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) at: At,
@@ -48,7 +48,7 @@ const KINDS: usize = 1 << 10;
 
 #[derive(Debug)]
 struct Table {
-    /// By handle and card.
+    /// By handle and GPU.
     shares: Ordered<Share>,
     /// The bodies of conditional nodes.
     bodies: Ordered<Bodies>,
@@ -56,16 +56,16 @@ struct Table {
 }
 
 impl Table {
-    /// The next share of a graph from a card on.
+    /// The next share of a graph from a GPU on.
     fn share(&self, graph: GraphId, from: usize) -> Option<Share> {
         let (at, share) = self.shares.from(key(graph, from))?;
-        (at <= key(graph, CARDS - 1)).then_some(share)
+        (at <= key(graph, GPUS - 1)).then_some(share)
     }
 
     fn remove(&mut self, graph: GraphId) -> bool {
         let mut any = false;
         while let Some(share) = self.share(graph, 0) {
-            self.shares.remove(key(graph, share.at.card.get()));
+            self.shares.remove(key(graph, share.at.gpu.get()));
             any = true;
         }
         any
@@ -73,9 +73,9 @@ impl Table {
 }
 
 /// A handle is an address, so its uppermost bits are free.
-fn key(graph: GraphId, card: usize) -> u64 {
-    const { assert!(CARDS == 16) };
-    ((graph.0 as u64) << 4) | card as u64
+fn key(graph: GraphId, gpu: usize) -> u64 {
+    const { assert!(GPUS == 16) };
+    ((graph.0 as u64) << 4) | gpu as u64
 }
 
 /// Any of the bits of a handle may be the same in all of them.
@@ -107,7 +107,7 @@ impl Graphs {
         let number = table.made;
         let mut entered = Ok(());
         for share in shares {
-            let key = key(graph, share.at.card.get());
+            let key = key(graph, share.at.gpu.get());
             entered = entered.and(table.shares.insert(key, Share { number, ..share }).map(|_| ()));
         }
         self.count(graph, known, table.share(graph, 0).is_some());
@@ -120,7 +120,7 @@ impl Graphs {
         let first = table.share(graph, 0);
         table.made += 1;
         let number = first.map_or(table.made, |share| share.number);
-        let place = key(graph, more.at.card.get());
+        let place = key(graph, more.at.gpu.get());
         match table.shares.get(place) {
             Some(share) => (share.bytes, share.has) = (share.bytes + more.bytes, None),
             None => drop(table.shares.insert(place, Share { number, ..more })?),
@@ -129,16 +129,16 @@ impl Graphs {
         Ok(())
     }
 
-    /// What it can take of each card.
+    /// What it can take of each GPU.
     pub(super) fn shares(&self, graph: GraphId) -> impl Iterator<Item = Share> {
         let next = move |from: usize| self.table.lock().share(graph, from);
-        iter::successors(next(0), move |share| next(share.at.card.get() + 1))
+        iter::successors(next(0), move |share| next(share.at.gpu.get() + 1))
     }
 
     /// Since when it has its share.
     pub(super) fn set(&self, graph: GraphId, share: Share, has: Option<(Tenure, Lane)>) {
         let mut table = self.table.lock();
-        if let Some(known) = table.shares.get(key(graph, share.at.card.get()))
+        if let Some(known) = table.shares.get(key(graph, share.at.gpu.get()))
             && known.number == share.number
         {
             known.has = has;

@@ -1,22 +1,22 @@
-//! What a graph can take of each card: the pages behind its allocations' addresses.
+//! What a graph can take of each GPU: the pages behind its allocations' addresses.
 //!
 //! The driver gives each allocation of a graph its address when the node is made, and gives one address to several whose lives do
 //! not overlap. So not the sum of the sizes is the bound, but what the addresses cover together, in pages of 2 MiB.
 
 use std::collections::TryReserveError;
 
-use cgpu_shm::units::{Bytes, CardIndex as Card};
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 use crate::Address;
 
-/// A page of the card, of which the memory behind addresses is made.
+/// A page of the GPU, of which the memory behind addresses is made.
 const PAGE: u64 = 2 << 20;
 
 /// The allocations of a graph and all its parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Card, first page, and the page after the last.
-    ranges: Vec<(Card, u64, u64)>,
+    /// GPU, first page, and the page after the last.
+    ranges: Vec<(Gpu, u64, u64)>,
 }
 
 impl Footprint {
@@ -26,14 +26,14 @@ impl Footprint {
         Self { ranges: Vec::new() }
     }
 
-    /// The graph allocates `bytes` of `card` at `address`.
+    /// The graph allocates `bytes` of `gpu` at `address`.
     ///
     /// # Errors
     /// No host memory.
-    pub fn add(&mut self, card: Card, address: Address, bytes: Bytes) -> Result<(), TryReserveError> {
+    pub fn add(&mut self, gpu: Gpu, address: Address, bytes: Bytes) -> Result<(), TryReserveError> {
         self.ranges.try_reserve(1)?;
         let end = address.0.saturating_add(bytes.0).div_ceil(PAGE);
-        self.ranges.push((card, address.0 / PAGE, end));
+        self.ranges.push((gpu, address.0 / PAGE, end));
         Ok(())
     }
 
@@ -43,17 +43,17 @@ impl Footprint {
         self.ranges.is_empty()
     }
 
-    /// What it can take, by cards.
-    pub(super) fn bounds(&mut self) -> impl Iterator<Item = (Card, Bytes)> {
+    /// What it can take, by GPUs.
+    pub(super) fn bounds(&mut self) -> impl Iterator<Item = (Gpu, Bytes)> {
         self.ranges.sort_unstable();
-        let by_card = self.ranges.chunk_by(|(before, ..), (after, ..)| before == after);
-        let bounds = by_card.filter_map(|ranges| Some((ranges.first()?.0, pages(ranges))));
-        bounds.filter(|(_, pages)| *pages > 0).map(|(card, pages)| (card, Bytes(pages.saturating_mul(PAGE))))
+        let by_gpu = self.ranges.chunk_by(|(before, ..), (after, ..)| before == after);
+        let bounds = by_gpu.filter_map(|ranges| Some((ranges.first()?.0, pages(ranges))));
+        bounds.filter(|(_, pages)| *pages > 0).map(|(gpu, pages)| (gpu, Bytes(pages.saturating_mul(PAGE))))
     }
 }
 
 /// How many pages ranges in order of their beginnings cover.
-fn pages(ranges: &[(Card, u64, u64)]) -> u64 {
+fn pages(ranges: &[(Gpu, u64, u64)]) -> u64 {
     let mut covered = 0;
     let mut reached = 0;
     for &(_, first, end) in ranges {
@@ -71,16 +71,16 @@ mod tests {
 
     use super::*;
 
-    fn card(index: usize) -> Card {
-        Card::new(index).expect("a card")
+    fn gpu(index: usize) -> Gpu {
+        Gpu::new(index).expect("a GPU")
     }
 
     fn of(ranges: &[(usize, u64, u64)]) -> Vec<(usize, u64)> {
         let mut footprint = Footprint::new();
         for &(index, address, bytes) in ranges {
-            footprint.add(card(index), Address(address), Bytes(bytes)).expect("host memory");
+            footprint.add(gpu(index), Address(address), Bytes(bytes)).expect("host memory");
         }
-        footprint.bounds().map(|(card, bytes)| (card.get(), bytes.0 / PAGE)).collect()
+        footprint.bounds().map(|(gpu, bytes)| (gpu.get(), bytes.0 / PAGE)).collect()
     }
 
     #[test]

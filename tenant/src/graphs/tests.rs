@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Address;
-use crate::doubles::{Container, card};
+use crate::doubles::{Container, gpu};
 
 const PAGE: u64 = 2 << 20;
 
@@ -90,7 +90,7 @@ impl Fake {
 
 impl PoolDriver for Fake {
     fn reserved(&self, pool: PoolId) -> Option<Bytes> {
-        assert_eq!(pool.graphs_card(), Some(card()));
+        assert_eq!(pool.graphs_gpu(), Some(gpu()));
         Some(Bytes(self.on(|inside| inside.reserved())))
     }
 
@@ -99,7 +99,7 @@ impl PoolDriver for Fake {
     }
 
     fn trim(&self, pool: PoolId) {
-        assert_eq!(pool.graphs_card(), Some(card()));
+        assert_eq!(pool.graphs_gpu(), Some(gpu()));
         self.on(Inside::trim);
     }
 
@@ -123,7 +123,7 @@ impl World {
 
     fn instantiate(&self, id: usize, needs: Bytes) -> Result<(), Unmade<u32>> {
         let mut footprint = Footprint::new();
-        footprint.add(card(), Address(id as u64 * (1 << 40)), needs).expect("host memory");
+        footprint.add(gpu(), Address(id as u64 * (1 << 40)), needs).expect("host memory");
         self.instantiate_as(id, &mut footprint, needs, false)
     }
 
@@ -185,7 +185,7 @@ impl World {
     }
 
     fn used(&self) -> Bytes {
-        self.tenant.usage(card()).used
+        self.tenant.usage(gpu()).used
     }
 
     fn count(&self, reason: Reason) -> u32 {
@@ -212,10 +212,10 @@ fn a_graph_is_charged_by_what_is_reserved_for_it() {
         world.holds(mib(30));
     }
     world.destroy(1);
-    assert_eq!(world.tenant.graph_card(GraphId(1)), None);
+    assert_eq!(world.tenant.graph_gpu(GraphId(1)), None);
     world.holds(mib(30));
     world.driver.on(Inside::trim);
-    world.tenant.pool_changed(PoolId::of_graphs(card()));
+    world.tenant.pool_changed(PoolId::of_graphs(gpu()));
     world.holds(Bytes::ZERO);
 }
 
@@ -282,7 +282,7 @@ fn a_graph_whose_memory_another_was_given_does_not_count_on_it() {
     // There is room for it, so that nothing need be trimmed; but the driver takes what it has idle.
     world.send(2, 2, Sending::Launch, true).expect("it fits");
     world.holds(mib(60));
-    let charge = world.tenant.charge(card(), mib(40)).expect("it fits");
+    let charge = world.tenant.charge(gpu(), mib(40)).expect("it fits");
     assert!(matches!(world.launch(1, 1), Err(Unmade::Denied(_))), "it has not got its memory any more");
     world.holds_besides(mib(40), mib(40));
     drop(charge);
@@ -297,12 +297,12 @@ fn graphs_make_room_for_others_and_others_for_graphs() {
     world.instantiate(1, mib(60)).expect("it takes nothing yet");
     world.launch(1, 1).expect("it fits");
     world.driver.on(|inside| inside.finish(1));
-    let charge = world.tenant.charge(card(), mib(70)).expect("a graph that does not run does without");
+    let charge = world.tenant.charge(gpu(), mib(70)).expect("a graph that does not run does without");
     world.holds_besides(Bytes::ZERO, mib(70));
     assert!(matches!(world.launch(1, 1), Err(Unmade::Denied(_))));
     drop(charge);
     world.launch(1, 1).expect("it fits again");
-    assert!(world.tenant.charge(card(), mib(70)).is_err(), "it runs");
+    assert!(world.tenant.charge(gpu(), mib(70)).is_err(), "it runs");
     world.holds(mib(60));
 }
 
@@ -318,7 +318,7 @@ fn a_graph_that_takes_its_memory_when_it_is_made_is_not_made_where_there_is_no_r
     let world = World::new(100);
     let made = |id, bytes, uploads| {
         let mut footprint = Footprint::new();
-        footprint.add(card(), Address(PAGE), bytes).expect("host memory");
+        footprint.add(gpu(), Address(PAGE), bytes).expect("host memory");
         let make = || {
             world.driver.on(|inside| {
                 let executable = Executable { needs: bytes.0, has: bytes.0, ..Executable::default() };
@@ -339,7 +339,7 @@ fn a_graph_that_takes_its_memory_when_it_is_made_is_not_made_where_there_is_no_r
     // A driver that takes it although nobody asked for that.
     assert!(matches!(made(4, mib(170), false), Err(Unmade::Denied(_))));
     world.holds(Bytes::ZERO);
-    assert_eq!((world.count(Reason::PoolGrew), world.tenant.graph_card(GraphId(4))), (1, None));
+    assert_eq!((world.count(Reason::PoolGrew), world.tenant.graph_gpu(GraphId(4))), (1, None));
 }
 
 #[test]
@@ -368,9 +368,9 @@ fn a_launch_that_takes_more_than_it_can_is_shown_and_stands_in_the_way() {
     world.launch(1, 1).expect("nobody can undo it");
     world.holds(mib(140));
     assert_eq!((world.count(Reason::GraphGrew), world.count(Reason::ImplicitOverLimit)), (1, 1));
-    assert!(world.tenant.charge(card(), Bytes(1)).is_err());
+    assert!(world.tenant.charge(gpu(), Bytes(1)).is_err());
     world.driver.on(|inside| inside.finish(1));
-    assert!(world.tenant.charge(card(), Bytes(1)).is_ok());
+    assert!(world.tenant.charge(gpu(), Bytes(1)).is_ok());
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn what_a_graph_is_changed_to_counts() {
     let world = World::new(100);
     let footprint = |bytes| {
         let mut footprint = Footprint::new();
-        footprint.add(card(), Address(PAGE), bytes).expect("host memory");
+        footprint.add(gpu(), Address(PAGE), bytes).expect("host memory");
         footprint
     };
     let bounds = |id| world.tenant.graphs.shares(GraphId(id)).map(|share| share.bytes).collect::<Vec<_>>();
@@ -391,7 +391,7 @@ fn what_a_graph_is_changed_to_counts() {
     world.tenant.graph_part_updated(GraphId(2), &mut footprint(mib(30)), world.driver);
     assert_eq!(bounds(2), [mib(30)]);
     world.tenant.graph_updated(GraphId(2), &mut Footprint::new(), world.driver);
-    assert_eq!((bounds(2), world.tenant.graph_card(GraphId(2))), (Vec::new(), None));
+    assert_eq!((bounds(2), world.tenant.graph_gpu(GraphId(2))), (Vec::new(), None));
 }
 
 #[test]
@@ -402,9 +402,9 @@ fn a_handle_that_is_given_out_again_is_another_graph() {
     // Destroyed, and made again by another thread before the first one has said so.
     world.instantiate(1, mib(20)).expect("it takes nothing yet");
     world.tenant.graph_gone(GraphId(1), former);
-    assert_eq!(world.tenant.graph_card(GraphId(1)), Some(card()));
+    assert_eq!(world.tenant.graph_gpu(GraphId(1)), Some(gpu()));
     world.destroy(1);
-    assert_eq!(world.tenant.graph_card(GraphId(1)), None);
+    assert_eq!(world.tenant.graph_gpu(GraphId(1)), None);
     assert_eq!(world.tenant.graph_number(GraphId(1)), None);
 }
 
@@ -412,7 +412,7 @@ fn a_handle_that_is_given_out_again_is_another_graph() {
 fn a_pool_of_that_name_cannot_be_destroyed() {
     let world = World::new(100);
     world.instantiate(1, mib(10)).expect("it takes nothing yet");
-    let ending = world.tenant.pool_ending(PoolId::of_graphs(card()));
+    let ending = world.tenant.pool_ending(PoolId::of_graphs(gpu()));
     assert!(matches!(ending, crate::Ending::Uncharged), "{ending:?}");
     world.launch(1, 1).expect("it fits");
     world.holds(mib(10));
@@ -435,11 +435,11 @@ fn a_launch_under_way_keeps_what_it_counts_on() {
             // and a third one tries for the rest.
             if trims {
                 world.driver.on(Inside::trim);
-                world.tenant.pool_changed(PoolId::of_graphs(card()));
+                world.tenant.pool_changed(PoolId::of_graphs(gpu()));
             } else {
                 world.launch(2, 2).expect("it fits");
             }
-            assert!(world.tenant.charge(card(), mib(61)).is_err());
+            assert!(world.tenant.charge(gpu(), mib(61)).is_err());
             world.driver.on(|inside| inside.launch(1, 1, false));
             Ok(())
         };
@@ -475,10 +475,10 @@ proptest! {
                 5 if there => world.driver.on(|inside| inside.executables.get_mut(&id).expect("there").lives = false),
                 6 => {
                     world.driver.on(Inside::trim);
-                    world.tenant.pool_changed(PoolId::of_graphs(card()));
+                    world.tenant.pool_changed(PoolId::of_graphs(gpu()));
                 }
                 7 => world.driver.on(|inside| inside.thrifty = pages % 2 == 0),
-                8 if pages % 2 == 0 => linear.extend(world.tenant.charge(card(), Bytes(pages * PAGE))),
+                8 if pages % 2 == 0 => linear.extend(world.tenant.charge(gpu(), Bytes(pages * PAGE))),
                 8 => drop(linear.pop()),
                 _ => {}
             }
@@ -505,7 +505,7 @@ fn threads_launch_and_leave_nothing_on_the_books() {
                     assert!(world.used() <= mib(100));
                     match (round + id) % 16 {
                         0..4 => world.driver.on(|inside| inside.finish(id)),
-                        4 => drop(world.tenant.charge(card(), mib(30))),
+                        4 => drop(world.tenant.charge(gpu(), mib(30))),
                         5 => world.driver.on(|inside| inside.thrifty = !inside.thrifty),
                         _ => {}
                     }
@@ -517,6 +517,6 @@ fn threads_launch_and_leave_nothing_on_the_books() {
     });
     assert_eq!(world.count(Reason::GraphGrew), 0);
     world.driver.on(Inside::trim);
-    world.tenant.pool_changed(PoolId::of_graphs(card()));
+    world.tenant.pool_changed(PoolId::of_graphs(gpu()));
     world.holds(Bytes::ZERO);
 }

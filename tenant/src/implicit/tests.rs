@@ -4,7 +4,7 @@ use cgpu_shm::grant::Grantor;
 use cgpu_shm::growth::Growth;
 
 use super::*;
-use crate::doubles::{Container, card};
+use crate::doubles::{Container, gpu};
 use crate::{Address, Context, ContextId};
 
 fn mib(count: u64) -> Bytes {
@@ -18,7 +18,7 @@ fn counted(tenant: &Tenant, reason: Reason) -> u32 {
 /// A process with a context of 10 MiB.
 fn process(container: &Container) -> (Tenant, ContextId, Context) {
     let (tenant, handle) = (container.tenant(), container.handle());
-    let starting = tenant.context_starting(card(), || Some(mib(100))).expect("it fits");
+    let starting = tenant.context_starting(gpu(), || Some(mib(100))).expect("it fits");
     let context = starting.created(handle, Some(mib(90)));
     (tenant, handle, context)
 }
@@ -28,12 +28,12 @@ fn measure(container: &Container, tenant: &Tenant, bytes: i64) {
     let monitor = Grantor::open(container.run()).expect("the grant file");
     let slot = tenant.name().slot();
     let word = Word(tenant.region().slot(slot).state.load(Ordering::Relaxed));
-    let ended = tenant.region().cell(card(), slot).ended.load(Ordering::Relaxed);
-    monitor.set_growth(card(), slot, Growth::new(word, ended, bytes), bytes > 0);
+    let ended = tenant.region().cell(gpu(), slot).ended.load(Ordering::Relaxed);
+    monitor.set_growth(gpu(), slot, Growth::new(word, ended, bytes), bytes > 0);
 }
 
 /// A module was measured beside a neighbour that allocated, and charged too much; the monitor took that off, and then the module was unloaded with all
-/// that it was charged. The books were short of the card until the next reading, and a sibling got what they were short of.
+/// that it was charged. The books were short of the GPU until the next reading, and a sibling got what they were short of.
 #[test]
 fn what_the_monitor_took_off_is_not_given_back_again() {
     let container = Container::limited(50);
@@ -42,7 +42,7 @@ fn what_the_monitor_took_off_is_not_given_back_again() {
         let growing = tenant.growing(context, mib(4), || Some(mib(80))).expect("it fits");
         growing.grown(Cause::Module(1), Some(mib(80 - came)));
     };
-    let total = || tenant.usage(card()).total();
+    let total = || tenant.usage(gpu()).total();
     load(9);
     assert_eq!(total(), mib(19));
     measure(&container, &tenant, -(5 << 20));
@@ -58,14 +58,14 @@ fn what_the_monitor_took_off_is_not_given_back_again() {
 }
 
 /// A reading between the driver's unload and the refund finds less than is booked. It was taken for memory that had never come, and taken off; with the
-/// refund the books were short of the card by all of the module.
+/// refund the books were short of the GPU by all of the module.
 #[test]
-fn nothing_is_concluded_from_what_the_card_says_while_a_module_goes() {
+fn nothing_is_concluded_from_what_the_gpu_says_while_a_module_goes() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     let growing = tenant.growing(context, mib(4), || Some(mib(80))).expect("it fits");
     growing.grown(Cause::Module(1), Some(mib(76)));
-    let creating = || tenant.region().cell(card(), tenant.name().slot()).creating.load(Ordering::Relaxed);
+    let creating = || tenant.region().cell(gpu(), tenant.name().slot()).creating.load(Ordering::Relaxed);
     let other = tenant.shrinking(Cause::Module(2));
     assert_eq!(creating(), 0, "it has nothing here");
     let going = tenant.shrinking(Cause::Module(1));
@@ -86,19 +86,19 @@ fn what_a_module_takes_is_on_the_books_until_it_is_unloaded() {
         growing.grown(Cause::Module(module), Some(mib(80 - came)));
     };
     load(1, 0, 4);
-    assert_eq!(tenant.usage(card()).implicit, mib(14));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(14));
     // What was known beforehand was too much, or too little.
     load(2, 8, 6);
     load(3, 2, 3);
-    assert_eq!(tenant.usage(card()).implicit, mib(23));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(23));
     tenant.shrunk(Cause::Module(2), None, Bytes::MAX);
     tenant.shrunk(Cause::Module(2), None, Bytes::MAX);
-    assert_eq!(tenant.usage(card()).implicit, mib(17));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(17));
     tenant.context_leaving(handle).expect("known").gone();
-    assert_eq!(tenant.usage(card()).implicit, Bytes::ZERO);
+    assert_eq!(tenant.usage(gpu()).implicit, Bytes::ZERO);
     tenant.shrunk(Cause::Module(1), None, Bytes::MAX);
-    assert_eq!(tenant.usage(card()).implicit, Bytes::ZERO);
-    assert_eq!(tenant.region().cell(card(), tenant.name().slot()).creating.load(Ordering::Relaxed), 0);
+    assert_eq!(tenant.usage(gpu()).implicit, Bytes::ZERO);
+    assert_eq!(tenant.region().cell(gpu(), tenant.name().slot()).creating.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn what_is_known_not_to_fit_is_refused_beforehand() {
     let (tenant, _, context) = process(&container);
     assert_eq!(tenant.growing(context, mib(41), || None).expect_err("over").reason, Reason::CodeOverLimit);
     drop(tenant.growing(context, mib(40), || None).expect("it fits"));
-    assert_eq!(tenant.usage(card()).implicit, mib(10));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(10));
     assert_eq!(counted(&tenant, Reason::CodeOverLimit), 1);
 }
 
@@ -121,7 +121,7 @@ fn what_turns_out_not_to_fit_is_told_from_what_others_take() {
     assert!(growing.came_back(Some(mib(38)), Some(mib(80))));
     assert!(!growing.came_back(Some(mib(38)), Some(mib(39))), "a neighbour has it");
     growing.denied();
-    assert_eq!(tenant.usage(card()).implicit, mib(10));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(10));
 }
 
 #[test]
@@ -132,36 +132,36 @@ fn a_limit_is_charged_by_what_it_is_larger() {
     for bytes in [8, 4] {
         tenant.growing(context, mib(bytes), || None).expect("it fits").grown(heap, None);
     }
-    assert_eq!(tenant.usage(card()).implicit, mib(22));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(22));
     tenant.shrunk(heap, Some(context), mib(5));
-    assert_eq!(tenant.usage(card()).implicit, mib(17));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(17));
     // No more than was charged for it.
     tenant.shrunk(heap, Some(context), mib(50));
-    assert_eq!(tenant.usage(card()).implicit, mib(10));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(10));
 }
 
 #[test]
 fn measured_growth_is_shown_and_in_the_way_of_everything() {
     let container = Container::limited(50);
     let ((tenant, handle, _), other) = (process(&container), container.tenant());
-    let charge = tenant.charge(card(), mib(20)).expect("it fits");
+    let charge = tenant.charge(gpu(), mib(20)).expect("it fits");
     charge.settle(Address(0x20_0000), None);
     tenant.take(Address(0x20_0000)).expect("live").freed();
     measure(&container, &tenant, 26 << 20);
-    assert_eq!((tenant.usage(card()).implicit, tenant.usage(card()).growth), (mib(36), mib(26)));
-    assert!(tenant.charge(card(), mib(20)).is_err(), "what was spare is compared anew");
-    assert!(other.charge(card(), mib(16)).is_err());
+    assert_eq!((tenant.usage(gpu()).implicit, tenant.usage(gpu()).growth), (mib(36), mib(26)));
+    assert!(tenant.charge(gpu(), mib(20)).is_err(), "what was spare is compared anew");
+    assert!(other.charge(gpu(), mib(16)).is_err());
     assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 0, "it is within the limit");
-    drop(other.charge(card(), mib(14)).expect("it fits"));
+    drop(other.charge(gpu(), mib(14)).expect("it fits"));
 
     measure(&container, &tenant, 60 << 20);
     for _ in 0..3 {
-        assert!(tenant.charge(card(), Bytes(1)).is_err());
+        assert!(tenant.charge(gpu(), Bytes(1)).is_err());
     }
     assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 1);
     // It ends with the context that it was measured of.
     tenant.context_leaving(handle).expect("known").gone();
-    assert_eq!(tenant.usage(card()).total(), Bytes::ZERO);
+    assert_eq!(tenant.usage(gpu()).total(), Bytes::ZERO);
 }
 
 #[test]
@@ -169,15 +169,15 @@ fn a_first_context_that_was_mistaken_is_set_right_for_the_next() {
     let container = Container::limited(50);
     let (tenant, other) = (container.tenant(), container.tenant());
     // A neighbour's context of 20 MiB starts at the same instant.
-    let starting = tenant.context_starting(card(), || Some(mib(100))).expect("it fits");
+    let starting = tenant.context_starting(gpu(), || Some(mib(100))).expect("it fits");
     starting.created(container.handle(), Some(mib(70)));
-    assert_eq!(tenant.usage(card()).implicit, mib(30));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(30));
     measure(&container, &tenant, -20 << 20);
-    assert_eq!(tenant.usage(card()).implicit, mib(10));
-    let starting = other.context_starting(card(), || Some(mib(70))).expect("10 fit");
-    assert_eq!(other.usage(card()).implicit, mib(20));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(10));
+    let starting = other.context_starting(gpu(), || Some(mib(70))).expect("10 fit");
+    assert_eq!(other.usage(gpu()).implicit, mib(20));
     starting.created(container.handle(), Some(mib(60)));
-    assert_eq!(other.usage(card()).implicit, mib(20));
+    assert_eq!(other.usage(gpu()).implicit, mib(20));
 }
 
 /// The figure of a process whose memory others had, and let go, was taken for its context's: the size fell to a byte, and all later contexts of the
@@ -186,29 +186,29 @@ fn a_first_context_that_was_mistaken_is_set_right_for_the_next() {
 fn what_others_let_go_makes_no_context_smaller() {
     let container = Container::limited(100);
     let ((tenant, ..), other) = (process(&container), container.tenant());
-    let charge = tenant.charge(card(), mib(30)).expect("it fits");
+    let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
     charge.settle(Address(0x20_0000), None);
     tenant.lend(Address(0x20_0000), crate::Way::UNSEEN);
     measure(&container, &tenant, -30 << 20);
-    let before = other.usage(card()).total();
-    let starting = other.context_starting(card(), || Some(mib(70))).expect("it fits");
-    assert_eq!(other.usage(card()).total() - before, mib(10));
+    let before = other.usage(gpu()).total();
+    let starting = other.context_starting(gpu(), || Some(mib(70))).expect("it fits");
+    assert_eq!(other.usage(gpu()).total() - before, mib(10));
     drop(starting);
 }
 
-/// What the monitor has seen to have left the card was taken off twice when it left the books.
+/// What the monitor has seen to have left the GPU was taken off twice when it left the books.
 #[test]
 fn returned_memory_that_is_freed_is_taken_off_once() {
     let container = Container::limited(100);
     let (tenant, ..) = process(&container);
-    let charge = tenant.charge(card(), mib(30)).expect("it fits");
+    let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
     charge.settle(Address(0x20_0000), None);
     tenant.lend(Address(0x20_0000), crate::Way::of_bytes(b"handle"));
     let monitor = Grantor::open(container.run()).expect("the grant file");
-    monitor.set_returned(card(), mib(8).0);
-    assert_eq!(tenant.usage(card()).total(), mib(32));
+    monitor.set_returned(gpu(), mib(8).0);
+    assert_eq!(tenant.usage(gpu()).total(), mib(32));
     tenant.take(Address(0x20_0000)).expect("live").freed();
-    assert_eq!(tenant.usage(card()).total(), mib(10));
+    assert_eq!(tenant.usage(gpu()).total(), mib(10));
 }
 
 /// By whatever handle it is first asked for, and once in each context.
@@ -221,12 +221,12 @@ fn a_library_is_charged_where_it_is_brought() {
         bringing.map(|bringing| bringing.brought(Some(mib(80 - came)))).is_some()
     };
     tenant.library_loaded(7, mib(8), None);
-    assert_eq!(tenant.usage(card()).implicit, mib(10));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(10));
     // A kernel of it, and then itself and another kernel, which brings code.
     assert!(bring(70, Some(7), 9));
     assert!(!bring(70, Some(7), 0) && !bring(7, Some(7), 0));
     assert!(bring(71, Some(7), 1));
-    assert_eq!(tenant.usage(card()).implicit, mib(20));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(20));
     // One whose image does not say is measured; what it says is refused where there is no room for it.
     tenant.library_loaded(8, Bytes::ZERO, None);
     assert!(bring(8, Some(8), 12));
@@ -238,18 +238,18 @@ fn a_library_is_charged_where_it_is_brought() {
     assert_eq!(counted(&tenant, Reason::CodeOverLimit), 1);
     // The two kernels' code stays with the context.
     tenant.library_unloaded(7);
-    assert_eq!(tenant.usage(card()).implicit, mib(24));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(24));
     assert!(bring(9, Some(9), 20));
     // In a context where it is from the start there is nothing to bring.
     tenant.library_loaded(10, mib(40), Some(context));
     assert!(!bring(10, Some(10), 0));
     // Over the limit nothing more is brought, whatever it says.
     assert!(bring(11, None, 7));
-    assert_eq!(tenant.usage(card()).implicit, mib(51));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(51));
     assert!(tenant.bringing(context, 12, None, || Some(mib(80))).is_err());
     assert!(!bring(11, None, 0), "it is there");
     tenant.context_leaving(handle).expect("known").gone();
-    assert_eq!(tenant.usage(card()).total(), Bytes::ZERO);
+    assert_eq!(tenant.usage(gpu()).total(), Bytes::ZERO);
 }
 
 /// A driver gives a function of a module the handle that one of a module before it had: its code was not looked at.
@@ -267,5 +267,5 @@ fn functions_of_a_module_that_is_gone_are_forgotten() {
     tenant.module_unloaded(5);
     assert!(bring(1, None, 2), "it may be another one");
     assert!(!bring(70, Some(7), 0), "a library's kernels are not its");
-    assert_eq!(tenant.usage(card()).implicit, mib(16));
+    assert_eq!(tenant.usage(gpu()).implicit, mib(16));
 }

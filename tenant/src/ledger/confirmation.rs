@@ -8,7 +8,7 @@
 
 use cgpu_shm::atomic::{AtomicU32, Ordering};
 use cgpu_shm::slots::{State, Word};
-use cgpu_shm::units::{Bytes, CardIndex, Nanos, SlotIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 
 use super::{Ledger, PAUSE, TOLD_LATELY};
 
@@ -24,11 +24,11 @@ pub(super) struct Unconfirmable(AtomicU32);
 impl Ledger {
     /// Waits while only implicit memory that the monitor is about to confirm leaves no room for
     /// `bytes`, 5 s at most, and after a timeout never again on that device.
-    pub(crate) fn await_confirmation(&self, card: CardIndex, bytes: Bytes) {
+    pub(crate) fn await_confirmation(&self, gpu: DeviceIndex, bytes: Bytes) {
         let begin = self.clock.now();
-        let bit = 1 << card.get();
+        let bit = 1 << gpu.get();
         while self.unconfirmable.0.load(Ordering::Relaxed) & bit == 0
-            && self.confirmation_may_help(card, bytes)
+            && self.confirmation_may_help(gpu, bytes)
         {
             if self.clock.now() - begin >= CONFIRMATION_TIMEOUT {
                 self.unconfirmable.0.fetch_or(bit, Ordering::Relaxed);
@@ -39,27 +39,27 @@ impl Ledger {
         }
     }
 
-    fn confirmation_may_help(&self, card: CardIndex, bytes: Bytes) -> bool {
-        let (usage, limit) = (self.usage(card), self.limit(card));
+    fn confirmation_may_help(&self, gpu: DeviceIndex, bytes: Bytes) -> bool {
+        let (usage, limit) = (self.usage(gpu), self.limit(gpu));
         let fits = |used: Bytes| used + bytes <= limit;
         let monitor_samples = self.clock.now() - self.region.granted().sampled() < TOLD_LATELY;
         !fits(usage.total())
             && fits(usage.total() - usage.implicit)
             && monitor_samples
-            && !self.is_confirmed(card)
+            && !self.is_confirmed(gpu)
     }
 
     /// Whether the monitor has confirmed the implicit memory of all live processes of the container
     /// on a device.
-    fn is_confirmed(&self, card: CardIndex) -> bool {
+    fn is_confirmed(&self, gpu: DeviceIndex) -> bool {
         SlotIndex::all().take(self.region.slots().high_water()).all(|slot| {
             let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
-            let cell = self.region.cell(card, slot);
+            let cell = self.region.cell(gpu, slot);
             let has_none = cell.implicit.load(Ordering::Relaxed) == 0;
             let ended = cell.ended.load(Ordering::Relaxed);
             has_none
                 || word.state() != Some(State::Live)
-                || self.region.granted().is_confirmed(card, slot, word, ended)
+                || self.region.granted().is_confirmed(gpu, slot, word, ended)
         })
     }
 }

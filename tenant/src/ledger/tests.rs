@@ -6,7 +6,7 @@ use cgpu_shm::slots::LINGERS;
 
 use super::*;
 use crate::Tenant;
-use crate::doubles::{Container, card};
+use crate::doubles::{Container, gpu};
 
 fn mib(count: u64) -> Bytes {
     Bytes(count << 20)
@@ -17,7 +17,7 @@ fn count(ledger: &Ledger, reason: Reason) -> u32 {
 }
 
 fn charge(ledger: &Ledger, bytes: Bytes) -> bool {
-    ledger.charge(card(), Column::Used, bytes, Reason::OverLimit).is_ok()
+    ledger.charge(gpu(), Column::Used, bytes, Reason::OverLimit).is_ok()
 }
 
 fn word(ledger: &Ledger) -> Word {
@@ -26,14 +26,14 @@ fn word(ledger: &Ledger) -> Word {
 
 /// What a monitor would say that it measures of a process now.
 fn measured(ledger: &Ledger, bytes: i64) -> Growth {
-    let ended = ledger.region.cell(card(), ledger.claim.slot).ended.load(Ordering::Relaxed);
+    let ended = ledger.region.cell(gpu(), ledger.claim.slot).ended.load(Ordering::Relaxed);
     Growth::new(word(ledger), ended, bytes)
 }
 
 /// Publishes what was measured of a process; as a new edition if it is more than before.
 fn publish(container: &Container, ledger: &Ledger, growth: Growth, risen: bool) {
     let monitor = Grantor::open(container.run()).expect("the grant file");
-    monitor.set_growth(card(), ledger.claim.slot, growth, risen);
+    monitor.set_growth(gpu(), ledger.claim.slot, growth, risen);
 }
 
 fn signed_mib(count: i64) -> i64 {
@@ -47,7 +47,7 @@ fn signed_mib(count: i64) -> i64 {
 fn unconfirmed() -> (Container, Ledger) {
     let container = Container::limited(100);
     let Tenant { ledger, .. } = container.tenant();
-    ledger.book(card(), Column::Implicit, mib(60));
+    ledger.book(gpu(), Column::Implicit, mib(60));
     (container, ledger)
 }
 
@@ -81,10 +81,10 @@ fn charge_that_never_fits_or_beside_confirmed_memory_is_refused_at_once() {
     assert_eq!(timed_charge(&container, &ledger, mib(101)), (Nanos::ZERO, false));
     publish(&container, &ledger, measured(&ledger, 0), false);
     let monitor = Grantor::open(container.run()).expect("the grant file");
-    monitor.set_confirmed(card(), ledger.claim.slot, true);
+    monitor.set_confirmed(gpu(), ledger.claim.slot, true);
     assert_eq!(timed_charge(&container, &ledger, mib(50)), (Nanos::ZERO, false));
     // That was said of other contexts.
-    ledger.region.cell(card(), ledger.claim.slot).ended.fetch_add(1, Ordering::Relaxed);
+    ledger.region.cell(gpu(), ledger.claim.slot).ended.fetch_add(1, Ordering::Relaxed);
     assert!(timed_charge(&container, &ledger, mib(50)).0 > Nanos::ZERO);
 }
 
@@ -106,25 +106,25 @@ fn limit_set_from_outside_is_not_lifted_by_the_region() {
     let container = Container::limited(50);
     let mut tenant = container.tenant();
     let told = mib(10);
-    tenant.ledger.told[card().get()] = told;
-    let registered = &tenant.ledger.region.card(card()).limit;
+    tenant.ledger.told[gpu().get()] = told;
+    let registered = &tenant.ledger.region.gpu(gpu()).limit;
     for written in [told, told + Bytes(1), Bytes::MAX, Bytes::ZERO] {
         registered.store(written.0, Ordering::Relaxed);
-        assert_eq!(tenant.ledger.limit(card()), told, "{written}");
+        assert_eq!(tenant.ledger.limit(gpu()), told, "{written}");
     }
     registered.store(told.0 - 1, Ordering::Relaxed);
-    assert_eq!(tenant.ledger.limit(card()), told - Bytes(1), "a lower limit holds");
+    assert_eq!(tenant.ledger.limit(gpu()), told - Bytes(1), "a lower limit holds");
 }
 
 #[test]
 fn booking_is_counted_only_beyond_the_limit() {
     let container = Container::limited(10);
     let Tenant { ledger, .. } = container.tenant();
-    ledger.book(card(), Column::Implicit, mib(10));
+    ledger.book(gpu(), Column::Implicit, mib(10));
     assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 0);
-    ledger.book(card(), Column::Implicit, Bytes(1));
+    ledger.book(gpu(), Column::Implicit, Bytes(1));
     assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 1);
-    assert_eq!(ledger.total(card()), mib(10) + Bytes(1));
+    assert_eq!(ledger.total(gpu()), mib(10) + Bytes(1));
 }
 
 #[test]
@@ -132,11 +132,11 @@ fn cached_memory_is_taken_up_to_what_was_given_back() {
     let container = Container::limited(10);
     let Tenant { ledger, .. } = container.tenant();
     assert!(charge(&ledger, mib(2)));
-    ledger.refund(card(), Column::Used, mib(2));
-    assert!(!ledger.take_spare(card(), mib(3)));
-    assert_eq!(ledger.total(card()), Bytes::ZERO);
-    assert!(ledger.take_spare(card(), mib(2)));
-    assert_eq!(ledger.total(card()), mib(2));
+    ledger.refund(gpu(), Column::Used, mib(2));
+    assert!(!ledger.take_spare(gpu(), mib(3)));
+    assert_eq!(ledger.total(gpu()), Bytes::ZERO);
+    assert!(ledger.take_spare(gpu(), mib(2)));
+    assert_eq!(ledger.total(gpu()), mib(2));
 }
 
 /// A user sees once that the GPU holds more than was requested, not at every refusal.
@@ -164,7 +164,7 @@ fn measured_excess_is_counted_once_an_edition() {
 fn booked_excess_is_not_counted_as_measured() {
     let container = Container::limited(10);
     let Tenant { ledger, .. } = container.tenant();
-    ledger.book(card(), Column::Implicit, mib(11));
+    ledger.book(gpu(), Column::Implicit, mib(11));
     assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 1);
     // As after any growth that has gone again.
     publish(&container, &ledger, measured(&ledger, 0), true);
@@ -179,9 +179,9 @@ fn booked_memory_is_without_what_was_measured() {
     let container = Container::limited(50);
     let Tenant { ledger, .. } = container.tenant();
     assert!(charge(&ledger, mib(3)));
-    ledger.book(card(), Column::Implicit, mib(10));
+    ledger.book(gpu(), Column::Implicit, mib(10));
     publish(&container, &ledger, measured(&ledger, signed_mib(4)), true);
-    assert_eq!((ledger.booked(card()), ledger.total(card())), (mib(13), mib(17)));
+    assert_eq!((ledger.booked(gpu()), ledger.total(gpu())), (mib(13), mib(17)));
 }
 
 #[test]
@@ -189,11 +189,11 @@ fn end_of_a_context_ends_what_was_measured() {
     for growth in [-4, 4] {
         let container = Container::limited(50);
         let Tenant { ledger, .. } = container.tenant();
-        ledger.book(card(), Column::Implicit, mib(10));
+        ledger.book(gpu(), Column::Implicit, mib(10));
         publish(&container, &ledger, measured(&ledger, signed_mib(growth)), true);
-        assert_eq!(ledger.total(card()), Bytes(mib(10).0.saturating_add_signed(signed_mib(growth))));
-        ledger.end(card(), mib(2));
-        assert_eq!(ledger.total(card()), mib(8), "{growth}");
+        assert_eq!(ledger.total(gpu()), Bytes(mib(10).0.saturating_add_signed(signed_mib(growth))));
+        ledger.end(gpu(), mib(2));
+        assert_eq!(ledger.total(gpu()), mib(8), "{growth}");
     }
 }
 
@@ -203,10 +203,10 @@ fn shrink_ends_a_correction_and_keeps_growth() {
     for (growth, total) in [(-4, 8), (4, 12)] {
         let container = Container::limited(50);
         let Tenant { ledger, .. } = container.tenant();
-        ledger.book(card(), Column::Implicit, mib(10));
+        ledger.book(gpu(), Column::Implicit, mib(10));
         publish(&container, &ledger, measured(&ledger, signed_mib(growth)), true);
-        ledger.shrink(card(), mib(2));
-        assert_eq!(ledger.total(card()), mib(total), "{growth}");
+        ledger.shrink(gpu(), mib(2));
+        assert_eq!(ledger.total(gpu()), mib(total), "{growth}");
     }
 }
 
@@ -214,24 +214,24 @@ fn shrink_ends_a_correction_and_keeps_growth() {
 fn shrink_ends_a_correction_that_is_on_its_way() {
     let container = Container::limited(50);
     let Tenant { ledger, .. } = container.tenant();
-    ledger.book(card(), Column::Implicit, mib(10));
+    ledger.book(gpu(), Column::Implicit, mib(10));
     let on_its_way = measured(&ledger, signed_mib(-4));
-    ledger.shrink(card(), mib(2));
+    ledger.shrink(gpu(), mib(2));
     publish(&container, &ledger, on_its_way, false);
-    assert_eq!(ledger.total(card()), mib(8));
+    assert_eq!(ledger.total(gpu()), mib(8));
 }
 
 /// A process with 10 MiB, of which it exported 4 MiB, and 4 MiB of implicit memory.
 fn exporter(container: &Container) -> Ledger {
     let Tenant { ledger, .. } = container.tenant();
     assert!(charge(&ledger, mib(10)));
-    ledger.book(card(), Column::Implicit, mib(4));
-    ledger.export(card(), mib(4));
+    ledger.book(gpu(), Column::Implicit, mib(4));
+    ledger.export(gpu(), mib(4));
     ledger
 }
 
 fn exported(ledger: &Ledger) -> Bytes {
-    Bytes(ledger.region.cell(card(), ledger.claim.slot).exported.load(Ordering::Relaxed))
+    Bytes(ledger.region.cell(gpu(), ledger.claim.slot).exported.load(Ordering::Relaxed))
 }
 
 #[test]
@@ -239,20 +239,20 @@ fn withdrawn_memory_counts_until_it_is_given_back() {
     let container = Container::limited(50);
     let (ledger, other) = (exporter(&container), exporter(&container));
     let monitor = Grantor::open(container.run()).expect("the grant file");
-    monitor.set_returned(card(), mib(5).0);
-    assert_eq!(ledger.total(card()), mib(23));
-    other.withdraw_kept(card(), mib(3));
+    monitor.set_returned(gpu(), mib(5).0);
+    assert_eq!(ledger.total(gpu()), mib(23));
+    other.withdraw_kept(gpu(), mib(3));
     assert_eq!(exported(&other), mib(1));
-    assert_eq!(ledger.total(card()), mib(26));
-    other.refund(card(), Column::Used, mib(3));
+    assert_eq!(ledger.total(gpu()), mib(26));
+    other.refund(gpu(), Column::Used, mib(3));
     assert_eq!(
-        ledger.total(card()),
+        ledger.total(gpu()),
         mib(23),
-        "what the monitor has seen to have left the card may be just this"
+        "what the monitor has seen to have left the GPU may be just this"
     );
-    other.withdraw_kept(card(), mib(1));
-    ledger.withdraw_kept(card(), mib(4));
-    assert_eq!(ledger.total(card()), mib(25), "nothing is left of it");
+    other.withdraw_kept(gpu(), mib(1));
+    ledger.withdraw_kept(gpu(), mib(4));
+    assert_eq!(ledger.total(gpu()), mib(25), "nothing is left of it");
 }
 
 /// A process that exports and frees all day would never be measured.
@@ -261,9 +261,9 @@ fn withdraw_keeps_a_correction_that_is_on_its_way() {
     let container = Container::limited(50);
     let ledger = exporter(&container);
     let on_its_way = measured(&ledger, signed_mib(-2));
-    ledger.withdraw(card(), mib(4));
+    ledger.withdraw(gpu(), mib(4));
     publish(&container, &ledger, on_its_way, false);
-    assert_eq!(ledger.total(card()), mib(12));
+    assert_eq!(ledger.total(gpu()), mib(12));
 }
 
 // ---- what other processes of the container see ----------------------------------------------------
@@ -288,12 +288,12 @@ fn context_creations_of_all_processes_are_counted() {
     let container = Container::limited(50);
     let (Tenant { ledger: first, .. }, Tenant { ledger: second, .. }) =
         (container.tenant(), container.tenant());
-    let begun = [&first, &second, &first].map(|ledger| ledger.creation_begins(card()));
+    let begun = [&first, &second, &first].map(|ledger| ledger.creation_begins(gpu()));
     assert_eq!(begun, [0, 1, 2], "how many are under way besides");
-    assert_eq!(second.creations(card()), 3);
+    assert_eq!(second.creations(gpu()), 3);
     for left in [2, 1, 1] {
-        first.creation_ends(card());
-        assert_eq!(second.creations(card()), left, "no end lowers another process's count");
+        first.creation_ends(gpu());
+        assert_eq!(second.creations(gpu()), left, "no end lowers another process's count");
     }
 }
 
@@ -302,11 +302,11 @@ fn first_context_is_learned_by_one_process_at_a_time() {
     let container = Container::limited(50);
     let (Tenant { ledger: first, .. }, Tenant { ledger: second, .. }) =
         (container.tenant(), container.tenant());
-    let lock = &second.region.card(card()).learning;
-    let guard = first.learning(card()).expect("it is free");
+    let lock = &second.region.gpu(gpu()).learning;
+    let guard = first.learning(gpu()).expect("it is free");
     assert_eq!(lock.owner(), Some(first.me()));
     drop(guard);
-    assert!(second.learning(card()).is_some());
+    assert!(second.learning(gpu()).is_some());
     assert_eq!(lock.owner(), None);
 }
 
@@ -350,14 +350,14 @@ fn former_user_of_a_slot_is_neither_sent_away_nor_back() {
     assert!(charge(&worker, mib(6)));
     let now = (worker.claim.slot, word(&worker));
     let former = (worker.claim.slot, Word(word(&worker).0 + (1 << 8)));
-    tool.send_away(card(), former);
-    assert_eq!(tool.total(card()), mib(6));
-    tool.send_away(card(), now);
-    assert_eq!(tool.total(card()), Bytes::ZERO);
-    tool.is_back(card(), former);
-    assert_eq!(tool.total(card()), Bytes::ZERO);
-    tool.is_back(card(), now);
-    assert_eq!(tool.total(card()), mib(6));
+    tool.send_away(gpu(), former);
+    assert_eq!(tool.total(gpu()), mib(6));
+    tool.send_away(gpu(), now);
+    assert_eq!(tool.total(gpu()), Bytes::ZERO);
+    tool.is_back(gpu(), former);
+    assert_eq!(tool.total(gpu()), Bytes::ZERO);
+    tool.is_back(gpu(), now);
+    assert_eq!(tool.total(gpu()), mib(6));
 }
 
 /// A container of 10 MiB with a process of 6 MiB that is away; others have taken its place, one of which
@@ -366,7 +366,7 @@ fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
     let container = Container::limited(10);
     let (tool, worker) = (named(&container, 7), named(&container, 8));
     assert!(charge(&worker, mib(6)));
-    tool.send_away(card(), (worker.claim.slot, word(&worker)));
+    tool.send_away(gpu(), (worker.claim.slot, word(&worker)));
     let exiting = named(&container, 9);
     assert!(charge(&exiting, exited) && charge(&tool, living));
     drop(exiting);
@@ -376,17 +376,17 @@ fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
 #[test]
 fn bring_back_waits_for_draining_memory() {
     let (container, tool, worker) = occupied(mib(4), mib(6));
-    assert_eq!(tool.bring_back(card(), worker.claim.slot), Ok(true));
+    assert_eq!(tool.bring_back(gpu(), worker.claim.slot), Ok(true));
     assert!(container.clock.slept() >= LINGERS);
-    assert_eq!(tool.total(card()), mib(10));
-    assert_eq!(tool.bring_back(card(), worker.claim.slot), Ok(false), "it is there");
+    assert_eq!(tool.total(gpu()), mib(10));
+    assert_eq!(tool.bring_back(gpu(), worker.claim.slot), Ok(false), "it is there");
 }
 
 #[test]
 fn bring_back_does_not_wait_where_that_would_not_help() {
     let (container, tool, worker) = occupied(mib(5), mib(5));
     let refused = Refused::Short { used: mib(10), wanted: mib(6), limit: mib(10) };
-    assert_eq!(tool.bring_back(card(), worker.claim.slot), Err(refused));
+    assert_eq!(tool.bring_back(gpu(), worker.claim.slot), Err(refused));
     assert_eq!(container.clock.slept(), Nanos::ZERO);
 }
 
@@ -412,12 +412,12 @@ fn driver_is_asked_once_more_when_the_last_memory_has_gone() {
     assert!(charge(&exiting, mib(6)));
     drop(exiting);
     let mut patience = Patience::default();
-    assert!(survivor.ask_again(card(), &mut patience), "it drains");
+    assert!(survivor.ask_again(gpu(), &mut patience), "it drains");
     assert!(container.clock.slept() > Nanos::ZERO);
     container.clock.advance(LINGERS);
     let slept = container.clock.slept();
-    assert!(survivor.ask_again(card(), &mut patience), "it has just gone");
-    assert!(!survivor.ask_again(card(), &mut patience), "the driver was asked since");
+    assert!(survivor.ask_again(gpu(), &mut patience), "it has just gone");
+    assert!(!survivor.ask_again(gpu(), &mut patience), "the driver was asked since");
     assert_eq!(container.clock.slept(), slept);
 }
 
@@ -451,7 +451,7 @@ fn glance_finds_exited_processes_at_intervals() {
         let exiting = named(&container, 8);
         assert!(charge(&exiting, mib(1)));
     };
-    let draining = || ledger.usage(card()).draining;
+    let draining = || ledger.usage(gpu()).draining;
     exits();
     ledger.glance();
     assert_eq!(draining(), mib(1), "the first look is due");

@@ -8,7 +8,7 @@
 use std::mem::ManuallyDrop;
 
 use cgpu_shm::layout::LENT_UNSEEN;
-use cgpu_shm::units::{Bytes, CardIndex as Card};
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 use super::{Fate, Handle, Physicals, RecordId, Reference};
 use crate::{Reason, Tenant, Way};
@@ -18,7 +18,7 @@ use crate::{Reason, Tenant, Way};
 pub(super) struct Binding {
     object: RecordId,
     /// On whose behalf.
-    card: Card,
+    gpu: Gpu,
     offset: u64,
     length: u64,
     record: RecordId,
@@ -30,8 +30,8 @@ pub(super) struct Binding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     None,
-    Lent(Card, Bytes),
-    Withdrawn(Card, Bytes),
+    Lent(Gpu, Bytes),
+    Withdrawn(Gpu, Bytes),
 }
 
 impl Physicals {
@@ -53,8 +53,8 @@ impl Physicals {
         let before = found.is_lent();
         found.bound = if more { found.bound.saturating_add(1) } else { found.bound.saturating_sub(1) };
         match (before, found.is_lent()) {
-            (false, true) => Change::Lent(found.card, found.bytes),
-            (true, false) => Change::Withdrawn(found.card, found.bytes),
+            (false, true) => Change::Lent(found.gpu, found.bytes),
+            (true, false) => Change::Withdrawn(found.gpu, found.bytes),
             _ => Change::None,
         }
     }
@@ -63,16 +63,16 @@ impl Physicals {
     fn bind(
         &mut self,
         handle: Handle,
-        card: Option<Card>,
+        gpu: Option<Gpu>,
         offset: u64,
         length: u64,
         record: RecordId,
     ) -> Option<Change> {
         let object = self.object(handle)?;
-        let card = card.or_else(|| self.records.get(record).map(|record| record.card))?;
+        let gpu = gpu.or_else(|| self.records.get(record).map(|record| record.gpu))?;
         self.bindings.try_reserve(1).ok()?;
         let serial = self.serial();
-        self.bindings.push(Binding { object, card, offset, length, record, serial });
+        self.bindings.push(Binding { object, gpu, offset, length, record, serial });
         Some(if self.is_shared(object) { self.bound(record, true) } else { Change::None })
     }
 
@@ -80,7 +80,7 @@ impl Physicals {
     fn unbind(
         &mut self,
         handle: Handle,
-        card: Card,
+        gpu: Gpu,
         offset: u64,
         end: u64,
         before: u64,
@@ -89,7 +89,7 @@ impl Physicals {
         let ends = |binding: &Binding| {
             let last = binding.offset.saturating_add(binding.length);
             let within = binding.offset >= offset && last <= end;
-            binding.object == object && binding.card == card && within && binding.serial < before
+            binding.object == object && binding.gpu == gpu && within && binding.serial < before
         };
         let place = self.bindings.iter().position(ends)?;
         let Binding { record, .. } = self.bindings.swap_remove(place);
@@ -134,11 +134,11 @@ impl Tenant {
     pub(super) fn note(&self, change: Change) {
         match change {
             Change::None => {}
-            Change::Lent(card, bytes) => {
+            Change::Lent(gpu, bytes) => {
                 self.ledger.lend(Way::UNSEEN.0);
-                self.ledger.export(card, bytes);
+                self.ledger.export(gpu, bytes);
             }
-            Change::Withdrawn(card, bytes) => self.ledger.withdraw(card, bytes),
+            Change::Withdrawn(gpu, bytes) => self.ledger.withdraw(gpu, bytes),
         }
     }
 
@@ -163,10 +163,10 @@ impl Tenant {
 }
 
 impl Reference<'_> {
-    /// The driver bound it to an object, on behalf of a card, or of that on which it lies: the reference is the binding's.
-    pub fn bound(self, object: Handle, card: Option<Card>, offset: u64, length: Bytes) {
+    /// The driver bound it to an object, on behalf of a GPU, or of that on which it lies: the reference is the binding's.
+    pub fn bound(self, object: Handle, gpu: Option<Gpu>, offset: u64, length: Bytes) {
         let Self { tenant, record } = *ManuallyDrop::new(self);
-        let change = tenant.physicals.lock().bind(object, card, offset, length.0, record);
+        let change = tenant.physicals.lock().bind(object, gpu, offset, length.0, record);
         match change {
             Some(change) => tenant.note(change),
             None => tenant.count(Reason::Unrecorded),
@@ -183,11 +183,11 @@ pub struct Unbinding<'a> {
 }
 
 impl Unbinding<'_> {
-    /// The driver ended a card's bindings to an object, of a range of it.
-    pub fn unbound(self, object: Handle, card: Card, offset: u64, length: Bytes) {
+    /// The driver ended a GPU's bindings to an object, of a range of it.
+    pub fn unbound(self, object: Handle, gpu: Gpu, offset: u64, length: Bytes) {
         let end = offset.saturating_add(length.0);
         loop {
-            let unbound = self.tenant.physicals.lock().unbind(object, card, offset, end, self.serial);
+            let unbound = self.tenant.physicals.lock().unbind(object, gpu, offset, end, self.serial);
             let Some((change, fate)) = unbound else { return };
             self.tenant.note(change);
             self.tenant.wind_up_physical(fate);

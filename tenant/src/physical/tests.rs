@@ -3,7 +3,7 @@
 mod model;
 
 use super::*;
-use crate::doubles::{Container, card};
+use crate::doubles::{Container, gpu};
 
 const MIB: u64 = 1 << 20;
 
@@ -12,7 +12,7 @@ fn mib(count: u64) -> Bytes {
 }
 
 fn used(tenant: &Tenant) -> Bytes {
-    tenant.usage(card()).used
+    tenant.usage(gpu()).used
 }
 
 fn count(tenant: &Tenant, reason: Reason) -> u32 {
@@ -21,7 +21,7 @@ fn count(tenant: &Tenant, reason: Reason) -> u32 {
 }
 
 fn create(tenant: &Tenant, handle: u64, size: Bytes) {
-    let charge = tenant.charge(card(), size).expect("it fits");
+    let charge = tenant.charge(gpu(), size).expect("it fits");
     assert_eq!(charge.created(Handle(handle)), Settled::Recorded);
 }
 
@@ -47,7 +47,7 @@ fn memory_released_while_mapped_stays_charged() {
     map(&tenant, 1, BASE, mib(6));
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(6));
-    assert!(tenant.charge(card(), mib(6)).is_err());
+    assert!(tenant.charge(gpu(), mib(6)).is_err());
     assert!(tenant.releasing(Handle(1)).is_none(), "no handle is left");
     // A handle of it comes back by its address: under another value, which is as good.
     let reference = tenant.refer_at(Address(BASE + 5 * MIB)).expect("mapped there");
@@ -204,7 +204,7 @@ fn imports_are_not_charged_and_exports_are_kept() {
 }
 
 fn exported(tenant: &Tenant) -> Bytes {
-    let cell = tenant.region().cell(card(), tenant.name().slot());
+    let cell = tenant.region().cell(gpu(), tenant.name().slot());
     Bytes(cell.exported.load(cgpu_shm::atomic::Ordering::Relaxed))
 }
 
@@ -224,11 +224,11 @@ fn bound_memory_stays_charged_until_it_is_unbound_and_let_go() {
     release(&tenant, 1);
     release(&tenant, 2);
     assert_eq!((used(&tenant), exported(&tenant)), (mib(6), Bytes::ZERO));
-    // Of the range, for the card, and only what lies in it whole.
-    tenant.unbinding().unbound(Handle(100), card(), 0, mib(3));
-    tenant.unbinding().unbound(Handle(100), cgpu_shm::units::CardIndex::new(1).unwrap(), 0, mib(4));
+    // Of the range, for the GPU, and only what lies in it whole.
+    tenant.unbinding().unbound(Handle(100), gpu(), 0, mib(3));
+    tenant.unbinding().unbound(Handle(100), cgpu_shm::units::DeviceIndex::new(1).unwrap(), 0, mib(4));
     assert_eq!(used(&tenant), mib(6));
-    tenant.unbinding().unbound(Handle(100), card(), 0, mib(4));
+    tenant.unbinding().unbound(Handle(100), gpu(), 0, mib(4));
     assert_eq!(used(&tenant), mib(2));
     // A mapping of the object holds it, and all that is bound, too.
     map(&tenant, 100, BASE, mib(6));
@@ -253,7 +253,7 @@ fn what_is_bound_to_a_shared_object_is_exported_as_long_as_it_is_bound() {
     tenant.refer(Handle(100)).expect("made").exported();
     tenant.refer(Handle(100)).expect("made").exported();
     assert_eq!(exported(&tenant), mib(6));
-    tenant.unbinding().unbound(Handle(100), card(), 0, mib(4));
+    tenant.unbinding().unbound(Handle(100), gpu(), 0, mib(4));
     assert_eq!(exported(&tenant), mib(2));
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(2));
@@ -273,7 +273,7 @@ fn memory_in_tiles_stays_charged_until_the_stream_has_taken_it_out() {
     let tiles = |from, to| Tiles { part: 3, from: [from, 0, 0], to: [to, 2, 1] };
     create(&tenant, 1, mib(4));
     create(&tenant, 2, mib(2));
-    let context = tenant.context_seen(container.handle(), card());
+    let context = tenant.context_seen(container.handle(), gpu());
     // The driver refuses.
     drop(tenant.tiling(Handle(1), tiles(0, 4)));
     assert!(

@@ -2,13 +2,13 @@
 
 use cgpu_shm::units::Bytes;
 
-/// What every pool's growth is a multiple of: a page of the card.
+/// What every pool's growth is a multiple of: a page of the GPU.
 const GRANULE: u64 = 2 << 20;
 /// What a small allocation is taken to need before any was seen.
 const FIRST_CHUNK: u64 = 32 << 20;
 /// What is not learned: one odd reading must not make every later pre-charge fail.
 const MOST: u64 = 1 << 30;
-/// What no card has.
+/// What no GPU has.
 const TOO_LARGE: u64 = 1 << 40;
 
 /// What is learned. It only rises, because what is charged in advance is given back a call later.
@@ -23,7 +23,7 @@ pub(super) struct Growth {
 impl Growth {
     pub(super) const NEW: Self = Self { chunk: FIRST_CHUNK, beyond: 0 };
 
-    /// What the pool is likely to grow by at most for `size`. None: no card has so much.
+    /// What the pool is likely to grow by at most for `size`. None: no GPU has so much.
     pub(super) fn likely(self, size: Bytes) -> Option<Bytes> {
         let beyond = if size.0 > self.chunk { self.beyond } else { 0 };
         (size.0 < TOO_LARGE).then(|| Bytes(size.0.next_multiple_of(self.chunk) + beyond))

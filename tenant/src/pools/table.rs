@@ -8,7 +8,7 @@
 mod tenure;
 
 use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
-use cgpu_shm::units::{Bytes, CardIndex as Card};
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 pub(crate) use self::tenure::{Arrival, Departure, Tenure};
 use cgpu_shm::spin::Spin;
@@ -22,7 +22,7 @@ use crate::physical::ordered::Ordered;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct At {
     pub(crate) id: PoolId,
-    pub(crate) card: Card,
+    pub(crate) gpu: Gpu,
     pub(crate) driver: &'static dyn PoolDriver,
     number: u64,
 }
@@ -78,7 +78,7 @@ pub(super) struct Balance {
 /// What a pool had that is gone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Estate {
-    pub(super) card: Card,
+    pub(super) gpu: Gpu,
     pub(super) booked: Bytes,
     pub(super) exported: Bytes,
 }
@@ -230,15 +230,15 @@ impl Pools {
         }
     }
 
-    /// Takes a pool in that the driver has just made, on `card` if it is charged; what stood under its handle is gone. Returns what
+    /// Takes a pool in that the driver has just made, on `gpu` if it is charged; what stood under its handle is gone. Returns what
     /// that had.
     pub(super) fn made(
         &self,
         id: PoolId,
-        card: Option<Card>,
+        gpu: Option<Gpu>,
         driver: &'static dyn PoolDriver,
     ) -> Result<Option<Estate>, Exhausted> {
-        let former = self.enter(&mut self.table.lock(), id, card, driver)?;
+        let former = self.enter(&mut self.table.lock(), id, gpu, driver)?;
         Ok(former.map(|pool| self.estate(pool)))
     }
 
@@ -246,12 +246,12 @@ impl Pools {
     pub(super) fn seen(
         &self,
         id: PoolId,
-        card: Option<Card>,
+        gpu: Option<Gpu>,
         driver: &'static dyn PoolDriver,
     ) -> Result<(), Exhausted> {
         let mut table = self.table.lock();
         if table.pools.get(key(id)).is_none() {
-            self.enter(&mut table, id, card, driver)?;
+            self.enter(&mut table, id, gpu, driver)?;
         }
         Ok(())
     }
@@ -260,13 +260,13 @@ impl Pools {
         &self,
         table: &mut Table,
         id: PoolId,
-        card: Option<Card>,
+        gpu: Option<Gpu>,
         driver: &'static dyn PoolDriver,
     ) -> Result<Option<Pool>, Exhausted> {
         table.made += 1;
         let number = table.made;
-        let pool = card.map(|card| Pool {
-            at: At { id, card, driver, number },
+        let pool = gpu.map(|gpu| Pool {
+            at: At { id, gpu, driver, number },
             stage: Stage::Open,
             booked: Bytes::ZERO,
             flying: Bytes::ZERO,
@@ -294,7 +294,7 @@ impl Pools {
     fn estate(&self, pool: Pool) -> Estate {
         self.charged.fetch_sub(1, Ordering::Relaxed);
         let exported = pool.exported.unwrap_or_default();
-        Estate { card: pool.at.card, booked: pool.booked - pool.flying, exported }
+        Estate { gpu: pool.at.gpu, booked: pool.booked - pool.flying, exported }
     }
 
     /// Other processes may allocate from it, or hold what came from it.
@@ -349,7 +349,7 @@ impl Pools {
         }
     }
 
-    /// What the pool is likely to grow by for `size`. None: no card has so much.
+    /// What the pool is likely to grow by for `size`. None: no GPU has so much.
     pub(super) fn likely(&self, at: At, size: Bytes) -> Option<Bytes> {
         self.table.lock().get(at).map_or(Growth::NEW, |pool| pool.growth).likely(size)
     }
@@ -410,8 +410,8 @@ impl Pools {
         }
     }
 
-    /// The next charged pool after a handle, of a card if one is given; and whether it outlives its destruction.
-    pub(super) fn after(&self, last: Option<PoolId>, card: Option<Card>) -> Option<(At, bool)> {
+    /// The next charged pool after a handle, of a GPU if one is given; and whether it outlives its destruction.
+    pub(super) fn after(&self, last: Option<PoolId>, gpu: Option<Gpu>) -> Option<(At, bool)> {
         let mut from = match last {
             Some(last) => key(last).checked_add(1)?,
             None => 0,
@@ -420,7 +420,7 @@ impl Pools {
         loop {
             let (at, pool) = table.pools.from(from)?;
             if let Some(pool) = pool
-                && card.is_none_or(|card| pool.at.card == card)
+                && gpu.is_none_or(|gpu| pool.at.gpu == gpu)
             {
                 return Some((pool.at, pool.stage == Stage::Outlives));
             }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::table::Ticket;
 use super::*;
-use crate::doubles::{Container, card};
+use crate::doubles::{Container, gpu};
 
 fn mib(count: u64) -> Bytes {
     Bytes::from_mib(count)
@@ -132,8 +132,8 @@ impl World {
     fn with(limit: u64, driver: &'static Fake) -> Self {
         let container = Container::limited(limit);
         let tenant = container.tenant();
-        tenant.pool_made(FIRST, Some(card()), driver);
-        tenant.pool_made(SECOND, Some(card()), driver);
+        tenant.pool_made(FIRST, Some(gpu()), driver);
+        tenant.pool_made(SECOND, Some(gpu()), driver);
         Self { container, tenant, driver }
     }
 
@@ -152,7 +152,7 @@ impl World {
     }
 
     fn used(&self) -> Bytes {
-        self.tenant.usage(card()).used
+        self.tenant.usage(gpu()).used
     }
 
     fn count(&self, reason: Reason) -> u32 {
@@ -218,7 +218,7 @@ fn what_is_shown_is_read_anew() {
     world.allocate(FIRST, mib(40), mib(64)).expect("it fits");
     world.driver.free(FIRST);
     world.driver.trim(FIRST);
-    let view = world.tenant.view(card(), mib(1000)).expect("a limit is set");
+    let view = world.tenant.view(gpu(), mib(1000)).expect("a limit is set");
     assert_eq!(view.used, Bytes::ZERO);
 }
 
@@ -265,9 +265,9 @@ fn a_stream_that_never_comes_to_the_free_is_waited_for_a_second() {
     // What is left is shown, and blocks what needs more.
     assert_eq!(world.used(), mib(128));
     denied(world.allocate(SECOND, mib(1), mib(32)));
-    assert!(world.tenant.charge(card(), Bytes(1)).is_err());
+    assert!(world.tenant.charge(gpu(), Bytes(1)).is_err());
     world.slow(1);
-    assert!(world.tenant.charge(card(), Bytes(1)).is_ok(), "it has come to it");
+    assert!(world.tenant.charge(gpu(), Bytes(1)).is_ok(), "it has come to it");
     world.check();
 }
 
@@ -275,7 +275,7 @@ fn a_stream_that_never_comes_to_the_free_is_waited_for_a_second() {
 fn a_full_container_serves_what_its_pool_holds() {
     let world = World::new(64);
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
-    let linear = world.tenant.charge(card(), mib(32)).expect("it fits");
+    let linear = world.tenant.charge(gpu(), mib(32)).expect("it fits");
     world.allocate(FIRST, mib(31), mib(32)).expect("the pool holds it");
     assert_eq!(world.used(), mib(64));
     denied(world.allocate(FIRST, mib(1), mib(32)));
@@ -302,7 +302,7 @@ fn a_pool_in_pieces_grows_though_it_seemed_to_hold_enough() {
 }
 
 #[test]
-fn a_short_charge_trims_the_pools_of_the_card() {
+fn a_short_charge_trims_the_pools_of_the_gpu() {
     let world = World::new(100);
     world.allocate(FIRST, mib(32), mib(32)).expect("it fits");
     world.allocate(SECOND, mib(60), mib(60)).expect("it fits");
@@ -312,7 +312,7 @@ fn a_short_charge_trims_the_pools_of_the_card() {
     world.check();
     assert_eq!(world.used(), mib(72));
     world.driver.free(FIRST);
-    drop(world.tenant.charge(card(), mib(68)).expect("so it is for linear memory"));
+    drop(world.tenant.charge(gpu(), mib(68)).expect("so it is for linear memory"));
     world.check();
     assert_eq!(world.used(), mib(32));
     assert_eq!(world.count(Reason::OverLimit), 0);
@@ -428,7 +428,7 @@ fn a_handle_given_out_again_is_another_pool() {
     let call = || {
         // Destroyed and made again, unseen, while the call is under way.
         world.driver.pools.lock().expect("no panic").remove(&FIRST);
-        world.tenant.pool_made(FIRST, Some(card()), world.driver);
+        world.tenant.pool_made(FIRST, Some(gpu()), world.driver);
         Err(400)
     };
     assert_eq!(world.tenant.allocate_from(FIRST, mib(1), call, || (), || false), Err(Unmade::Driver(400)));
@@ -436,7 +436,7 @@ fn a_handle_given_out_again_is_another_pool() {
     assert_eq!(world.used(), Bytes::ZERO);
     // One that is known is left as it is.
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
-    assert!(world.tenant.pool_seen(FIRST, Some(card()), world.driver));
+    assert!(world.tenant.pool_seen(FIRST, Some(gpu()), world.driver));
     assert_eq!(world.used(), mib(32));
 }
 
@@ -447,7 +447,7 @@ fn pools_of_other_memory_cost_nothing() {
     world.tenant.pool_made(host, None, world.driver);
     world.allocate(host, mib(500), mib(512)).expect("it is the host's");
     assert_eq!(world.used(), Bytes::ZERO);
-    assert_eq!(world.tenant.pool_card(host), None);
+    assert_eq!(world.tenant.pool_gpu(host), None);
     assert!(matches!(world.tenant.pool_ending(host), Ending::Uncharged));
     assert_eq!(world.allocate(host, mib(1), mib(1)), Err(Unmade::Unknown));
 }
@@ -505,7 +505,7 @@ proptest! {
     fn any_history_is_on_the_books_to_the_byte(steps in prop::collection::vec(step(), 1..120)) {
         let world = World::new(100);
         let mut ids = [FIRST, SECOND, PoolId(0x300)];
-        world.tenant.pool_made(ids[2], Some(card()), world.driver);
+        world.tenant.pool_made(ids[2], Some(gpu()), world.driver);
         for step in steps {
             match step {
                 Step::Allocate { pool, size, growth } => {
@@ -523,14 +523,14 @@ proptest! {
                     world.tenant.pool_changed(ids[pool]);
                 }
                 Step::Slow { trims } => world.slow(trims),
-                Step::Linear { size } => drop(world.tenant.charge(card(), Bytes(size))),
+                Step::Linear { size } => drop(world.tenant.charge(gpu(), Bytes(size))),
                 Step::Destroy { pool } => {
                     if let Ending::Empty(ended) = world.tenant.pool_ending(ids[pool]) {
                         world.driver.destroy(ids[pool]);
                         ended.gone();
                     }
                     ids[pool] = PoolId(ids[pool].0 + 1);
-                    world.tenant.pool_made(ids[pool], Some(card()), world.driver);
+                    world.tenant.pool_made(ids[pool], Some(gpu()), world.driver);
                 }
             }
             world.check();
@@ -557,7 +557,7 @@ proptest! {
     fn readings_in_any_order_lose_no_growth(steps in prop::collection::vec((0..7_u8, 0..64_usize, 0..33_u64), 1..200)) {
         let driver = Fake::leaked();
         let pools = Pools::new();
-        pools.made(FIRST, Some(card()), driver).expect("memory");
+        pools.made(FIRST, Some(gpu()), driver).expect("memory");
         let Known::Charged(at) = pools.find(FIRST) else { panic!("it is charged") };
         let (mut truth, mut ledger) = (Bytes::ZERO, Bytes::ZERO);
         let mut calls: Vec<Call> = Vec::new();
@@ -643,7 +643,7 @@ fn threads_keep_the_books_right_between_them() {
                     match draw(8) {
                         0..5 if world.allocate(pool, size, growth).is_ok() => world.driver.free(pool),
                         5 => world.tenant.pools_changed(None),
-                        6 => drop(world.tenant.charge(card(), size)),
+                        6 => drop(world.tenant.charge(gpu(), size)),
                         _ => {
                             world.driver.trim(pool);
                             world.tenant.pool_changed(pool);
@@ -666,12 +666,12 @@ fn nobody_looks_into_a_pool_that_is_gone() {
         let looking = scope.spawn(|| {
             for _ in 0..5000 {
                 world.tenant.pools_changed(None);
-                world.tenant.relieve(card());
+                world.tenant.relieve(gpu());
             }
         });
         for number in 1..2000 {
             let pool = PoolId(0x1000 + number);
-            world.tenant.pool_made(pool, Some(card()), world.driver);
+            world.tenant.pool_made(pool, Some(gpu()), world.driver);
             world.allocate(pool, mib(1), mib(32)).expect("it fits");
             if number % 2 == 0 {
                 world.driver.free(pool);

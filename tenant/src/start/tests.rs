@@ -8,7 +8,7 @@ use cgpu_shm::atomic::Ordering;
 use cgpu_shm::grant::Grantor;
 use cgpu_shm::units::Bytes;
 
-use crate::doubles::{CARD, Container, card};
+use crate::doubles::{Container, GPU, gpu};
 use crate::{Inventory, Reason, Start, Tenant};
 
 const LIMIT: [&str; 2] = ["ALIYUN_COM_GPU_MEM_CONTAINER=10", "CGPU_MEM_UNIT=MiB"];
@@ -118,29 +118,29 @@ fn a_full_slot_table_is_refused_where_a_limit_is_set() {
 }
 
 #[test]
-fn more_cards_than_a_container_has_are_refused() {
+fn more_gpus_than_a_container_has_are_refused() {
     let container = Container::with(&LIMIT);
     let tenant = on(&container);
-    tenant.region().shared().header.cards.store(16, Ordering::Relaxed);
-    tenant.region().card(card()).uuid[0].store(0, Ordering::Relaxed);
+    tenant.region().shared().header.gpus.store(16, Ordering::Relaxed);
+    tenant.region().gpu(gpu()).uuid[0].store(0, Ordering::Relaxed);
     let said = refused(&container);
-    assert!(said.contains("expected at most 16 cards"), "{said}");
+    assert!(said.contains("expected at most 16 GPUs"), "{said}");
 }
 
 #[test]
 fn a_container_has_one_limit() {
     let mut container = Container::with(&LIMIT);
     let first = on(&container);
-    assert_eq!(first.limit(card()), Some(Bytes::from_mib(10)));
+    assert_eq!(first.limit(gpu()), Some(Bytes::from_mib(10)));
     // Another process with other variables does not change it.
     container.environment.set(&["ALIYUN_COM_GPU_MEM_CONTAINER=50"]);
     let second = on(&container);
-    assert_eq!(second.limit(card()), Some(Bytes::from_mib(10)));
+    assert_eq!(second.limit(gpu()), Some(Bytes::from_mib(10)));
     // The next container in the same directory does.
     drop((first, second));
     drop(on(&container));
     container.clock.advance(cgpu_shm::units::Nanos::from_millis(600));
-    assert_eq!(on(&container).limit(card()), Some(Bytes::from_mib(50)));
+    assert_eq!(on(&container).limit(gpu()), Some(Bytes::from_mib(50)));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn without_a_limit_books_are_kept_only_for_a_monitor() {
     assert_eq!(off(&container), Reason::NoLimit, "nobody has adopted it");
     Grantor::open(container.run()).expect("the grant file").adopt(1);
     let tenant = on(&container);
-    let sliced = tenant.card(CARD.uuid).expect("all cards are on the books");
+    let sliced = tenant.gpu(GPU.uuid).expect("all GPUs are on the books");
     assert_eq!(tenant.limit(sliced), None);
     assert_eq!(tenant.view(sliced, Bytes(1)), None);
     assert!(tenant.charge(sliced, Bytes::from_mib(1 << 10)).is_ok(), "accounted, not limited");
@@ -236,10 +236,10 @@ fn as_nobody(body: impl FnOnce() + Send) -> bool {
 fn a_limits_file_counts_before_all_variables() {
     let mut container = Container::with(&["ALIYUN_COM_GPU_MEM_CONTAINER=nonsense", "CGPU_DISABLE=1"]);
     container.environment.set(&["CGPU_DIR=/nowhere"]);
-    write_limits(&container, &format!("version 1\nname trainer\ncard {} 5242880\n", CARD.uuid));
+    write_limits(&container, &format!("version 1\nname trainer\ngpu {} 5242880\n", GPU.uuid));
     let ran = as_nobody(|| {
         let tenant = on(&container);
-        assert_eq!(tenant.limit(card()), Some(Bytes::from_mib(5)));
+        assert_eq!(tenant.limit(gpu()), Some(Bytes::from_mib(5)));
         assert_eq!(tenant.region().directory(), container.run());
     });
     assert!(ran || !is_root(), "root can be somebody else");
@@ -252,42 +252,42 @@ fn a_limits_file_counts_before_all_variables() {
 #[test]
 fn what_is_written_into_the_region_lifts_no_limit_from_outside() {
     let container = Container::with(&[]);
-    write_limits(&container, &format!("version 1\ncard {} 5242880\n", CARD.uuid));
+    write_limits(&container, &format!("version 1\ngpu {} 5242880\n", GPU.uuid));
     let ran = as_nobody(|| {
         let tenant = on(&container);
         for registered in [Bytes::MAX, Bytes::ZERO, Bytes::from_mib(6)] {
-            tenant.region().card(card()).limit.store(registered.0, Ordering::Relaxed);
-            assert_eq!(tenant.limit(card()), Some(Bytes::from_mib(5)), "{registered:?}");
-            assert!(tenant.charge(card(), Bytes::from_mib(6)).is_err());
+            tenant.region().gpu(gpu()).limit.store(registered.0, Ordering::Relaxed);
+            assert_eq!(tenant.limit(gpu()), Some(Bytes::from_mib(5)), "{registered:?}");
+            assert!(tenant.charge(gpu(), Bytes::from_mib(6)).is_err());
         }
         // What it takes away from itself is its own loss.
-        tenant.region().card(card()).limit.store(1 << 20, Ordering::Relaxed);
-        assert_eq!(tenant.limit(card()), Some(Bytes::from_mib(1)));
+        tenant.region().gpu(gpu()).limit.store(1 << 20, Ordering::Relaxed);
+        assert_eq!(tenant.limit(gpu()), Some(Bytes::from_mib(1)));
         // A monitor's word counts before both.
         let grantor = Grantor::open(container.run()).expect("a monitor");
-        grantor.card(card()).limit.store(8 << 20, Ordering::Relaxed);
-        assert_eq!(tenant.limit(card()), Some(Bytes::from_mib(8)));
+        grantor.gpu(gpu()).limit.store(8 << 20, Ordering::Relaxed);
+        assert_eq!(tenant.limit(gpu()), Some(Bytes::from_mib(8)));
     });
     assert!(ran || !is_root(), "root can be somebody else");
 }
 
 #[test]
 fn a_limits_file_that_is_not_understood_is_refused() {
-    let over = format!("version 1\ncard {} 999999999999\n", CARD.uuid);
+    let over = format!("version 1\ngpu {} 999999999999\n", GPU.uuid);
     let many = (0..17).fold("version 1\n".to_owned(), |text, number| {
-        format!("{text}card GPU-00000000-0000-0000-0000-0000000000{number:02x} 1024\n")
+        format!("{text}gpu GPU-00000000-0000-0000-0000-0000000000{number:02x} 1024\n")
     });
     for (text, expected) in [
         ("", "line 1: expected `version 1` before anything else; correct it where the container is started"),
         (
             "version 1\nweigth 3\n",
-            "line 2: expected version, name, weight, percent, high_priority or card, found `weigth`",
+            "line 2: expected version, name, weight, percent, high_priority or GPU, found `weigth`",
         ),
         (
             over.as_str(),
             "expected at most the 104857600 bytes of GPU-07070707-0707-0707-0707-070707070707 (100 MiB), found 999999999999",
         ),
-        (many.as_str(), "expected at most 16 cards, found 17"),
+        (many.as_str(), "expected at most 16 GPUs, found 17"),
     ] {
         let container = Container::with(&[]);
         write_limits(&container, text);
@@ -308,35 +308,35 @@ fn a_limits_file_that_is_not_understood_is_refused() {
 }
 
 #[test]
-fn a_limits_file_without_cards_leaves_all_native() {
+fn a_limits_file_without_gpus_leaves_all_native() {
     let container = Container::with(&LIMIT);
     write_limits(&container, "version 1\nweight 3\n");
     as_nobody(|| assert_eq!(off(&container), Reason::NoLimit));
 }
 
 #[test]
-fn cards_of_a_limits_file_need_not_be_visible() {
+fn gpus_of_a_limits_file_need_not_be_visible() {
     let container = Container::with(&[]);
     let unseen = "GPU-11111111-0000-0000-0000-000000000000";
-    write_limits(&container, &format!("version 1\ncard {unseen} 7340032\ncard {} 5242880\n", CARD.uuid));
+    write_limits(&container, &format!("version 1\ngpu {unseen} 7340032\ngpu {} 5242880\n", GPU.uuid));
     as_nobody(|| {
         let tenant = on(&container);
-        let card = tenant.card(unseen.parse().expect("a UUID")).expect("it is on the books");
-        assert_eq!(tenant.limit(card), Some(Bytes::from_mib(7)));
-        let card = tenant.card(CARD.uuid).expect("it is on the books");
-        assert_eq!(tenant.limit(card), Some(Bytes::from_mib(5)));
+        let gpu = tenant.gpu(unseen.parse().expect("a UUID")).expect("it is on the books");
+        assert_eq!(tenant.limit(gpu), Some(Bytes::from_mib(7)));
+        let gpu = tenant.gpu(GPU.uuid).expect("it is on the books");
+        assert_eq!(tenant.limit(gpu), Some(Bytes::from_mib(5)));
     });
 }
 
-/// A card that was whole when its container was started, and is cut now: nobody would hold its instances to anything.
+/// A GPU that was whole when its container was started, and is cut now: nobody would hold its instances to anything.
 #[test]
-fn a_card_of_a_limits_file_that_has_been_cut_since_is_refused() {
+fn a_gpu_of_a_limits_file_that_has_been_cut_since_is_refused() {
     let container = Container::with(&[]);
     let whole = "GPU-11111111-0000-0000-0000-000000000000";
-    write_limits(&container, &format!("version 1\ncard {whole} 7340032\n"));
+    write_limits(&container, &format!("version 1\ngpu {whole} 7340032\n"));
     let ran = as_nobody(|| {
         let cut = [whole.parse().expect("a UUID")];
-        let inventory = Inventory { cards: &[CARD], cut: &cut, complete: true };
+        let inventory = Inventory { gpus: &[GPU], cut: &cut, complete: true };
         let Err(refusal) = Tenant::start(&container.environment, inventory, container.clock) else {
             panic!("it has started")
         };

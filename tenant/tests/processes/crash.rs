@@ -13,7 +13,7 @@ use std::ptr;
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::preamble::Kind;
 use cgpu_shm::region::{Birth, Region};
-use cgpu_shm::units::{CardIndex, SlotIndex};
+use cgpu_shm::units::{DeviceIndex, SlotIndex};
 use cgpu_tenant::{Address, Bytes, ContextId, Denied, Reason, Settled};
 
 use crate::child::{Child, signal};
@@ -38,28 +38,28 @@ pub(crate) fn life(directory: &Path, _: usize) {
     };
     let held = |bytes: Bytes| i64::try_from(bytes.0).expect("small");
     let member = Member::join();
-    let (tenant, card) = (&member.tenant, member.card);
+    let (tenant, gpu) = (&member.tenant, member.gpu);
     signal(pid, libc::SIGSTOP);
 
     // A context whose size is not known: measured, and on the books only then.
-    let starting = tenant.context_starting(card, || Some(Bytes(100 * MIB))).expect("it fits");
+    let starting = tenant.context_starting(gpu, || Some(Bytes(100 * MIB))).expect("it fits");
     let context = starting.created(ContextId(0x1000), Some(Bytes(100 * MIB) - CONTEXT));
     driver(held(CONTEXT));
     // One whose size is known; the driver makes it while the call is on its way.
-    let starting = tenant.context_starting(card, || None).expect("it fits");
+    let starting = tenant.context_starting(gpu, || None).expect("it fits");
     driver(held(CONTEXT));
     starting.created(ContextId(0x2000), None);
     // Allocations that the driver makes, in a context and in none; that it refuses; that do not fit.
     let mut next = 0x7f00_0000_0000;
     for owner in [Some(context), None, Some(context)] {
-        let charge = tenant.charge(card, Bytes(5 * MIB)).expect("it fits");
+        let charge = tenant.charge(gpu, Bytes(5 * MIB)).expect("it fits");
         let bytes = charge.bytes();
         driver(held(bytes));
         next += 16 * MIB;
         assert_eq!(charge.settle(Address(next), owner), Settled::Recorded);
     }
-    drop(tenant.charge(card, Bytes(9 * MIB)).expect("it fits"));
-    let denied = tenant.charge(card, Bytes(60 * MIB)).expect_err("it does not fit");
+    drop(tenant.charge(gpu, Bytes(9 * MIB)).expect("it fits"));
+    let denied = tenant.charge(gpu, Bytes(60 * MIB)).expect_err("it does not fit");
     assert!(matches!(denied, Denied { reason: Reason::OverLimit, .. }));
     // Frees: one that succeeds, one that the driver refuses.
     let taken = tenant.take(Address(next)).expect("live");
@@ -97,23 +97,23 @@ fn survive(file: &[u8], held: Bytes) {
     Region::make(directory.path(), Birth::default()).expect("a region");
     fs::write(directory.path().join(Kind::Use.name()), file).expect("a copy");
     let member = Member::join_by(&Inside { directory: directory.path(), limit_mib: LIMIT_MIB });
-    let (tenant, card) = (&member.tenant, member.card);
-    let usage = tenant.usage(card);
+    let (tenant, gpu) = (&member.tenant, member.gpu);
+    let usage = tenant.usage(gpu);
     assert!(usage.total() >= held, "{usage:?} on the books, and {held} with the driver");
     assert!(usage.total() <= LIMIT, "{usage:?}");
     assert_eq!(usage.draining, usage.total(), "it is the dead one's");
-    let view = tenant.view(card, LIMIT).expect("a limit is set");
+    let view = tenant.view(gpu, LIMIT).expect("a limit is set");
     assert_eq!(view.free, LIMIT - usage.total());
     // The lock, with the dead one's name in it perhaps, is to be had, and what is left of the limit.
     let even = Bytes((LIMIT - usage.total()).0 & !(2 * MIB - 1));
-    let charge = tenant.charge(card, even).expect("what is left is to be had");
+    let charge = tenant.charge(gpu, even).expect("what is left is to be had");
     let address = Address(0x7f00_0000_0000);
     assert_eq!(charge.settle(address, None), Settled::Recorded);
     bury(tenant.region());
-    assert_eq!(tenant.usage(card).total(), even, "nothing of the dead one stays");
+    assert_eq!(tenant.usage(gpu).total(), even, "nothing of the dead one stays");
     assert_eq!(taken(tenant.region()), [tenant.name().slot()]);
     tenant.take(address).expect("live").freed();
-    assert!(tenant.charge(card, LIMIT).is_ok(), "all of it is there again");
+    assert!(tenant.charge(gpu, LIMIT).is_ok(), "all of it is there again");
 }
 
 #[test]
@@ -126,16 +126,16 @@ fn a_crash_after_any_single_store_leaves_sound_books() {
     let pid = child.pid();
     assert_eq!(stopped(pid), Some(libc::SIGSTOP), "a process may trace its own child here");
 
-    // The card, the slot and the cell: all that the child writes to.
+    // The GPU, the slot and the cell: all that the child writes to.
     let region = Region::open(directory.path()).expect("the region");
-    let (card, slot) = (CardIndex::new(0).expect("a card's index"), SlotIndex(0));
+    let (gpu, slot) = (DeviceIndex::new(0).expect("a GPU's index"), SlotIndex(0));
     let (mut seen, mut instructions) = (BTreeSet::new(), 0_u64);
     let look = || {
-        let (card, slot, cell) = (region.card(card), region.slot(slot), region.cell(card, slot));
-        let words = [&card.context, &slot.state, &cell.held, &cell.implicit, &cell.peak];
+        let (gpu, slot, cell) = (region.gpu(gpu), region.slot(slot), region.cell(gpu, slot));
+        let words = [&gpu.context, &slot.state, &cell.held, &cell.implicit, &cell.peak];
         let words = words.map(|word| word.load(Ordering::Relaxed));
         let counters = slot.counter.each_ref().map(|counter| counter.load(Ordering::Relaxed));
-        (words, counters, card.lock.owner().is_some(), truth.word(HELD).load(Ordering::SeqCst))
+        (words, counters, gpu.lock.owner().is_some(), truth.word(HELD).load(Ordering::SeqCst))
     };
     let mut before = None;
     loop {

@@ -43,14 +43,14 @@ impl Random {
 /// Role: does all that a program may do, as fast as it can.
 pub(crate) fn churn(directory: &Path, worker: usize) {
     let truth = Truth::open(directory);
-    let Member { tenant, card } = Member::join();
+    let Member { tenant, gpu } = Member::join();
     let mut random = Random(Monotonic.now().0 | 1);
     let (mut live, mut next) = (Vec::<Address>::new(), 0x7f00_0000_0000);
     loop {
         let handle = ContextId(0x1000 + 64 * random.choose(4));
         match random.below(12) {
             0 => {
-                if let Ok(starting) = tenant.context_starting(card, || Some(Bytes(9 << 20))) {
+                if let Ok(starting) = tenant.context_starting(gpu, || Some(Bytes(9 << 20))) {
                     starting.created(handle, Some(Bytes(8 << 20)));
                 }
             }
@@ -60,13 +60,13 @@ pub(crate) fn churn(directory: &Path, worker: usize) {
                 }
             }
             2..8 if live.len() < LIVE => {
-                if let Ok(charge) = tenant.charge(card, Bytes(random.below(4 << 20) + 1)) {
+                if let Ok(charge) = tenant.charge(gpu, Bytes(random.below(4 << 20) + 1)) {
                     next += 8 << 20;
                     charge.settle(Address(next), tenant.context(handle));
                     live.push(Address(next));
                 }
             }
-            8 => drop(tenant.charge(card, Bytes(random.below(4 << 20)))),
+            8 => drop(tenant.charge(gpu, Bytes(random.below(4 << 20)))),
             _ if !live.is_empty() => {
                 let address = live.swap_remove(random.choose(live.len()));
                 if let Some(taken) = tenant.take(address) {
@@ -115,7 +115,7 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     let member = Member::join_by(&environment);
     bury(member.tenant.region());
     assert_eq!(taken(member.tenant.region()), [member.tenant.name().slot()]);
-    assert_eq!(member.tenant.usage(member.card).total(), Bytes::ZERO);
-    let all = member.tenant.charge(member.card, Bytes(LIMIT_MIB << 20));
+    assert_eq!(member.tenant.usage(member.gpu).total(), Bytes::ZERO);
+    let all = member.tenant.charge(member.gpu, Bytes(LIMIT_MIB << 20));
     assert!(all.is_ok(), "the whole limit is there again, whoever died where");
 }

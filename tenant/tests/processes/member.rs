@@ -1,4 +1,4 @@
-//! A process of a container with one card, and the truth beside it: words that all processes share and no code under test
+//! A process of a container with one GPU, and the truth beside it: words that all processes share and no code under test
 //! touches.
 
 use std::fs::OpenOptions;
@@ -12,15 +12,15 @@ use cgpu_shm::region::Region;
 use cgpu_shm::slots::State;
 use cgpu_shm::units::SlotIndex;
 use cgpu_tenant::{
-    Bytes, Card, CardInfo, Clock, Environment, Inventory, Monotonic, Nanos, Start, System, Tenant, Uuid,
+    Bytes, Clock, Environment, Gpu, GpuInfo, Inventory, Monotonic, Nanos, Start, System, Tenant, Uuid,
 };
 
-const CARD: CardInfo = CardInfo { uuid: Uuid([7; 16]), total: Bytes(1 << 40), order: 0 };
+const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes(1 << 40), order: 0 };
 
 /// One process of a container: the variables are those that it was started with.
 pub(crate) struct Member {
     pub(crate) tenant: Tenant,
-    pub(crate) card: Card,
+    pub(crate) gpu: Gpu,
 }
 
 impl Member {
@@ -29,11 +29,11 @@ impl Member {
     }
 
     pub(crate) fn join_by(environment: &dyn Environment) -> Self {
-        let inventory = Inventory { cards: &[CARD], cut: &[], complete: true };
+        let inventory = Inventory { gpus: &[GPU], cut: &[], complete: true };
         match Tenant::start(environment, inventory, &Monotonic) {
             Ok(Start::On(tenant)) => {
-                let card = tenant.card(CARD.uuid).expect("the card is sliced");
-                Self { tenant, card }
+                let gpu = tenant.gpu(GPU.uuid).expect("the GPU is sliced");
+                Self { tenant, gpu }
             }
             other => panic!("expected a tenant, found {other:?}"),
         }

@@ -27,13 +27,13 @@ pub(crate) fn rounds(directory: &Path, _: usize) {
         // Everybody who comes to the second meeting has seen the first, so the other word is nobody's now.
         let granted = truth.word(GRANTED[usize::from(round % 2 == 1)]);
         truth.meet(RACERS);
-        let charge = member.tenant.charge(member.card, WANTED);
+        let charge = member.tenant.charge(member.gpu, WANTED);
         if charge.is_ok() {
             granted.fetch_add(1, Ordering::SeqCst);
         }
         truth.meet(RACERS);
         assert_eq!(granted.load(Ordering::SeqCst), 1, "round {round}: one fits and one has to get it");
-        let usage = member.tenant.usage(member.card).total();
+        let usage = member.tenant.usage(member.gpu).total();
         assert_eq!(usage, WANTED, "round {round}");
         truth.meet(RACERS);
         granted.store(0, Ordering::SeqCst);
@@ -65,7 +65,7 @@ pub(crate) fn once(directory: &Path, round: usize) {
     let truth = Truth::open(directory);
     let member = Member::join();
     truth.meet(RACERS);
-    let charge = member.tenant.charge(member.card, WANTED);
+    let charge = member.tenant.charge(member.gpu, WANTED);
     if charge.is_ok() {
         truth.word(round).fetch_add(1, Ordering::SeqCst);
     }
@@ -87,8 +87,8 @@ fn fresh_processes_race_for_a_region_too() {
         assert_eq!(truth.word(round).load(Ordering::SeqCst), 1, "round {round}");
         // All were in one container.
         let member = Member::join_by(&Inside { directory: directory.path(), limit_mib: LIMIT_MIB });
-        assert_eq!(member.tenant.usage(member.card).total(), WANTED);
+        assert_eq!(member.tenant.usage(member.gpu).total(), WANTED);
         bury(member.tenant.region());
-        assert!(member.tenant.charge(member.card, WANTED).is_ok());
+        assert!(member.tenant.charge(member.gpu, WANTED).is_ok());
     }
 }

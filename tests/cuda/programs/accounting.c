@@ -52,7 +52,7 @@ static void *look_up(const char *name) {
     int(*name) arguments;                                                                                              \
     *(void **)&name = look_up(#symbol)
 
-/* A process on the card: computes for 100 ms of some more, holds 64 MiB for a while. */
+/* A process on the GPU: computes for 100 ms of some more, holds 64 MiB for a while. */
 static pid_t worker(int go, int done) {
     pid_t pid = fork();
     HOLDS(pid >= 0);

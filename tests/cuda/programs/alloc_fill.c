@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * alloc_fill CHUNK [ROUNDS] - fills the card with chunks until the driver refuses, frees everything, and goes on.
+ * alloc_fill CHUNK [ROUNDS] - fills the GPU with chunks until the driver refuses, frees everything, and goes on.
  *
  * CHUNK takes K, M, G. Each round must be refused with OUT_OF_MEMORY and grant as much as the first did; after the last one
  * allocation must succeed again. Prints one JSON object: granted bytes, chunks, the refusing error, total and free as the driver
@@ -14,7 +14,7 @@ struct fill {
 };
 
 /* At most `room` chunks of `bytes`, into `chunk`; stops at the first refusal. */
-static struct fill fill_card(CUdeviceptr *chunk, size_t room, size_t bytes) {
+static struct fill fill_gpu(CUdeviceptr *chunk, size_t room, size_t bytes) {
     struct fill fill = {0, CUDA_SUCCESS};
     while (fill.chunks < room) {
         fill.error = cu.cuMemAlloc(&chunk[fill.chunks], bytes);
@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
 
     struct fill first = {0, CUDA_SUCCESS};
     for (int round = 0; round < rounds; round++) {
-        struct fill fill = fill_card(chunk, room, bytes);
+        struct fill fill = fill_gpu(chunk, room, bytes);
         HOLDS(fill.error == CUDA_ERROR_OUT_OF_MEMORY);
         CHECK(cu.cuMemGetInfo(&free_full, NULL));
         HOLDS(free_full < bytes);

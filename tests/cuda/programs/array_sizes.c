@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * array_sizes [bounded] - arrays of odd forms and formats take what the card's layout takes, not width times height: they fill the card to
+ * array_sizes [bounded] - arrays of odd forms and formats take what the GPU's layout takes, not width times height: they fill the GPU to
  * its end and no further, by every function that makes one, and what is used is what the driver has. They go one by one, and with their
  * context. With "bounded", the driver does not say what an array takes, and more may be shown than it has, but never less.
  */

@@ -53,7 +53,7 @@ static int worker(int line) {
             break;
         case 'L': CHECK(cu.cuMemAlloc(&linear, LINEAR)); break;
         case 'P':
-            CHECK(vm.create(&handle, PIECE, &on_the_card, 0));
+            CHECK(vm.create(&handle, PIECE, &on_the_gpu, 0));
             range = reserve(PIECE);
             CHECK(vm.map(range, PIECE, 0, handle, 0));
             CHECK(vm.release(handle));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * books.h - what the card says that is used, and what the driver itself says. They differ where a shim stands between: its answers come
+ * books.h - what the GPU says that is used, and what the driver itself says. They differ where a shim stands between: its answers come
  * from its books. The driver's own function is found in the symbol table of its library, a way that no shim sees.
  */
 #ifndef CGPU_TEST_BOOKS_H
@@ -42,7 +42,7 @@ static struct {
     CUresult (*set_access)(CUdeviceptr address, size_t size, const struct access *access, size_t count);
 } vm;
 
-static const struct allocation on_the_card = {.kind = PINNED, .location = {DEVICE, 0}};
+static const struct allocation on_the_gpu = {.kind = PINNED, .location = {DEVICE, 0}};
 
 static inline void *own_symbol(const char *name) {
     struct link_map *map;

@@ -2,11 +2,11 @@
  *
  * bound - memory bound to a multicast object, or to a logical endpoint (the first argument: multicast or endpoint), is charged to whoever
  * made it until its handle, its mapping and its binding are gone, in whatever order. After each step the books agree with the driver. Then
- * the same with an object that others may have: what is still bound when that goes from here is kept. Prints what was kept. Needs two cards
+ * the same with an object that others may have: what is still bound when that goes from here is kept. Prints what was kept. Needs two GPUs
  * with such objects.
  */
 #include "objects.h"
-#include "two_cards.h"
+#include "two_gpus.h"
 
 #define PIECE (4 * MIB)
 
@@ -64,7 +64,7 @@ static void look_up(void) {
 /* What others may have must be asked for as such. */
 static int sendable(void) { return is_endpoint ? FABRIC : DESCRIPTOR; }
 
-/* An object of both cards, with so much room; given to others if they are to have it, who do not take it. */
+/* An object of both GPUs, with so much room; given to others if they are to have it, who do not take it. */
 static uint64_t object_of_both(size_t room, int is_shared) {
     char bytes[64];
     uint64_t object;
@@ -114,7 +114,7 @@ static void let_go(uint64_t object) {
     CHECK(endpoint.release(object, 1));
 }
 
-static size_t kept; /* of the first card, in the books, by now */
+static size_t kept; /* of the first GPU, in the books, by now */
 
 static void agree(CUdevice device, size_t bytes, const char *when) {
     taken_of_both(device ? 0 : bytes, device ? bytes : 0, kept, when);
@@ -187,7 +187,7 @@ static void parts(void) {
     CHECK(unbind(object, 0, 0, PIECE));
     taken_of_both(2 * PIECE, PIECE, 0, "half unbound");
     CHECK(unbind(object, 1, 0, PIECE));
-    taken_of_both(2 * PIECE, 0, 0, "the other card unbound");
+    taken_of_both(2 * PIECE, 0, 0, "the other GPU unbound");
     CHECK(unbind(object, 0, PIECE, PIECE));
     taken_of_both(0, 0, 0, "unbound");
     for (int i = 0; i < 4; i++) {
@@ -197,7 +197,7 @@ static void parts(void) {
     }
     taken_of_both(2 * PIECE, 2 * PIECE, 0, "four pieces");
     CHECK(unbind(object, 0, 0, 4 * PIECE));
-    taken_of_both(0, 2 * PIECE, 0, "one card's at once");
+    taken_of_both(0, 2 * PIECE, 0, "one GPU's at once");
     let_go(object);
     taken_of_both(0, 0, 0, "the object is gone");
 }
@@ -209,13 +209,13 @@ static void full(void) {
     CHECK(bind(object, 0, 0, handle, 0, PIECE));
     CHECK(vm.release(handle));
     CHECK(cu.cuMemAlloc(&rest, free_shown() / GRANULE * GRANULE));
-    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, vm.create(&more, PIECE, &on_the_card, 0));
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, vm.create(&more, PIECE, &on_the_gpu, 0));
     uint64_t another = object_of_both(PIECE, 0);
     CHECK(unbind(object, 0, 0, PIECE));
-    CHECK(vm.create(&more, PIECE, &on_the_card, 0));
+    CHECK(vm.create(&more, PIECE, &on_the_gpu, 0));
     CHECK(bind(another, 0, 0, more, 0, PIECE));
     CHECK(vm.release(more));
-    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, vm.create(&more, PIECE, &on_the_card, 0));
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, vm.create(&more, PIECE, &on_the_gpu, 0));
     CHECK(cu.cuMemFree(rest));
     taken_of_both(PIECE, 0, 0, "full");
     let_go(object);
@@ -227,7 +227,7 @@ int main(int count, char **arguments) {
     watchdog(60);
     if (count < 2) return 2;
     is_endpoint = arguments[1][0] == 'e';
-    cards_open();
+    gpus_open();
     look_up();
     char order[] = "hubow", shorter[] = "hubo";
     permute(is_endpoint ? shorter : order, 0, 0);

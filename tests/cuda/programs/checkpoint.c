@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * checkpoint [watched] - a process is locked, checkpointed, restored and unlocked, by another one and by itself: its calls wait meanwhile, its
- * memory leaves the card and comes back with its bytes, and what cannot be done leaves everything as it was.
+ * memory leaves the GPU and comes back with its bytes, and what cannot be done leaves everything as it was.
  */
 #include "records.h"
 
@@ -70,7 +70,7 @@ static void hear(int from, char what) {
 
 static void say(int to, char what) { HOLDS(write(to, &what, 1) == 1); }
 
-/* Has 600 MiB on the card, a kernel under way, and asks for more whenever it is told to. */
+/* Has 600 MiB on the GPU, a kernel under way, and asks for more whenever it is told to. */
 static int victim(int from, int to) {
     CUdeviceptr memory, more;
     unsigned char bytes[4];
@@ -122,7 +122,7 @@ static void another(int other, int to, int from, size_t before) {
     size_t has;
     CUdeviceptr greedy;
     struct restore_args restore = {0};
-    /* Whoever keeps books of the cards that a process was on refuses to have it come back on others, before it is asked whether it could. */
+    /* Whoever keeps books of the GPUs that a process was on refuses to have it come back on others, before it is asked whether it could. */
     CUresult elsewhere = is_watched ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     struct lock_args soon = {.timeout_ms = 30}, wrong = {.reserved0 = 1};
     hear(from, 'r');
@@ -158,7 +158,7 @@ static void another(int other, int to, int from, size_t before) {
     HOLDS(is_silent(from));
     COMES_TRUE(available() == has);
 
-    /* Custom storage is not here. The memory goes, work and all, and the process is on no card. */
+    /* Custom storage is not here. The memory goes, work and all, and the process is on no GPU. */
     EXPECT(CUDA_ERROR_NOT_SUPPORTED, on.checkpoint(other, &(struct checkpoint_args){.custom = &tid}));
     EXPECT(CUDA_ERROR_INVALID_VALUE, on.checkpoint(other, &(struct checkpoint_args){.reserved = {1}}));
     CHECK(on.checkpoint(other, NULL));
@@ -169,7 +169,7 @@ static void another(int other, int to, int from, size_t before) {
     EXPECT(ILLEGAL_STATE, on.lock(other, NULL));
     HOLDS(is_silent(from));
 
-    /* No room: it stays away. Cards that are not all of them, or not there, are refused. */
+    /* No room: it stays away. GPUs that are not all of them, or not there, are refused. */
     CHECK(cu.cuMemAlloc(&greedy, available() - 300 * MIB));
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, on.restore(other, NULL));
     HOLDS(state_of(other) == CHECKPOINTED);
@@ -210,7 +210,7 @@ static void another(int other, int to, int from, size_t before) {
     hear(from, 'a');
 }
 
-/* One that is checkpointed dies: there is nothing of it on the card to go. */
+/* One that is checkpointed dies: there is nothing of it on the GPU to go. */
 static void death(int other, int from, size_t before) {
     int state;
     hear(from, 'r');

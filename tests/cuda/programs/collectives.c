@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * collectives [ROUNDS [kill]] - two ranks on two cards, as a library of collectives works at the end of memory: host memory behind handles,
+ * collectives [ROUNDS [kill]] - two ranks on two GPUs, as a library of collectives works at the end of memory: host memory behind handles,
  * buffers that the other one maps by a descriptor, flags by a legacy handle, a multicast object of both with memory of each bound. The
  * model's weights leave just so much room as a communicator takes; then the rest is filled. What is refused does not fit, and what fits is
- * not refused. Somebody watches the card where rounds are given: then each round finds all of it anew. With "kill" the second rank dies with
- * all of it in use. After each step the books agree with the driver. Prints what was kept. Needs two cards with a switch.
+ * not refused. Somebody watches the GPU where rounds are given: then each round finds all of it anew. With "kill" the second rank dies with
+ * all of it in use. After each step the books agree with the driver. Prints what was kept. Needs two GPUs with a switch.
  */
 #include "books.h"
 #include "descriptors.h"
@@ -112,7 +112,7 @@ static unsigned word_at(CUdeviceptr address) {
     return word;
 }
 
-/* What is on the host is on no card's books. */
+/* What is on the host is on no GPU's books. */
 static struct {
     uint64_t handle;
     CUdeviceptr address;
@@ -147,7 +147,7 @@ static void communicator_open(void) {
         send_descriptor(line, descriptor);
         HOLDS(close(descriptor) == 0);
         uint64_t theirs = imported();
-        communicator.theirs[i] = reserve(BUFFER); /* what reaches it is a matter of the cards */
+        communicator.theirs[i] = reserve(BUFFER); /* what reaches it is a matter of the GPUs */
         CHECK(vm.map(communicator.theirs[i], BUFFER, 0, theirs, 0));
         CHECK(vm.release(theirs));
     }
@@ -169,7 +169,7 @@ static void communicator_open(void) {
     CHECK(team_add(communicator.team, rank));
     CHECK(physical(&communicator.bound, NVLS));
     communicator.nvls = mapped(communicator.bound, NVLS);
-    CHECK(team_bind(communicator.team, 0, communicator.bound, 0, NVLS, 0)); /* waits for the other one's card */
+    CHECK(team_bind(communicator.team, 0, communicator.bound, 0, NVLS, 0)); /* waits for the other one's GPU */
     communicator.window = mapped(communicator.team, NVLS);
     meet('c');
 }
@@ -202,7 +202,7 @@ static void communicator_close(int is_alone) {
     }
 }
 
-/* In the end the driver has so much, and so the books say, or more where nobody watches the card; on the way they never say less. */
+/* In the end the driver has so much, and so the books say, or more where nobody watches the GPU; on the way they never say less. */
 static void settle(size_t bytes, const char *when) {
     for (int looks = 0;; looks++) {
         CUdeviceptr none;
@@ -246,7 +246,7 @@ int main(int count, char **arguments) {
     books_open();
     if (rank == 0) meet('0');
     meet('1');
-    size_t gone = 0, theirs = truth(); /* the other one's context on this card */
+    size_t gone = 0, theirs = truth(); /* the other one's context on this GPU */
     books_open();
     host_open();
     TAKEN(0);
@@ -265,7 +265,7 @@ int main(int count, char **arguments) {
         size_t filled = fill(rest, GRANULE, 0);
         TAKEN(weigh + COMMUNICATOR + filled * GRANULE);
 
-        /* Full: what needs memory of the card is refused, and nothing else. */
+        /* Full: what needs memory of the GPU is refused, and nothing else. */
         HOLDS(free_shown() < GRANULE);
         EXPECT(CUDA_ERROR_OUT_OF_MEMORY, physical(&none, GRANULE));
         EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&rest[filled], GRANULE));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * copies - bytes go to the card, move within it, are filled, and come back: synchronously, in stream order, from pageable and from
+ * copies - bytes go to the GPU, move within it, are filled, and come back: synchronously, in stream order, from pageable and from
  * pinned memory, in rows. Every byte is checked.
  */
 #include "driver.h"
@@ -42,7 +42,7 @@ int main(void) {
     CHECK(cu.cuMemAlloc(&second, BYTES));
     CHECK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 
-    /* There and back again, by way of another place on the card. */
+    /* There and back again, by way of another place on the GPU. */
     pattern(data, BYTES, 1);
     CHECK(cu.cuMemcpyHtoD(first, data, BYTES));
     CHECK(cu.cuMemcpyDtoD(second, first, BYTES));

@@ -5,9 +5,9 @@
  *
  *     launch_host_us          host time of one cuLaunchKernel of an empty kernel
  *     event_record_host_us    host time of one cuEventRecord, timing enabled
- *     event_record_gpu_us     card time that one record adds between two kernels
- *     memory_write_host_us    host time of one cuStreamWriteValue32; -1: the card has no stream memory operations
- *     memory_write_gpu_us     card time that one write adds between two kernels
+ *     event_record_gpu_us     GPU time that one record adds between two kernels
+ *     memory_write_host_us    host time of one cuStreamWriteValue32; -1: the GPU has no stream memory operations
+ *     memory_write_gpu_us     GPU time that one write adds between two kernels
  *     memory_write_visible_us from the end of the work before it until the host sees the value
  *     switch_us               added to a launch and its wait by another context having run in between
  *     context_bytes           what one more context takes from the free memory

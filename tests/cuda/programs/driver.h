@@ -212,9 +212,9 @@ static inline CUcontext driver_open(void) {
     return context;
 }
 
-/* A function of a module whose image means nothing to a simulated card; a real one needs PTX (CGPU_TEST_PTX names a file). */
+/* A function of a module whose image means nothing to a simulated GPU; a real one needs PTX (CGPU_TEST_PTX names a file). */
 static inline CUfunction driver_function(const char *name) {
-    static const char placeholder[] = "// any byte string is a module on the simulated card\n";
+    static const char placeholder[] = "// any byte string is a module on the simulated GPU\n";
     CUmodule module;
     CUfunction function;
     const char *file = getenv("CGPU_TEST_PTX");

@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
         switch (rand_r(&seed) % 6) {
         case 0:
             if (!pieces[i].held && !pieces[i].mapped)
-                pieces[i].held = (size_t)done(vm.create(&pieces[i].handle, GRANULE, &on_the_card, 0));
+                pieces[i].held = (size_t)done(vm.create(&pieces[i].handle, GRANULE, &on_the_gpu, 0));
             break;
         case 1:
             if (pieces[i].held && !pieces[i].mapped) pieces[i].mapped = done(vm.map(at, GRANULE, 0, pieces[i].handle, 0));

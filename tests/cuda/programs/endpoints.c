@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * endpoints [watched] - logical endpoints of one card and of two, and handles that are numbers (fabric handles), in one process and between two: what is
- * refused, what keeps bound memory, and the books of the cards. Needs two cards with endpoints. Prints nothing but one JSON object.
+ * endpoints [watched] - logical endpoints of one GPU and of two, and handles that are numbers (fabric handles), in one process and between two: what is
+ * refused, what keeps bound memory, and the books of the GPUs. Needs two GPUs with endpoints. Prints nothing but one JSON object.
  *
  * For a driver without a shim, or, watched, for one of which a monitor keeps the books.
  */
@@ -146,7 +146,7 @@ static void alone(void) {
     wrong.flags = COUNTED;
     EXPECT(CUDA_ERROR_NOT_SUPPORTED, endpoint.create(ids, &wrong)); /* attribute 155 is 0 */
 
-    /* One card. */
+    /* One GPU. */
     CHECK(endpoint.create(ids, &wanted));
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.create(ids, &wanted));
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.add(ids, 0));

@@ -37,7 +37,7 @@ int main(void) {
     CHECK(cu.cuInit(0));
     CHECK(cu.cuInit(0));
 
-    /* Cards that are not there. */
+    /* GPUs that are not there. */
     EXPECT(CUDA_ERROR_INVALID_DEVICE, cu.cuDeviceGet(&device, 99));
     EXPECT(CUDA_ERROR_INVALID_DEVICE, cu.cuDeviceGet(&device, -1));
     EXPECT(CUDA_ERROR_INVALID_DEVICE, cu.cuDeviceTotalMem(&bytes, 99));

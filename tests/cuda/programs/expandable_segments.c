@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * expandable_segments - a caching allocator as frameworks have it: addresses for the whole card are reserved, pieces of 2 MiB are mapped as
+ * expandable_segments - a caching allocator as frameworks have it: addresses for the whole GPU are reserved, pieces of 2 MiB are mapped as
  * they are needed and unmapped when memory is short, and an allocation that fails is tried again after that. What is used in the end is
  * what its own list says. Prints how many pieces there were at most. With "hold", it says so with all of them mapped, and stays.
  */
@@ -23,7 +23,7 @@ static CUdeviceptr address_of(size_t piece) { return segment.base + piece * GRAN
 
 static CUresult map_piece(size_t piece) {
     uint64_t handle;
-    CUresult result = vm.create(&handle, GRANULE, &on_the_card, 0);
+    CUresult result = vm.create(&handle, GRANULE, &on_the_gpu, 0);
     if (result != CUDA_SUCCESS) return result;
     CHECK(vm.map(address_of(piece), GRANULE, 0, handle, 0));
     let_in(address_of(piece), GRANULE);

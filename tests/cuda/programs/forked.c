@@ -49,7 +49,7 @@ int main(void) {
     driver_open();
     CUfunction kernel = driver_function("spin_1ms");
     CHECK(cu.cuMemAlloc(&parents, (size_t)64 << 20));
-    /* The first launch brings code onto the card, which stays. */
+    /* The first launch brings code onto the GPU, which stays. */
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     CHECK(cu.cuMemGetInfo(&before, NULL));
     HOLDS(child(inherited) == 0);

@@ -29,7 +29,7 @@ int main(void) {
             if (round % 5 == 0) trim();
         }
     }
-    /* In another stream it would need memory beside what runs; a small card has none either. */
+    /* In another stream it would need memory beside what runs; a small GPU has none either. */
     CHECK(cu.cuStreamSynchronize(stream));
     for (int round = 0; round < ROUNDS; round++) {
         CUresult answer = graph.Launch(large[round % GRAPHS], round % 2 ? stream : other);

@@ -8,7 +8,7 @@
 #include "graph.h"
 #include "pool.h"
 
-/* A node that allocates on the card, and its address. */
+/* A node that allocates on the GPU, and its address. */
 static inline AllocParams allocation_of(size_t bytes) {
     return (AllocParams){.alloc_type = PINNED, .location = {DEVICE, 0}, .bytes = bytes};
 }

@@ -64,7 +64,7 @@ static void by_captures(void) {
         CHECK(graph.BeginCapture(stream, THREAD_LOCAL));
         switch (way) {
         case 0: CHECK(pools.alloc(&address, BYTES, stream)); break;
-        case 1: CHECK(pools.alloc_from(&address, BYTES, pool_of_the_card(), stream)); break;
+        case 1: CHECK(pools.alloc_from(&address, BYTES, pool_of_the_gpu(), stream)); break;
         case 2: CHECK(alloc_ptsz(&address, BYTES, stream)); break;
         default: CHECK(pools.alloc(&address, BYTES, stream)); CHECK(pools.free(address, stream)); address = 0;
         }

@@ -41,7 +41,7 @@ int main(void) {
         CHECK(graph.Launch(large, stream));
         CHECK(cu.cuStreamSynchronize(stream));
         CHECK(pools.alloc(&other, MIB, stream));
-        RESERVED_BESIDE(0, pool_has(pool_of_the_card(), RESERVED));
+        RESERVED_BESIDE(0, pool_has(pool_of_the_gpu(), RESERVED));
         /* And a pool for a graph. */
         CHECK(pools.free(other, stream));
         CHECK(graph.Launch(large, stream));

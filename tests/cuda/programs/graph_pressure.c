@@ -72,7 +72,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < threads; i++) HOLDS(pthread_join(all[i], NULL) == 0);
     CHECK(cu.cuCtxSynchronize());
     trim();
-    CHECK(pools.trim(pool_of_the_card(), 0));
+    CHECK(pools.trim(pool_of_the_gpu(), 0));
     RESERVED_IS(0);
     printf("{\"launches\": %ld, \"refusals\": %ld}\n", launches, refusals);
     return 0;

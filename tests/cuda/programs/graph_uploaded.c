@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * graph_uploaded - an upload does all that a first launch would have to do before it begins: what a graph allocates is reserved by it, and
- * a graph for which there is no room, be it larger than the whole card, is out of memory there already, whatever call uploads it.
+ * a graph for which there is no room, be it larger than the whole GPU, is out of memory there already, whatever call uploads it.
  */
 #include "graph_books.h"
 
@@ -49,7 +49,7 @@ int main(void) {
 
     size_t free, total;
     CHECK(cu.cuMemGetInfo(&free, &total));
-    /* Larger than the card, and of two halves that each fit. */
+    /* Larger than the GPU, and of two halves that each fit. */
     size_t sizes[] = {total + 2 * MIB, total / 8 * 5 / (2 * MIB) * (2 * MIB)};
     for (int i = 0; i < 2; i++) {
         CUgraph large = two(sizes[i]);

@@ -336,7 +336,7 @@ static uint64_t memory_nodes(void) {
     CHECK(graph.ExecDestroy(exec));
     CHECK(graph.Destroy(made));
     CHECK(cu.cuMemFree(out));
-    /* Only what is trimmed goes back to the card. */
+    /* Only what is trimmed goes back to the GPU. */
     CHECK(graph.MemTrim(0));
     HOLDS(attribute(RESERVED_CURRENT) == 0);
     CHECK(cu.cuMemGetInfo(&free_after, &total));
@@ -436,7 +436,7 @@ static void details(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.ExecKernelSet(exec, first, &quick));
     run(exec);
     CHECK(graph.ExecDestroy(exec));
-    /* From the card no host function can be called. */
+    /* From the GPU no host function can be called. */
     CUgraphNode host = add_note(made, &second, 1, 1);
     EXPECT(CUDA_ERROR_NOT_SUPPORTED, graph.InstantiateWith(&exec, made, &params));
     HOLDS(params.result == 3 && params.error == host);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * green - green contexts: the card's multiprocessors are split, parts get contexts and streams, and a kernel in one takes as long as
- * its part of the card makes it. Prints nothing but one JSON object.
+ * green - green contexts: the GPU's multiprocessors are split, parts get contexts and streams, and a kernel in one takes as long as
+ * its part of the GPU makes it. Prints nothing but one JSON object.
  *
- * For a driver without a shim, of 12.4 or later. Expects a card of compute capability 8 or later.
+ * For a driver without a shim, of 12.4 or later. Expects a GPU of compute capability 8 or later.
  */
 #include "records.h"
 
@@ -113,7 +113,7 @@ int main(void) {
     CHECK(stream_context(stream, &of_stream));
     HOLDS(view == of_stream && view != primary);
 
-    /* The whole card's worth of blocks takes as much longer as the part is smaller; what fits the part does not. */
+    /* The whole GPU's worth of blocks takes as much longer as the part is smaller; what fits the part does not. */
     double due = multiprocessors / 16.0, whole = best(function, (unsigned)multiprocessors, NULL);
     double part = best(function, (unsigned)multiprocessors, stream), ratio = part / whole;
     if (ratio < due * 0.98 || ratio > due * 1.02) FAIL("%f ms became %f on 16 of %d", whole, part, multiprocessors);

@@ -12,13 +12,13 @@ static void orders(void) {
     uint64_t handle, again, other;
 
     /* Never mapped. */
-    CHECK(vm.create(&handle, 4 * GRANULE, &on_the_card, 0));
+    CHECK(vm.create(&handle, 4 * GRANULE, &on_the_gpu, 0));
     TAKEN(4 * GRANULE);
     CHECK(vm.release(handle));
     TAKEN(0);
 
     /* Two mappings of one memory are one memory. */
-    CHECK(vm.create(&handle, 4 * GRANULE, &on_the_card, 0));
+    CHECK(vm.create(&handle, 4 * GRANULE, &on_the_gpu, 0));
     CHECK(vm.map(here, 4 * GRANULE, 0, handle, 0));
     CHECK(vm.map(there, 2 * GRANULE, 0, handle, 0));
     TAKEN(4 * GRANULE);
@@ -37,13 +37,13 @@ static void orders(void) {
     HOLDS(vm.release(other) != CUDA_SUCCESS);
     HOLDS(vm.unmap(here, GRANULE) != CUDA_SUCCESS);
     HOLDS(vm.retain(&again, (void *)(uintptr_t)here) != CUDA_SUCCESS);
-    HOLDS(vm.create(&handle, GRANULE + 1, &on_the_card, 0) != CUDA_SUCCESS);
-    HOLDS(vm.create(&handle, 0, &on_the_card, 0) != CUDA_SUCCESS);
-    HOLDS(vm.create(&handle, GRANULE, &on_the_card, 1) != CUDA_SUCCESS);
+    HOLDS(vm.create(&handle, GRANULE + 1, &on_the_gpu, 0) != CUDA_SUCCESS);
+    HOLDS(vm.create(&handle, 0, &on_the_gpu, 0) != CUDA_SUCCESS);
+    HOLDS(vm.create(&handle, GRANULE, &on_the_gpu, 1) != CUDA_SUCCESS);
     HOLDS(vm.create(&handle, GRANULE, NULL, 0) != CUDA_SUCCESS);
-    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, vm.create(&handle, (size_t)1 << 45, &on_the_card, 0));
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, vm.create(&handle, (size_t)1 << 45, &on_the_gpu, 0));
     TAKEN(0);
-    CHECK(vm.create(&handle, 2 * GRANULE, &on_the_card, 0));
+    CHECK(vm.create(&handle, 2 * GRANULE, &on_the_gpu, 0));
     HOLDS(vm.map(here, 4 * GRANULE, 0, handle, 0) != CUDA_SUCCESS);
     CHECK(vm.map(here, 2 * GRANULE, 0, handle, 0));
     HOLDS(vm.map(here + GRANULE, GRANULE, 0, handle, 0) != CUDA_SUCCESS);
@@ -61,7 +61,7 @@ static void ranges(void) {
     CUdeviceptr range = reserve(PIECES * GRANULE);
     uint64_t handle[PIECES];
     for (int i = PIECES - 1; i >= 0; i--) {
-        CHECK(vm.create(&handle[i], GRANULE, &on_the_card, 0));
+        CHECK(vm.create(&handle[i], GRANULE, &on_the_gpu, 0));
         CHECK(vm.map(range + (size_t)i * GRANULE, GRANULE, 0, handle[i], 0));
         if (i % 2) CHECK(vm.release(handle[i]));
     }
@@ -86,7 +86,7 @@ static void contexts(void) {
     uint64_t handle;
     CHECK(cu.cuCtxCreate(&context, 0, 0));
     CHECK(cu.cuMemAlloc(&plain, 8 * MIB));
-    CHECK(vm.create(&handle, GRANULE, &on_the_card, 0));
+    CHECK(vm.create(&handle, GRANULE, &on_the_gpu, 0));
     CHECK(vm.map(range, GRANULE, 0, handle, 0));
     CHECK(vm.release(handle));
     CHECK(cu.cuCtxDestroy(context));

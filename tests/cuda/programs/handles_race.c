@@ -18,7 +18,7 @@ static void *work(void *of) {
     uint64_t handle, again;
     for (unsigned round = 0; round < rounds; round++) {
         size_t at = range + (size_t)(rand_r(&seed) % PIECES) * GRANULE;
-        CUresult result = vm.create(&handle, GRANULE, &on_the_card, 0);
+        CUresult result = vm.create(&handle, GRANULE, &on_the_gpu, 0);
         if (result == CUDA_ERROR_OUT_OF_MEMORY) continue; /* with all the others' */
         CHECK(result);
         switch (rand_r(&seed) % 4) {

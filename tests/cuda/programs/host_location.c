@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host_location [limited] - physical memory may lie on the host, whose number is no card's: it is not the card's memory, and nobody asks
- * which card it is on ("Illegal device id", and a crash in NCCL). Memory of a locality domain of the card is; its number is a record.
+ * host_location [limited] - physical memory may lie on the host, whose number is no GPU's: it is not the GPU's memory, and nobody asks
+ * which GPU it is on ("Illegal device id", and a crash in NCCL). Memory of a locality domain of the GPU is; its number is a record.
  * With "limited", what cannot be told apart is refused.
  */
 #include "books.h"
@@ -9,7 +9,7 @@
 int main(int argc, char **argv) {
     static const struct location host[] = {{HOST, 0}, {HOST, 12345}, {HOST_NUMA, 0}, {HOST_NUMA_CURRENT, -1}};
     int limited = argc > 1 && strcmp(argv[1], "limited") == 0;
-    struct allocation wanted = on_the_card;
+    struct allocation wanted = on_the_gpu;
     uint64_t handle;
     CUdeviceptr range;
     watchdog(60);
@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
     wanted.location = (struct location){99, 0};
     CUresult unknown = vm.create(&handle, GRANULE, &wanted, 0);
     HOLDS(unknown != CUDA_SUCCESS && (!limited || unknown == CUDA_ERROR_NOT_SUPPORTED));
-    wanted = on_the_card;
+    wanted = on_the_gpu;
     wanted.kind = MANAGED;
     EXPECT(CUDA_ERROR_NOT_SUPPORTED, vm.create(&handle, GRANULE, &wanted, 0));
     TAKEN(0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host_memory - pinned memory of the host, by each call that makes or pins it, is on no card's account: it comes where the card is full,
+ * host_memory - pinned memory of the host, by each call that makes or pins it, is on no GPU's account: it comes where the GPU is full,
  * also when it is mapped there, and nothing is taken by it.
  */
 #include "books.h"

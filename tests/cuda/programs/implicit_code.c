@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_code BYTES SPARE FUNCTIONS - fills the card but for what is wanted by others: allocates BYTES, allocates and frees SPARE, launches so
+ * implicit_code BYTES SPARE FUNCTIONS - fills the GPU but for what is wanted by others: allocates BYTES, allocates and frees SPARE, launches so
  * many functions of one module, each for the first time. Then takes commands, a line each:
- *   try BYTES   allocates and frees; prints {"result": R, "free": F}, F as the card says before it
+ *   try BYTES   allocates and frees; prints {"result": R, "free": F}, F as the GPU says before it
  *   end         frees all, exits 0
  * Says {"pid": PID} when the functions have run.
  */
 #include "driver.h"
 
-static const char text[] = "// any byte string is a module on the simulated card\n";
+static const char text[] = "// any byte string is a module on the simulated GPU\n";
 
 int main(int argc, char **argv) {
     if (argc < 4) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_libraries - the variables of a library take memory of the card when the library is brought into a context, by whatever look-up is
+ * implicit_libraries - the variables of a library take memory of the GPU when the library is brought into a context, by whatever look-up is
  * the first there: they are on the books then, and refused where they do not fit. A runtime that loads all its code as libraries must not
  * get past a limit that way.
  */

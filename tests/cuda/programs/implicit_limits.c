@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_limits - a larger heap, stack or printf buffer takes memory of the card, and is refused as the driver would where there is not so
+ * implicit_limits - a larger heap, stack or printf buffer takes memory of the GPU, and is refused as the driver would where there is not so
  * much: then the limit is as it was. What it took goes back when it is made smaller, or with the context.
  */
 #include "books.h"
@@ -49,7 +49,7 @@ int main(void) {
     CHECK(limits.set(HEAP, heap));
     TAKEN(0);
 
-    /* A stack for each thread that can be on the card. */
+    /* A stack for each thread that can be on the GPU. */
     int processors, threads;
     CHECK(cu.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
     CHECK(cu.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 0));
@@ -60,7 +60,7 @@ int main(void) {
     CHECK(limits.set(STACK, stack));
     TAKEN(0);
 
-    /* What takes no memory of the card costs none. */
+    /* What takes no memory of the GPU costs none. */
     CHECK(limits.set(DEPTH, value_of(DEPTH) + 1));
     TAKEN(0);
 

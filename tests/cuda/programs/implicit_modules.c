@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_modules - the variables of a module take memory of the card: they are on the books while it is loaded, it is refused where they do
- * not fit, and neither the books nor the card keep anything of it.
+ * implicit_modules - the variables of a module take memory of the GPU: they are on the books while it is loaded, it is refused where they do
+ * not fit, and neither the books nor the GPU keep anything of it.
  */
 #include "books.h"
 
@@ -24,7 +24,7 @@ int main(void) {
     CHECK(cu.cuModuleUnload(first));
     TAKEN(32 * MIB);
 
-    /* More than is left: refused as a small card does, and nothing stays of it. */
+    /* More than is left: refused as a small GPU does, and nothing stays of it. */
     CUmodule kept = first = second;
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuModuleLoadData(&first, with_variable(books.shown)));
     TAKEN(32 * MIB);

@@ -2,7 +2,7 @@
  *
  * imported BYTES [watched] - memory of another interface costs whom it was allocated for, not who imports it and maps buffers of it, also
  * when its maker is dead and the importer alone has it. No call of ours says that it was made: it is on the books only where somebody
- * watches the card (the second argument), once, and never more. Without, memory that is more than the limit can be imported.
+ * watches the GPU (the second argument), once, and never more. Without, memory that is more than the limit can be imported.
  */
 #include "books.h"
 #include "descriptors.h"
@@ -22,7 +22,7 @@ static void hear(int line, char word) {
     HOLDS(read(line, &heard, 1) == 1 && heard == word);
 }
 
-/* Has a context, so that it is on the card for whoever watches that. */
+/* Has a context, so that it is on the GPU for whoever watches that. */
 static int maker(int line, size_t bytes) {
     uint64_t memory;
     int descriptor;

@@ -28,7 +28,7 @@ static void hear(int pipe, void *what, size_t bytes) {
     if (read(pipe, what, bytes) != (ssize_t)bytes) FAIL("the other process is gone");
 }
 
-/* Waits on the card for the parent's event, then records it itself. */
+/* Waits on the GPU for the parent's event, then records it itself. */
 static int child(int from, int to) {
     Handle handle;
     CUevent event, own;

@@ -22,7 +22,7 @@ static void start_nvml(void) {
 }
 
 int main(int argc, char **argv) {
-    static const char image[] = "// any byte string is a module on the simulated card\n";
+    static const char image[] = "// any byte string is a module on the simulated GPU\n";
     CUresult (*function_load)(CUfunction), (*kernel_function)(CUfunction *, void *);
     CUresult (*library_load)(void **, const void *, void *, void *, unsigned, void *, void *, unsigned);
     CUresult (*library_kernel)(void **, void *, const char *);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launches FUNCTION SECONDS [host|mixed] - has the card compute by that function of the driver for so long, again and again, and stays so that
+ * launches FUNCTION SECONDS [host|mixed] - has the GPU compute by that function of the driver for so long, again and again, and stays so that
  * it can be looked at. Prints "ready", reads a line, and prints how often, and "over", when all has run. With `host` a copy comes from
  * pinned memory of the host; with `mixed` every second copy of a batch does.
  */
@@ -137,7 +137,7 @@ int main(int argc, char **argv) {
     if (getchar() == EOF) return 2;
     unsigned count = 0;
     for (double end = seconds_now() + seconds; seconds_now() < end; count++) {
-        /* Else what is queued while nobody else wants the card is many times what can run meanwhile. */
+        /* Else what is queued while nobody else wants the GPU is many times what can run meanwhile. */
         if (count % AHEAD == AHEAD - 1) CHECK(cu.cuCtxSynchronize());
         CHECK(once());
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * load [OPTIONS] - a process of a benchmark's tenant: keeps the card busy in a given way, and tells how much was done when.
+ * load [OPTIONS] - a process of a benchmark's tenant: keeps the GPU busy in a given way, and tells how much was done when.
  *
  *     --us N          microseconds of a kernel (60)
- *     --kernel NAME   this kernel instead of one of N us; the simulated card knows some by name (lognormal_60us_0.5, persistent)
+ *     --kernel NAME   this kernel instead of one of N us; the simulated GPU knows some by name (lognormal_60us_0.5, persistent)
  *     --shapes N      launches have N shapes (grid, block, shared memory), drawn from the seed; 0: each has a new one
  *     --functions N   N kernels instead of one, drawn from the seed, each with a block of its own: half take their time, half take it for each
  *                     wave of their grid
@@ -13,7 +13,7 @@
  *     --ahead N       batches on their way before the program waits for the oldest (2); 0: it waits for each
  *     --gap-us G      after each batch the host does something else for so long (0)
  *     --graph         a batch is one launch of a graph of that many kernels
- *     --copy BYTES    with each batch so many bytes go to the card and back
+ *     --copy BYTES    with each batch so many bytes go to the GPU and back
  *     --streams N     batches go to N streams in turn (1)
  *     --threads N     so many threads do all of the above (1)
  *     --bucket P      a token bucket, as limiters have that let programs overlap: it fills with P percent of the time, every batch is
@@ -24,8 +24,8 @@
  *     run START SECONDS STEP   from CLOCK_MONOTONIC second START on. done: kernels done by START + n x STEP, for each n. Where the
  *                              program waits for each batch, ends and latencies: seconds from START, and from its first launch,
  *                              to each one's end. cpu: seconds of CPU time of the threads that do all of the above, but for what they
- *                              wait for the card; others: of that waiting, and of the driver's own threads. The simulated driver
- *                              plays the card with these, and wakes early from a wait to be exact: a real one does neither
+ *                              wait for the GPU; others: of that waiting, and of the driver's own threads. The simulated driver
+ *                              plays the GPU with these, and wakes early from a wait to be exact: a real one does neither
  *     quit
  */
 #include <pthread.h>
@@ -58,7 +58,7 @@ struct part {
     CUstream stream[MOST_STREAMS];
     void *executable;
     void *host;
-    CUdeviceptr card;
+    CUdeviceptr gpu;
     uint64_t *done; /* by step */
     struct {
         double begun, ended;
@@ -133,7 +133,7 @@ static void open_part(struct part *part, uint32_t iterations) {
     if (plan.graph) make_graph(part);
     if (plan.copy) {
         CHECK(cu.cuMemHostAlloc(&part->host, plan.copy, 0));
-        CHECK(cu.cuMemAlloc(&part->card, plan.copy));
+        CHECK(cu.cuMemAlloc(&part->gpu, plan.copy));
     }
     part->done = calloc(MOST_STEPS, sizeof *part->done);
     part->batch = calloc(MOST_BATCHES, sizeof *part->batch);
@@ -147,10 +147,10 @@ static void tell(struct part *part, uint64_t done, size_t all) {
 }
 
 static void submit(struct part *part, CUstream stream) {
-    if (plan.copy) CHECK(cu.cuMemcpyHtoDAsync(part->card, part->host, plan.copy, stream));
+    if (plan.copy) CHECK(cu.cuMemcpyHtoDAsync(part->gpu, part->host, plan.copy, stream));
     if (plan.graph) CHECK(graph_launch(part->executable, stream));
     else launch_batch(part, stream);
-    if (plan.copy) CHECK(cu.cuMemcpyDtoHAsync(part->host, part->card, plan.copy, stream));
+    if (plan.copy) CHECK(cu.cuMemcpyDtoHAsync(part->host, part->gpu, plan.copy, stream));
 }
 
 static double cpu_seconds(clockid_t of) {
@@ -159,7 +159,7 @@ static double cpu_seconds(clockid_t of) {
     return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
 }
 
-/* Seconds of the card that may still be used, and when that was last filled up; one batch's start and whether it is paid. */
+/* Seconds of the GPU that may still be used, and when that was last filled up; one batch's start and whether it is paid. */
 static struct {
     double tokens, filled;
 } bucket;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * localities - memory in the locality domains of a card: what fits, on whose account, who can tell, and what is refused. On a card with one
- * domain that is the card itself. Also where unified memory is said to be. Prints one JSON object with the domains and their bytes.
+ * localities - memory in the locality domains of a GPU: what fits, on whose account, who can tell, and what is refused. On a GPU with one
+ * domain that is the GPU itself. Also where unified memory is said to be. Prints one JSON object with the domains and their bytes.
  *
  * For a driver without a shim.
  */
@@ -87,7 +87,7 @@ static void handles(size_t room) {
     HOLDS(free_bytes() == before - 4 * MIB);
     CHECK(reserve(&address, 4 * MIB, 0, 0, 0));
     CHECK(map(address, 4 * MIB, 0, imported, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, set_access(address, 4 * MIB, &access, 1)); /* a card's, not a domain's */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, set_access(address, 4 * MIB, &access, 1)); /* a GPU's, not a domain's */
     access.location = (struct location){DEVICE, 0};
     CHECK(set_access(address, 4 * MIB, &access, 1));
     CHECK(cu.cuMemsetD32(address, 7, MIB));
@@ -114,7 +114,7 @@ static void handles(size_t room) {
     CHECK(release(handle));
     release_all(held, &count);
 
-    /* What is asked for anywhere lies anywhere: then the card is full, and its domains with it. */
+    /* What is asked for anywhere lies anywhere: then the GPU is full, and its domains with it. */
     fill((struct location){DEVICE, 0}, STEP, held, &count);
     fill((struct location){DEVICE, 0}, 2 * MIB, held, &count);
     for (int number = 0; number < 2; number++) {
@@ -143,14 +143,14 @@ static void pools(size_t room) {
     FUNCTION(default_pool, cuMemGetDefaultMemPool, (void **, struct location *, int));
     FUNCTION(get_pool, cuMemGetMemPool, (void **, struct location *, int));
     FUNCTION(set_pool, cuMemSetMemPool, (struct location *, int, void *));
-    FUNCTION(card_pool, cuDeviceGetDefaultMemPool, (void **, CUdevice));
+    FUNCTION(gpu_pool, cuDeviceGetDefaultMemPool, (void **, CUdevice));
     FUNCTION(pointer_attribute, cuPointerGetAttribute, (void *, int, CUdeviceptr));
     struct pool_properties properties = {.kind = PINNED, .location = domain(1)};
     struct location place = domain(1), other = domain(0);
     size_t before = free_bytes();
     CUdeviceptr address;
     uint64_t reserved;
-    void *pool, *of_card, *of_domain;
+    void *pool, *of_gpu, *of_domain;
     int number;
 
     CHECK(create(&pool, &properties));
@@ -165,18 +165,18 @@ static void pools(size_t room) {
     HOLDS(number == 1);
     HOLDS(free_bytes() == before - room);
     CUdeviceptr more;
-    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, allocate(&more, 2 * MIB, pool, NULL)); /* the card is half empty */
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, allocate(&more, 2 * MIB, pool, NULL)); /* the GPU is half empty */
     CHECK(free_async(address, NULL));
     CHECK(cu.cuCtxSynchronize());
     CHECK(trim(pool, 0));
     CHECK(attribute(pool, POOL_RESERVED, &reserved));
     HOLDS(reserved == 0 && free_bytes() == before);
 
-    CHECK(card_pool(&of_card, 0));
-    CHECK(attribute(of_card, POOL_DOMAIN, &number));
+    CHECK(gpu_pool(&of_gpu, 0));
+    CHECK(attribute(of_gpu, POOL_DOMAIN, &number));
     HOLDS(number == -1);
     CHECK(default_pool(&of_domain, &place, PINNED));
-    HOLDS(of_domain != of_card && of_domain != pool);
+    HOLDS(of_domain != of_gpu && of_domain != pool);
     CHECK(attribute(of_domain, POOL_DOMAIN, &number));
     HOLDS(number == 1);
     EXPECT(CUDA_ERROR_INVALID_VALUE, set_pool(&other, PINNED, pool)); /* of another domain */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lookup - cuGetProcAddress in both versions, answer by answer, as measured on real drivers (which need no card for it).
+ * lookup - cuGetProcAddress in both versions, answer by answer, as measured on real drivers (which need no GPU for it).
  */
 #include "driver.h"
 

@@ -6,7 +6,7 @@
  * driver-symbols.tsv: each name is asked for at its version, just below it, and at versions that are much older and much newer, with
  * every flag. One line per look-up: name, version, flags, result, status, symbol. Then one line per exported symbol. What lies in another
  * library than the one that was asked has that library's name before it, and a colon. The same program runs against real drivers,
- * which need no card for it, and against the simulated one.
+ * which need no GPU for it, and against the simulated one.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -40,7 +40,7 @@ static int is_managed(CUdeviceptr address) {
     return yes != 0;
 }
 
-/* One route's answer. A route with an address gives managed memory where it is granted; others no simulated card plays. */
+/* One route's answer. A route with an address gives managed memory where it is granted; others no simulated GPU plays. */
 static void route(const char *name, CUresult result, CUdeviceptr address) {
     printf("%s\"%s\": %d", routes++ ? ", " : "", name, result);
     if (refused && result != CUDA_ERROR_NOT_SUPPORTED) FAIL("%s is not refused: %d", name, result);

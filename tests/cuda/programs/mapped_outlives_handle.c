@@ -15,7 +15,7 @@ static size_t fill(size_t piece) {
     CUresult result;
 
     for (; count < MOST; count++) {
-        result = vm.create(&handle, piece, &on_the_card, 0);
+        result = vm.create(&handle, piece, &on_the_gpu, 0);
         if (result != CUDA_SUCCESS) break;
         at[count] = reserve(piece);
         CHECK(vm.map(at[count], piece, 0, handle, 0));

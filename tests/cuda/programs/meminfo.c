@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * meminfo - prints, as one JSON object per card and line, what the driver says about its memory: total_device
+ * meminfo - prints, as one JSON object per GPU and line, what the driver says about its memory: total_device
  * (cuDeviceTotalMem), total and free (cuMemGetInfo). The two totals must agree.
  */
 #include "driver.h"
 
 int main(void) {
-    int cards;
+    int gpus;
     watchdog(60);
     driver_load();
     CHECK(cu.cuInit(0));
-    CHECK(cu.cuDeviceGetCount(&cards));
-    for (int card = 0; card < cards; card++) {
+    CHECK(cu.cuDeviceGetCount(&gpus));
+    for (int gpu = 0; gpu < gpus; gpu++) {
         CUdevice device;
         CUcontext context;
         char name[64];
         size_t total_device, total, available, only;
-        CHECK(cu.cuDeviceGet(&device, card));
+        CHECK(cu.cuDeviceGet(&device, gpu));
         CHECK(cu.cuDeviceGetName(name, sizeof name, device));
         CHECK(cu.cuDeviceTotalMem(&total_device, device));
         CHECK(cu.cuDevicePrimaryCtxRetain(&context, device));
@@ -26,7 +26,7 @@ int main(void) {
         CHECK(cu.cuMemGetInfo(NULL, &only));
         HOLDS(only == total);
         HOLDS(available <= total);
-        printf("{\"card\": %d, \"name\": \"%s\", \"total_device\": %zu, \"total\": %zu, \"free\": %zu}\n", card, name,
+        printf("{\"gpu\": %d, \"name\": \"%s\", \"total_device\": %zu, \"total\": %zu, \"free\": %zu}\n", gpu, name,
                total_device, total, available);
         HOLDS(total_device == total);
         CHECK(cu.cuDevicePrimaryCtxRelease(device));

@@ -15,7 +15,7 @@ int main(void) {
     CUdeviceptr address;
     CUstream stream, other;
     uint32_t device_word = 0;
-    CUdeviceptr on_card;
+    CUdeviceptr on_gpu;
     watchdog(60);
     driver_open();
     *(void **)&reg = driver_symbol("cuMemHostRegister_v2");
@@ -48,21 +48,21 @@ int main(void) {
     CHECK(cu.cuStreamSynchronize(stream));
     HOLDS(seen(&registered[4]) == 1);
 
-    CHECK(cu.cuMemAlloc(&on_card, 4096));
-    CHECK(cu.cuMemsetD8(on_card, 0, 4096));
+    CHECK(cu.cuMemAlloc(&on_gpu, 4096));
+    CHECK(cu.cuMemsetD8(on_gpu, 0, 4096));
     CHECK(cu.cuCtxSynchronize());
-    CHECK(cu.cuStreamWaitValue32(stream, on_card, 5, EQ));
-    CHECK(cu.cuStreamWriteValue32(other, on_card, 5, 0));
+    CHECK(cu.cuStreamWaitValue32(stream, on_gpu, 5, EQ));
+    CHECK(cu.cuStreamWriteValue32(other, on_gpu, 5, 0));
     CHECK(cu.cuStreamSynchronize(stream));
-    CHECK(cu.cuMemcpyDtoH(&device_word, on_card, 4));
+    CHECK(cu.cuMemcpyDtoH(&device_word, on_gpu, 4));
     HOLDS(device_word == 5);
 
-    /* Memory that the card does not know, and words that are not aligned, are refused. */
+    /* Memory that the GPU does not know, and words that are not aligned, are refused. */
     EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuStreamWriteValue32(stream, (CUdeviceptr)(uintptr_t)&device_word, 1, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuStreamWriteValue32(stream, address + 2, 1, 0));
     CHECK(unreg(registered));
     EXPECT(713 /* not registered */, unreg(registered));
-    CHECK(cu.cuMemFree(on_card));
+    CHECK(cu.cuMemFree(on_gpu));
     printf("{\"words\": 5}\n");
     return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mortal WAY - takes memory of the card in one way and gives it back, by every call that this way has, over and over until standard input
+ * mortal WAY - takes memory of the GPU in one way and gives it back, by every call that this way has, over and over until standard input
  * ends; a few times only where the books keep what others may have. It is there to be killed: at any instant, or by CGPU_SIM_FAULT inside
  * of a call. Says {"ready": true} before the first round, and {"rounds": N} in the end.
  *
@@ -44,7 +44,7 @@ static void pooled(void) {
     CHECK(pools.free(first, stream));
     CHECK(pools.free(second, stream));
     CHECK(cu.cuStreamSynchronize(stream));
-    CHECK(pools.trim(pool_of_the_card(), 0));
+    CHECK(pools.trim(pool_of_the_gpu(), 0));
     CHECK(pools.trim(pool, SOME));
     CHECK(pools.alloc_from(&second, SOME, pool, stream));
     CHECK(pools.destroy(pool)); /* its last piece outlives it */
@@ -83,7 +83,7 @@ static void ranges(void) {
     CHECK(cu.cuMemAlloc(&address, SOME));
     CHECK(range_handle(&first, address, SOME, 1, 0));
     CHECK(cu.cuMemFree(address));
-    CHECK(vm.create(&handle, SOME, &on_the_card, 0));
+    CHECK(vm.create(&handle, SOME, &on_the_gpu, 0));
     CHECK(vm.map(range, SOME, 0, handle, 0));
     CHECK(vm.release(handle));
     CHECK(range_handle(&second, range, SOME, 1, 0));
@@ -181,7 +181,7 @@ static void bound(void) {
     void *array;
     CHECK(team(&object, &members));
     CHECK(joins(object, 0));
-    first = handle_of(&on_the_card), second = handle_of(&on_the_card);
+    first = handle_of(&on_the_gpu), second = handle_of(&on_the_gpu);
     CHECK(bind(object, 0, first, 0, SOME, 0));
     CHECK(bind(object, SOME, second, 0, SOME, 0));
     CHECK(vm.release(first));
@@ -192,7 +192,7 @@ static void bound(void) {
     CHECK(number(&id, 1));
     CHECK(endpoint(id, &unicast));
     CHECK(ready(id, 1, &is_ready));
-    first = handle_of(&on_the_card), second = handle_of(&on_the_card);
+    first = handle_of(&on_the_gpu), second = handle_of(&on_the_gpu);
     CHECK(bind_to(id, 0, 0, first, 0, SOME, 0));
     CHECK(bind_to(id, 0, SOME, second, 0, SOME, 0));
     CHECK(vm.release(first));

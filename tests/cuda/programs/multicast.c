@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * multicast [watched] - one write that reaches the memory of several cards: teams within one process and of two, what may be bound and where, who
- * keeps what alive, and the books of the cards. Needs two cards with a switch. Prints nothing but one JSON object.
+ * multicast [watched] - one write that reaches the memory of several GPUs: teams within one process and of two, what may be bound and where, who
+ * keeps what alive, and the books of the GPUs. Needs two GPUs with a switch. Prints nothing but one JSON object.
  *
  * For a driver without a shim, or, watched, for one of which a monitor keeps the books.
  */
@@ -68,7 +68,7 @@ static uint64_t physical_on(CUdevice device, size_t bytes, int handle_types) {
     return handle;
 }
 
-/* Maps a handle, to be reached from one card. */
+/* Maps a handle, to be reached from one GPU. */
 static CUdeviceptr mapped(uint64_t handle, size_t bytes, CUdevice device) {
     struct access access = {{DEVICE, device}, READ_WRITE};
     CUdeviceptr address;
@@ -142,7 +142,7 @@ static void refusals(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 0, plain, 0, 2 * MIB, 1));
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 2 * MIB, plain, 0, 4 * MIB, 0)); /* more than the room */
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 0, plain, 2 * MIB, 4 * MIB, 0)); /* more than the memory */
-    EXPECT(CUDA_ERROR_INVALID_DEVICE, multicast.bind_on(team, 1, 0, plain, 0, 2 * MIB, 0)); /* another card's memory */
+    EXPECT(CUDA_ERROR_INVALID_DEVICE, multicast.bind_on(team, 1, 0, plain, 0, 2 * MIB, 0)); /* another GPU's memory */
     EXPECT(CUDA_ERROR_INVALID_DEVICE, multicast.bind_on(team, 9, 0, plain, 0, 2 * MIB, 0));
     CHECK(cu.cuMemAlloc(&linear, 4 * MIB));
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind_address(team, 0, linear, 2 * MIB, 0)); /* of no handle, of no pool */
@@ -152,7 +152,7 @@ static void refusals(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 0, shared, 0, 2 * MIB, 0)); /* bound already */
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 0, shared, 0, 4 * MIB, 0));
     CHECK(multicast.bind(team, 2 * MIB, shared, 0, 2 * MIB, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.unbind(team, 1, 0, 2 * MIB)); /* nothing of that card */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.unbind(team, 1, 0, 2 * MIB)); /* nothing of that GPU */
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.unbind(team, 0, MIB, 2 * MIB));
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.unbind(plain, 0, 0, 2 * MIB));
     EXPECT(CUDA_ERROR_INVALID_DEVICE, multicast.unbind(team, 7, 0, 2 * MIB));
@@ -174,7 +174,7 @@ static void refusals(void) {
     CHECK(multicast.bind(team, 0, shared, 0, 2 * MIB, 0));
     CHECK(memory.release(team));
 
-    /* A team of one card has no room for another's memory. */
+    /* A team of one GPU has no room for another's memory. */
     wanted = (struct team){1, 2 * MIB, 0, 0};
     uint64_t other = physical_on(1, 2 * MIB, 0);
     CHECK(multicast.create(&team, &wanted));
@@ -188,7 +188,7 @@ static void refusals(void) {
     CHECK(memory.release(shared));
 }
 
-/* Both cards in one process. */
+/* Both GPUs in one process. */
 static void alone(void) {
     FUNCTION(free_async, cuMemFreeAsync, (CUdeviceptr, CUstream));
     FUNCTION(allocate_async, cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream));
@@ -228,7 +228,7 @@ static void alone(void) {
     CHECK(pointer_attribute(&number, ORDINAL, window));
     HOLDS(number == 0);
 
-    /* A read gives what the first card has. */
+    /* A read gives what the first GPU has. */
     HOLDS(word_at(window) == 0x41 && word_at(own[1]) == 0);
     CHECK(cu.cuMemcpyHtoD(window + 64, words, sizeof words));
     for (int i = 0; i < 4; i++) {
@@ -246,7 +246,7 @@ static void alone(void) {
     CHECK(cu.cuCtxSynchronize());
     HOLDS(word_at(own[0] + 4 * MIB + 128) == 0x99);
 
-    /* A write where only one card has memory, and where none has. */
+    /* A write where only one GPU has memory, and where none has. */
     CHECK(allocate_async(&pooled, 2 * MIB, NULL));
     CHECK(cu.cuCtxSynchronize());
     fill(pooled, 0x31, 4);
@@ -289,7 +289,7 @@ static void *add_late(void *team) {
     return NULL;
 }
 
-/* To bind and to map waits for the last card. */
+/* To bind and to map waits for the last GPU. */
 static void late(void) {
     struct team wanted = {2, 2 * MIB, 0, 0};
     uint64_t team, physical = physical_on(0, 2 * MIB, 0);
@@ -311,7 +311,7 @@ static void hear(char word) {
     HOLDS(read(line, &heard, 1) == 1 && heard == word);
 }
 
-/* The second member of a team of two processes, with card 1; killed with the object and its memory bound. */
+/* The second member of a team of two processes, with GPU 1; killed with the object and its memory bound. */
 static void second_member(void) {
     struct access access = {{DEVICE, 1}, READ_WRITE};
     CUdeviceptr window, own;
@@ -321,7 +321,7 @@ static void second_member(void) {
     HOLDS(close(descriptor) == 0);
     CHECK(multicast.add(team, 1));
     physical = physical_on(1, 4 * MIB, DESCRIPTOR);
-    CHECK(multicast.bind_on(team, 1, 0, physical, 0, 4 * MIB, 0)); /* waits for the other one's card */
+    CHECK(multicast.bind_on(team, 1, 0, physical, 0, 4 * MIB, 0)); /* waits for the other one's GPU */
     own = mapped(physical, 4 * MIB, 1);
     CHECK(memory.reserve(&window, 4 * MIB, 0, 0, 0));
     CHECK(memory.map(window, 4 * MIB, 0, team, 0));
@@ -347,7 +347,7 @@ static void first_member(pid_t other) {
     send_descriptor(line, descriptor);
     CHECK(multicast.add(team, 0));
     physical = physical_on(0, 4 * MIB, DESCRIPTOR);
-    CHECK(multicast.bind(team, 0, physical, 0, 4 * MIB, 0)); /* waits for the other one's card */
+    CHECK(multicast.bind(team, 0, physical, 0, 4 * MIB, 0)); /* waits for the other one's GPU */
     own = mapped(physical, 4 * MIB, 0);
     window = mapped(team, 4 * MIB, 0);
     hear('B');

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvml [BYTES] - what NVML tells: start and end, enumeration by every name of a card, memory in both versions, the processes in all
+ * nvml [BYTES] - what NVML tells: start and end, enumeration by every name of a GPU, memory in both versions, the processes in all
  * three, each in two calls. Allocates BYTES (default 64 MiB) so that there is something to tell. Prints one JSON object.
  *
- * For a driver without a shim: NVML tells the card's own memory here.
+ * For a driver without a shim: NVML tells the GPU's own memory here.
  */
 #include "driver.h"
 
@@ -59,15 +59,15 @@ static void start_and_end(void) {
     FUNCTION(count, nvmlDeviceGetCount_v2, (unsigned *));
     const char *(*text)(int);
     *(void **)&text = look_up("nvmlErrorString");
-    unsigned cards;
-    EXPECT(UNINITIALIZED, count(&cards));
+    unsigned gpus;
+    EXPECT(UNINITIALIZED, count(&gpus));
     EXPECT(UNINITIALIZED, end());
     CHECK(init());
     CHECK(init_old());
     CHECK(end());
-    CHECK(count(&cards)); /* one user is left */
+    CHECK(count(&gpus)); /* one user is left */
     CHECK(end());
-    EXPECT(UNINITIALIZED, count(&cards));
+    EXPECT(UNINITIALIZED, count(&gpus));
     HOLDS(strlen(text(UNINITIALIZED)) > 0 && strlen(text(12345)) > 0);
     CHECK(init());
 }
@@ -83,12 +83,12 @@ static Device names(void) {
     FUNCTION(name_of, nvmlDeviceGetName, (Device, char *, unsigned));
     FUNCTION(index_of, nvmlDeviceGetIndex, (Device, unsigned *));
     FUNCTION(place_of, nvmlDeviceGetPciInfo_v3, (Device, struct place *));
-    unsigned cards, index;
+    unsigned gpus, index;
     Device device, again, first = NULL;
     char text[96];
     struct place place;
-    CHECK(count(&cards));
-    for (unsigned i = 0; i < cards; i++) {
+    CHECK(count(&gpus));
+    for (unsigned i = 0; i < gpus; i++) {
         CHECK(by_index(i, &device));
         if (i == 0) first = device;
         CHECK(index_of(device, &index));
@@ -108,7 +108,7 @@ static Device names(void) {
         CHECK(name_of(device, text, sizeof text));
         EXPECT(INSUFFICIENT_SIZE, name_of(device, text, 3));
     }
-    EXPECT(INVALID_ARGUMENT, by_index(cards, &device));
+    EXPECT(INVALID_ARGUMENT, by_index(gpus, &device));
     EXPECT(NOT_FOUND, by_uuid("GPU-00000000-0000-0000-0000-000000000000", &device));
     EXPECT(INVALID_ARGUMENT, name_of((Device)0x1234, text, sizeof text));
     return first;

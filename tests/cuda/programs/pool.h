@@ -39,7 +39,7 @@ static inline void pools_open(void) {
     *(void **)&pools.choose = driver_symbol("cuDeviceSetMemPool");
 }
 
-static inline Pool pool_of_the_card(void) {
+static inline Pool pool_of_the_gpu(void) {
     Pool pool;
     CHECK(pools.of_device(&pool, 0));
     return pool;
@@ -79,7 +79,7 @@ static inline CUstream pools_begin(unsigned seconds) {
     return stream;
 }
 
-/* A kernel that has run; what code takes of the card is not counted. */
+/* A kernel that has run; what code takes of the GPU is not counted. */
 static inline CUfunction kernel_ready(const char *name, CUstream stream) {
     CUfunction kernel = driver_function(name);
     occupy(kernel, stream);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_captured - an allocation in a stream that is being captured is a graph's memory: it takes nothing of the card or of a pool before
+ * pool_captured - an allocation in a stream that is being captured is a graph's memory: it takes nothing of the GPU or of a pool before
  * the graph is launched. Everything outside goes on. In a capture that was broken the driver says so, however little room there is: it was
  * out of memory instead.
  */
@@ -18,7 +18,7 @@ int main(void) {
     TAKEN(used);
     occupy(kernel, stream);
     CHECK(pools.alloc(&outside, MIB, other));
-    TAKEN(used + pool_has(pool_of_the_card(), RESERVED));
+    TAKEN(used + pool_has(pool_of_the_gpu(), RESERVED));
     CHECK(pools.free(inside, stream));
     CHECK(pools.free(outside, other));
     CHECK(graph.EndCapture(stream, &made));

@@ -34,7 +34,7 @@ int main(void) {
     CHECK(cu.cuDeviceGetAttribute(&supported, 119 /* MEMPOOL_SUPPORTED_HANDLE_TYPES */, 0));
     HOLDS(supported);
 
-    Pool pool = pool_of_the_card();
+    Pool pool = pool_of_the_gpu();
     all_sizes(pool, 0, stream);
     all_sizes(pool, 1, stream);
     all_sizes(pool, 0, NULL);

@@ -9,7 +9,7 @@ int main(void) {
     CUdeviceptr one, two;
     CUstream stream = pools_begin(60);
     CUfunction spin = kernel_ready("spin_300ms", stream);
-    Pool pool, common = pool_of_the_card(), now;
+    Pool pool, common = pool_of_the_gpu(), now;
     unsigned char byte;
     size_t used = shown();
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_never_synchronised - a program that lives on the order of its streams and never waits for the card: what it is shown stays true,
+ * pool_never_synchronised - a program that lives on the order of its streams and never waits for the GPU: what it is shown stays true,
  * and within the limit. Prints one JSON object: allocations, refusals. Wants a limit of 2 GiB.
  */
 #include "pool.h"
@@ -15,7 +15,7 @@ int main(void) {
     stream[0] = pools_begin(120);
     for (int i = 1; i < STREAMS; i++) CHECK(cu.cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
     CUfunction kernel = kernel_ready("spin_100us", stream[0]);
-    Pool pool = pool_of_the_card();
+    Pool pool = pool_of_the_gpu();
     size_t before = shown(); /* modules and streams */
     for (int i = 0; i < 3000; i++) {
         state ^= state << 13, state ^= state >> 7, state ^= state << 17;

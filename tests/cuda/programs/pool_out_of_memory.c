@@ -14,7 +14,7 @@ static int fill(size_t bytes, CUstream stream) {
     int count = 0;
     while (count < MOST && (result = pools.alloc(&address[count], bytes, stream)) == CUDA_SUCCESS) count++;
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
-    HELD_BY(pool_of_the_card());
+    HELD_BY(pool_of_the_gpu());
     HOLDS(books.shown >= truth()); /* not over the limit */
     return count;
 }
@@ -25,7 +25,7 @@ static void empty(int count, CUstream stream) {
 
 int main(void) {
     CUstream stream = pools_begin(120);
-    Pool pool = pool_of_the_card();
+    Pool pool = pool_of_the_gpu();
     for (int round = 0; round < 3; round++) {
         for (size_t bytes = 3 * MIB; bytes < 400 * MIB; bytes *= 5) {
             int count = fill(bytes, stream);

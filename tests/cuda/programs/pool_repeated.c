@@ -7,7 +7,7 @@
 
 int main(void) {
     CUstream stream = pools_begin(120);
-    Pool pool = pool_of_the_card();
+    Pool pool = pool_of_the_gpu();
     CUdeviceptr address;
     for (int i = 0; i < 600; i++) {
         /* Sizes that differ, so that no piece fits the last one's place for sure. */

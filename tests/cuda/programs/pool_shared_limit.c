@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * pool_shared_limit - two processes of one container, whose pools share its limit: what one has, the other has not, and what one gives
- * back when it waits for the card, the other can take. Wants a limit of 2 GiB.
+ * back when it waits for the GPU, the other can take. Wants a limit of 2 GiB.
  */
 #include "pool.h"
 

@@ -8,7 +8,7 @@
 int main(void) {
     CUstream stream = pools_begin(60);
     CUdeviceptr linear[2], address;
-    Pool pool = pool_of_the_card();
+    Pool pool = pool_of_the_gpu();
     unsigned granted = 0, refusals = 0;
     for (size_t left = 2 * MIB; left < 70 * MIB; left += 4 * MIB) {
         size_t block = (free_shown() - left) / GRANULE * GRANULE;

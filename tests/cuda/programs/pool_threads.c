@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_threads - threads that share a card's pool, and make and destroy pools of their own beside it, in the end leave nothing on the
+ * pool_threads - threads that share a GPU's pool, and make and destroy pools of their own beside it, in the end leave nothing on the
  * books. Prints one JSON object: granted, refusals. Wants a limit of 1 GiB.
  */
 #include "pool.h"

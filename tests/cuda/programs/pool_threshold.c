@@ -13,7 +13,7 @@ static void use(size_t bytes, CUstream stream) {
 int main(void) {
     CUstream stream = pools_begin(60);
     CUevent event;
-    Pool pool = pool_of_the_card();
+    Pool pool = pool_of_the_gpu();
     CHECK(cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     keep_at_most(pool, UINT64_MAX);
     use(256 * MIB, stream);

@@ -3,8 +3,8 @@
  * ptsz_names [limited] - works through the per-thread-default-stream names. Every one of them must be there both by dlsym of the suffixed
  * name and by cuGetProcAddress with the per-thread flag, as the same function; and they must do what the plain ones do. What each of those
  * that take memory takes is on the books, by either route, and at the end of memory it is refused. Elsewhere these names went to the real
- * driver. Prints one JSON object: how many names, the card's bytes as shown, and the most that each way has taken at once.
- * `limited`: also what is charged before the card takes it, which only who keeps books refuses.
+ * driver. Prints one JSON object: how many names, the GPU's bytes as shown, and the most that each way has taken at once.
+ * `limited`: also what is charged before the GPU takes it, which only who keeps books refuses.
  */
 #include "graph_books.h"
 
@@ -109,9 +109,9 @@ static void in_stream_order(const struct route *by) {
     CUdeviceptr place, other;
     CHECK(by->alloc(&place, 100 * MIB + 1, NULL));
     HOLDS(truth() >= 100 * MIB);
-    HELD_BY(pool_of_the_card());
+    HELD_BY(pool_of_the_gpu());
     CHECK(by->alloc_from(&other, 50 * MIB, own, NULL));
-    TAKEN(pool_has(pool_of_the_card(), RESERVED) + pool_has(own, RESERVED));
+    TAKEN(pool_has(pool_of_the_gpu(), RESERVED) + pool_has(own, RESERVED));
     CHECK(by->release(place, NULL));
     CHECK(by->release(other, NULL));
     CHECK(by->synchronise(NULL));

@@ -4,7 +4,7 @@
  *
  * Every process has its own context. The first then learns, alone, how much one allocation can be so that exactly K fit; and in
  * each round all allocate at once: exactly K must succeed, the others must see OUT_OF_MEMORY, and when all have freed, no less
- * memory must be free than before. So nothing is ever granted over the card's size and nobody is refused while there is room.
+ * memory must be free than before. So nothing is ever granted over the GPU's size and nobody is refused while there is room.
  * Defaults: 8 processes, 1000 rounds, K = P / 2. Prints one JSON object.
  *
  * The processes are forked before the driver is opened: it does not survive a fork.
@@ -26,7 +26,7 @@ struct arena {
 
 static void meet(struct arena *arena) { pthread_barrier_wait(&arena->barrier); }
 
-/* One allocation so large that `fit` of them fit and `fit` + 1 do not, found by filling the card with it. */
+/* One allocation so large that `fit` of them fit and `fit` + 1 do not, found by filling the GPU with it. */
 static size_t chunk_for(unsigned fit) {
     const size_t block = (size_t)2 << 20;
     size_t bytes = 0;

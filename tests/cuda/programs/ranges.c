@@ -87,7 +87,7 @@ static void physical(void) {
     CUdeviceptr range = reserve(2 * PIECE);
     uint64_t handle[2];
     for (int which = 0; which < 2; which++) {
-        CHECK(vm.create(&handle[which], PIECE, &on_the_card, 0));
+        CHECK(vm.create(&handle[which], PIECE, &on_the_gpu, 0));
         CHECK(vm.map(range + (size_t)which * PIECE, PIECE, 0, handle[which], 0));
     }
     let_in(range, 2 * PIECE);

@@ -48,7 +48,7 @@ static void capture_all(CUgraphExec executables[SHAPES], CUdeviceptr cache, CUst
 static void serve(int pooled, CUstream stream) {
     CUdeviceptr weights[WEIGHTS], cache, scratch;
     CUgraphExec executables[SHAPES];
-    Pool pool = pool_of_the_card();
+    Pool pool = pool_of_the_gpu();
     size_t before = shown();
     for (int i = 0; i < WEIGHTS; i++)
         CHECK(pooled ? pools.alloc(&weights[i], 300 * MIB + 5, stream) : cu.cuMemAlloc(&weights[i], 300 * MIB + 5));
@@ -83,7 +83,7 @@ int main(void) {
     for (int round = 0; round < 3; round++) {
         serve(0, stream);
         serve(1, stream);
-        keep_at_most(pool_of_the_card(), UINT64_MAX);
+        keep_at_most(pool_of_the_gpu(), UINT64_MAX);
     }
     return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sharing - kernels beside each other on one card, and before each other: by the size of their grids, by the priority of
- * their streams, all at once or not at all; code that comes onto the card with the first launch. Prints one JSON object:
+ * sharing - kernels beside each other on one GPU, and before each other: by the size of their grids, by the priority of
+ * their streams, all at once or not at all; code that comes onto the GPU with the first launch. Prints one JSON object:
  * milliseconds that two kernels of 20 ms took in two streams, small and large ones, and bytes that first launches took.
  */
 #include "driver.h"
@@ -65,7 +65,7 @@ int main(void) {
     is_loaded = symbol("cuFuncIsLoaded");
     for (int i = 0; i < 2; i++) CHECK(cu.cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
 
-    /* The first launch brings the code onto the card, and only it; or loading does. */
+    /* The first launch brings the code onto the GPU, and only it; or loading does. */
     const char *mode = getenv("CUDA_MODULE_LOADING");
     int eager = mode && !strcmp(mode, "EAGER");
     CHECK(cu.cuModuleLoadData(&module, "any image"));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * siblings FILE - functions of which there are several that do the same: other versions, other flavours, the same from a file. What one of
- * them takes of the card, each takes, and it is on the books to the byte; what does not fit is refused by each. A version that nobody
+ * them takes of the GPU, each takes, and it is on the books to the byte; what does not fit is refused by each. A version that nobody
  * looks at is a way past the limit. FILE is a place for a module's text. Prints one JSON object: by family, how many were there.
  *
- * For a card with a limit, without a monitor.
+ * For a GPU with a limit, without a monitor.
  */
 #include "graph_books.h"
 #include "objects.h"
@@ -81,7 +81,7 @@ static int waiting(void) {
     CHECK(cu.cuCtxGetCurrent(&current));
     EACH(by) {
         CHECK(pools.alloc(&address, 100 * MIB, stream));
-        HELD_BY(pool_of_the_card());
+        HELD_BY(pool_of_the_gpu());
         HOLDS(truth() >= 100 * MIB);
         CHECK(pools.free(address, stream));
         if (by == family) CHECK(((CUresult(*)(void))by->function)());
@@ -162,7 +162,7 @@ static int libraries(void) {
 
 /* A function's code comes with its first launch, or when it is asked for. */
 static int code(void) {
-    static const char text[] = "// any byte string is a module on the simulated card\n";
+    static const char text[] = "// any byte string is a module on the simulated GPU\n";
     FAMILY({"cuLaunchKernel", NULL}, {"cuFuncLoad", NULL});
     size_t most = 0;
     EACH(by) {
@@ -196,7 +196,7 @@ static int tiles(void) {
         CUresult (*map)(struct map_info *, unsigned, CUstream);
         *(void **)&map = by->function;
         struct array wanted = {.width = 1024, .height = 1024, .format = 32, .channels = 1, .flags = 0x40};
-        struct allocation memory = on_the_card;
+        struct allocation memory = on_the_gpu;
         uint64_t handle;
         void *array;
         memory.flags[2] = 1; /* for tiles */
@@ -418,7 +418,7 @@ static int updates(void) {
     return found;
 }
 
-/* The card's pool, by the card's number and by its place. */
+/* The GPU's pool, by the GPU's number and by its place. */
 static int chosen_pools(void) {
     FAMILY({"cuDeviceSetMemPool", NULL}, {"cuMemSetMemPool", NULL});
     EACH(by) {
@@ -456,7 +456,7 @@ static int chosen_pools(void) {
         while (count > 0) CHECK(pools.free(address[--count], stream));
         CHECK(cu.cuStreamSynchronize(stream));
         TAKEN(0);
-        CHECK(pools.destroy(own)); /* and the card has its first one again */
+        CHECK(pools.destroy(own)); /* and the GPU has its first one again */
         CHECK(pools.alloc(&address[0], ROOM, stream));
         HELD_BY(before);
         CHECK(pools.free(address[0], stream));
@@ -466,7 +466,7 @@ static int chosen_pools(void) {
     return found;
 }
 
-/* The pools of each locality domain of the card, its first ones and others that are chosen: all at one limit. */
+/* The pools of each locality domain of the GPU, its first ones and others that are chosen: all at one limit. */
 static int domains(void) {
     enum { DOMAINS = 149 };
     static CUdeviceptr address[4096];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * spin.h - a kernel that keeps the whole card busy for a given time, on a real card and on the simulated one: as many blocks as
+ * spin.h - a kernel that keeps the whole GPU busy for a given time, on a real GPU and on the simulated one: as many blocks as
  * there is room for at once, so that kernels of several streams come one after the other and never beside each other.
  *
- * The simulated card takes the time from the name, spin_<n>us. A real one runs the PTX below, which counts iterations of
- * a dependent multiply-add; how many make <n> us is measured once, with events, while nobody else uses the card. Work is
- * counted in iterations and not in clock ticks, because clocks go on while another context has the card.
+ * The simulated GPU takes the time from the name, spin_<n>us. A real one runs the PTX below, which counts iterations of
+ * a dependent multiply-add; how many make <n> us is measured once, with events, while nobody else uses the GPU. Work is
+ * counted in iterations and not in clock ticks, because clocks go on while another context has the GPU.
  */
 #ifndef CGPU_TEST_SPIN_H
 #define CGPU_TEST_SPIN_H
@@ -17,7 +17,7 @@ enum { SPIN_THREADS = 1024 }; /* of a block: the most there can be */
 struct spin {
     CUfunction function;
     CUdeviceptr sink;    /* the kernel writes here, so that the loop is not optimised away */
-    unsigned blocks;     /* that fill the card */
+    unsigned blocks;     /* that fill the GPU */
     unsigned threads;    /* of each block */
     uint32_t iterations; /* of one launch */
 };
@@ -58,7 +58,7 @@ static inline CUresult spin_launch(const struct spin *spin, uint32_t iterations,
     return cu.cuLaunchKernel(spin->function, spin->blocks, 1, 1, spin->threads, 1, 1, 0, stream, params, NULL);
 }
 
-/* Blocks of the card of the current context. */
+/* Blocks of the GPU of the current context. */
 static inline unsigned spin_blocks(void) {
     CUdevice device;
     int processors, threads;
@@ -68,7 +68,7 @@ static inline unsigned spin_blocks(void) {
     return (unsigned)processors * ((unsigned)threads / SPIN_THREADS);
 }
 
-/* Milliseconds that a launch of `iterations` takes on the card. */
+/* Milliseconds that a launch of `iterations` takes on the GPU. */
 static inline float spin_measure(const struct spin *spin, uint32_t iterations, CUstream stream) {
     CUevent start, end;
     float ms;
@@ -84,7 +84,7 @@ static inline float spin_measure(const struct spin *spin, uint32_t iterations, C
     return ms;
 }
 
-/* A kernel of this name: on the simulated card it does what its name says, on a real one next to nothing. */
+/* A kernel of this name: on the simulated GPU it does what its name says, on a real one next to nothing. */
 static inline struct spin spin_named(const char *name) {
     struct spin spin = {.function = spin_function(name),
                         .blocks = spin_blocks(),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * surroundings - what a process has besides memory on a card, before the driver is opened and after it was used: umask, signal handlers
+ * surroundings - what a process has besides memory on a GPU, before the driver is opened and after it was used: umask, signal handlers
  * and mask, environment, folder, limits, descriptors, threads, the state of stdio. Prints what it has afterwards, line by line, so
  * that two runs can be compared. Exits 1 if any of what it set itself beforehand has changed.
  */

@@ -6,7 +6,7 @@
  *     give            frees what it took last
  *     info            nothing
  *
- * Every answer has the call's result and, as they are then, total and free of the card, the bytes held, what of the card is in use in
+ * Every answer has the call's result and, as they are then, total and free of the GPU, the bytes held, what of the GPU is in use in
  * truth, by whomever; and the process's id.
  */
 #include "books.h"
@@ -42,7 +42,7 @@ int main(void) {
         size_t left, whole;
         CHECK(books.own(&left, &whole));
         CHECK(cu.cuMemGetInfo(&available, &total));
-        printf("{\"result\": %d, \"total\": %zu, \"free\": %zu, \"held\": %zu, \"on_card\": %zu, \"pid\": %d}\n", result, total,
+        printf("{\"result\": %d, \"total\": %zu, \"free\": %zu, \"held\": %zu, \"on_gpu\": %zu, \"pid\": %d}\n", result, total,
                available, held, whole - left, (int)getpid());
         fflush(stdout);
     }

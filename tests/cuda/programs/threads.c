@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
     watchdog(120);
     context = driver_open();
     kernel = driver_function("spin_20us");
-    /* The first launch brings code onto the card, which stays. */
+    /* The first launch brings code onto the GPU, which stays. */
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     CHECK(cu.cuMemGetInfo(&before, NULL));
     for (int generation = 0; generation < 4; generation++) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * uneven - a card's multiprocessors split into parts of different sizes, by locality domain where there are several, and events of whole
+ * uneven - a GPU's multiprocessors split into parts of different sizes, by locality domain where there are several, and events of whole
  * contexts: recorded behind all that their streams hold, waited for by all of them. Prints one JSON object with the parts.
  *
- * For a driver without a shim, of 13.1 or later. Expects a card of compute capability 8 or later.
+ * For a driver without a shim, of 13.1 or later. Expects a GPU of compute capability 8 or later.
  */
 #include "records.h"
 
@@ -108,7 +108,7 @@ static void events(CUcontext primary, void *one, CUstream first) {
     CHECK(cu.cuEventCreate(&start, 0));
     CHECK(cu.cuEventCreate(&end, 0));
     CHECK(cu.cuEventCreate(&mark, 0));
-    launch(function, first); /* its code comes onto the card */
+    launch(function, first); /* its code comes onto the GPU */
     CHECK(cu.cuCtxSynchronize());
 
     /* Behind both streams of the green context, not behind another's. */

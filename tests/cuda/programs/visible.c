@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * visible [BYTES] - every card that the program sees, in its order: what the driver and NVML say of its memory, before and after BYTES
- * (K, M, G; default 16M) are allocated on it. One JSON object per card and line: device, uuid, total and free (before). Exits 1 unless
- * both libraries agree to the byte, card by card, and what is allocated on one card changes no other. NATIVE lists the UUIDs of cards
+ * visible [BYTES] - every GPU that the program sees, in its order: what the driver and NVML say of its memory, before and after BYTES
+ * (K, M, G; default 16M) are allocated on it. One JSON object per GPU and line: device, uuid, total and free (before). Exits 1 unless
+ * both libraries agree to the byte, GPU by GPU, and what is allocated on one GPU changes no other. NATIVE lists the UUIDs of GPUs
  * that have no limit (or is "all"): of these NVML tells the whole, and neighbours may use them.
  */
 #include "driver.h"
@@ -22,11 +22,11 @@ static CUresult (*get_uuid)(unsigned char *uuid, CUdevice device);
 
 enum { MOST = 16 };
 
-static struct card {
+static struct gpu {
     CUcontext context;
     char uuid[64];
     size_t total, free;
-} cards[MOST];
+} gpus[MOST];
 
 static void nvml_open(void) {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
@@ -48,28 +48,28 @@ static void name(CUdevice device, char *text) {
     }
 }
 
-static int is_limited(const struct card *card) {
+static int is_limited(const struct gpu *gpu) {
     const char *native = getenv("NATIVE");
-    return !native || (strcmp(native, "all") && !strstr(native, card->uuid));
+    return !native || (strcmp(native, "all") && !strstr(native, gpu->uuid));
 }
 
 /* By both libraries, which must agree. */
-static void look(struct card *card, CUdevice device) {
+static void look(struct gpu *gpu, CUdevice device) {
     size_t total_device;
     nvmlDevice handle;
     nvmlMemory memory;
-    CHECK(cu.cuCtxSetCurrent(card->context));
-    CHECK(cu.cuMemGetInfo(&card->free, &card->total));
+    CHECK(cu.cuCtxSetCurrent(gpu->context));
+    CHECK(cu.cuMemGetInfo(&gpu->free, &gpu->total));
     CHECK(cu.cuDeviceTotalMem(&total_device, device));
-    HOLDS(total_device == card->total);
-    if (nvml.by_uuid(card->uuid, &handle) != 0) {
+    HOLDS(total_device == gpu->total);
+    if (nvml.by_uuid(gpu->uuid, &handle) != 0) {
         /* A MIG instance: the driver's bytes do not tell, NVML's name does. */
         char name[64];
-        snprintf(name, sizeof name, "MIG-%s", card->uuid + 4);
+        snprintf(name, sizeof name, "MIG-%s", gpu->uuid + 4);
         EXPECT(0, nvml.by_uuid(name, &handle));
     }
     EXPECT(0, nvml.memory(handle, &memory));
-    if (is_limited(card)) HOLDS(memory.total == card->total && memory.free == card->free);
+    if (is_limited(gpu)) HOLDS(memory.total == gpu->total && memory.free == gpu->free);
 }
 
 int main(int argc, char **argv) {
@@ -85,25 +85,25 @@ int main(int argc, char **argv) {
     for (int i = 0; i < count; i++) {
         CUdevice device;
         CHECK(cu.cuDeviceGet(&device, i));
-        name(device, cards[i].uuid);
-        CHECK(cu.cuDevicePrimaryCtxRetain(&cards[i].context, device));
+        name(device, gpus[i].uuid);
+        CHECK(cu.cuDevicePrimaryCtxRetain(&gpus[i].context, device));
     }
     for (int i = 0; i < count; i++) {
-        struct card before[MOST];
+        struct gpu before[MOST];
         CUdevice current;
         CUdeviceptr address;
-        for (int j = 0; j < count; j++) look(&cards[j], j);
-        memcpy(before, cards, sizeof before);
-        CHECK(cu.cuCtxSetCurrent(cards[i].context));
+        for (int j = 0; j < count; j++) look(&gpus[j], j);
+        memcpy(before, gpus, sizeof before);
+        CHECK(cu.cuCtxSetCurrent(gpus[i].context));
         CHECK(cu.cuCtxGetDevice(&current));
         HOLDS(current == i);
         CHECK(cu.cuMemAlloc(&address, bytes));
         for (int j = 0; j < count; j++) {
-            look(&cards[j], j);
-            if (j != i && is_limited(&cards[j])) HOLDS(cards[j].free == before[j].free);
+            look(&gpus[j], j);
+            if (j != i && is_limited(&gpus[j])) HOLDS(gpus[j].free == before[j].free);
         }
-        if (is_limited(&cards[i])) HOLDS(cards[i].free + bytes <= before[i].free);
-        CHECK(cu.cuCtxSetCurrent(cards[i].context));
+        if (is_limited(&gpus[i])) HOLDS(gpus[i].free + bytes <= before[i].free);
+        CHECK(cu.cuCtxSetCurrent(gpus[i].context));
         CHECK(cu.cuMemFree(address));
         printf("{\"device\": %d, \"uuid\": \"%s\", \"total\": %zu, \"free\": %zu}\n", i, before[i].uuid, before[i].total,
                before[i].free);

@@ -8,8 +8,8 @@
  *     capture     a capture in the global mode stays open while another thread launches; then its graph is launched, again and again
  *     fork        children come and go while kernels are launched
  *     persistent  a kernel that never ends
- *     forth       a collective of two cards, the first card's part first
- *     back        the same, the second card's part first
+ *     forth       a collective of two GPUs, the first GPU's part first
+ *     back        the same, the second GPU's part first
  */
 #include <pthread.h>
 #include <sys/wait.h>
@@ -113,20 +113,20 @@ static void collective(int back) {
     part[1] = driver_function("ncclDevKernel_AllReduce");
     for (unsigned round = 0; round < rounds; round++) {
         for (int i = 0; i < 2; i++) {
-            int card = back ? 1 - i : i;
-            CHECK(cu.cuCtxSetCurrent(at[card]));
-            launch(part[card], on[card]);
+            int gpu = back ? 1 - i : i;
+            CHECK(cu.cuCtxSetCurrent(at[gpu]));
+            launch(part[gpu], on[gpu]);
         }
         if (round % 4 == 3) {
-            for (int card = 0; card < 2; card++) {
-                CHECK(cu.cuCtxSetCurrent(at[card]));
-                CHECK(cu.cuStreamSynchronize(on[card]));
+            for (int gpu = 0; gpu < 2; gpu++) {
+                CHECK(cu.cuCtxSetCurrent(at[gpu]));
+                CHECK(cu.cuStreamSynchronize(on[gpu]));
             }
         }
     }
-    for (int card = 0; card < 2; card++) {
-        CHECK(cu.cuCtxSetCurrent(at[card]));
-        CHECK(cu.cuStreamSynchronize(on[card]));
+    for (int gpu = 0; gpu < 2; gpu++) {
+        CHECK(cu.cuCtxSetCurrent(at[gpu]));
+        CHECK(cu.cuStreamSynchronize(on[gpu]));
     }
 }
 

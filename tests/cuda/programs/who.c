@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * who [BYTES] - takes BYTES (none: no context either) and then answers each line of its input with one line of JSON: what NVML tells of the
- * first card and the processes on it. The line "work" lets the card compute for 300 ms before, "account" has it keep accounts. Checks on the way that all versions of a list
+ * first GPU and the processes on it. The line "work" lets the GPU compute for 300 ms before, "account" has it keep accounts. Checks on the way that all versions of a list
  * say the same, by the protocol of two calls, and that what is asked wrongly gets the vendor's answers. Functions that this NVML lacks, or
  * does not support, are left out; lists that it does not give away are null.
  *
@@ -72,7 +72,7 @@ struct attributes {
 enum { INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, VERSION_MISMATCH = 25, ROOM = 64 };
 
 static void *library;
-static Device card;
+static Device gpu;
 
 #define FUNCTION(name, symbol, arguments)                                                                              \
     int(*name) arguments;                                                                                              \
@@ -93,7 +93,7 @@ static int same(const char *kind, unsigned count, const struct short_process *sh
         snprintf(symbol, sizeof symbol, "nvmlDeviceGet%sRunningProcesses_v%d", kind, version);
         FUNCTION(get, symbol, (Device, unsigned *, struct long_process *));
         if (!get) continue;
-        CHECK(get(card, &again, longs));
+        CHECK(get(gpu, &again, longs));
         if (again != count) return 0;
         for (unsigned i = 0; i < count; i++)
             if (longs[i].pid != shorts[i].pid || longs[i].memory != shorts[i].memory) return 0;
@@ -107,10 +107,10 @@ static void list(const char *name, const char *kind) {
     unsigned none = 0, count = ROOM, tries = 0;
     snprintf(symbol, sizeof symbol, "nvmlDeviceGet%sRunningProcesses", kind);
     FUNCTION(get, symbol, (Device, unsigned *, struct short_process *));
-    EXPECT(INVALID_ARGUMENT, get(card, NULL, shorts));
-    int answer = get(card, &none, NULL);
+    EXPECT(INVALID_ARGUMENT, get(gpu, NULL, shorts));
+    int answer = get(gpu, &none, NULL);
     if (answer == NO_PERMISSION) {
-        EXPECT(NO_PERMISSION, get(card, &count, shorts));
+        EXPECT(NO_PERMISSION, get(gpu, &count, shorts));
         printf(", \"%s\": null", name);
         return;
     }
@@ -118,12 +118,12 @@ static void list(const char *name, const char *kind) {
     /* They are asked one after the other, and something may happen in between; not for long. */
     do {
         count = ROOM;
-        CHECK(get(card, &count, shorts));
+        CHECK(get(gpu, &count, shorts));
     } while (!same(kind, count, shorts) && ++tries < 1000);
     HOLDS(tries < 1000);
     if (count > 1) {
         unsigned few = 1;
-        EXPECT(INSUFFICIENT_SIZE, get(card, &few, shorts));
+        EXPECT(INSUFFICIENT_SIZE, get(gpu, &few, shorts));
         HOLDS(few > 1);
     }
     put(name, count, shorts);
@@ -135,17 +135,17 @@ static void details(void) {
     struct details asked = {.version = 1, .list = room, .count = ROOM};
     FUNCTION(get, "nvmlDeviceGetRunningProcessDetailList", (Device, struct details *));
     if (!get) return;
-    HOLDS(get(card, &asked) != CUDA_SUCCESS);
+    HOLDS(get(gpu, &asked) != CUDA_SUCCESS);
     asked.version = 0x01000018;
-    int first = get(card, &asked);
+    int first = get(gpu, &asked);
     if (first == NOT_SUPPORTED || first == NO_PERMISSION) return;
     asked.count = 0;
     asked.list = NULL;
-    int answer = get(card, &asked);
+    int answer = get(gpu, &asked);
     HOLDS(answer == (asked.count ? INSUFFICIENT_SIZE : CUDA_SUCCESS));
     asked.count = ROOM;
     asked.list = room;
-    CHECK(get(card, &asked));
+    CHECK(get(gpu, &asked));
     HOLDS(asked.count <= ROOM);
     for (unsigned i = 0; i < asked.count; i++) {
         shorts[i] = (struct short_process){room[i].process.pid, room[i].process.memory};
@@ -161,19 +161,19 @@ static void utilisation(void) {
     unsigned count = 0;
     FUNCTION(get, "nvmlDeviceGetProcessUtilization", (Device, struct sample *, unsigned *, unsigned long long));
     FUNCTION(get_all, "nvmlDeviceGetProcessesUtilizationInfo", (Device, struct infos *));
-    int answer = get(card, NULL, &count, 0);
-    if (answer == NOT_SUPPORTED || answer == NO_PERMISSION) return; /* a card that is cut; a start that was refused */
+    int answer = get(gpu, NULL, &count, 0);
+    if (answer == NOT_SUPPORTED || answer == NO_PERMISSION) return; /* a GPU that is cut; a start that was refused */
     HOLDS(answer == (count ? INSUFFICIENT_SIZE : NOT_FOUND));
     count = ROOM;
-    answer = get(card, samples, &count, 0);
+    answer = get(gpu, samples, &count, 0);
     HOLDS(answer == (count ? CUDA_SUCCESS : NOT_FOUND));
     for (unsigned i = 0; i < count; i++) shorts[i] = (struct short_process){samples[i].pid, samples[i].sm};
     put("busy", count, shorts);
     if (!get_all) return;
     struct infos asked = {.version = 7, .count = ROOM, .list = infos};
-    EXPECT(VERSION_MISMATCH, get_all(card, &asked));
+    EXPECT(VERSION_MISMATCH, get_all(gpu, &asked));
     asked.version = 0x01000018;
-    answer = get_all(card, &asked);
+    answer = get_all(gpu, &asked);
     if (answer == NOT_FOUND) asked.count = 0;
     else CHECK(answer);
     for (unsigned i = 0; i < asked.count; i++) shorts[i] = (struct short_process){infos[i].pid, infos[i].sm};
@@ -187,19 +187,19 @@ static void accounting(void) {
     FUNCTION(get_pids, "nvmlDeviceGetAccountingPids", (Device, unsigned *, unsigned *));
     FUNCTION(get, "nvmlDeviceGetAccountingStats", (Device, unsigned, struct account *));
     FUNCTION(get_v2, "nvmlDeviceGetAccountingStats_v2", (Device, struct account_v2 *));
-    int first = get_pids(card, &count, pids);
+    int first = get_pids(gpu, &count, pids);
     if (first == NOT_SUPPORTED || first == NO_PERMISSION) return;
     count = ROOM;
-    CHECK(get_pids(card, &count, pids));
+    CHECK(get_pids(gpu, &count, pids));
     for (unsigned i = 0; i < count; i++) {
-        CHECK(get(card, pids[i], &about));
+        CHECK(get(gpu, pids[i], &about));
         shorts[i] = (struct short_process){pids[i], about.most};
         struct account_v2 again = {.pid = pids[i]};
         if (!get_v2) continue;
-        CHECK(get_v2(card, &again));
+        CHECK(get_v2(gpu, &again));
         HOLDS(again.pid == pids[i] && again.running == about.running && again.start == about.start);
     }
-    EXPECT(NOT_FOUND, get(card, 4000000, &about));
+    EXPECT(NOT_FOUND, get(gpu, 4000000, &about));
     put("accounted", count, shorts);
 }
 
@@ -207,13 +207,13 @@ static void accounting(void) {
 static void limits(void) {
     struct limits asked = {.group = "/sys/fs/cgroup"};
     FUNCTION(get, "nvmlDeviceGetMemoryLimits_v1", (Device, struct limits *));
-    if (!get || get(card, &asked) != CUDA_SUCCESS) return;
+    if (!get || get(gpu, &asked) != CUDA_SUCCESS) return;
     printf(", \"limits\": {\"soft\": %llu, \"hard\": %llu, \"used\": %llu}", asked.soft, asked.hard, asked.used);
 }
 
-/* Those of a card that is cut. */
+/* Those of a GPU that is cut. */
 static void instances(void) {
-    Device whole = card;
+    Device whole = gpu;
     unsigned cut = 0, pending;
     struct memory memory;
     struct attributes attributes;
@@ -223,15 +223,15 @@ static void instances(void) {
     FUNCTION(attributes_of, "nvmlDeviceGetAttributes_v2", (Device, struct attributes *));
     if (mode(whole, &cut, &pending) != CUDA_SUCCESS || !cut) return;
     printf(", \"instances\": [");
-    for (unsigned i = 0; by_index(whole, i, &card) == CUDA_SUCCESS; i++) {
-        CHECK(get(card, &memory));
-        CHECK(attributes_of(card, &attributes));
+    for (unsigned i = 0; by_index(whole, i, &gpu) == CUDA_SUCCESS; i++) {
+        CHECK(get(gpu, &memory));
+        CHECK(attributes_of(gpu, &attributes));
         printf("%s{\"mib\": %llu, \"total\": %llu, \"used\": %llu", i ? ", " : "", attributes.mib, memory.total, memory.used);
         list("compute", "Compute");
         printf("}");
     }
     printf("]");
-    card = whole;
+    gpu = whole;
 }
 
 static void work(void) {
@@ -244,7 +244,7 @@ static void work(void) {
 static void answer(void) {
     struct memory memory;
     FUNCTION(get, "nvmlDeviceGetMemoryInfo", (Device, struct memory *));
-    CHECK(get(card, &memory));
+    CHECK(get(gpu, &memory));
     printf("{\"pid\": %d, \"total\": %llu, \"used\": %llu, \"free\": %llu", (int)getpid(), memory.total, memory.used,
            memory.free);
     list("compute", "Compute");
@@ -272,14 +272,14 @@ int main(int argc, char **argv) {
     FUNCTION(keep_accounts, "nvmlDeviceSetAccountingMode", (Device, unsigned));
     FUNCTION(by_index, "nvmlDeviceGetHandleByIndex_v2", (unsigned, Device *));
     CHECK(init());
-    CHECK(by_index(0, &card));
+    CHECK(by_index(0, &gpu));
     if (argc > 1) {
         driver_open();
         CHECK(cu.cuMemAlloc(&address, parse_bytes(argv[1])));
     }
     while (fgets(line, sizeof line, stdin)) {
         if (!strcmp(line, "work\n")) work();
-        if (!strcmp(line, "account\n")) CHECK(keep_accounts(card, 1));
+        if (!strcmp(line, "account\n")) CHECK(keep_accounts(gpu, 1));
         answer();
     }
     return 0;

@@ -2,7 +2,7 @@
  *
  * worker [KERNEL_US [ITERATIONS]] - one process of a tenant, led by commands on standard input; one JSON object per answer.
  *
- *     info            the card as this process sees it, and whether managed memory is refused
+ *     info            the GPU as this process sees it, and whether managed memory is refused
  *     fill            takes memory until the driver refuses: first 64 MiB at a time, then 2 MiB
  *     free            gives it all back
  *     run SECONDS     launches kernels without a pause, two batches ahead of the GPU; prints how many completed within that

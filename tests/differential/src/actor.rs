@@ -10,24 +10,24 @@ use anyhow::{Context, Result, bail};
 use crate::command::{Answer, Command, Step};
 use crate::line::{self, Line};
 
-/// Where everything is: the built files, the simulated card, the container.
+/// Where everything is: the built files, the simulated GPU, the container.
 #[derive(Clone, Debug)]
 pub struct Stage {
     /// `target/test`.
     pub dist: PathBuf,
     /// The actor's program.
     pub actor: PathBuf,
-    /// The simulated cards' file.
-    pub cards: PathBuf,
+    /// The simulated GPUs' file.
+    pub state: PathBuf,
     /// `CGPU_SIM_GPUS`.
     pub gpus: String,
     /// `CGPU_SIM_DRIVER`.
     pub driver: u32,
     /// The container's directory.
     pub container: PathBuf,
-    /// Its limit on the first card in MiB.
+    /// Its limit on the first GPU in MiB.
     pub limit_mib: u64,
-    /// The second card, where there is one.
+    /// The second GPU, where there is one.
     pub second: Option<Second>,
     /// `CGPU_SIM_FAULT`, if the driver is to refuse.
     pub faults: Option<String>,
@@ -35,7 +35,7 @@ pub struct Stage {
     pub names: bool,
 }
 
-/// The second card of a container.
+/// The second GPU of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Second {
     /// The container's limit there in MiB.
@@ -83,7 +83,7 @@ impl Actor {
             .env("ALIYUN_COM_GPU_MEM_CONTAINER", stage.limits())
             .env("CGPU_MEM_UNIT", "MiB")
             .env("CGPU_SIM_GPUS", &stage.gpus)
-            .env("CGPU_SIM_STATE", &stage.cards)
+            .env("CGPU_SIM_STATE", &stage.state)
             .env("CGPU_SIM_DRIVER", stage.driver.to_string())
             .env("CGPU_SIM_SEED", seed.to_string())
             .stdin(Stdio::piped())
@@ -121,7 +121,7 @@ impl Actor {
         self.process.id()
     }
 
-    /// Has its first thread do something on the first card.
+    /// Has its first thread do something on the first GPU.
     ///
     /// # Errors
     /// If it does not answer: it has ended, which is a defect.

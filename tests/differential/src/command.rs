@@ -17,7 +17,7 @@ pub use streams::{InStream, Lane};
 /// The primary context, among an actor's contexts.
 pub const PRIMARY: u32 = 0;
 
-/// The card's default pool, among an actor's pools.
+/// The GPU's default pool, among an actor's pools.
 pub const DEFAULT_POOL: u32 = 0;
 
 /// A handle that is a value: its 64 bytes.
@@ -28,8 +28,8 @@ pub type Words = [u64; 8];
 pub struct Step {
     /// What.
     pub command: Command,
-    /// On which of the machine's cards, which the command takes for the first one.
-    pub card: usize,
+    /// On which of the machine's GPUs, which the command takes for the first one.
+    pub gpu: usize,
     /// By whom.
     pub thread: Thread,
 }
@@ -48,7 +48,7 @@ pub enum Thread {
 
 impl From<Command> for Step {
     fn from(command: Command) -> Self {
-        Self { command, card: 0, thread: Thread::First }
+        Self { command, gpu: 0, thread: Thread::First }
     }
 }
 
@@ -58,7 +58,7 @@ impl From<Command> for Step {
 pub enum Command {
     /// `cuInit`.
     Init,
-    /// `cuCtxCreate` on the first card, to be called `context`.
+    /// `cuCtxCreate` on the first GPU, to be called `context`.
     ContextCreate { context: u32 },
     /// `cuCtxDestroy`.
     ContextDestroy { context: u32 },
@@ -100,7 +100,7 @@ pub enum Command {
     FlatCreate { context: u32, key: u32, width: u64, height: u64, channels: u32, old: bool },
     /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`.
     ArrayDestroy { context: u32, key: u32 },
-    /// `cuMemAllocFromPoolAsync` in the default stream; of the card's default pool: `cuMemAllocAsync`.
+    /// `cuMemAllocFromPoolAsync` in the default stream; of the GPU's default pool: `cuMemAllocAsync`.
     PoolAllocate { context: u32, key: u32, bytes: u64, pool: u32 },
     /// `cuMemFreeAsync` in the default stream.
     PoolFree { context: u32, key: u32 },
@@ -152,7 +152,7 @@ pub enum Command {
     Graph(GraphStep),
     /// Code, and what comes with it.
     Code(CodeStep),
-    /// `cuGreenCtxCreate` of a part of the first card, to be called `green`.
+    /// `cuGreenCtxCreate` of a part of the first GPU, to be called `green`.
     GreenCreate { green: u32 },
     /// `cuGreenCtxDestroy`.
     GreenDestroy { green: u32 },
@@ -170,7 +170,7 @@ pub enum Command {
     LibraryBring { context: u32, library: u32, variable: bool },
     /// `cuLibraryUnload`.
     LibraryUnload { library: u32 },
-    /// `cuMulticastCreate` and `cuMulticastAddDevice` of the first card, or, if it is to be an endpoint, `cuLogicalEndpointCreate`; to be
+    /// `cuMulticastCreate` and `cuMulticastAddDevice` of the first GPU, or, if it is to be an endpoint, `cuLogicalEndpointCreate`; to be
     /// called `object`. `shared`: of a kind that can be exported.
     ObjectCreate { object: u32, bytes: u64, endpoint: bool, shared: bool },
     /// `cuMulticastBindMem`, `cuLogicalEndpointBindMem`: the first bytes of a handle's memory, to the object from `offset` on.
@@ -187,7 +187,7 @@ pub enum Command {
     SparseCreate { context: u32, key: u32 },
     /// `cuMemMapArrayAsync` of a tile to a handle's memory, [`TILE`] bytes from `at` on; or, without a handle, out of it. Waited for.
     TileMap { context: u32, array: u32, tile: u32, key: Option<u32>, at: u64 },
-    /// Another interface of the same process allocates memory on the first card, to be called `key`.
+    /// Another interface of the same process allocates memory on the first GPU, to be called `key`.
     ForeignAllocate { key: u32, bytes: u64 },
     /// It frees it.
     ForeignFree { key: u32 },
@@ -226,15 +226,15 @@ pub enum Command {
 /// Where physical memory is to lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
-    /// On the first card.
-    Card,
+    /// On the first GPU.
+    Gpu,
     /// On the host.
     Host,
-    /// In a locality domain of the first card.
+    /// In a locality domain of the first GPU.
     Domain(u8),
 }
 
-/// A limit of a context that takes memory of the card.
+/// A limit of a context that takes memory of the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Limit {
     /// Of each thread that can be resident.
@@ -268,16 +268,16 @@ pub struct Answer {
     /// Of an allocation that was lent.
     #[serde(default)]
     pub handle: Words,
-    /// Of an array: what the driver needs for it, as it says. Of a limit: of how many the card has one.
+    /// Of an array: what the driver needs for it, as it says. Of a limit: of how many the GPU has one.
     #[serde(default)]
     pub needed: u64,
     /// Of a limit: what it was.
     #[serde(default)]
     pub former: u64,
-    /// Of anything: what the card's default pool and the actor's own ones hold now, and what is reserved for graphs.
+    /// Of anything: what the GPU's default pool and the actor's own ones hold now, and what is reserved for graphs.
     #[serde(default)]
     pub pooled: u64,
-    /// The same of the other card, where there is one: what a process does on one card may give its pools a reason to shrink on another.
+    /// The same of the other GPU, where there is one: what a process does on one GPU may give its pools a reason to shrink on another.
     #[serde(default)]
     pub elsewhere: u64,
     /// Of that, what is reserved for graphs.
@@ -286,7 +286,7 @@ pub struct Answer {
     /// Of a question for them.
     #[serde(default)]
     pub figures: Figures,
-    /// Of anything done with the primary context: whether it is active now. Of a pool: whether it is the one that the card allocates from.
+    /// Of anything done with the primary context: whether it is active now. Of a pool: whether it is the one that the GPU allocates from.
     #[serde(default)]
     pub active: bool,
     /// Of a look or a watch.
@@ -297,7 +297,7 @@ pub struct Answer {
     pub members: Vec<(u32, u64)>,
 }
 
-/// What an actor sees of its card, in bytes.
+/// What an actor sees of its GPU, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sight {
     /// `cuMemGetInfo`.

@@ -1,6 +1,6 @@
-//! Several containers on one card, each filled to its limit by a way of its own, while a witness looks at the card again and again.
+//! Several containers on one GPU, each filled to its limit by a way of its own, while a witness looks at the GPU again and again.
 //!
-//! **At every look**: what the card says that a container's processes hold, the dead among them, does not pass the container's limit by more
+//! **At every look**: what the GPU says that a container's processes hold, the dead among them, does not pass the container's limit by more
 //! than what came unasked and is on no books ([`Due`], which only the test knows): other interfaces' memory and the like, and what is lacking
 //! on the books of what their contexts and variables take. So memory that was asked for never passes the limit, not for an instant.
 //!
@@ -42,7 +42,7 @@ pub use ways::Way;
 const PROCESSES: usize = 2;
 /// How long growth may be there before it is shown.
 const SEEING: Duration = Duration::from_secs(60);
-/// How long the books and the card may take to forget the dead.
+/// How long the books and the GPU may take to forget the dead.
 const FORGETTING: Duration = Duration::from_secs(30);
 
 /// What is played.
@@ -73,7 +73,7 @@ pub struct Filled {
     pub refused: u64,
     /// Processes killed.
     pub kills: u64,
-    /// The most that the card said it held.
+    /// The most that the GPU said it held.
     pub peak: u64,
     /// The most that it held beyond the limit, of what came unasked.
     pub unasked: u64,
@@ -89,14 +89,14 @@ pub fn fill(plan: &Filling, files: &Files) -> Result<Vec<Filled>> {
     run(plan, files).with_context(|| format!("seed {}", plan.seed))
 }
 
-/// A process of a container. Once it has ended, and the card has forgotten it, its id may be another's.
+/// A process of a container. Once it has ended, and the GPU has forgotten it, its id may be another's.
 struct Member {
     pid: u32,
     ended: bool,
     due: Due,
 }
 
-/// What comes unasked with what a process has: the card takes so much for it, or less.
+/// What comes unasked with what a process has: the GPU takes so much for it, or less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Due {
     /// On its books from the start: contexts, variables. A context may be charged too little.
@@ -115,7 +115,7 @@ impl Due {
     }
 }
 
-/// A container: who is in it, and who was, as long as the card knows them.
+/// A container: who is in it, and who was, as long as the GPU knows them.
 struct Container {
     name: String,
     stage: Stage,
@@ -133,7 +133,7 @@ impl Container {
         let stage = Stage {
             dist: files.dist.clone(),
             actor: files.actor.clone(),
-            cards: files.folder.join(CARDS),
+            state: files.folder.join(STATE),
             gpus: GPUS.to_owned(),
             driver: DRIVER,
             container: host.container(name),
@@ -143,9 +143,9 @@ impl Container {
             names: false,
         };
         std::fs::create_dir_all(&stage.container)?;
-        // Somebody who makes the books; the witness can open them then, and the card.
+        // Somebody who makes the books; the witness can open them then, and the GPU.
         undertaker(&stage)?;
-        let context = Witness::open(&stage.container, &stage.cards, &stage.gpus)?.context_cost();
+        let context = Witness::open(&stage.container, &stage.state, &stage.gpus)?.context_cost();
         Ok(Self {
             name: name.to_owned(),
             stage,
@@ -156,7 +156,7 @@ impl Container {
         })
     }
 
-    /// What the card says that it holds, its dead processes among the others.
+    /// What the GPU says that it holds, its dead processes among the others.
     fn held(&self, witness: &Witness) -> Result<u64> {
         let between = self.between_calls.then(|| self.calling.write());
         let mut members = self.members();
@@ -171,7 +171,7 @@ impl Container {
     }
 
     /// What came unasked with what each process has, and is not on its books: what the books do not know, at most. Of one that has no books
-    /// any more the card has nothing either.
+    /// any more the GPU has nothing either.
     fn unbooked(&self, books: &mut Witness) -> Result<BTreeMap<u32, u64>> {
         let due: Vec<(u32, Due)> = self.members().iter().map(|member| (member.pid, member.due)).collect();
         let booked = books.implicit()?;
@@ -197,13 +197,13 @@ impl Container {
     }
 }
 
-/// The file of the simulated cards in a play's folder, and what they are: one with all that there is.
-const CARDS: &str = "cards";
+/// The file of the simulated GPUs in a play's folder, and what they are: one with all that there is.
+const STATE: &str = "gpus";
 const GPUS: &str = "B200:65536";
 const DRIVER: u32 = 13_050;
 
 fn host(files: &Files) -> Result<Host> {
-    Host::start(files, &files.folder.join(CARDS), GPUS)
+    Host::start(files, &files.folder.join(STATE), GPUS)
 }
 
 /// When threads end.
@@ -261,7 +261,7 @@ fn run(plan: &Filling, files: &Files) -> Result<Vec<Filled>> {
     })?;
     for container in &containers {
         let left = left(container).with_context(|| container.name.clone())?;
-        ensure!(left == (0, 0), "{}: {left:?} are left on the books and on the card", container.name);
+        ensure!(left == (0, 0), "{}: {left:?} are left on the books and on the GPU", container.name);
     }
     let with = |(filled, watched): (Filled, Watched)| Filled {
         peak: watched.peak,
@@ -283,11 +283,11 @@ struct Watched<'a> {
     since: Option<Instant>,
 }
 
-/// Looks at the card until the end.
+/// Looks at the GPU until the end.
 fn watch<'a>(containers: &'a [Container], host: &Host, end: &End) -> Result<Vec<Watched<'a>>> {
     let open = |container: &'a Container| {
         let stage = &container.stage;
-        let witness = Witness::open(&stage.container, &stage.cards, &stage.gpus)?;
+        let witness = Witness::open(&stage.container, &stage.state, &stage.gpus)?;
         let none = Duration::ZERO;
         Ok(Watched { container, witness, peak: 0, unasked: 0, unseen: none, since: None })
     };
@@ -317,7 +317,7 @@ impl Watched<'_> {
         self.unasked = beyond.max(self.unasked);
         ensure!(
             beyond <= unbooked,
-            "the card says {beyond} more than the limit; what came unasked is {unbooked} at most"
+            "the GPU says {beyond} more than the limit; what came unasked is {unbooked} at most"
         );
         if beyond == 0 {
             self.since = None;
@@ -340,11 +340,11 @@ impl Watched<'_> {
     }
 }
 
-/// Waits until nothing of a container is on the books nor on the card, but not forever: what is left there.
+/// Waits until nothing of a container is on the books nor on the GPU, but not forever: what is left there.
 fn left(container: &Container) -> Result<(u64, u64)> {
     let deadline = Instant::now() + FORGETTING;
     let stage = &container.stage;
-    let mut books = Witness::open(&stage.container, &stage.cards, &stage.gpus)?;
+    let mut books = Witness::open(&stage.container, &stage.state, &stage.gpus)?;
     loop {
         // Without a monitor it is the next process that buries the dead.
         undertaker(stage)?;

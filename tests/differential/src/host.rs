@@ -17,26 +17,26 @@ pub struct Host {
     process: Child,
     root: PathBuf,
     dist: PathBuf,
-    cards: PathBuf,
+    state: PathBuf,
     gpus: String,
 }
 
 impl Host {
-    /// Starts the monitor of a host with the simulated cards `gpus`, and waits until it answers.
+    /// Starts the monitor of a host with the simulated GPUs `gpus`, and waits until it answers.
     ///
     /// # Errors
     /// If it cannot be started, or does not answer.
-    pub fn start(files: &Files, cards: &Path, gpus: &str) -> Result<Self> {
+    pub fn start(files: &Files, state: &Path, gpus: &str) -> Result<Self> {
         let root = files.folder.join("root");
         std::fs::create_dir_all(root.join("containers"))?;
         let config = files.folder.join("monitor.toml");
         std::fs::write(&config, "metrics = \"off\"\n")?;
-        let mut monitor = on_the_host(&files.dist.join("cgpu-monitor"), &files.dist, cards, gpus);
+        let mut monitor = on_the_host(&files.dist.join("cgpu-monitor"), &files.dist, state, gpus);
         monitor.arg("--root").arg(&root).arg("--config").arg(&config);
         monitor.stdin(Stdio::null()).stderr(Stdio::null());
         let process = monitor.spawn().context("cgpu-monitor cannot be started")?;
-        let (dist, cards, gpus) = (files.dist.clone(), cards.to_owned(), gpus.to_owned());
-        let host = Self { process, root, dist, cards, gpus };
+        let (dist, state, gpus) = (files.dist.clone(), state.to_owned(), gpus.to_owned());
+        let host = Self { process, root, dist, state, gpus };
         let deadline = Instant::now() + START;
         while host.smi()?["monitor"] != true {
             ensure!(Instant::now() < deadline, "the monitor does not answer");
@@ -51,7 +51,7 @@ impl Host {
         self.root.join("containers").join(name)
     }
 
-    /// What the container's processes are shown to have on the first card beyond what was charged, in bytes; below 0: less.
+    /// What the container's processes are shown to have on the first GPU beyond what was charged, in bytes; below 0: less.
     ///
     /// # Errors
     /// If `cgpu smi` fails.
@@ -60,11 +60,11 @@ impl Host {
         let dir = container.to_string_lossy();
         let found = all["containers"].as_array().into_iter().flatten().find(|one| one["dir"] == *dir);
         // A monitor finds a container within a moment; until then it shows nothing.
-        Ok(found.and_then(|one| one["cards"][0]["growth"].as_i64()).unwrap_or(0))
+        Ok(found.and_then(|one| one["gpus"][0]["growth"].as_i64()).unwrap_or(0))
     }
 
     fn smi(&self) -> Result<serde_json::Value> {
-        let mut smi = on_the_host(&self.dist.join("cgpu"), &self.dist, &self.cards, &self.gpus);
+        let mut smi = on_the_host(&self.dist.join("cgpu"), &self.dist, &self.state, &self.gpus);
         let output = smi.args(["smi", "--json", "--root"]).arg(&self.root).output().context("cgpu smi")?;
         if !output.status.success() {
             bail!("cgpu smi: {}", String::from_utf8_lossy(&output.stderr));
@@ -81,9 +81,9 @@ impl Drop for Host {
     }
 }
 
-fn on_the_host(program: &Path, dist: &Path, cards: &Path, gpus: &str) -> Program {
+fn on_the_host(program: &Path, dist: &Path, state: &Path, gpus: &str) -> Program {
     let mut command = Program::new(program);
     command.env_remove("LD_PRELOAD").env("LD_LIBRARY_PATH", dist.join("sim"));
-    command.env("CGPU_SIM_STATE", cards).env("CGPU_SIM_GPUS", gpus);
+    command.env("CGPU_SIM_STATE", state).env("CGPU_SIM_GPUS", gpus);
     command
 }

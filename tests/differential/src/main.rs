@@ -10,7 +10,7 @@ use cgpu_differential::containers::{Filling, Racing, Way, fill, race};
 use cgpu_differential::play::{Files, Plan, Route, folder, play};
 use clap::{Parser, ValueEnum};
 
-/// Random programs under a limit, against a plain model, the books and the simulated card's own truth
+/// Random programs under a limit, against a plain model, the books and the simulated GPU's own truth
 #[derive(Parser)]
 struct Arguments {
     /// Steps to play in all

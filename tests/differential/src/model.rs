@@ -122,7 +122,7 @@ pub struct Object {
 /// A limit of a context that was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// What came with the context, in bytes of the card.
+    /// What came with the context, in bytes of the GPU.
     pub came: u64,
     /// What it takes beyond.
     pub beyond: u64,
@@ -136,7 +136,7 @@ pub enum Progress {
     Running,
     /// Its calls would wait.
     Locked,
-    /// And its memory is not on the card.
+    /// And its memory is not on the GPU.
     Away,
 }
 
@@ -173,7 +173,7 @@ pub struct Process {
     pub caps: BTreeMap<u32, u64>,
     /// Those of its pools that lie in a locality domain: in which.
     pub local: BTreeMap<u32, u8>,
-    /// The pool that the card allocates from.
+    /// The pool that the GPU allocates from.
     pub current: u32,
     /// Streams: their contexts.
     pub streams: BTreeMap<u32, u32>,
@@ -232,7 +232,7 @@ impl Process {
         charged(&self.allocations) + charged(&self.arrays) + physical + self.pool
     }
 
-    /// Whether its memory is on no card.
+    /// Whether its memory is on no GPU.
     #[must_use]
     pub fn is_away(&self) -> bool {
         self.progress == Progress::Away
@@ -401,9 +401,9 @@ impl Process {
 /// A container.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Its limit on the card.
+    /// Its limit on the GPU.
     pub limit: u64,
-    /// What a context costs on the card.
+    /// What a context costs on the GPU.
     pub context: u64,
     /// Its processes.
     pub processes: Vec<Process>,
@@ -559,7 +559,7 @@ mod tests {
         assert_eq!((model.total(), model.most()), (0, 2 * MIB));
     }
 
-    /// Memory was bound to an object that others had; the object is gone, and the driver takes the memory off the card.
+    /// Memory was bound to an object that others had; the object is gone, and the driver takes the memory off the GPU.
     #[test]
     fn of_a_process_that_is_away_the_books_may_keep_what_others_may_hold() {
         let bound = Physical { charged: 4 * MIB, known: true, ..Physical::default() };

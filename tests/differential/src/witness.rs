@@ -1,11 +1,11 @@
-//! What really happened: the container's books as the monitor would read them, and the simulated card's own truth.
+//! What really happened: the container's books as the monitor would read them, and the simulated GPU's own truth.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use cgpu_shm::slots::State;
-use cgpu_shm::snapshot::{Card, Reader, Slot, Snapshot};
+use cgpu_shm::snapshot::{Gpu, Reader, Slot, Snapshot};
 use cgpu_sim::timeline::ProcessUse;
 use cgpu_sim::{Machine, Settings};
 
@@ -14,8 +14,8 @@ use cgpu_sim::{Machine, Settings};
 pub struct Witness {
     reader: Reader,
     machine: Machine,
-    /// Which card of the machine it looks at.
-    card: usize,
+    /// Which GPU of the machine it looks at.
+    gpu: usize,
 }
 
 /// What one living process has, by both.
@@ -25,7 +25,7 @@ pub struct Seen {
     pub used: u64,
     /// On the books: what came with it.
     pub implicit: u64,
-    /// On the card, whatever it is for. More than one: of a program that became another, whose death has not been noticed yet.
+    /// On the GPU, whatever it is for. More than one: of a program that became another, whose death has not been noticed yet.
     pub truths: Vec<u64>,
 }
 
@@ -39,37 +39,37 @@ pub struct Total {
 }
 
 impl Witness {
-    /// Of a container's directory and a simulated card.
+    /// Of a container's directory and a simulated GPU.
     ///
     /// # Errors
     /// If one of them cannot be opened.
-    pub fn open(container: &Path, cards: &Path, gpus: &str) -> Result<Self> {
+    pub fn open(container: &Path, state: &Path, gpus: &str) -> Result<Self> {
         let reader = Reader::open(container).context("the container's books")?;
         let get = |name: &str| match name {
-            "CGPU_SIM_STATE" => Some(cards.to_string_lossy().into_owned()),
+            "CGPU_SIM_STATE" => Some(state.to_string_lossy().into_owned()),
             "CGPU_SIM_GPUS" => Some(gpus.to_owned()),
             _ => None,
         };
         let machine = Machine::open(&Settings::read(get)?)?;
-        Ok(Self { reader, machine, card: 0 })
+        Ok(Self { reader, machine, gpu: 0 })
     }
 
-    /// The same, of another card of the machine.
+    /// The same, of another GPU of the machine.
     #[must_use]
-    pub fn of_card(self, card: usize) -> Self {
-        Self { card, ..self }
+    pub fn of_gpu(self, gpu: usize) -> Self {
+        Self { gpu, ..self }
     }
 
-    /// What a context costs on the card.
+    /// What a context costs on the GPU.
     #[must_use]
     pub fn context_cost(&self) -> u64 {
         self.machine.figures().context_memory.0
     }
 
-    /// What a process has on the card.
+    /// What a process has on the GPU.
     ///
     /// # Errors
-    /// If the books or the card cannot be read.
+    /// If the books or the GPU cannot be read.
     pub fn process(&mut self, pid: u32) -> Result<Seen> {
         let snapshot = self.reader.read()?;
         let truths = self.processes()?.into_iter().filter(|process| process.pid == pid && !process.dying);
@@ -82,7 +82,7 @@ impl Witness {
             .enumerate()
             .filter(|(_, slot)| live(slot))
             .max_by_key(|(_, slot)| slot.since);
-        let cell = slot.and_then(|(place, _)| self.card_of(&snapshot)?.cells.get(place));
+        let cell = slot.and_then(|(place, _)| self.gpu_of(&snapshot)?.cells.get(place));
         Ok(Seen {
             used: cell.map_or(0, |cell| cell.used.0),
             implicit: cell.map_or(0, |cell| cell.implicit.0),
@@ -100,33 +100,33 @@ impl Witness {
         let there = slots.filter(|(_, slot)| slot.word.state().is_some_and(|state| state != State::Free));
         let mut implicit = BTreeMap::new();
         for (place, slot) in there {
-            let cell = self.card_of(&snapshot).and_then(|card| card.cells.get(place));
+            let cell = self.gpu_of(&snapshot).and_then(|gpu| gpu.cells.get(place));
             *implicit.entry(slot.pid).or_default() += cell.map_or(0, |cell| cell.implicit.0);
         }
         Ok(implicit)
     }
 
-    /// What the container has on the card, by the books.
+    /// What the container has on the GPU, by the books.
     ///
     /// # Errors
     /// If the books cannot be read.
     pub fn total(&mut self) -> Result<Total> {
         let snapshot = self.reader.read()?;
-        Ok(self.card_of(&snapshot).map_or_else(Total::default, |card| total(&snapshot, card)))
+        Ok(self.gpu_of(&snapshot).map_or_else(Total::default, |gpu| total(&snapshot, gpu)))
     }
 
-    /// What all processes, the dead among them, have on the card.
+    /// What all processes, the dead among them, have on the GPU.
     ///
     /// # Errors
-    /// If the card cannot be read.
+    /// If the GPU cannot be read.
     pub fn truth(&self) -> Result<u64> {
         Ok(self.processes()?.iter().map(|process| process.memory.0).sum())
     }
 
-    /// What each process has on the card, be it dead.
+    /// What each process has on the GPU, be it dead.
     ///
     /// # Errors
-    /// If the card cannot be read.
+    /// If the GPU cannot be read.
     pub fn held(&self) -> Result<BTreeMap<u32, u64>> {
         let mut held = BTreeMap::new();
         for process in self.processes()? {
@@ -135,10 +135,10 @@ impl Witness {
         Ok(held)
     }
 
-    /// Whether the card has forgotten all but these processes: what it has, they have.
+    /// Whether the GPU has forgotten all but these processes: what it has, they have.
     ///
     /// # Errors
-    /// If the card cannot be read.
+    /// If the GPU cannot be read.
     pub fn is_settled(&self, living: &[u32]) -> Result<bool> {
         let processes = self.processes()?;
         let once = |pid: u32| processes.iter().filter(|process| process.pid == pid).count() == 1;
@@ -147,38 +147,38 @@ impl Witness {
         }))
     }
 
-    /// What dead processes have on the card by the books, which is soon gone.
+    /// What dead processes have on the GPU by the books, which is soon gone.
     ///
     /// # Errors
     /// If the books cannot be read.
     pub fn draining(&mut self) -> Result<u64> {
         let snapshot = self.reader.read()?;
-        let Some(card) = self.card_of(&snapshot) else { return Ok(0) };
+        let Some(gpu) = self.gpu_of(&snapshot) else { return Ok(0) };
         let draining = |(_, slot): &(_, &Slot)| slot.word.state() == Some(State::Draining);
-        let cells = card.cells.iter().zip(&snapshot.slots).filter(draining);
+        let cells = gpu.cells.iter().zip(&snapshot.slots).filter(draining);
         Ok(cells.map(|(cell, _)| (cell.used + cell.implicit).0).sum())
     }
 
-    /// The card in the books: programs may see it at another place.
-    fn card_of<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Card> {
-        snapshot.cards.iter().find(|card| usize::try_from(card.ordinal) == Ok(self.card))
+    /// The GPU in the books: programs may see it at another place.
+    fn gpu_of<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Gpu> {
+        snapshot.gpus.iter().find(|gpu| usize::try_from(gpu.ordinal) == Ok(self.gpu))
     }
 
     fn processes(&self) -> Result<Vec<ProcessUse>> {
-        Ok(self.machine.processes(self.card)?)
+        Ok(self.machine.processes(self.gpu)?)
     }
 
-    /// Whether the card's own state is one that its operations lead to.
+    /// Whether the GPU's own state is one that its operations lead to.
     ///
     /// # Errors
     /// With what is wrong.
-    pub fn check_card(&self) -> Result<()> {
+    pub fn check_gpu(&self) -> Result<()> {
         Ok(self.machine.check()?)
     }
 }
 
-fn total(snapshot: &Snapshot, card: &Card) -> Total {
+fn total(snapshot: &Snapshot, gpu: &Gpu) -> Total {
     let dead =
-        card.cells.iter().zip(&snapshot.slots).filter(|(_, slot)| slot.word.state() != Some(State::Live));
-    Total { all: card.used().0, draining: dead.map(|(cell, _)| (cell.used + cell.implicit).0).sum() }
+        gpu.cells.iter().zip(&snapshot.slots).filter(|(_, slot)| slot.word.state() != Some(State::Live));
+    Total { all: gpu.used().0, draining: dead.map(|(cell, _)| (cell.used + cell.implicit).0).sum() }
 }

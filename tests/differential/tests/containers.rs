@@ -7,7 +7,7 @@ use cgpu_differential::containers::{Filled, Filling, Racing, Way, fill, race};
 use cgpu_differential::model::MIB;
 use cgpu_differential::play::{Files, folder};
 
-/// Of each container. Six of them are what the card has, nearly.
+/// Of each container. Six of them are what the GPU has, nearly.
 const LIMIT_MIB: u64 = 3072;
 
 fn files(folder: &std::path::Path) -> Files {
@@ -34,7 +34,7 @@ fn filled(ways: &[Way], seconds: u64) {
         let time = Duration::from_secs(seconds);
         let plan = Filling { ways: ways.to_vec(), seed: 1, time, limit_mib: LIMIT_MIB, kill_once_in: 300 };
         let filled = fill(&plan, &files).unwrap_or_else(|error| panic!("{error:#}"));
-        // What neighbours make a context or a module look larger than it is, the card does not hold.
+        // What neighbours make a context or a module look larger than it is, the GPU does not hold.
         let full = |one: &Filled| one.refused > 0 && one.granted > 50 && one.peak > LIMIT_MIB * MIB / 2;
         eprintln!("{filled:#?}");
         if filled.iter().all(full) {

@@ -193,7 +193,7 @@ fn arrays_of_two_dimensions() {
     plays(&newer(1200, 1500, &[Route::Flat, Route::Shapes]));
 }
 
-/// A pool at its most refuses, a card allocates from the pool that was chosen, and a reset leaves pools as they are.
+/// A pool at its most refuses, a GPU allocates from the pool that was chosen, and a reset leaves pools as they are.
 #[test]
 fn pools_with_a_most_and_chosen_pools() {
     plays(&newer(1300, 1500, &[Route::Pools, Route::Trims, Route::Exchange]));
@@ -259,10 +259,10 @@ fn processes_that_checkpoint_each_other() {
     plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(700) });
 }
 
-/// Each card has a limit and books of its own, whatever it is to a program: the first one or the second.
+/// Each GPU has a limit and books of its own, whatever it is to a program: the first one or the second.
 #[test]
-fn two_cards_with_limits_of_their_own() {
-    let routes = vec![Route::Cards, Route::Exchange, Route::Graphs, Route::Implicit, Route::Checkpoint];
+fn two_gpus_with_limits_of_their_own() {
+    let routes = vec![Route::Gpus, Route::Exchange, Route::Graphs, Route::Implicit, Route::Checkpoint];
     plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(1200) });
 }
 

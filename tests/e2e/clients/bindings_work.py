@@ -60,16 +60,16 @@ def streams_and_events(kernel):
     data = os.urandom(SIZE)
     source, back = pinned(data), pinned()
     first, second = stream(), stream()
-    on_card, copied = check(driver.cuMemAlloc(SIZE)), event()
+    on_gpu, copied = check(driver.cuMemAlloc(SIZE)), event()
     begin, end = event(), event()
     check(driver.cuEventRecord(begin, first))
     for _ in range(10):
         kernel.launch(first)
     check(driver.cuEventRecord(end, first))
-    check(driver.cuMemcpyHtoDAsync(on_card, source, SIZE, first))
+    check(driver.cuMemcpyHtoDAsync(on_gpu, source, SIZE, first))
     check(driver.cuEventRecord(copied, first))
     check(driver.cuStreamWaitEvent(second, copied, 0))
-    check(driver.cuMemcpyDtoHAsync(back, on_card, SIZE, second))
+    check(driver.cuMemcpyDtoHAsync(back, on_gpu, SIZE, second))
     # It cannot be done yet: ten kernels come first.
     expect("the query", driver.cuStreamQuery(second)[0], driver.CUresult.CUDA_ERROR_NOT_READY)
     check(driver.cuStreamSynchronize(second))
@@ -80,7 +80,7 @@ def streams_and_events(kernel):
         check(driver.cuEventDestroy(it))
     for it in (first, second):
         check(driver.cuStreamDestroy(it))
-    check(driver.cuMemFree(on_card))
+    check(driver.cuMemFree(on_gpu))
     for it in (source, back):
         check(driver.cuMemFreeHost(it))
     return elapsed
@@ -152,17 +152,17 @@ def graphs(kernel):
     """A captured graph of copies, a fill and kernels in two streams does its work at each launch, with the bytes of then."""
     source, back = pinned(), pinned()
     on, beside = stream(), stream()
-    on_card = check(driver.cuMemAlloc(SIZE))
+    on_gpu = check(driver.cuMemAlloc(SIZE))
     forked, joined = event(), event()
     check(driver.cuStreamBeginCapture(on, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
-    check(driver.cuMemcpyHtoDAsync(on_card, source, SIZE, on))
+    check(driver.cuMemcpyHtoDAsync(on_gpu, source, SIZE, on))
     check(driver.cuEventRecord(forked, on))
     check(driver.cuStreamWaitEvent(beside, forked, 0))
     kernel.launch(beside)
-    check(driver.cuMemsetD8Async(int(on_card) + MIB, 0x77, MIB, on))
+    check(driver.cuMemsetD8Async(int(on_gpu) + MIB, 0x77, MIB, on))
     check(driver.cuEventRecord(joined, beside))
     check(driver.cuStreamWaitEvent(on, joined, 0))
-    check(driver.cuMemcpyDtoHAsync(back, on_card, SIZE, on))
+    check(driver.cuMemcpyDtoHAsync(back, on_gpu, SIZE, on))
     # What is captured is not done.
     expect("capturing", check(driver.cuStreamIsCapturing(on)).name, "CU_STREAM_CAPTURE_STATUS_ACTIVE")
     graph = check(driver.cuStreamEndCapture(on))
@@ -177,7 +177,7 @@ def graphs(kernel):
         check(driver.cuStreamSynchronize(on))
         expect("bytes of a graph", ctypes.string_at(back, SIZE), data[:MIB] + b"\x77" * MIB + data[2 * MIB :])
     check(driver.cuGraphExecDestroy(executable))
-    check(driver.cuMemFree(on_card))
+    check(driver.cuMemFree(on_gpu))
     for it in (source, back):
         check(driver.cuMemFreeHost(it))
     return nodes

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the client programs share: a watchdog, the expected size of the card, and the answer as one line of JSON.
+"""What the client programs share: a watchdog, the expected size of the GPU, and the answer as one line of JSON.
 
-Each program takes the number of bytes that the card should have (`--total BYTES`, or CGPU_EXPECT_TOTAL); without it, any size is
+Each program takes the number of bytes that the GPU should have (`--total BYTES`, or CGPU_EXPECT_TOTAL); without it, any size is
 right. It exits 0 if all that it checks held.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vendor's Python bindings of the driver API: fills the card, gets the ordinary error, frees, goes on; copies, loads, launches."""
+"""The vendor's Python bindings of the driver API: fills the GPU, gets the ordinary error, frees, goes on; copies, loads, launches."""
 
 import ctypes
 import os
@@ -36,7 +36,7 @@ def allocate(size):
 
 
 def copy_and_back():
-    """Bytes that went to the card, moved within it and were partly filled come back as they should."""
+    """Bytes that went to the GPU, moved within it and were partly filled come back as they should."""
     size = 4 * MIB
     data = os.urandom(size)
     first, second = check(driver.cuMemAlloc(size)), check(driver.cuMemAlloc(size))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numba: compiles a kernel at run time and launches it; fills the card with arrays, gets the ordinary error, frees, goes on.
+"""Numba: compiles a kernel at run time and launches it; fills the GPU with arrays, gets the ordinary error, frees, goes on.
 
-The simulated card computes nothing, so the kernel's result is only looked at on a real one (CGPU_EXPECT_RESULTS=1).
+The simulated GPU computes nothing, so the kernel's result is only looked at on a real one (CGPU_EXPECT_RESULTS=1).
 """
 
 import gc
@@ -35,17 +35,17 @@ def allocate(size):
 
 
 def vectors():
-    """Vectors go to the card and come back; their sum is launched."""
+    """Vectors go to the GPU and come back; their sum is launched."""
     first = numpy.arange(1 << 20, dtype=numpy.float32)
     second = numpy.random.default_rng(7).random(first.size, dtype=numpy.float32)
-    on_card = cuda.to_device(first), cuda.to_device(second), cuda.device_array_like(first)
+    on_gpu = cuda.to_device(first), cuda.to_device(second), cuda.device_array_like(first)
     for _ in range(3):
-        add[first.size // 256, 256](*on_card)
+        add[first.size // 256, 256](*on_gpu)
     cuda.synchronize()
-    expect("the first vector", bool((on_card[0].copy_to_host() == first).all()), True)
-    expect("the second vector", bool((on_card[1].copy_to_host() == second).all()), True)
+    expect("the first vector", bool((on_gpu[0].copy_to_host() == first).all()), True)
+    expect("the second vector", bool((on_gpu[1].copy_to_host() == second).all()), True)
     if os.environ.get("CGPU_EXPECT_RESULTS"):
-        expect("the sum", bool(numpy.allclose(on_card[2].copy_to_host(), first + second)), True)
+        expect("the sum", bool(numpy.allclose(on_gpu[2].copy_to_host(), first + second)), True)
 
 
 def managed():
@@ -69,7 +69,7 @@ def main():
     context = cuda.current_context()
     total = context.get_memory_info().total
     if arguments.total:
-        expect("the card's size", total, arguments.total)
+        expect("the GPU's size", total, arguments.total)
     vectors()
     free = free_memory(context)
 

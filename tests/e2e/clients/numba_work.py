@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numba at work: streams, events, pinned and mapped memory, copies in stream order, slices, and the right bytes after each.
 
-The simulated card computes nothing, so the kernel's result is only looked at on a real one (CGPU_EXPECT_RESULTS=1).
+The simulated GPU computes nothing, so the kernel's result is only looked at on a real one (CGPU_EXPECT_RESULTS=1).
 """
 
 import os
@@ -35,13 +35,13 @@ def streams(random):
     kept = []
     for array, stream in zip(arrays, both):
         array[:] = random.random(LENGTH, dtype=numpy.float32)
-        on_card = cuda.to_device(array, stream=stream)
-        scale[LENGTH // 256, 256, stream](on_card, 2.0)
-        kept.append(on_card)
+        on_gpu = cuda.to_device(array, stream=stream)
+        scale[LENGTH // 256, 256, stream](on_gpu, 2.0)
+        kept.append(on_gpu)
     done = cuda.event()
     done.record(both[0])
     done.wait(both[1])
-    backs = [on_card.copy_to_host(stream=stream) for on_card, stream in zip(kept, both)]
+    backs = [on_gpu.copy_to_host(stream=stream) for on_gpu, stream in zip(kept, both)]
     for stream in both:
         stream.synchronize()
     expect("the event", done.query(), True)
@@ -52,24 +52,24 @@ def streams(random):
 
 def time(random):
     """Milliseconds between two events around a kernel."""
-    on_card = cuda.to_device(random.random(LENGTH, dtype=numpy.float32))
-    scale[LENGTH // 256, 256](on_card, 1.0)
+    on_gpu = cuda.to_device(random.random(LENGTH, dtype=numpy.float32))
+    scale[LENGTH // 256, 256](on_gpu, 1.0)
     begin, end = cuda.event(), cuda.event()
     begin.record()
     for _ in range(10):
-        scale[LENGTH // 256, 256](on_card, 1.0)
+        scale[LENGTH // 256, 256](on_gpu, 1.0)
     end.record()
     end.synchronize()
     return cuda.event_elapsed_time(begin, end)
 
 
 def copies(random):
-    """Parts of arrays, arrays of two dimensions, within the card and out of it."""
+    """Parts of arrays, arrays of two dimensions, within the GPU and out of it."""
     matrix = random.integers(0, 1 << 30, size=(512, 768), dtype=numpy.int64)
-    on_card = cuda.to_device(matrix)
-    same("rows", on_card[100:200].copy_to_host(), matrix[100:200])
-    twin = cuda.device_array_like(on_card)
-    twin.copy_to_device(on_card)
+    on_gpu = cuda.to_device(matrix)
+    same("rows", on_gpu[100:200].copy_to_host(), matrix[100:200])
+    twin = cuda.device_array_like(on_gpu)
+    twin.copy_to_device(on_gpu)
     twin[10:20].copy_to_device(matrix[30:40])
     wanted = matrix.copy()
     wanted[10:20] = matrix[30:40]
@@ -77,7 +77,7 @@ def copies(random):
 
 
 def mapped(random):
-    """Host memory that the card sees: a kernel is given it, and copies read it."""
+    """Host memory that the GPU sees: a kernel is given it, and copies read it."""
     array = cuda.mapped_array(LENGTH, dtype=numpy.float32)
     array[:] = random.random(LENGTH, dtype=numpy.float32)
     scale[LENGTH // 256, 256](array, 1.0)

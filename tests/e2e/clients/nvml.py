@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vendor's Python bindings of NVML: the card's size, what this process takes of it, and who is on it.
+"""The vendor's Python bindings of NVML: the GPU's size, what this process takes of it, and who is on it.
 
 Takes memory through the driver, and looks whether NVML sees it come and go.
 """
@@ -22,41 +22,41 @@ def check(answered):
 def main():
     arguments = start(__doc__)
     pynvml.nvmlInit()
-    cards = pynvml.nvmlDeviceGetCount()
-    card = pynvml.nvmlDeviceGetHandleByIndex(0)
-    before = pynvml.nvmlDeviceGetMemoryInfo(card)
-    second = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
+    gpus = pynvml.nvmlDeviceGetCount()
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+    before = pynvml.nvmlDeviceGetMemoryInfo(gpu)
+    second = pynvml.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2)
     expect("total of the second version", second.total, before.total)
     expect("parts of the total", second.reserved + second.used + second.free, second.total)
     if arguments.total:
         expect("total", before.total, arguments.total)
-    uuid = pynvml.nvmlDeviceGetUUID(card)
+    uuid = pynvml.nvmlDeviceGetUUID(gpu)
     again = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    expect("the card of the UUID", pynvml.nvmlDeviceGetIndex(again), 0)
+    expect("the GPU of the UUID", pynvml.nvmlDeviceGetIndex(again), 0)
 
     check(driver.cuInit(0))
     context = check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(0))))
     check(driver.cuCtxSetCurrent(context))
-    idle = pynvml.nvmlDeviceGetMemoryInfo(card)
+    idle = pynvml.nvmlDeviceGetMemoryInfo(gpu)
     address = check(driver.cuMemAlloc(BLOCK))
-    taken = pynvml.nvmlDeviceGetMemoryInfo(card)
-    processes = {process.pid: process.usedGpuMemory for process in pynvml.nvmlDeviceGetComputeRunningProcesses(card)}
+    taken = pynvml.nvmlDeviceGetMemoryInfo(gpu)
+    processes = {process.pid: process.usedGpuMemory for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
     check(driver.cuMemFree(address))
-    freed = pynvml.nvmlDeviceGetMemoryInfo(card)
+    freed = pynvml.nvmlDeviceGetMemoryInfo(gpu)
     free, total = check(driver.cuMemGetInfo())
     expect("used with the block", taken.used - idle.used, BLOCK)
     expect("used without it", freed.used, idle.used)
     answer(
         client="nvml",
-        cards=cards,
-        name=pynvml.nvmlDeviceGetName(card),
+        gpus=gpus,
+        name=pynvml.nvmlDeviceGetName(gpu),
         uuid=uuid,
         driver=pynvml.nvmlSystemGetDriverVersion(),
         total=before.total,
         info_total=total,
         free=free,
         used=freed.used,
-        utilisation=pynvml.nvmlDeviceGetUtilizationRates(card).gpu,
+        utilisation=pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
         own_memory=processes.get(os.getpid(), 0),
         processes=len(processes),
     )

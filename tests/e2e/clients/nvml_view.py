@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first card and who is on it, as the vendor's Python bindings of NVML tell it: one line for the card, one for each process."""
+"""The first GPU and who is on it, as the vendor's Python bindings of NVML tell it: one line for the GPU, one for each process."""
 
 import signal
 
@@ -7,21 +7,21 @@ import pynvml
 
 signal.alarm(60)
 pynvml.nvmlInit()
-card = pynvml.nvmlDeviceGetHandleByIndex(0)
-memory = pynvml.nvmlDeviceGetMemoryInfo(card)
-print(f"card: {memory.total} bytes, {memory.used} used, {memory.free} free")
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+memory = pynvml.nvmlDeviceGetMemoryInfo(gpu)
+print(f"gpu: {memory.total} bytes, {memory.used} used, {memory.free} free")
 samples = None
 while samples is None:
     try:
-        samples = pynvml.nvmlDeviceGetProcessUtilization(card, 0)
+        samples = pynvml.nvmlDeviceGetProcessUtilization(gpu, 0)
     except pynvml.NVMLError_InsufficientSize:
         # There are more samples than when the bindings asked how many there are.
         pass
     except pynvml.NVMLError_NotFound:
         samples = []
 busy = {sample.pid: sample.smUtil for sample in samples}
-for process in sorted(pynvml.nvmlDeviceGetComputeRunningProcesses(card), key=lambda process: process.pid):
+for process in sorted(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu), key=lambda process: process.pid):
     print(f"process {process.pid}: {process.usedGpuMemory} bytes, {'busy' if busy.pop(process.pid, 0) else 'idle'}")
 for pid in busy:
-    print(f"process {pid}: busy, and not on the card")
+    print(f"process {pid}: busy, and not on the GPU")
 pynvml.nvmlShutdown()

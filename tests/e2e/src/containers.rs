@@ -20,7 +20,7 @@ pub enum Runtime {
     Crun,
 }
 
-/// Containers of one runtime, on the simulated cards of a scene.
+/// Containers of one runtime, on the simulated GPUs of a scene.
 pub struct Yard<'a> {
     scene: &'a Scene,
     runtime: Runtime,
@@ -71,12 +71,12 @@ pub(crate) fn unmount_below(folder: &Path) {
 }
 
 impl<'a> Yard<'a> {
-    /// Containers on the cards of `scene`; None, after recording the skip, where the runtime cannot start any here.
+    /// Containers on the GPUs of `scene`; None, after recording the skip, where the runtime cannot start any here.
     ///
     /// # Panics
     /// If what it needs cannot be written.
     #[must_use]
-    pub fn open(test: &str, scene: &'a Scene, runtime: Runtime, cards: &str) -> Option<Self> {
+    pub fn open(test: &str, scene: &'a Scene, runtime: Runtime, gpus: &str) -> Option<Self> {
         let name = runtime.name();
         // SAFETY: no obligations; geteuid cannot fail.
         if unsafe { libc::geteuid() } != 0 {
@@ -87,7 +87,7 @@ impl<'a> Yard<'a> {
             skip(test, name, &format!("{name} is not installed"));
             return None;
         };
-        let text = format!("root = {:?}\nsim = {cards:?}\nruntime = {program:?}\n", scene.root());
+        let text = format!("root = {:?}\nsim = {gpus:?}\nruntime = {program:?}\n", scene.root());
         fs::write(scene.path("runtime.toml"), text).expect("a configuration");
         let bundles = tempfile::Builder::new().prefix("cgpu-bundles-").tempdir().expect("a temporary folder");
         let yard = Self { scene, runtime, program, bundles };
@@ -96,10 +96,10 @@ impl<'a> Yard<'a> {
         let mut probe = yard.elsewhere(&yard.program);
         probe.arg("--root").arg(scene.path("state")).args(["run", "--bundle"]).arg(&bundle).arg("probe");
         let outcome = Outcome::of(yard.placed(probe));
-        // The simulated cards as the monitor of the scene sees them.
+        // The simulated GPUs as the monitor of the scene sees them.
         let _ = std::os::unix::fs::symlink(
-            scene.root().join("cards").join(cards.replace('/', "+")),
-            scene.path("cards"),
+            scene.root().join("gpus").join(gpus.replace('/', "+")),
+            scene.path("gpus"),
         );
         if outcome.code() != Some(0) {
             skip(test, name, &format!("{name} starts no containers here: {}", outcome.stderr.trim()));

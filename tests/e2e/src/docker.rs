@@ -35,14 +35,14 @@ pub struct Client {
 }
 
 impl Docker {
-    /// Starts one whose runtimes `cgpu setup docker` has set, with simulated cards. None, after recording the skip, where there is no Docker, or
+    /// Starts one whose runtimes `cgpu setup docker` has set, with simulated GPUs. None, after recording the skip, where there is no Docker, or
     /// none that starts.
     ///
     /// # Panics
     /// If what it needs cannot be written.
     #[must_use]
-    pub fn start(test: &str, scene: &Scene, cards: &str) -> Option<Self> {
-        Self::start_with(test, scene, cards, &[])
+    pub fn start(test: &str, scene: &Scene, gpus: &str) -> Option<Self> {
+        Self::start_with(test, scene, gpus, &[])
     }
 
     /// The same with more options for the daemon.
@@ -50,8 +50,8 @@ impl Docker {
     /// # Panics
     /// As above.
     #[must_use]
-    pub fn start_with(test: &str, scene: &Scene, cards: &str, options: &[&'static str]) -> Option<Self> {
-        Self::furnished(test, scene, cards, options, None)
+    pub fn start_with(test: &str, scene: &Scene, gpus: &str, options: &[&'static str]) -> Option<Self> {
+        Self::furnished(test, scene, gpus, options, None)
     }
 
     /// One that gives its containers a user namespace: their users are this host's from 100000 on.
@@ -59,7 +59,7 @@ impl Docker {
     /// # Panics
     /// As above.
     #[must_use]
-    pub fn start_remapped(test: &str, scene: &Scene, cards: &str) -> Option<Self> {
+    pub fn start_remapped(test: &str, scene: &Scene, gpus: &str) -> Option<Self> {
         if !is_reachable(&scene.dist().file("libcgpu.so")) {
             skip(test, "userns", "what was built lies where other users cannot come to");
             return None;
@@ -74,13 +74,13 @@ impl Docker {
         // Its root must be able to come to what is mounted, as it can below /run.
         let open = |folder: &Path| fs::set_permissions(folder, fs::Permissions::from_mode(0o755));
         open(&scene.path("")).expect("our own folder");
-        Self::furnished(test, scene, cards, &["--userns-remap=daemon"], Some(setup))
+        Self::furnished(test, scene, gpus, &["--userns-remap=daemon"], Some(setup))
     }
 
     fn furnished(
         test: &str,
         scene: &Scene,
-        cards: &str,
+        gpus: &str,
         options: &[&'static str],
         setup: Option<String>,
     ) -> Option<Self> {
@@ -95,9 +95,9 @@ impl Docker {
         };
         let folder = tempfile::Builder::new().prefix("cgpu-docker-").tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
-        fs::write(at("runtime.toml"), format!("root = {:?}\nsim = {cards:?}\n", scene.root()))
+        fs::write(at("runtime.toml"), format!("root = {:?}\nsim = {gpus:?}\n", scene.root()))
             .expect("a configuration");
-        // The vendor's programs, which a host with real cards has: one lets Docker offer --gpus, the other is what --runtime=nvidia starts.
+        // The vendor's programs, which a host with real GPUs has: one lets Docker offer --gpus, the other is what --runtime=nvidia starts.
         fs::create_dir(at("vendor")).expect("a folder");
         symlink(scene.dist().file("cgpu-runtime"), at("vendor/nvidia-container-runtime-hook"))
             .expect("a link");

@@ -1,7 +1,7 @@
-//! The stage on which built files are tested: the real loader, real processes, a simulated card.
+//! The stage on which built files are tested: the real loader, real processes, a simulated GPU.
 //!
 //! Nothing here depends on a crate that it tests: a test starts programs from `target/test` (see [`Dist`]) on a [`Scene`], which
-//! is one host with its simulated cards in a folder of its own, and judges what they print, how they end, and what `cgpu smi`
+//! is one host with its simulated GPUs in a folder of its own, and judges what they print, how they end, and what `cgpu smi`
 //! says about them. Tests that only ask *what* happens are in `tests/plain` and run in parallel; those that also measure time
 //! are in `tests/timed` and run one at a time. No test asserts an upper bound on wall time: deadlines only end what hangs.
 

@@ -22,12 +22,12 @@ pub struct Podman {
 }
 
 impl Podman {
-    /// Sets it up with simulated cards. None, after recording the skip, where it is not there or starts no containers.
+    /// Sets it up with simulated GPUs. None, after recording the skip, where it is not there or starts no containers.
     ///
     /// # Panics
     /// If what it needs cannot be written.
     #[must_use]
-    pub fn open(test: &str, scene: &Scene, cards: &str) -> Option<Self> {
+    pub fn open(test: &str, scene: &Scene, gpus: &str) -> Option<Self> {
         // SAFETY: no obligations; geteuid cannot fail.
         if unsafe { libc::geteuid() } != 0 || find("podman").is_none() || find("runc").is_none() {
             skip(test, "podman", "podman and runc are not installed, or this is not root");
@@ -35,7 +35,7 @@ impl Podman {
         }
         let folder = tempfile::Builder::new().prefix("cgpu-podman-").tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
-        let config = format!("root = {:?}\nsim = {cards:?}\nruntime = \"runc\"\n", scene.root());
+        let config = format!("root = {:?}\nsim = {gpus:?}\nruntime = \"runc\"\n", scene.root());
         fs::write(at("runtime.toml"), config).expect("a configuration");
         let storage = format!(
             "[storage]\ndriver = \"vfs\"\ngraphroot = {:?}\nrunroot = {:?}\n",

@@ -1,4 +1,4 @@
-//! One host for one test: simulated cards, containers, a root of its own.
+//! One host for one test: simulated GPUs, containers, a root of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const DRAIN: Duration = Duration::from_secs(60);
 /// Longer than any test that has a monitor, but for those that say so.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// A host with simulated cards, in a temporary folder that goes with it.
+/// A host with simulated GPUs, in a temporary folder that goes with it.
 pub struct Scene {
     folder: Ground,
     dist: Dist,
@@ -61,7 +61,7 @@ pub struct Container {
 }
 
 impl Scene {
-    /// Cards as CGPU_SIM_GPUS lists them, e.g. `A10:23028,T4:15109`.
+    /// GPUs as CGPU_SIM_GPUS lists them, e.g. `A10:23028,T4:15109`.
     ///
     /// # Panics
     /// If no temporary folder can be made or nothing was built.
@@ -83,7 +83,7 @@ impl Scene {
         }
     }
 
-    /// One card of the null driver, which grants everything and has room for any number of processes.
+    /// One GPU of the null driver, which grants everything and has room for any number of processes.
     #[must_use]
     pub fn null() -> Self {
         Self { driver: "null", ..Self::new("") }
@@ -95,7 +95,7 @@ impl Scene {
         Self { dist: Dist::find().release(), ..Self::null() }
     }
 
-    /// The same cards, so many times slower than real time.
+    /// The same GPUs, so many times slower than real time.
     #[must_use]
     pub fn slowed(self, dilation: u32) -> Self {
         Self { dilation, ..self }
@@ -119,7 +119,7 @@ impl Scene {
         self.lifetime
     }
 
-    /// How many times slower than real time its cards are.
+    /// How many times slower than real time its GPUs are.
     #[must_use]
     pub fn dilation(&self) -> u32 {
         self.dilation
@@ -143,7 +143,7 @@ impl Scene {
         self.path("root")
     }
 
-    /// Any program on this host, outside of containers: it sees the simulated cards as they are.
+    /// Any program on this host, outside of containers: it sees the simulated GPUs as they are.
     #[must_use]
     pub fn native(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
@@ -155,7 +155,7 @@ impl Scene {
         command
             .env("LD_LIBRARY_PATH", self.dist.folder().join(self.driver))
             .env("CGPU_SIM_GPUS", &self.gpus)
-            .env("CGPU_SIM_STATE", self.path("cards"))
+            .env("CGPU_SIM_STATE", self.path("gpus"))
             .env("CGPU_SIM_DILATION", self.dilation.to_string())
             .env("CGPU_SIM_CLOCK_PPM", self.clock_ppm.to_string())
             .current_dir(self.folder.path());
@@ -187,7 +187,7 @@ impl Scene {
         Container { directory, variables: Vec::new(), shim: self.dist.file("libcgpu.so") }
     }
 
-    /// A container with the same limit in MiB on every card.
+    /// A container with the same limit in MiB on every GPU.
     #[must_use]
     pub fn limited(&self, name: &str, mib: u64) -> Container {
         self.container(name)
@@ -210,28 +210,28 @@ impl Scene {
         command
     }
 
-    /// The books of one container as `cgpu smi --json` tells them: all bytes on a card of its living and dead processes.
+    /// The books of one container as `cgpu smi --json` tells them: all bytes on a GPU of its living and dead processes.
     ///
     /// # Panics
     /// If `cgpu smi` fails or does not know the container.
     #[must_use]
-    pub fn used(&self, container: &Container, card: usize) -> u64 {
+    pub fn used(&self, container: &Container, gpu: usize) -> u64 {
         let books = self.books(container);
         let number =
-            |key: &str| books["cards"][card][key].as_u64().unwrap_or_else(|| panic!("no {key} in {books:#}"));
+            |key: &str| books["gpus"][gpu][key].as_u64().unwrap_or_else(|| panic!("no {key} in {books:#}"));
         number("used") + number("implicit") + number("orphan")
     }
 
-    /// What is in use of the first card in truth, by whomever.
+    /// What is in use of the first GPU in truth, by whomever.
     ///
     /// # Panics
     /// If `cgpu-sim status` fails.
     #[must_use]
-    pub fn on_card(&self) -> u64 {
+    pub fn on_gpu(&self) -> u64 {
         let mut command = self.native(&self.dist.file("cgpu-sim"));
         command.args(["status", "--json"]);
         let status = Outcome::of(command).silent().json();
-        status["cards"][0]["used_bytes"].as_u64().expect("a number of bytes")
+        status["gpus"][0]["used_bytes"].as_u64().expect("a number of bytes")
     }
 
     /// Asks again and again until there is an answer.
@@ -265,7 +265,7 @@ impl Scene {
         }
     }
 
-    /// Waits until nothing of a container's dead processes is on the books of the first card any more.
+    /// Waits until nothing of a container's dead processes is on the books of the first GPU any more.
     ///
     /// # Panics
     /// If that does not come about.

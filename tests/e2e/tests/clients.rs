@@ -1,6 +1,6 @@
-//! Real programs that nobody here wrote, on the simulated card. Under the shim each sees the limit as the card's size, fills it, gets
-//! the ordinary out-of-memory error, frees, and goes on. By themselves, as on a card of their own, they run streams, events, pools,
-//! virtual memory and graphs, and get the right bytes back: that judges the simulated card, not the shim.
+//! Real programs that nobody here wrote, on the simulated GPU. Under the shim each sees the limit as the GPU's size, fills it, gets
+//! the ordinary out-of-memory error, frees, and goes on. By themselves, as on a GPU of their own, they run streams, events, pools,
+//! virtual memory and graphs, and get the right bytes back: that judges the simulated GPU, not the shim.
 
 use std::fs;
 use std::net::TcpListener;
@@ -30,7 +30,7 @@ fn client(program: &str) -> Option<Outcome> {
     Some(Outcome::of(command).silent())
 }
 
-/// One of the Python programs with the card to itself, without the shim; None where there is no Python for it.
+/// One of the Python programs with the GPU to itself, without the shim; None where there is no Python for it.
 fn alone(program: &str) -> Option<Outcome> {
     let python = python(&format!("clients::{program}"))?;
     let scene = scene();
@@ -209,8 +209,8 @@ fn prometheus_client() {
     });
     assert_eq!(text["content_type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
     assert_eq!(value(&text, "cgpu_memory_limit_bytes", "container", "trainer"), Some(4_294_967_296.0));
-    assert_eq!(value(&text, "cgpu_card_info", "card", "0"), Some(1.0));
-    assert_eq!(value(&text, "cgpu_card_memory_size_bytes", "card", "0"), Some(24_146_608_128.0));
+    assert_eq!(value(&text, "cgpu_gpu_info", "gpu", "0"), Some(1.0));
+    assert_eq!(value(&text, "cgpu_gpu_memory_size_bytes", "gpu", "0"), Some(24_146_608_128.0));
     assert!(value(&text, "hami_vgpu_memory_limit_bytes", "vdevice_index", "0").is_some());
     let families = &text["families"];
     assert_eq!(families["cgpu_turns"][0], "counter");
@@ -220,13 +220,13 @@ fn prometheus_client() {
     );
 }
 
-/// NVML of unequal cards, one of them divided, with an error that somebody lets happen.
+/// NVML of unequal GPUs, one of them divided, with an error that somebody lets happen.
 #[test]
 fn nvidia_ml_py_and_nvitop_alone() {
-    let Some(python) = python("clients::nvml_cards") else { return };
+    let Some(python) = python("clients::nvml_gpus") else { return };
     let scene = Scene::new("T4:15109,A100:40960/mig=3g.20gb,1g.5gb");
     let mut command = scene.native(&python);
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/nvml_cards.py"));
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/nvml_gpus.py"));
     command.env("PYTHONDONTWRITEBYTECODE", "1").env("CGPU_SIM_COMMAND", scene.dist().file("cgpu-sim"));
     let outcome = Outcome::of(command).silent();
     let figures = outcome.json();

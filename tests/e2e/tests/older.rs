@@ -133,7 +133,7 @@ fn a_program_keeps_its_limit_and_the_monitor_sees_it() {
         scene.eventually("the monitor sees what is held", || {
             let all = smi();
             let mine = all["containers"].as_array()?.iter().find(|one| one["id"] == "old")?.clone();
-            (mine["cards"][0]["used"].as_u64()? >= 1024 * MIB).then_some(())
+            (mine["gpus"][0]["used"].as_u64()? >= 1024 * MIB).then_some(())
         });
     }
 }

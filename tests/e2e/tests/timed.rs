@@ -21,7 +21,7 @@ fn soaking() -> Option<f64> {
     std::env::var("CGPU_SOAK_SECONDS").ok()?.parse().ok()
 }
 
-/// Two tenants on one card.
+/// Two tenants on one GPU.
 struct Pair {
     scene: Scene,
     monitor: Option<Monitor>,
@@ -130,13 +130,13 @@ fn shares_follow_the_weights_on_a_gpu_with_a_slow_clock() {
 #[test]
 fn two_docker_containers_share_one_to_two() {
     undisturbed("two_docker_containers_share_one_to_two", || {
-        let cards = "A10:23028";
-        let scene = Scene::new(cards);
-        let Some(docker) = Docker::start("two_docker_containers_share_one_to_two", &scene, cards) else {
+        let gpus = "A10:23028";
+        let scene = Scene::new(gpus);
+        let Some(docker) = Docker::start("two_docker_containers_share_one_to_two", &scene, gpus) else {
             return;
         };
-        // The monitor looks at the cards that the containers have.
-        let _ = std::os::unix::fs::symlink(scene.root().join("cards").join(cards), scene.path("cards"));
+        // The monitor looks at the GPUs that the containers have.
+        let _ = std::os::unix::fs::symlink(scene.root().join("gpus").join(gpus), scene.path("gpus"));
         let mut workers = [("one", 1), ("two", 2)].map(|(name, weight)| {
             let line = format!(
                 "docker run -d --name {name} -e ALIYUN_COM_GPU_MEM_CONTAINER=8 -e ALIYUN_COM_GPU_MEM_DEV=23 \
@@ -154,7 +154,7 @@ fn two_docker_containers_share_one_to_two() {
             (scene.smi()["containers"].as_array()?.len() == 2).then_some(())
         });
         // A weight above 1 selects the policy of weights, with the first turn after it was read.
-        scene.eventually("weights count", || (scene.smi()["cards"][0]["policy"] == 2).then_some(()));
+        scene.eventually("weights count", || (scene.smi()["gpus"][0]["policy"] == 2).then_some(()));
         let mut ratios: Vec<f64> = (0..7)
             .map(|_| {
                 workers.iter_mut().for_each(|worker| worker.write("run 2\n"));
@@ -173,10 +173,10 @@ fn two_docker_containers_share_one_to_two() {
     });
 }
 
-/// A card that is five times slower, and a shim and a monitor that know it: shares are the same, on a fifth of the work.
+/// A GPU that is five times slower, and a shim and a monitor that know it: shares are the same, on a fifth of the work.
 #[test]
-fn shares_follow_the_weights_on_a_slow_card() {
-    undisturbed("shares_follow_the_weights_on_a_slow_card", || {
+fn shares_follow_the_weights_on_a_slow_gpu() {
+    undisturbed("shares_follow_the_weights_on_a_slow_gpu", || {
         let mut real = Pair::start([1, 2]);
         let alone_on_a_real_one = real.alone(0, SECONDS);
         real.finish();
@@ -250,7 +250,7 @@ fn under_policy_one_each_request_has_a_turn_of_its_own() {
         pair.scene.set("0/policy", "1");
         let turns = |pair: &Pair| {
             let books = pair.scene.books(&pair.containers[0]);
-            books["cards"][0]["turns"].as_f64().unwrap_or_else(|| panic!("no turns in {books:#}"))
+            books["gpus"][0]["turns"].as_f64().unwrap_or_else(|| panic!("no turns in {books:#}"))
         };
         let before = turns(&pair);
         let [server, other] = &mut pair.workers;
@@ -355,7 +355,7 @@ fn policies_change_every_100_ms_under_load() {
             let micros = worked(&pair.scene, program) - before;
             assert!(
                 launches > 0.0 && micros >= launches * f64::from(KERNEL_US),
-                "{launches} kernels of {KERNEL_US} us in {micros} us of the card"
+                "{launches} kernels of {KERNEL_US} us in {micros} us of the GPU"
             );
         }
         pair.scene.set("0/policy", "2");
@@ -366,19 +366,19 @@ fn policies_change_every_100_ms_under_load() {
     });
 }
 
-/// Microseconds for which the simulated card has worked for a process until now, as it counts them itself.
+/// Microseconds for which the simulated GPU has worked for a process until now, as it counts them itself.
 fn worked(scene: &Scene, program: &Value) -> f64 {
     let mut status = scene.native(&scene.dist().file("cgpu-sim"));
     status.args(["status", "--json"]);
     let told = Outcome::of(status).silent().json();
-    let all = told["cards"][0]["processes"].as_array().expect("processes");
+    let all = told["gpus"][0]["processes"].as_array().expect("processes");
     let its = all.iter().filter(|one| one["pid"] == *program);
     its.filter_map(|one| one["busy_ns"].as_f64()).sum::<f64>() / 1e3
 }
 
 #[test]
-fn a_killed_or_stopped_tenant_does_not_keep_the_card() {
-    undisturbed("a_killed_or_stopped_tenant_does_not_keep_the_card", || {
+fn a_killed_or_stopped_tenant_does_not_keep_the_gpu() {
+    undisturbed("a_killed_or_stopped_tenant_does_not_keep_the_gpu", || {
         for signal in [libc::SIGKILL, libc::SIGSTOP] {
             let mut pair = Pair::start([1, 1]);
             let alone = pair.alone(0, SECONDS);
@@ -445,7 +445,7 @@ fn garbage_in_a_region_harms_only_its_own_container() {
         for pattern in patterns {
             let mut pair = Pair::start([1, 1]);
             let [_, fair] = pair.run(SECONDS);
-            let limit = pair.scene.books(&pair.containers[1])["cards"][0]["limit"].clone();
+            let limit = pair.scene.books(&pair.containers[1])["gpus"][0]["limit"].clone();
 
             pair.workers.iter_mut().for_each(|worker| worker.begin(2.0 * SECONDS));
             let file =
@@ -467,7 +467,7 @@ fn garbage_in_a_region_harms_only_its_own_container() {
             assert!(kept > 0.8 * fair, "the neighbour had {fair:.0}/s and has {kept:.0}/s");
             let monitor = pair.monitor.as_mut().expect("it was started");
             assert!(monitor.process.runs(), "the monitor has ended");
-            assert_eq!(pair.scene.books(&pair.containers[1])["cards"][0]["limit"], limit);
+            assert_eq!(pair.scene.books(&pair.containers[1])["gpus"][0]["limit"], limit);
             // Whatever the container did to itself: its own end.
             let [a, b] = pair.workers;
             drop(a);

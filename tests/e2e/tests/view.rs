@@ -1,4 +1,4 @@
-//! The same card inside of two containers and outside of them, as real tools show it: nvitop, nvidia-ml-py, nvml-wrapper.
+//! The same GPU inside of two containers and outside of them, as real tools show it: nvitop, nvidia-ml-py, nvml-wrapper.
 //!
 //! Their output is what `docs/view.md` shows: `BLESS=1 cargo xtask test --only clients` writes it there anew.
 
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use cgpu_e2e::{Child, MIB, Monitor, Outcome, Scene, contained, python, skip};
 
-const CARD: u64 = 23_028 * MIB;
+const GPU: u64 = 23_028 * MIB;
 
-/// What one tool says of the first card.
+/// What one tool says of the first GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     total: u64,
@@ -34,8 +34,8 @@ impl Seen {
                 .collect()
         };
         let mut lines = text.lines();
-        let card = numbers(lines.next().unwrap_or_default());
-        let [total, used, free] = card[..] else { panic!("no card in {text}") };
+        let gpu = numbers(lines.next().unwrap_or_default());
+        let [total, used, free] = gpu[..] else { panic!("no GPU in {text}") };
         let process = |line: &str| {
             let [pid, bytes] = numbers(line)[..] else { panic!("no process in {text}") };
             Process { pid, bytes, busy: line.ends_with("busy") }
@@ -162,7 +162,7 @@ fn the_containers_view_inside_and_the_hosts_outside_add_up() {
         assert_eq!((seen.total, seen.processes.len()), (gib * 1024 * MIB, count), "{seen:?}");
         assert_eq!((seen.used, seen.used + seen.free), (seen.sum(), seen.total), "{seen:?}");
     }
-    assert_eq!(host.total, CARD);
+    assert_eq!(host.total, GPU);
     let pids = |seen: &Seen| -> BTreeSet<u64> { seen.processes.iter().map(|process| process.pid).collect() };
     assert!(pids(&host).is_disjoint(&pids(&inside)) && pids(&host).is_disjoint(&pids(&neighbour)));
 

@@ -12,7 +12,7 @@ use cgpu_kubernetes_tests::objects::{node, pod};
 use serde_json::{Value, json};
 
 const NODES: usize = 5000;
-const CARDS: usize = 8;
+const GPUS: usize = 8;
 const PODS: usize = 50_000;
 const ROUNDS: usize = 2000;
 
@@ -21,12 +21,12 @@ fn main() {
     let folder = tempfile::tempdir().expect("a folder");
     let names: Vec<String> = (0..NODES).map(|number| format!("node-{number:04}.example.internal")).collect();
     for name in &names {
-        server.put("nodes", node(name, &[15109; CARDS]));
+        server.put("nodes", node(name, &[15109; GPUS]));
     }
     let mut random = Random(3);
     for number in 0..PODS {
-        let (name, card) = (&names[number % NODES], number / NODES % CARDS);
-        server.put("pods", running(number, name, card, 1 + random.below(6)));
+        let (name, gpu) = (&names[number % NODES], number / NODES % GPUS);
+        server.put("pods", running(number, name, gpu, 1 + random.below(6)));
     }
     let started = Instant::now();
     let flags = ["--log-level", "info"];
@@ -59,7 +59,7 @@ fn main() {
     println!(
         "{}",
         json!({
-            "nodes": NODES, "cards": CARDS, "pods": PODS, "rounds": ROUNDS, "refused": refused,
+            "nodes": NODES, "gpus": GPUS, "pods": PODS, "rounds": ROUNDS, "refused": refused,
             "ready_ms": round(ready.as_secs_f64() * 1e3),
             "filter_ms": quantiles(filters), "bind_ms": quantiles(binds), "both_ms": quantiles(both),
             "resident_mib_listed": listed, "resident_mib_answered": answered, "resident_mib_most": peak_mib(extender.pid()),
@@ -109,15 +109,15 @@ fn waiting(number: usize, units: u64) -> Value {
     pod
 }
 
-fn running(number: usize, node: &str, card: usize, units: u64) -> Value {
+fn running(number: usize, node: &str, gpu: usize, units: u64) -> Value {
     let mut pod = waiting(number, units);
-    let card = card.to_string();
+    let gpu = gpu.to_string();
     pod["spec"]["nodeName"] = json!(node);
     pod["status"]["phase"] = json!("Running");
     pod["metadata"]["annotations"] = json!({
-        "ALIYUN_COM_GPU_MEM_IDX": card, "ALIYUN_COM_GPU_MEM_DEV": "14", "ALIYUN_COM_GPU_MEM_POD": units.to_string(),
+        "ALIYUN_COM_GPU_MEM_IDX": gpu, "ALIYUN_COM_GPU_MEM_DEV": "14", "ALIYUN_COM_GPU_MEM_POD": units.to_string(),
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
-        "scheduler.framework.gpushare.allocation": json!({"0": {card: units}}).to_string(), "cgpu.dev/node": node,
+        "scheduler.framework.gpushare.allocation": json!({"0": {gpu: units}}).to_string(), "cgpu.dev/node": node,
     });
     pod
 }

@@ -37,12 +37,12 @@ pub struct Container {
 }
 
 impl<'a> Engine<'a> {
-    /// One for the simulated cards of a scene, which `cgpu-runtime` finds by this list, with CDI devices of this folder.
+    /// One for the simulated GPUs of a scene, which `cgpu-runtime` finds by this list, with CDI devices of this folder.
     ///
     /// # Panics
     /// If what it needs cannot be written.
     #[must_use]
-    pub fn new(scene: &'a Scene, cards: &str, cdi: &Path) -> Self {
+    pub fn new(scene: &'a Scene, gpus: &str, cdi: &Path) -> Self {
         let folder = tempfile::Builder::new().prefix("cgpu-engine-").tempdir().expect("a temporary folder");
         furnish(scene, &folder.path().join("rootfs"));
         let next = folder.path().join("next");
@@ -53,16 +53,16 @@ impl<'a> Engine<'a> {
         );
         fs::write(&next, script).expect("a script");
         fs::set_permissions(&next, fs::Permissions::from_mode(0o755)).expect("a script");
-        let text = format!("root = {:?}\nsim = {cards:?}\nruntime = {next:?}\n", scene.root());
+        let text = format!("root = {:?}\nsim = {gpus:?}\nruntime = {next:?}\n", scene.root());
         fs::write(folder.path().join("runtime.toml"), text).expect("a configuration");
-        // The simulated cards are one to the programs of the scene and to the runtime: whoever looks first makes their state.
-        let states = scene.root().join("cards");
+        // The simulated GPUs are one to the programs of the scene and to the runtime: whoever looks first makes their state.
+        let states = scene.root().join("gpus");
         fs::create_dir_all(&states).expect("a folder");
-        let state = states.join(cards.replace('/', "+"));
+        let state = states.join(gpus.replace('/', "+"));
         let mut first = scene.program("init");
         first.env("CGPU_SIM_STATE", &state);
         Outcome::of(first).exits(0);
-        std::os::unix::fs::symlink(state, scene.path("cards")).expect("a link");
+        std::os::unix::fs::symlink(state, scene.path("gpus")).expect("a link");
         Self { scene, folder, cdi: cdi.to_owned(), resolves: true, made: AtomicUsize::new(0) }
     }
 

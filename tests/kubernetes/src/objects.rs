@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-/// A node as our device plugin leaves it, with cards of these MiB in units of a GiB.
+/// A node as our device plugin leaves it, with GPUs of these MiB in units of a GiB.
 #[must_use]
 pub fn node(name: &str, mib: &[u64]) -> Value {
-    let cards: Vec<Value> = mib
+    let gpus: Vec<Value> = mib
         .iter()
         .enumerate()
         .map(|(index, mib)| json!({"uuid": format!("GPU-{name}-{index}"), "mib": mib}))
@@ -20,7 +20,7 @@ pub fn node(name: &str, mib: &[u64]) -> Value {
         "metadata": {
             "name": name,
             "labels": {"kubernetes.io/hostname": name, "gpushare": "true"},
-            "annotations": {"cgpu.dev/cards": json!({"unit": "GiB", "cards": cards}).to_string()},
+            "annotations": {"cgpu.dev/gpus": json!({"unit": "GiB", "gpus": gpus}).to_string()},
         },
         "spec": {"podCIDR": "10.244.0.0/24"},
         "status": {

@@ -1,4 +1,4 @@
-//! A real control plane, kubelets and containerd, where the environment names them (`docs/testing.md`), with simulated cards: the documents' pods come to run, see their
+//! A real control plane, kubelets and containerd, where the environment names them (`docs/testing.md`), with simulated GPUs: the documents' pods come to run, see their
 //! limits, and keep them whatever ends and comes again.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ fn the_four_deployments_of_document_001_run_and_outlive_what_comes_and_goes() {
     let natures = [(one, "192.168.1.214"), (other, "192.168.1.215")].map(|(name, address)| Nature {
         name,
         address,
-        cards: "T4:15109",
+        gpus: "T4:15109",
     });
     let Some(mut cluster) = Cluster::start(test, &natures) else { return };
     let text = std::fs::read_to_string(example("001-four-deployments.yaml")).expect("an example");
@@ -59,8 +59,8 @@ fn the_four_deployments_of_document_001_run_and_outlive_what_comes_and_goes() {
             *held.get_mut(pod["spec"]["nodeName"].as_str().expect("a node")).expect("a node") += units;
         }
         let row = |name: &str, address: &str| {
-            let card = format!("{}/14", held[name]);
-            format!("{name}  {address}  {card:<21}  {card}\n")
+            let gpu = format!("{}/14", held[name]);
+            format!("{name}  {address}  {gpu:<21}  {gpu}\n")
         };
         let table = format!(
             "NAME           IPADDRESS      GPU0(Allocated/Total)  GPU Memory(GiB)\n{}{}{}\nAllocated/Total GPU Memory In Cluster:\n{}\n",
@@ -142,25 +142,25 @@ fn the_four_deployments_of_document_001_run_and_outlive_what_comes_and_goes() {
     assert_eq!(amount(&cluster.inspect(&[]).exits(0).stdout, &full), "11/14");
 }
 
-/// Document 000: 8 GiB over four cards of one node; document 004: 16 units of 128 MiB, on the same node, which changes its unit while the first pod runs. Then what nobody
+/// Document 000: 8 GiB over four GPUs of one node; document 004: 16 units of 128 MiB, on the same node, which changes its unit while the first pod runs. Then what nobody
 /// can be given, and what is told of it.
 #[test]
 fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not() {
     let test = "the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not";
-    let cards = "T4:15109,T4:15109,T4:15109,T4:15109";
+    let gpus = "T4:15109,T4:15109,T4:15109,T4:15109";
     let node = "gpu-node";
-    let Some(mut cluster) = Cluster::start(test, &[Nature { name: node, address: "192.168.1.214", cards }])
+    let Some(mut cluster) = Cluster::start(test, &[Nature { name: node, address: "192.168.1.214", gpus }])
     else {
         return;
     };
-    cluster.apply(&example("000-four-cards.yaml"));
+    cluster.apply(&example("000-four-gpus.yaml"));
     cluster.running("app=binpack-1", 1);
     let four = |cluster: &Cluster| {
         assert_eq!(cluster.totals("binpack-1-0"), [T4 * 2 / 14 * MIB; 4]);
         let said = cluster.kubectl(&["exec", "binpack-1-0", "--", "env"]).exits(0).stdout;
         let variables: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once('=')).collect();
         assert_eq!(
-            variables["NVIDIA_VISIBLE_DEVICES"].split(',').filter(|card| card.starts_with("GPU-")).count(),
+            variables["NVIDIA_VISIBLE_DEVICES"].split(',').filter(|gpu| gpu.starts_with("GPU-")).count(),
             4
         );
         assert_eq!(variables["ALIYUN_COM_GPU_MEM_CONTAINER"], "2");
@@ -189,7 +189,7 @@ fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not()
         let status = &pod["status"]["containerStatuses"][0];
         let told =
             ["waiting", "terminated"].iter().find_map(|state| status["state"][state]["message"].as_str());
-        told.is_some_and(|told| told.contains("gets no slice of a card")).then_some(())
+        told.is_some_and(|told| told.contains("gets no slice of a GPU")).then_some(())
     });
     cluster.kubectl(&["delete", "pod", "bypass", "--force", "--grace-period=0"]).exits(0);
 
@@ -199,10 +199,10 @@ fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not()
         let refused = cluster.apply_refused(&text);
         assert!(refused.contains(why), "{amount}: {refused}");
     }
-    // HAMi's names without a number of cards: the policy asks for one, as HAMi's webhook does.
-    cluster.apply(&example("hami-one-card.yaml"));
+    // HAMi's names without a number of GPUs: the policy asks for one, as HAMi's webhook does.
+    cluster.apply(&example("hami-one-gpu.yaml"));
     let part = pod("part", "", "1", "").replace("aliyun.com/gpu-mem: 1", "nvidia.com/gpumem: 3000");
-    until("the policy asks for one card", || {
+    until("the policy asks for one GPU", || {
         let _ =
             cluster.kubectl(&["delete", "pod", "part", "--ignore-not-found", "--force", "--grace-period=0"]);
         cluster.apply_text(&part);
@@ -220,11 +220,11 @@ fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not()
         cluster.kubectl(&["annotate", "pod", "binpack-1-0", "--overwrite", &annotation]).exits(0);
     };
     edit(r#"{"0":{"0":1}}"#);
-    println!("{}", cluster.told("binpack-1-0", "it counts on every card of its node"));
+    println!("{}", cluster.told("binpack-1-0", "it counts on every GPU of its node"));
     edit(r#"{"0":{"0":2,"1":2,"2":2,"3":2}}"#);
     four(&cluster);
 
-    // Two schedulers at once: 12 of 14 units are free on each of four cards, so of eight pods of 7 four find room, and nobody else comes upon their cards.
+    // Two schedulers at once: 12 of 14 units are free on each of four GPUs, so of eight pods of 7 four find room, and nobody else comes upon their GPUs.
     cluster.start_second_scheduler();
     let seven = |number: usize| {
         let name = format!("seven-{number}");
@@ -240,18 +240,18 @@ fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not()
         (placed.len() == 4 && waiting.len() == 4).then_some((placed, waiting))
     });
     for waiting in &placed.1 {
-        println!("{}", cluster.told(name(waiting), "no cards for the pod ("));
+        println!("{}", cluster.told(name(waiting), "no GPUs for the pod ("));
     }
-    let mut cards: Vec<&str> = Vec::new();
+    let mut gpus: Vec<&str> = Vec::new();
     for pod in &placed.0 {
-        cards.push(pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].as_str().expect("a card"));
+        gpus.push(pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].as_str().expect("a GPU"));
         until("it runs", || {
             let pod = cluster.object("pod", "default", name(pod))?;
             (pod["status"]["phase"] == "Running").then_some(())
         });
     }
-    cards.sort_unstable();
-    assert_eq!(cards, ["0", "1", "2", "3"]);
+    gpus.sort_unstable();
+    assert_eq!(gpus, ["0", "1", "2", "3"]);
     // The second one by itself.
     cluster.kubectl(&["delete", "pods", "-l", "among=sevens"]).exits(0);
     let spec = "  schedulerName: cgpu-scheduler\n  terminationGracePeriodSeconds: 1\n";
@@ -268,7 +268,7 @@ fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not()
     });
     cluster.apply(&example("004-units-of-128-mib.yaml"));
     cluster.running("app=binpack-1", 2);
-    // Simulated cards are all there for everybody, unlike those that the vendor's runtime brings into a container; one of them is the slice's.
+    // Simulated GPUs are all there for everybody, unlike those that the vendor's runtime brings into a container; one of them is the slice's.
     let limit = T4 * 16 / (T4 / 128) * MIB;
     let totals = cluster.totals("binpack-0");
     assert_eq!(totals.iter().filter(|total| **total == limit).count(), 1, "{totals:?}");

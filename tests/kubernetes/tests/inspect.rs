@@ -74,8 +74,8 @@ const AFTER: [(&str, u64, &str); 5] = [
 /// The table of document 001 with these in it.
 fn table(one: u64, other: u64, dashes: usize, sum: &str) -> String {
     let row = |name: &str, address: &str, held: u64| {
-        let card = format!("{held}/14");
-        format!("{name}  {address}  {card:<21}  {card}\n")
+        let gpu = format!("{held}/14");
+        format!("{name}  {address}  {gpu:<21}  {gpu}\n")
     };
     format!(
         "NAME           IPADDRESS      GPU0(Allocated/Total)  GPU Memory(GiB)\n{}{}{}\nAllocated/Total GPU Memory In Cluster:\n{sum}\n",
@@ -147,7 +147,7 @@ fn everything_is_data_too() {
     server.put("pods", done);
     let json: Value = serde_json::from_str(&inspect(&server, &["-o", "json"]).exits(0).stdout).expect("JSON");
     assert_eq!((&json["allocated"], &json["total"], &json["unit"]), (&json!(3), &json!(28), &json!("GiB")));
-    assert_eq!(json["waiting"][0]["reasons"][0], "sd-cluster-04: 1/1 cards: 14 units in all of 16");
+    assert_eq!(json["waiting"][0]["reasons"][0], "sd-cluster-04: 1/1 GPUs: 14 units in all of 16");
     assert_eq!(json["nodes"][0]["pods"][0]["name"], "past");
     assert!(inspect(&server, &[]).exits(0).stdout.contains("PENDING(Allocated)"));
     // It lists, and does nothing else; and it asks for no pod that has ended.
@@ -297,8 +297,8 @@ fn the_doctor_says_why_a_pod_waits() {
     assert_eq!(
         outcome.stdout,
         "Why is this pod pending?\n  pod test/big (never_fits)\n    No node could take the pod, whoever went.\n    \
-         found: sd-cluster-04, sd-cluster-05: 1/1 cards: 14 units in all of 16\n    \
-         do:    Ask for less of each card, spread it over several (label aliyun.com/gpu-count), or add a node with larger cards.\n\
+         found: sd-cluster-04, sd-cluster-05: 1/1 GPUs: 14 units in all of 16\n    \
+         do:    Ask for less of each GPU, spread it over several (label aliyun.com/gpu-count), or add a node with larger GPUs.\n\
          that is all; looked at: pod test/big\n"
     );
     let json: Value =
@@ -318,7 +318,7 @@ fn the_doctor_says_why_a_pod_waits() {
 }
 
 #[test]
-fn the_doctor_sees_what_has_no_limit_and_what_has_no_card() {
+fn the_doctor_sees_what_has_no_limit_and_what_has_no_gpu() {
     let server = documented();
     let mut class = json!({"metadata": {"name": "kata"}, "handler": "kata"});
     class["apiVersion"] = json!("node.k8s.io/v1");

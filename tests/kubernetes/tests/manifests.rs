@@ -320,7 +320,7 @@ fn pods(file: &str) -> Vec<Pod> {
 
 fn demands(file: &str, dialects: Dialects) -> Vec<Demand> {
     let demand = |pod: &Pod| {
-        Claimant::of(pod, dialects).expect("it asks for cards").demand().expect("it is understood")
+        Claimant::of(pod, dialects).expect("it asks for GPUs").demand().expect("it is understood")
     };
     let demands: Vec<Demand> = pods(file).iter().map(demand).collect();
     for demand in &demands {
@@ -329,11 +329,11 @@ fn demands(file: &str, dialects: Dialects) -> Vec<Demand> {
     demands
 }
 
-/// Cards, and memory and percent of each of the only container.
+/// GPUs, and memory and percent of each of the only container.
 fn asked(file: &str, dialects: Dialects) -> Vec<(usize, Memory, u32)> {
     let of = |demand: Demand| {
         let [need] = demand.needs.as_slice() else { panic!("{demand:?}") };
-        (demand.cards, need.memory, need.percent)
+        (demand.gpus, need.memory, need.percent)
     };
     demands(file, dialects).into_iter().map(of).collect()
 }
@@ -341,9 +341,9 @@ fn asked(file: &str, dialects: Dialects) -> Vec<(usize, Memory, u32)> {
 #[test]
 fn the_examples_ask_for_what_their_documents_say() {
     let plain = Dialects::default();
-    let units = |cards, units| (cards, Memory::Units(units), 0);
-    // 8 GiB over 4 cards are 2 GiB of each.
-    assert_eq!(asked("000-four-cards.yaml", plain), [units(4, 2)]);
+    let units = |gpus, units| (gpus, Memory::Units(units), 0);
+    // 8 GiB over 4 GPUs are 2 GiB of each.
+    assert_eq!(asked("000-four-gpus.yaml", plain), [units(4, 2)]);
     let four = [units(1, 2), units(1, 8), units(1, 8), units(1, 2), units(1, 5)];
     assert_eq!(asked("001-four-deployments.yaml", plain), four);
     // 16 units of 128 MiB are 2 GiB.
@@ -358,7 +358,7 @@ fn the_examples_ask_for_what_their_documents_say() {
 /// The policy that does what HAMi's webhook does names what is HAMi's. What an API server makes of it: `cluster.rs`.
 #[test]
 fn the_policy_for_hamis_names_is_about_them() {
-    let text = fs::read_to_string(folder().join("examples").join("hami-one-card.yaml")).expect("an example");
+    let text = fs::read_to_string(folder().join("examples").join("hami-one-gpu.yaml")).expect("an example");
     let [policy, binding] = &documents(&text)[..] else { panic!("two objects") };
     assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
     let lacking = policy["spec"]["variables"][0]["expression"].as_str().expect("an expression");

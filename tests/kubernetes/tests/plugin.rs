@@ -1,4 +1,4 @@
-//! The real device plugin and the real `cgpu-runtime`, between a kubelet, an API server and an engine that are played, on simulated cards.
+//! The real device plugin and the real `cgpu-runtime`, between a kubelet, an API server and an engine that are played, on simulated GPUs.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -27,14 +27,14 @@ struct Host<'a> {
 }
 
 impl<'a> Host<'a> {
-    fn new(scene: &'a Scene, cards: &str) -> Self {
-        Self::labelled(scene, cards, &json!({}))
+    fn new(scene: &'a Scene, gpus: &str) -> Self {
+        Self::labelled(scene, gpus, &json!({}))
     }
 
-    fn labelled(scene: &'a Scene, cards: &str, labels: &Value) -> Self {
+    fn labelled(scene: &'a Scene, gpus: &str, labels: &Value) -> Self {
         let server = ApiServer::start();
         server.put("nodes", json!({"metadata": {"name": NODE, "labels": labels}, "status": {"capacity": {"cpu": "2"}, "allocatable": {"cpu": "2"}}}));
-        let engine = Engine::new(scene, cards, &scene.path("cdi"));
+        let engine = Engine::new(scene, gpus, &scene.path("cdi"));
         Self { scene, server, kubelet: Kubelet::start(&scene.path("plugins")), engine }
     }
 
@@ -64,33 +64,33 @@ impl<'a> Host<'a> {
         self.server.object(&Key::node(NODE)).expect("the node")
     }
 
-    /// The cards as they stand on the node.
-    fn cards(&self) -> Vec<Value> {
-        let text = self.node()["metadata"]["annotations"]["cgpu.dev/cards"].as_str().map(str::to_owned);
+    /// The GPUs as they stand on the node.
+    fn gpus(&self) -> Vec<Value> {
+        let text = self.node()["metadata"]["annotations"]["cgpu.dev/gpus"].as_str().map(str::to_owned);
         let told: Value = serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default();
-        told["cards"].as_array().cloned().unwrap_or_default()
+        told["gpus"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Whether cards are well, as it stands on the node.
+    /// Whether GPUs are well, as it stands on the node.
     fn stands(&self, healthy: [bool; 2]) {
         self.scene.eventually("what stands on the node", || {
-            let cards = self.cards();
-            (cards[0]["healthy"] == healthy[0] && cards[1]["healthy"] == healthy[1]).then_some(())
+            let gpus = self.gpus();
+            (gpus[0]["healthy"] == healthy[0] && gpus[1]["healthy"] == healthy[1]).then_some(())
         });
     }
 
-    /// A card reports an error (XID).
-    fn report(&self, card: &str, code: &str) {
+    /// A GPU reports an error (XID).
+    fn report(&self, gpu: &str, code: &str) {
         let mut command = self.scene.native(&self.scene.dist().file("cgpu-sim"));
-        command.args(["xid", card, code]);
+        command.args(["xid", gpu, code]);
         Outcome::of(command).exits(0);
     }
 
-    fn uuid(&self, card: usize) -> String {
-        self.cards()[card]["uuid"].as_str().expect("a UUID").to_owned()
+    fn uuid(&self, gpu: usize) -> String {
+        self.gpus()[gpu]["uuid"].as_str().expect("a UUID").to_owned()
     }
 
-    /// A pod on the node, as somebody placed it: containers with their limits, and who has what of which card. Null: it was placed past the extender.
+    /// A pod on the node, as somebody placed it: containers with their limits, and who has what of which GPU. Null: it was placed past the extender.
     fn pod(&self, name: &str, containers: &[(&str, &[(&str, &str)])], allocation: &Value) -> Value {
         let containers: Vec<Value> =
             containers.iter().map(|(name, limits)| container(name, limits)).collect();
@@ -138,13 +138,13 @@ fn container(name: &str, limits: &[(&str, &str)]) -> Value {
     json!({"name": name, "resources": {"limits": limits, "requests": limits}})
 }
 
-/// What a container's `limits` say: bytes by card.
+/// What a container's `limits` say: bytes by GPU.
 fn limits(container: &Container) -> BTreeMap<String, u64> {
     let text = container.limits.as_deref().expect("limits");
     let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     words
         .filter_map(|words| match words[..] {
-            ["card", uuid, bytes] => Some((uuid.to_owned(), bytes.parse().expect("a number"))),
+            ["gpu", uuid, bytes] => Some((uuid.to_owned(), bytes.parse().expect("a number"))),
             _ => None,
         })
         .collect()
@@ -159,7 +159,7 @@ fn containers_of_equal_size_in_one_pod_get_the_slices_that_were_chosen_for_them(
     let plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 28, 28);
     host.kubelet.offers(CORE, 200, 200);
-    host.scene.eventually("the number of cards", || {
+    host.scene.eventually("the number of GPUs", || {
         let status = &host.node()["status"];
         (status["capacity"][COUNT] == "2"
             && status["allocatable"][COUNT] == "2"
@@ -179,11 +179,11 @@ fn containers_of_equal_size_in_one_pod_get_the_slices_that_were_chosen_for_them(
     let given = host.admit(&pod);
     // What comes first is not what was asked for first.
     for place in [2, 1, 0] {
-        let card = usize::from(place != 1);
+        let gpu = usize::from(place != 1);
         let made = host.create(&pod, &given[place]);
         let expected = [
-            ("NVIDIA_VISIBLE_DEVICES", host.uuid(card)),
-            ("ALIYUN_COM_GPU_MEM_IDX", card.to_string()),
+            ("NVIDIA_VISIBLE_DEVICES", host.uuid(gpu)),
+            ("ALIYUN_COM_GPU_MEM_IDX", gpu.to_string()),
             ("ALIYUN_COM_GPU_MEM_POD", "6".to_owned()),
             ("ALIYUN_COM_GPU_MEM_CONTAINER", "2".to_owned()),
             ("ALIYUN_COM_GPU_MEM_DEV", "14".to_owned()),
@@ -193,7 +193,7 @@ fn containers_of_equal_size_in_one_pod_get_the_slices_that_were_chosen_for_them(
         }
         let percent = made.variables.get("ALIYUN_COM_GPU_CORE_PERCENTAGE").map(String::as_str);
         assert_eq!(percent, (place == 1).then_some("30"));
-        assert_eq!(limits(&made), [(host.uuid(card), 15109 * 2 / 14 * MIB)].into());
+        assert_eq!(limits(&made), [(host.uuid(gpu), 15109 * 2 / 14 * MIB)].into());
         // Whoever looks by `kubectl exec ... env`, as the documents do, sees the same.
         assert_eq!(host.engine.exec(&pod, &given[place], &made), made.variables);
     }
@@ -211,7 +211,7 @@ fn pods_of_equal_size_are_told_apart_whatever_the_order() {
     let scene = Scene::new("T4:15109,A10:23028");
     let host = Host::new(&scene, "T4:15109,A10:23028");
     let _plugin = host.plugin(&[]);
-    // Each card in its own units: 14 and 22.
+    // Each GPU in its own units: 14 and 22.
     host.kubelet.offers(MEMORY, 36, 36);
     let main: &[(&str, &[(&str, &str)])] = &[("main", &[(MEMORY, "8")])];
     let first = host.pod("first", main, &json!({"0": {"0": 8}}));
@@ -231,7 +231,7 @@ fn pods_of_equal_size_are_told_apart_whatever_the_order() {
     of_third[0].devices.clone_from(&of_second[0].devices);
     let refusal = host.engine.create(&third, &of_third[0]).unwrap_err();
     assert!(
-        refusal.contains("container `main` of test/third gets no slice of a card: the slice")
+        refusal.contains("container `main` of test/third gets no slice of a GPU: the slice")
             && refusal.contains(&format!(
                 "is container `main`'s of pod {}",
                 second["metadata"]["uid"].as_str().unwrap()
@@ -241,7 +241,7 @@ fn pods_of_equal_size_are_told_apart_whatever_the_order() {
 }
 
 #[test]
-fn a_pod_over_unequal_cards_has_a_part_of_each() {
+fn a_pod_over_unequal_gpus_has_a_part_of_each() {
     let scene = Scene::new("T4:15109,A10:23028");
     let host = Host::new(&scene, "T4:15109,A10:23028");
     let _plugin = host.plugin(&[]);
@@ -262,9 +262,9 @@ fn a_pod_over_unequal_cards_has_a_part_of_each() {
 
 #[test]
 fn small_units_fit_the_kubelets_message_or_are_refused_with_the_numbers() {
-    let cards = |count: usize| vec!["A100:81920"; count].join(",");
-    let scene = Scene::new(&cards(2));
-    let host = Host::new(&scene, &cards(2));
+    let gpus = |count: usize| vec!["A100:81920"; count].join(",");
+    let scene = Scene::new(&gpus(2));
+    let host = Host::new(&scene, &gpus(2));
     let plugin = host.plugin(&["--memory-unit", "MiB"]);
     host.kubelet.offers(MEMORY, 163_840, 163_840);
     let pod = host.pod("p", &[("main", &[(MEMORY, "20000")])], &json!({"0": {"1": 20000}}));
@@ -272,12 +272,12 @@ fn small_units_fit_the_kubelets_message_or_are_refused_with_the_numbers() {
     assert_eq!(limits(&made), [(host.uuid(1), 20000 * MIB)].into());
     drop(plugin);
 
-    let scene = Scene::new(&cards(8));
-    let host = Host::new(&scene, &cards(8));
+    let scene = Scene::new(&gpus(8));
+    let host = Host::new(&scene, &gpus(8));
     let outcome = Outcome::of(host.command(&["--memory-unit", "MiB"])).exits(1);
     assert!(
         outcome.stderr.contains(
-            "the node's 8 cards have 655360 units of MiB, which take a message of 12403852 bytes, and the kubelet takes 4194304; count in units of 128MiB instead"
+            "the node's 8 GPUs have 655360 units of MiB, which take a message of 12403852 bytes, and the kubelet takes 4194304; count in units of 128MiB instead"
         ),
         "{outcome:?}"
     );
@@ -342,7 +342,7 @@ fn kubelet_and_plugin_come_and_go() {
 }
 
 #[test]
-fn a_card_falls_sick_and_is_well_again() {
+fn a_gpu_falls_sick_and_is_well_again() {
     let scene = Scene::new("T4:15109,A10:23028");
     let host = Host::new(&scene, "T4:15109,A10:23028");
     let plugin = host.plugin(&["--recovery", "3600"]);
@@ -353,7 +353,7 @@ fn a_card_falls_sick_and_is_well_again() {
     host.kubelet.offers(MEMORY, 14, 36);
     host.kubelet.offers(CORE, 100, 200);
     host.stands([true, false]);
-    // Another plugin takes over what one has seen, and is done with it when the card was quiet.
+    // Another plugin takes over what one has seen, and is done with it when the GPU was quiet.
     plugin.kill();
     let registrations = host.kubelet.registrations(MEMORY);
     let plugin = host.plugin(&["--recovery", "3600"]);
@@ -368,24 +368,24 @@ fn a_card_falls_sick_and_is_well_again() {
 }
 
 #[test]
-fn beside_a_card_that_is_lost_the_others_are_heard() {
+fn beside_a_gpu_that_is_lost_the_others_are_heard() {
     let scene = Scene::new("T4:15109,A10:23028,T4:15109");
     let host = Host::new(&scene, "T4:15109,A10:23028,T4:15109");
     let mut command = host.command(&["--recovery", "3600"]);
-    // The first wait is told of the loss. The first card's name is not told any more, nor can it be listened to: of three cards those are the fourth calls.
+    // The first wait is told of the loss. The first GPU's name is not told any more, nor can it be listened to: of three GPUs those are the fourth calls.
     command.env(
         "CGPU_SIM_FAULT",
         "nvmlEventSetWait*:1:NVML_ERROR_GPU_IS_LOST,nvmlDeviceGetUUID:4+:NVML_ERROR_GPU_IS_LOST,nvmlDeviceRegisterEvents:4:NVML_ERROR_GPU_IS_LOST",
     );
     let _plugin = Child::start_for(command, scene.lifetime());
     host.kubelet.offers(MEMORY, 50, 50);
-    let healthy = || host.cards().iter().map(|card| card["healthy"] == true).collect::<Vec<_>>();
-    host.scene.eventually("the last card's error", || {
+    let healthy = || host.gpus().iter().map(|gpu| gpu["healthy"] == true).collect::<Vec<_>>();
+    host.scene.eventually("the last GPU's error", || {
         host.report("2", "48");
         (healthy() == [true, true, false]).then_some(())
     });
     // It can be listened to again: one more goes through, and so is heard beside the others.
-    host.scene.eventually("the first card's error", || {
+    host.scene.eventually("the first GPU's error", || {
         host.report("0", "48");
         (healthy() == [false, true, false]).then_some(())
     });
@@ -393,13 +393,13 @@ fn beside_a_card_that_is_lost_the_others_are_heard() {
 }
 
 #[test]
-fn instances_are_cards_of_their_own_and_as_well_as_their_card() {
-    let cards = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
-    let scene = Scene::new(cards);
-    let host = Host::new(&scene, cards);
+fn instances_are_gpus_of_their_own_and_as_well_as_their_gpu() {
+    let gpus = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
+    let scene = Scene::new(gpus);
+    let host = Host::new(&scene, gpus);
     let _plugin = host.plugin(&["--recovery", "3600"]);
     host.kubelet.offers(MEMORY, 14 + 20 + 5, 14 + 20 + 5);
-    assert!(host.uuid(0).starts_with("GPU-") && host.uuid(1).starts_with("MIG-"), "{:?}", host.cards());
+    assert!(host.uuid(0).starts_with("GPU-") && host.uuid(1).starts_with("MIG-"), "{:?}", host.gpus());
     let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"1": 2}}));
     let made = host.create(&pod, &host.admit(&pod)[0]);
     let limited = host.uuid(1).replacen("MIG", "GPU", 1);
@@ -423,7 +423,7 @@ fn a_pod_that_came_past_the_extender_is_not_started() {
     refused(
         &bypassed,
         &host.admit(&bypassed)[0],
-        "container `main` of test/bypassed gets no slice of a card: no card was chosen for test/bypassed: it came past the scheduler extender",
+        "container `main` of test/bypassed gets no slice of a GPU: no GPU was chosen for test/bypassed: it came past the scheduler extender",
     );
     // Amounts that do not agree, whoever changed which.
     let edited = host.pod("edited", main, &json!({"0": {"0": 3}}));
@@ -512,7 +512,7 @@ fn ids_go_on_within_a_pod_and_after_it() {
 }
 
 #[test]
-fn a_nodes_labels_say_how_its_cards_are_used() {
+fn a_nodes_labels_say_how_its_gpus_are_used() {
     let scene = Scene::new("T4:15109");
     let host = Host::labelled(&scene, "T4:15109", &json!({"ack.node.gpu.schedule": "cgpu"}));
     let _plugin = host.plugin(&[]);
@@ -540,8 +540,8 @@ fn a_nodes_labels_say_how_its_cards_are_used() {
         node["status"]["allocatable"] = json!({});
     });
     assert!(edited);
-    host.scene.eventually("the cards on the node", || {
-        (host.cards().len() == 1 && host.node()["status"]["allocatable"][COUNT] == "1").then_some(())
+    host.scene.eventually("the GPUs on the node", || {
+        (host.gpus().len() == 1 && host.node()["status"]["allocatable"][COUNT] == "1").then_some(())
     });
 }
 
@@ -576,7 +576,7 @@ fn contained_plugin(host: &Host<'_>, options: &[&str]) -> Child {
 }
 
 #[test]
-fn the_monitor_tells_the_cards_where_nvml_is_not() {
+fn the_monitor_tells_the_gpus_where_nvml_is_not() {
     let scene = Scene::new("T4:15109");
     let host = Host::new(&scene, "T4:15109");
     let _monitor = Monitor::start(&scene);
@@ -589,7 +589,7 @@ fn the_monitor_tells_the_cards_where_nvml_is_not() {
     );
 }
 
-/// Whether the monitor hears of errors of cards; none: it does not tell.
+/// Whether the monitor hears of errors of GPUs; none: it does not tell.
 fn listens(scene: &Scene) -> Option<bool> {
     let mut monitor = UnixStream::connect(scene.root().join("monitor.sock")).ok()?;
     monitor.write_all(b"{\"op\":\"health\"}\n").ok()?;
@@ -600,16 +600,16 @@ fn listens(scene: &Scene) -> Option<bool> {
 }
 
 #[test]
-fn the_monitor_lets_go_of_nvml_altogether_when_it_has_lost_its_cards() {
+fn the_monitor_lets_go_of_nvml_altogether_when_it_has_lost_its_gpus() {
     let scene = Scene::new("T4:15109");
-    // Whoever waits for errors asks once how many cards there are, and whoever samples, three times a second.
+    // Whoever waits for errors asks once how many GPUs there are, and whoever samples, three times a second.
     let _monitor = Monitor::start_faulty(&scene, "nvmlDeviceGetCount*:20+:NVML_ERROR_GPU_IS_LOST");
     scene.eventually("the monitor listens for errors", || listens(&scene).filter(|listens| *listens));
     scene.eventually("it has opened NVML anew, in vain", || listens(&scene).filter(|listens| !listens));
 }
 
 #[test]
-fn the_monitor_tells_of_sick_cards_where_nvml_is_not() {
+fn the_monitor_tells_of_sick_gpus_where_nvml_is_not() {
     let scene = Scene::new("T4:15109,A10:23028");
     let host = Host::new(&scene, "T4:15109,A10:23028");
     let _monitor = Monitor::start(&scene);
@@ -658,7 +658,7 @@ fn what_the_extender_chose_is_what_containers_get() {
     let host = Host::new(&scene, "T4:15109,T4:15109");
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 28, 28);
-    host.scene.eventually("the cards on the node", || (host.cards().len() == 2).then_some(()));
+    host.scene.eventually("the GPUs on the node", || (host.gpus().len() == 2).then_some(()));
     let extender = Extender::start(&host.server, &scene.path(""), &[] as &[&str]);
     let mut over_both = objects::pod("test", "both", 2);
     over_both["metadata"]["labels"][COUNT] = json!("2");
@@ -675,8 +675,8 @@ fn what_the_extender_chose_is_what_containers_get() {
         assert_eq!(reply.status, 200, "{reply:?}");
         let pod = host.server.object(&Key::pod("test", &name)).expect("the pod");
         let made = host.create(&pod, &host.admit(&pod)[0]);
-        for (card, bytes) in limits(&made) {
-            *held.entry(card).or_default() += bytes / MIB;
+        for (gpu, bytes) in limits(&made) {
+            *held.entry(gpu).or_default() += bytes / MIB;
         }
     }
     let part = |units: &[u64]| units.iter().map(|units| 15109 * units / 14).sum::<u64>();
@@ -686,10 +686,10 @@ fn what_the_extender_chose_is_what_containers_get() {
 /// A container that runs, where runc is installed.
 #[test]
 fn a_pods_program_sees_its_slice() {
-    const CARDS: &str = "T4:15109";
-    let scene = Scene::new(CARDS);
-    let host = Host::new(&scene, CARDS);
-    let Some(yard) = Yard::open("a_pods_program_sees_its_slice", &scene, Runtime::Runc, CARDS) else {
+    const GPUS: &str = "T4:15109";
+    let scene = Scene::new(GPUS);
+    let host = Host::new(&scene, GPUS);
+    let Some(yard) = Yard::open("a_pods_program_sees_its_slice", &scene, Runtime::Runc, GPUS) else {
         return;
     };
     let _plugin = host.plugin(&[]);

@@ -224,7 +224,7 @@ fn the_plugins_rights_are_those_that_it_uses() {
     until_holds("it watches its node and its pods", || {
         asked("GET", "/nodes", "watch=") && asked("GET", "/pods", "watch=")
     });
-    until_holds("the cards are told", || {
+    until_holds("the GPUs are told", || {
         asked("PATCH", "/nodes/one", "") && asked("PATCH", "/nodes/one/status", "")
     });
     // Containers, until there is one of a pod of which it has not heard: what is told to nobody may be something else.

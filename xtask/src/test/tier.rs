@@ -73,7 +73,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
             "exchange::with_a_monitor_the_books_end",
             "exchange::with_a_monitor_collectives",
         ],
-        why: "`with_a_monitor_the_cards_own_programs_end_as_without_a_limit` runs the same programs",
+        why: "`with_a_monitor_the_gpus_own_programs_end_as_without_a_limit` runs the same programs",
     },
     LeftOut {
         suite: "tests/e2e/plain",
@@ -202,7 +202,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/timed",
         tests: &["under_policy_one"],
-        why: "`turns::who_is_idle_leaves_the_card_to_the_others` does it in virtual time",
+        why: "`turns::who_is_idle_leaves_the_gpu_to_the_others` does it in virtual time",
     },
     LeftOut {
         suite: "tests/e2e/timed",

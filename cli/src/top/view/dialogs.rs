@@ -1,6 +1,6 @@
 //! What lies over the picture while something is chosen, typed, confirmed or explained.
 
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
@@ -14,8 +14,8 @@ use crate::top::update::POLICIES;
 const HELP: &[&str] = &[
     "up down k j     select a container      q Esc   leave",
     "/               filter by id or name    space   stand still",
-    "s r             sort by, reverse        c Tab   one card, all cards",
-    "p               the card's policy       Ctrl-L  draw anew",
+    "s r             sort by, reverse        c Tab   one GPU, all GPUs",
+    "p               the GPU's policy       Ctrl-L  draw anew",
     "w               the container's weight  Ctrl-Z  suspend",
     "",
     "SET: share that it is sure of while busy. GOT: share of the last",
@@ -26,9 +26,9 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
     let (title, lines) = match &model.mode {
         Mode::Table | Mode::Filter => return,
         Mode::Help => ("keys", HELP.iter().map(|line| Line::raw(*line)).collect()),
-        Mode::Policy { card, choice } => ("policy", policies(model, theme, *card, *choice)),
-        Mode::Weight { place: (id, card), text } => {
-            let of = format!("weight of {} on card {card}: {text}_", table::plain(id));
+        Mode::Policy { gpu, choice } => ("policy", policies(model, theme, *gpu, *choice)),
+        Mode::Weight { place: (id, gpu), text } => {
+            let of = format!("weight of {} on GPU {gpu}: {text}_", table::plain(id));
             ("weight", vec![Line::raw(of), Line::raw("1 to 25, then Enter; Esc: leave it")])
         }
         Mode::Confirm(write) => (
@@ -52,9 +52,9 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
     frame.render_widget(text, place);
 }
 
-fn policies<'a>(model: &Model, theme: &Theme, card: CardNumber, choice: u32) -> Vec<Line<'a>> {
-    let present = model.card(card).map(|card| card.policy);
-    let mut lines = vec![Line::raw(format!("policy of card {card}"))];
+fn policies<'a>(model: &Model, theme: &Theme, gpu: DeviceId, choice: u32) -> Vec<Line<'a>> {
+    let present = model.gpu(gpu).map(|gpu| gpu.policy);
+    let mut lines = vec![Line::raw(format!("policy of GPU {gpu}"))];
     lines.extend((0..POLICIES).map(|policy| {
         let mark = if policy == choice { theme.cursor() } else { ' ' };
         let is = if present == Some(policy) { " (as it is)" } else { "" };

@@ -1,4 +1,4 @@
-//! A line for each container on each card, with the history of its share and memory; and what else there is to say of the selected one.
+//! A line for each container on each GPU, with the history of its share and memory; and what else there is to say of the selected one.
 
 use cgpu_client::message::Gate;
 use ratatui::Frame;
@@ -49,7 +49,7 @@ fn heading<'a>(model: &Model, theme: &Theme, wide: bool, history: usize, width: 
     let text = format!(
         "    {}{name}{}{compute}{:>5} {:>5} {} {:>6} {:>6} {} {:>2} {:<5}{:<4}",
         fit(&mark(Order::Id, "CONTAINER"), 13),
-        fit(&mark(Order::Card, "GPU"), 4),
+        fit(&mark(Order::Gpu, "GPU"), 4),
         mark(Order::Set, "SET"),
         mark(Order::Measured, "GOT"),
         fit(&mark(Order::Time, if history > 9 { "% of time" } else { "time" }), history),
@@ -86,10 +86,10 @@ fn line<'a>(
     if wide {
         spans.push(Span::styled(fit(&table::plain(&container.name), MORE.0 - 1) + " ", plain));
     }
-    spans.push(Span::styled(format!("{:>3} ", share.card), plain));
+    spans.push(Span::styled(format!("{:>3} ", share.gpu), plain));
     if wide {
-        let card = model.card(share.card);
-        let compute = card.map(|card| table::compute(container, card)).unwrap_or_default();
+        let gpu = model.gpu(share.gpu);
+        let compute = gpu.map(|gpu| table::compute(container, gpu)).unwrap_or_default();
         spans.push(Span::styled(fit(&compute, MORE.1), plain));
     }
     let limit = if share.limit == 0 { "-".into() } else { table::mib(share.limit) };
@@ -111,7 +111,7 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
     let rows = model.rows();
     let Some(row) = model.selection(&rows).map(|at| &rows[at]) else { return };
     let (container, share) = (row.container, row.share);
-    let compute = model.card(share.card).map(|card| table::compute(container, card)).unwrap_or_default();
+    let compute = model.gpu(share.gpu).map(|gpu| table::compute(container, gpu)).unwrap_or_default();
     let first = format!(
         "{}{}: {compute}, implicit {} MiB, turns {}, waits {} ({:.1} s), GPU {:.1} s",
         table::plain(if container.name.is_empty() { &container.id } else { &container.name }),
@@ -125,8 +125,7 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
     let live = container.processes.iter().filter(|process| process.live);
     let named = live.map(|process| {
         let pid = process.host_pid.unwrap_or(process.pid);
-        let used: u64 =
-            process.cards.iter().filter(|part| part.card == share.card).map(|part| part.used).sum();
+        let used: u64 = process.gpus.iter().filter(|part| part.gpu == share.gpu).map(|part| part.used).sum();
         format!("{} ({pid}) {} MiB", table::plain(&process.comm), table::mib(used))
     });
     let second = named.collect::<Vec<_>>().join(", ");

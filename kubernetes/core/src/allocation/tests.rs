@@ -2,13 +2,13 @@ use super::*;
 
 use proptest::prelude::*;
 
-use crate::cards::Placement;
+use crate::gpus::Placement;
 
-fn node(sizes: &[u64]) -> NodeCards {
-    NodeCards {
+fn node(sizes: &[u64]) -> NodeGpus {
+    NodeGpus {
         name: "n".into(),
         address: "unknown".into(),
-        cards: (0..).zip(sizes).map(|(index, units)| Card::plain(index, *units)).collect(),
+        gpus: (0..).zip(sizes).map(|(index, units)| Gpu::plain(index, *units)).collect(),
         placement: Placement::Binpack,
         isolated: true,
         closed: None,
@@ -33,7 +33,7 @@ fn shares(annotations: &[(&str, &str)], asks: &[Ask], sizes: &[u64]) -> Result<V
     let allocation =
         Allocation::read(&texts(annotations)).map_err(|refusal| refusal.to_string())?.expect("one");
     let shares = allocation.shares(asks, &node(sizes)).map_err(|refusal| refusal.to_string())?;
-    Ok(shares.iter().map(|(card, share)| (*card, share.units)).collect())
+    Ok(shares.iter().map(|(gpu, share)| (*gpu, share.units)).collect())
 }
 
 const INDEX: &str = annotation::INDEX;
@@ -56,8 +56,8 @@ fn both_forms_are_read_and_the_longer_counts() {
 }
 
 #[test]
-fn units_are_parts_of_the_card_they_came_from() {
-    // 2 of 14 GiB are 17 of the 118 units of 128 MiB that the same card has after the switch.
+fn units_are_parts_of_the_gpu_they_came_from() {
+    // 2 of 14 GiB are 17 of the 118 units of 128 MiB that the same GPU has after the switch.
     assert_eq!(shares(&[(INDEX, "0"), (DEVICE, "14")], &[ask(0, 2)], &[118]), Ok(vec![(0, 17)]));
     assert_eq!(shares(&[(INDEX, "0"), (DEVICE, "118")], &[ask(0, 16)], &[14]), Ok(vec![(0, 2)]));
     assert_eq!(
@@ -69,23 +69,23 @@ fn units_are_parts_of_the_card_they_came_from() {
 #[test]
 fn what_was_edited_by_hand_is_refused_in_words() {
     for (annotations, sentence) in [
-        (&[(INDEX, "x")][..], "ALIYUN_COM_GPU_MEM_IDX is `x`, expected the index of a card"),
-        (&[(INDEX, "")], "is ``, expected the index of a card"),
-        (&[(INDEX, "7")], "it names card 7, but the node has 2 cards"),
-        (&[(INDEX, "0"), (DEVICE, "0")], "ALIYUN_COM_GPU_MEM_DEV is `0`, expected the units of a card"),
-        (&[(INDEX, "0"), (DEVICE, "14,14")], "has 2 sizes for 1 cards"),
-        (&[(INDEX, "0"), (DEVICE, "4")], "container `c0` was given 8 units of card 0, which has 4"),
+        (&[(INDEX, "x")][..], "ALIYUN_COM_GPU_MEM_IDX is `x`, expected the index of a GPU"),
+        (&[(INDEX, "")], "is ``, expected the index of a GPU"),
+        (&[(INDEX, "7")], "it names GPU 7, but the node has 2 GPUs"),
+        (&[(INDEX, "0"), (DEVICE, "0")], "ALIYUN_COM_GPU_MEM_DEV is `0`, expected the units of a GPU"),
+        (&[(INDEX, "0"), (DEVICE, "14,14")], "has 2 sizes for 1 GPUs"),
+        (&[(INDEX, "0"), (DEVICE, "4")], "container `c0` was given 8 units of GPU 0, which has 4"),
         (
             &[(SPLIT, "0=8")],
-            "scheduler.framework.gpushare.allocation is `0=8`, expected units by card by container",
+            "scheduler.framework.gpushare.allocation is `0=8`, expected units by GPU by container",
         ),
-        (&[(SPLIT, r#"{"0":{"0":-8}}"#)], "expected units by card by container"),
+        (&[(SPLIT, r#"{"0":{"0":-8}}"#)], "expected units by GPU by container"),
         (&[(SPLIT, r#"{"0":{"0":2}}"#)], "container `c0` was given 2 units, but asks for 8"),
         (&[(SPLIT, r#"{"0":{"0":12}}"#)], "container `c0` was given 12 units, but asks for 8"),
         (&[(SPLIT, "{}")], "container `c0` was given 0 units, but asks for 8"),
         (
             &[(SPLIT, r#"{"0":{"0":0,"1":8}}"#)],
-            "container `c0` was given 0 units of card 0, expected at least 1",
+            "container `c0` was given 0 units of GPU 0, expected at least 1",
         ),
         (&[(SPLIT, r#"{"0":{"0":8},"3":{"0":1}}"#)], "names container 3, which asks for nothing"),
         (&[(SPLIT, r#"{"0":{"0":18446744073709551615,"1":18446744073709551615}}"#)], "which has 14"),
@@ -96,19 +96,19 @@ fn what_was_edited_by_hand_is_refused_in_words() {
 }
 
 #[test]
-fn amounts_of_each_card_must_be_what_was_asked() {
-    let each = |cards, memory| Ask {
+fn amounts_of_each_gpu_must_be_what_was_asked() {
+    let each = |gpus, memory| Ask {
         container: "c".into(),
         role: Role::Container,
         index: 0,
-        amount: Amount::Each { cards, memory, percent: 30 },
+        amount: Amount::Each { gpus, memory, percent: 30 },
     };
     let two = [(SPLIT, r#"{"0":{"0":7,"1":7}}"#)];
     assert_eq!(shares(&two, &[each(2, Memory::Percent(50))], &[14, 14]), Ok(vec![(0, 7), (1, 7)]));
     assert!(
         shares(&two, &[each(1, Memory::Percent(50))], &[14, 14])
             .unwrap_err()
-            .contains("was given 2 cards, but asks for 1")
+            .contains("was given 2 GPUs, but asks for 1")
     );
     assert!(
         shares(&two, &[each(2, Memory::Percent(60))], &[14, 14])
@@ -117,18 +117,18 @@ fn amounts_of_each_card_must_be_what_was_asked() {
     );
     assert_eq!(
         shares(&[(SPLIT, r#"{"0":{"0":0}}"#)], &[each(1, Memory::Whole)], &[14, 14]),
-        Err("container `c` was given 0 units of card 0, expected at least 1".into())
+        Err("container `c` was given 0 units of GPU 0, expected at least 1".into())
     );
     assert_eq!(shares(&[(INDEX, "1")], &[each(1, Memory::Mib(3000))], &[14, 14]), Ok(vec![(1, 3)]));
     assert!(
         shares(&[(INDEX, "1")], &[each(2, Memory::Mib(3000))], &[14, 14])
             .unwrap_err()
-            .contains("was given 1 cards, but asks for 2")
+            .contains("was given 1 GPUs, but asks for 2")
     );
 }
 
 proptest! {
-    /// Whatever is written, what comes out is what the limits say, of cards that are there, or nothing.
+    /// Whatever is written, what comes out is what the limits say, of GPUs that are there, or nothing.
     #[test]
     fn no_annotation_makes_more_or_less_of_a_limit(
         split in prop::collection::btree_map(0_usize..3, prop::collection::btree_map(0_u32..4, 0_u64..16, 0..4), 0..4),
@@ -140,7 +140,7 @@ proptest! {
             .iter()
             .enumerate()
             .map(|(index, limit)| {
-                let written = split.get(&index).map_or(0, |cards| cards.values().sum());
+                let written = split.get(&index).map_or(0, |gpus| gpus.values().sum());
                 ask(index, if agreeing && written > 0 { written } else { *limit })
             })
             .collect();
@@ -148,7 +148,7 @@ proptest! {
         if let Ok(shares) = shares(&[(SPLIT, &text)], &asks, &sizes) {
             let sum: u64 = shares.iter().map(|(_, units)| units).sum();
             prop_assert_eq!(sum, crate::ask::units_in_all(&asks, None));
-            prop_assert!(shares.iter().all(|(card, _)| (*card as usize) < sizes.len()));
+            prop_assert!(shares.iter().all(|(gpu, _)| (*gpu as usize) < sizes.len()));
         }
     }
 

@@ -23,7 +23,7 @@ fn one(limits: &[(&str, &str)]) -> Result<Option<Amount>, String> {
 
 #[test]
 fn limits_say_what_is_asked_for() {
-    let each = |cards, memory, percent| Ok(Some(Amount::Each { cards, memory, percent }));
+    let each = |gpus, memory, percent| Ok(Some(Amount::Each { gpus, memory, percent }));
     assert_eq!(one(&[("aliyun.com/gpu-mem", "8")]), Ok(Some(Amount::InAll { units: 8, percent: 0 })));
     assert_eq!(
         one(&[("aliyun.com/gpu-mem", "16k"), ("aliyun.com/gpu-core.percentage", "30")]),
@@ -77,7 +77,7 @@ fn what_cannot_be_understood_is_refused_in_words() {
         ),
         (
             &[("nvidia.com/gpumem", "3000")],
-            "container `c` asks for nvidia.com/gpumem but not for nvidia.com/gpu; expected the number of cards as well: ask for `nvidia.com/gpu: 1`",
+            "container `c` asks for nvidia.com/gpumem but not for nvidia.com/gpu; expected the number of GPUs as well: ask for `nvidia.com/gpu: 1`",
         ),
         (
             &[("nvidia.com/gpucores", "101"), ("nvidia.com/gpu", "1")],
@@ -134,29 +134,29 @@ fn containers_keep_their_places() {
 }
 
 #[test]
-fn memory_of_a_card_is_rounded_up_to_its_units() {
-    let card = Card { units: 14, mib: Some(15109), ..Card::plain(0, 14) };
-    assert_eq!(Memory::Mib(3000).units_of(&card), 3);
-    assert_eq!(Memory::Mib(15109).units_of(&card), 14);
-    assert_eq!(Memory::Mib(15110).units_of(&card), 15);
-    assert_eq!(Memory::Percent(50).units_of(&card), 7);
-    assert_eq!(Memory::Percent(51).units_of(&card), 8);
-    assert_eq!(Memory::Whole.units_of(&card), 14);
-    assert_eq!(Memory::Mib(3000).units_of(&Card::plain(0, 14)), 3);
+fn memory_of_a_gpu_is_rounded_up_to_its_units() {
+    let gpu = Gpu { units: 14, mib: Some(15109), ..Gpu::plain(0, 14) };
+    assert_eq!(Memory::Mib(3000).units_of(&gpu), 3);
+    assert_eq!(Memory::Mib(15109).units_of(&gpu), 14);
+    assert_eq!(Memory::Mib(15110).units_of(&gpu), 15);
+    assert_eq!(Memory::Percent(50).units_of(&gpu), 7);
+    assert_eq!(Memory::Percent(51).units_of(&gpu), 8);
+    assert_eq!(Memory::Whole.units_of(&gpu), 14);
+    assert_eq!(Memory::Mib(3000).units_of(&Gpu::plain(0, 14)), 3);
 }
 
 #[test]
-fn memory_of_a_card_is_never_nothing() {
-    let none = Card { mib: Some(512), ..Card::plain(0, 0) };
-    let empty = Card { mib: Some(0), ..Card::plain(0, 0) };
-    for card in [&none, &empty, &Card::plain(0, 0), &Card::plain(0, 14)] {
+fn memory_of_a_gpu_is_never_nothing() {
+    let none = Gpu { mib: Some(512), ..Gpu::plain(0, 0) };
+    let empty = Gpu { mib: Some(0), ..Gpu::plain(0, 0) };
+    for gpu in [&none, &empty, &Gpu::plain(0, 0), &Gpu::plain(0, 14)] {
         for memory in [Memory::Units(0), Memory::Mib(0), Memory::Percent(0)] {
-            assert_eq!(memory.units_of(card), 1, "{memory:?} of {card:?}");
+            assert_eq!(memory.units_of(gpu), 1, "{memory:?} of {gpu:?}");
         }
     }
-    for card in [&none, &empty, &Card::plain(0, 0)] {
+    for gpu in [&none, &empty, &Gpu::plain(0, 0)] {
         for memory in [Memory::Mib(100), Memory::Percent(50), Memory::Whole] {
-            assert_eq!(memory.units_of(card), 1, "{memory:?} of {card:?}");
+            assert_eq!(memory.units_of(gpu), 1, "{memory:?} of {gpu:?}");
         }
     }
 }

@@ -2,12 +2,12 @@ use super::*;
 use crate::names::{Dialects, MEMORY, annotation};
 use crate::object::{Container, Metadata, Node, Pod, PodSpec, PodStatus, Resources};
 
-fn node() -> NodeCards {
-    let text = r#"{"unit":"GiB","cards":[{"uuid":"GPU-a","mib":15109},{"uuid":"GPU-b","mib":23028}]}"#;
-    NodeCards::of(&Node {
+fn node() -> NodeGpus {
+    let text = r#"{"unit":"GiB","gpus":[{"uuid":"GPU-a","mib":15109},{"uuid":"GPU-b","mib":23028}]}"#;
+    NodeGpus::of(&Node {
         metadata: Metadata {
             name: "n".into(),
-            annotations: [(annotation::CARDS.to_owned(), text.to_owned())].into(),
+            annotations: [(annotation::GPUS.to_owned(), text.to_owned())].into(),
             ..Default::default()
         },
         ..Default::default()
@@ -53,7 +53,7 @@ fn books_are_what_the_pods_say() {
 }
 
 #[test]
-fn what_runs_on_cards_that_cannot_be_told_counts_on_all() {
+fn what_runs_on_gpus_that_cannot_be_told_counts_on_all() {
     for edited in [
         &[][..],
         &[(annotation::INDEX, "5")],
@@ -65,7 +65,7 @@ fn what_runs_on_cards_that_cannot_be_told_counts_on_all() {
         let kept = if edited.is_empty() { [0, 0] } else { [8, 8] };
         assert_eq!(held(&[pod("a", "8", "Pending", edited)]), kept, "{edited:?}");
     }
-    // A size that the card never had would make little of what is held.
+    // A size that the GPU never had would make little of what is held.
     assert_eq!(
         held(&[pod("a", "8", "Running", &[(annotation::INDEX, "1"), (annotation::DEVICE, "2200")])]),
         [8, 8]
@@ -79,7 +79,7 @@ fn what_runs_on_cards_that_cannot_be_told_counts_on_all() {
 }
 
 #[test]
-fn a_card_that_holds_more_than_it_has_is_shown_and_nothing_wraps() {
+fn a_gpu_that_holds_more_than_it_has_is_shown_and_nothing_wraps() {
     let pods = [
         pod("a", "10", "Running", &[(annotation::INDEX, "0")]),
         pod("b", "10", "Running", &[(annotation::INDEX, "0")]),
@@ -98,9 +98,9 @@ fn why_is_said_in_words() {
         Standing::Unclear(refusal) => refusal.to_string(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(standing(&[]), "no card was chosen for it: it came past the scheduler extender");
+    assert_eq!(standing(&[]), "no GPU was chosen for it: it came past the scheduler extender");
     assert_eq!(
         standing(&[(annotation::INDEX, "0"), (annotation::NODE, "m")]),
-        "its cards were chosen on node `m`, but it is bound to `n`"
+        "its GPUs were chosen on node `m`, but it is bound to `n`"
     );
 }

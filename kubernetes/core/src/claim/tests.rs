@@ -6,7 +6,7 @@ fn claimant(pod: &Pod) -> Arc<Claimant> {
     Arc::new(Claimant::of(pod, Dialects { hami: true }).unwrap())
 }
 
-fn claimed(pod: &Pod, node: &NodeCards, books: &NodeBooks) -> (Pod, Change) {
+fn claimed(pod: &Pod, node: &NodeGpus, books: &NodeBooks) -> (Pod, Change) {
     let change = claim(&claimant(pod), node, books, 7).unwrap();
     let mut pod = pod.clone();
     change.apply(&mut pod);
@@ -15,7 +15,7 @@ fn claimed(pod: &Pod, node: &NodeCards, books: &NodeBooks) -> (Pod, Change) {
 
 #[test]
 fn a_claim_is_written_as_gpushare_writes_it_and_more() {
-    let node = NodeCards::of(&node("n", "GiB", &[15109, 15109]));
+    let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
     let (_, change) = claimed(&sharing("p", 8), &node, &NodeBooks::of(&node, []));
     assert_eq!(
         change.patch().to_string(),
@@ -25,7 +25,7 @@ fn a_claim_is_written_as_gpushare_writes_it_and_more() {
 
 #[test]
 fn what_is_written_is_read_back_as_what_is_needed() {
-    let node = NodeCards::of(&node("n", "GiB", &[15109, 23028, 15109]));
+    let node = NodeGpus::of(&node("n", "GiB", &[15109, 23028, 15109]));
     let mut multi = sharing("p", 8);
     multi.metadata.labels = texts(&[("aliyun.com/gpu-count", "2")]);
     multi.spec.containers.push(container("second", &[(MEMORY, "4")]));
@@ -41,7 +41,7 @@ fn what_is_written_is_read_back_as_what_is_needed() {
     );
     let books = NodeBooks::of(&node, [&claimant(&pod)]);
     assert_eq!(books.held.iter().map(|share| share.units).collect::<Vec<_>>(), [9, 0, 9]);
-    // Unequal cards are written with their sizes.
+    // Unequal GPUs are written with their sizes.
     let mut wide = sharing("w", 12);
     wide.metadata.labels = texts(&[("aliyun.com/gpu-count", "3")]);
     let (pod, change) = claimed(&wide, &node, &books);
@@ -51,7 +51,7 @@ fn what_is_written_is_read_back_as_what_is_needed() {
 
 #[test]
 fn of_two_who_claim_the_same_room_the_later_sees_the_earlier() {
-    let node = NodeCards::of(&node("n", "GiB", &[15109]));
+    let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     let empty = NodeBooks::of(&node, []);
     let (one, _) = claimed(&sharing("a", 8), &node, &empty);
     // Its books are old.
@@ -59,7 +59,7 @@ fn of_two_who_claim_the_same_room_the_later_sees_the_earlier() {
     let (one, other) = (claimant(&one), claimant(&other));
     assert_eq!(confirm(&one.uid, &node, [&one]), Ok(()));
     let refusal = confirm(&other.uid, &node, [&one, &other]).unwrap_err().to_string();
-    assert_eq!(refusal, "another scheduler claimed card 0 of node `n` at the same time");
+    assert_eq!(refusal, "another scheduler claimed GPU 0 of node `n` at the same time");
     let (small, _) = claimed(&sharing("c", 2), &node, &NodeBooks::of(&node, [&one]));
     assert_eq!(confirm("uid-c", &node, [&one, &claimant(&small)]), Ok(()));
     assert!(confirm("uid-d", &node, [&one]).is_err());
@@ -67,7 +67,7 @@ fn of_two_who_claim_the_same_room_the_later_sees_the_earlier() {
 
 #[test]
 fn its_own_claim_does_not_stand_in_a_pods_way() {
-    let node = NodeCards::of(&node("n", "GiB", &[15109]));
+    let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     let (pod, _) = claimed(&sharing("a", 8), &node, &NodeBooks::of(&node, []));
     let pod = claimant(&pod);
     let books = NodeBooks::of(&node, [&pod]);
@@ -76,13 +76,13 @@ fn its_own_claim_does_not_stand_in_a_pods_way() {
         claim(&claimant(&sharing("b", 8)), &node, &books, 8)
             .unwrap_err()
             .sentence()
-            .ends_with("does not fit on node `n`: 1/1 cards: 6 of 8 units free")
+            .ends_with("does not fit on node `n`: 1/1 GPUs: 6 of 8 units free")
     );
 }
 
 #[test]
 fn a_claim_that_came_to_nothing_is_withdrawn_whole() {
-    let node = NodeCards::of(&node("n", "GiB", &[15109]));
+    let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     let (mut pod, _) = claimed(&sharing("a", 8), &node, &NodeBooks::of(&node, []));
     assert!(!is_stale(&claimant(&pod), 7 + PATIENCE));
     assert!(is_stale(&claimant(&pod), 8 + PATIENCE));
@@ -109,7 +109,7 @@ fn a_claim_that_came_to_nothing_is_withdrawn_whole() {
 
 #[test]
 fn a_pod_that_cannot_be_understood_is_not_claimed_for() {
-    let node = NodeCards::of(&node("n", "GiB", &[15109]));
+    let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     for limits in [&[(MEMORY, "-1")][..], &[(MEMORY, "1.5")], &[("nvidia.com/gpu", "99")]] {
         assert!(
             claim(&claimant(&pod("p", limits)), &node, &NodeBooks::of(&node, []), 1).is_err(),
@@ -121,7 +121,7 @@ fn a_pod_that_cannot_be_understood_is_not_claimed_for() {
 /// Whatever the books are: what is chosen by them is confirmed by them.
 #[test]
 fn what_is_claimed_where_compute_is_overfull_is_confirmed() {
-    let node = NodeCards::of(&node("n", "GiB", &[15109, 15109]));
+    let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
     let busy = |name: &str| {
         let (pod, _) = claimed(
             &pod(name, &[(MEMORY, "4"), (crate::names::CORE, "80")]),

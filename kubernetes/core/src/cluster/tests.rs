@@ -169,8 +169,8 @@ fn nodes_are_listed_by_themselves() {
     let mut cluster = Cluster::new(Dialects::default());
     cluster.replace([&node("n", "GiB", &[15109])], [&sharing("a", 8)]);
     cluster.see_pod(&claimed(&cluster, &sharing("a", 8), "n", 5));
-    cluster.replace_nodes([NodeCards::of(&node("m", "GiB", &[15109]))]);
+    cluster.replace_nodes([NodeGpus::of(&node("m", "GiB", &[15109]))]);
     assert!(cluster.node("n").is_none() && cluster.is_valid());
-    cluster.replace_nodes([NodeCards::of(&node("n", "GiB", &[15109, 15109]))]);
+    cluster.replace_nodes([NodeGpus::of(&node("n", "GiB", &[15109, 15109]))]);
     assert_eq!((held(&cluster, "n"), cluster.nodes().count()), (8, 1));
 }

@@ -9,10 +9,10 @@ fn cluster(nodes: &[Node], pods: &[Pod]) -> Cluster {
     cluster
 }
 
-fn on(name: &str, units: u64, node: &str, card: u32) -> Pod {
+fn on(name: &str, units: u64, node: &str, gpu: u32) -> Pod {
     let mut pod = sharing(name, units);
     pod.spec.node_name = node.into();
-    pod.metadata.annotations = crate::doubles::texts(&[("ALIYUN_COM_GPU_MEM_IDX", &card.to_string())]);
+    pod.metadata.annotations = crate::doubles::texts(&[("ALIYUN_COM_GPU_MEM_IDX", &gpu.to_string())]);
     pod
 }
 
@@ -69,7 +69,7 @@ fn schedulers_that_send_whole_nodes_get_them_back() {
     assert_eq!(answer.node_names, None);
     assert_eq!(
         answer.failed_and_unresolvable_nodes["n2"],
-        "node(s) with no cards for the pod (1/1 cards: 4 units in all of 8)"
+        "node(s) with no GPUs for the pod (1/1 GPUs: 4 units in all of 8)"
     );
 }
 
@@ -88,7 +88,7 @@ fn what_is_wrong_with_a_pod_is_said_of_every_node() {
     let answer = filter(&cluster, &asks(sharing("p", 2), &["n1", "n9"]));
     assert_eq!(
         answer.failed_and_unresolvable_nodes["n9"],
-        "node(s) with no cards for the pod (the node has not been seen yet)"
+        "node(s) with no GPUs for the pod (the node has not been seen yet)"
     );
     assert_eq!(filter(&cluster, &Candidates::default()).error, "the request names no pod");
     assert!(
@@ -134,7 +134,7 @@ fn bind_says_what_is_to_be_written() {
     };
     assert_eq!(
         refused("p1", "uid-p1", "n1"),
-        "test/p1 does not fit on node `n1`: 1/1 cards: 4 of 8 units free"
+        "test/p1 does not fit on node `n1`: 1/1 GPUs: 4 of 8 units free"
     );
     assert_eq!(refused("p1", "uid-p1", "n7"), "the node `n7` has not been seen");
     assert_eq!(refused("p1", "uid-p2", "n1"), "the pod uid-p2 is test/p2, not test/p1");
@@ -156,7 +156,7 @@ fn a_claim_is_no_reason_against_its_own_pod() {
     assert_eq!(filter(&cluster, &candidates(claimed)).node_names.unwrap(), ["n1"]);
     assert_eq!(
         filter(&cluster, &candidates(sharing("other", 8))).failed_nodes["n1"],
-        "node(s) with no cards for the pod (1/1 cards: 6 of 8 units free)"
+        "node(s) with no GPUs for the pod (1/1 GPUs: 6 of 8 units free)"
     );
     assert!(bind(&cluster, &binding, 6).is_ok());
 }

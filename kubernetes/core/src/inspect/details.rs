@@ -16,8 +16,8 @@ pub(super) fn of(overview: &Overview) -> String {
         text += &format!("\nNAME:\t{}\nIPADDRESS:\t{}\n\n", node.name, node.address);
         let pending = has_pending(node);
         text += "NAME\tNAMESPACE\t";
-        for card in &node.cards {
-            text += &format!("GPU{}(Allocated)\t", card.index);
+        for gpu in &node.gpus {
+            text += &format!("GPU{}(Allocated)\t", gpu.index);
         }
         if pending {
             text += "Pending(Allocated)\t";

@@ -8,7 +8,7 @@ use crate::unit::Unit;
 const BEYOND: usize = 20;
 
 pub(super) fn of(overview: &Overview) -> String {
-    let most = overview.shared().map(|node| node.cards.len()).max().unwrap_or(0);
+    let most = overview.shared().map(|node| node.gpus.len()).max().unwrap_or(0);
     let pending = overview.shared().any(has_pending);
     let mut text = String::from("NAME\tIPADDRESS\t");
     for index in 0..most {
@@ -44,9 +44,9 @@ fn row(node: &NodeView, most: usize, pending: bool) -> String {
     let mut row = format!("{}\t{}\t", node.name, node.address);
     for place in 0..most {
         row += &node
-            .cards
+            .gpus
             .get(place)
-            .map_or_else(|| "0/0\t".to_owned(), |card| format!("{}/{}\t", card.allocated, card.total));
+            .map_or_else(|| "0/0\t".to_owned(), |gpu| format!("{}/{}\t", gpu.allocated, gpu.total));
     }
     if pending {
         row += &if has_pending(node) { format!("{}\t", node.pending) } else { "\t".to_owned() };

@@ -1,7 +1,7 @@
 use super::*;
-use crate::cards::Placement;
 use crate::doubles::{plain_node, sharing};
 use crate::extender::{self, Binding, Candidates};
+use crate::gpus::Placement;
 use crate::names::Dialects;
 use crate::object::Pod;
 
@@ -94,7 +94,7 @@ Allocated/Total GPU Memory In Cluster:
     );
 }
 
-/// The first table of document 001: a node of which a card is partly used.
+/// The first table of document 001: a node of which a GPU is partly used.
 #[test]
 fn the_table_of_document_001_after_its_installation() {
     let mut cluster = documented();
@@ -128,7 +128,7 @@ Allocated/Total GPU Memory In Cluster:  10/14 (71%)
 }
 
 #[test]
-fn what_is_bound_without_a_card_is_pending() {
+fn what_is_bound_without_a_gpu_is_pending() {
     let mut cluster = documented();
     cluster.see_node(&crate::doubles::node("three", "GiB", &[15109, 23028]));
     deploy(&mut cluster, "a", 2);
@@ -175,14 +175,14 @@ fn json_says_why_pods_wait_and_why_they_are_pending() {
     cluster.see_pod(&bypassed);
     let json = serde_json::to_value(Overview::of(&cluster, None).unwrap()).unwrap();
     assert_eq!(json["unit"], "GiB");
-    assert_eq!(json["waiting"][0]["reasons"][0], "sd-cluster-04: 1/1 cards: 14 units in all of 16");
+    assert_eq!(json["waiting"][0]["reasons"][0], "sd-cluster-04: 1/1 GPUs: 14 units in all of 16");
     assert_eq!(json["waiting"][1]["reasons"], serde_json::json!([]));
     assert_eq!(
         json["nodes"][0]["pods"][0]["reason"],
-        "no card was chosen for it: it came past the scheduler extender"
+        "no GPU was chosen for it: it came past the scheduler extender"
     );
     assert_eq!(
-        json["nodes"][0]["cards"][0],
+        json["nodes"][0]["gpus"][0],
         serde_json::json!({"index": 0, "allocated": 0, "total": 14, "percent": 0, "containers": 0, "healthy": true})
     );
 }

@@ -4,41 +4,41 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::ask::Memory;
-use crate::cards::Card;
 use crate::claim;
 use crate::claimant::Claimant;
 use crate::demand::Need;
 use crate::doubles::{node, pod, sharing, texts};
+use crate::gpus::Gpu;
 use crate::names::{Dialects, annotation};
 use crate::object::Pod;
 use crate::share::{Role, Share};
 
-fn cards(sizes: &[u64]) -> NodeCards {
+fn gpus(sizes: &[u64]) -> NodeGpus {
     let mib: Vec<u64> = sizes.iter().map(|size| size * 1024).collect();
-    NodeCards::of(&node("n", "GiB", &mib))
+    NodeGpus::of(&node("n", "GiB", &mib))
 }
 
-fn books(node: &NodeCards, held: &[u64]) -> NodeBooks {
+fn books(node: &NodeGpus, held: &[u64]) -> NodeBooks {
     let held =
         held.iter().map(|units| Share { units: *units, percent: 0, places: u32::from(*units > 0) }).collect();
-    assert_eq!(node.cards.len(), Vec::len(&held));
+    assert_eq!(node.gpus.len(), Vec::len(&held));
     NodeBooks { held, holders: vec![] }
 }
 
-fn demand(units: u64, cards: usize) -> Demand {
-    let need = Need { index: 0, role: Role::Container, cards, memory: Memory::Units(units), percent: 0 };
-    Demand { cards, needs: vec![need], notes: vec![] }
+fn demand(units: u64, gpus: usize) -> Demand {
+    let need = Need { index: 0, role: Role::Container, gpus, memory: Memory::Units(units), percent: 0 };
+    Demand { gpus, needs: vec![need], notes: vec![] }
 }
 
 fn refused(sizes: &[u64], held: &[u64], units: u64, number: usize) -> (String, bool) {
-    let node = cards(sizes);
+    let node = gpus(sizes);
     let reason = choose(&node, &books(&node, held), &demand(units, number)).unwrap_err();
     (reason.text, reason.resolvable)
 }
 
 #[test]
-fn binpack_takes_the_fullest_card_and_spread_the_emptiest() {
-    let mut node = cards(&[14, 14, 14, 14]);
+fn binpack_takes_the_fullest_gpu_and_spread_the_emptiest() {
+    let mut node = gpus(&[14, 14, 14, 14]);
     let books = books(&node, &[4, 8, 0, 8]);
     assert_eq!(choose(&node, &books, &demand(6, 1)), Ok(vec![1]));
     assert_eq!(choose(&node, &books, &demand(7, 1)), Ok(vec![0]));
@@ -49,33 +49,33 @@ fn binpack_takes_the_fullest_card_and_spread_the_emptiest() {
 }
 
 #[test]
-fn reasons_say_how_many_cards_lack_what() {
+fn reasons_say_how_many_gpus_lack_what() {
     assert_eq!(
         refused(&[14; 3], &[10, 11, 12], 8, 1),
-        ("3/3 cards: 4 of 8 units free, 9 on all together".into(), true)
+        ("3/3 GPUs: 4 of 8 units free, 9 on all together".into(), true)
     );
-    assert_eq!(refused(&[14; 3], &[10, 12, 12], 9, 1), ("3/3 cards: 4 of 9 units free".into(), true));
-    // What the issue about four cards of 23 GiB and pods of 10 asked: why is there one pending?
+    assert_eq!(refused(&[14; 3], &[10, 12, 12], 9, 1), ("3/3 GPUs: 4 of 9 units free".into(), true));
+    // What the issue about four GPUs of 23 GiB and pods of 10 asked: why is there one pending?
     assert_eq!(
         refused(&[23; 4], &[20; 4], 10, 1),
-        ("4/4 cards: 3 of 10 units free, 12 on all together".into(), true)
+        ("4/4 GPUs: 3 of 10 units free, 12 on all together".into(), true)
     );
     assert_eq!(
         refused(&[14, 22], &[0, 20], 16, 1),
-        ("1/2 cards: 14 units in all of 16; 1/2 cards: 2 of 16 units free, 16 on all together".into(), true)
+        ("1/2 GPUs: 14 units in all of 16; 1/2 GPUs: 2 of 16 units free, 16 on all together".into(), true)
     );
-    assert_eq!(refused(&[14, 14], &[0, 0], 16, 1), ("2/2 cards: 14 units in all of 16".into(), false));
+    assert_eq!(refused(&[14, 14], &[0, 0], 16, 1), ("2/2 GPUs: 14 units in all of 16".into(), false));
     assert_eq!(
         refused(&[14; 3], &[0, 10, 10], 8, 2),
-        ("1 of the 2 cards asked for; 2/3 cards: 4 of 8 units free".into(), true)
+        ("1 of the 2 GPUs asked for; 2/3 GPUs: 4 of 8 units free".into(), true)
     );
-    assert_eq!(refused(&[14; 2], &[0, 0], 8, 3), ("3 cards asked for, the node has 2".into(), false));
+    assert_eq!(refused(&[14; 2], &[0, 0], 8, 3), ("3 GPUs asked for, the node has 2".into(), false));
 }
 
 #[test]
 fn health_compute_and_places_count_as_well() {
-    let mut node = cards(&[14, 14, 14]);
-    node.cards[0].healthy = false;
+    let mut node = gpus(&[14, 14, 14]);
+    node.gpus[0].healthy = false;
     let mut books = books(&node, &[0, 4, 4]);
     assert_eq!(choose(&node, &books, &demand(4, 1)), Ok(vec![1]));
     books.held[1].places = 25;
@@ -85,7 +85,7 @@ fn health_compute_and_places_count_as_well() {
     let reason = choose(&node, &books, &wants).unwrap_err();
     assert_eq!(
         reason.text,
-        "1/3 cards: unhealthy; 1/3 cards: 20 of 30 percent free; 1/3 cards: 0 of 1 places free"
+        "1/3 GPUs: unhealthy; 1/3 GPUs: 20 of 30 percent free; 1/3 GPUs: 0 of 1 places free"
     );
     assert!(reason.resolvable);
     node.closed = Some(crate::refusal::Refusal::new("shut"));
@@ -94,25 +94,25 @@ fn health_compute_and_places_count_as_well() {
 
 /// A look at such a claim would refuse it, and it would be made and withdrawn for ever.
 #[test]
-fn an_overfull_card_takes_nobody_whatever_is_asked() {
-    let node = cards(&[14, 14]);
+fn an_overfull_gpu_takes_nobody_whatever_is_asked() {
+    let node = gpus(&[14, 14]);
     let mut books = books(&node, &[4, 8]);
     books.held[1].percent = 130;
-    // The second card is the fuller one, and has memory and places enough; but compute is over-full there.
+    // The second GPU is the fuller one, and has memory and places enough; but compute is over-full there.
     assert_eq!(books.overfull(&node).collect::<Vec<_>>(), [1]);
     assert_eq!(choose(&node, &books, &demand(4, 1)), Ok(vec![0]));
     let reason = choose(&node, &books, &demand(4, 2)).unwrap_err();
     assert_eq!(
         (reason.text.as_str(), reason.resolvable),
-        ("1 of the 2 cards asked for; 1/2 cards: over-full", true)
+        ("1 of the 2 GPUs asked for; 1/2 GPUs: over-full", true)
     );
     books.held[1].percent = 100;
     assert_eq!(choose(&node, &books, &demand(4, 1)), Ok(vec![1]));
 }
 
 #[test]
-fn hamis_small_amounts_fit_on_no_card_that_is_smaller_than_a_unit() {
-    let node = NodeCards::of(&node("n", "GiB", &[512, 15109]));
+fn hamis_small_amounts_fit_on_no_gpu_that_is_smaller_than_a_unit() {
+    let node = NodeGpus::of(&node("n", "GiB", &[512, 15109]));
     for limits in
         [("nvidia.com/gpumem", "100"), ("nvidia.com/gpumem-percentage", "50"), ("nvidia.com/gpu", "1")]
     {
@@ -129,17 +129,17 @@ fn scores_rank_nodes_by_how_full_they_would_be() {
     assert_eq!(scores(&[100, 300, 200], Placement::Spread), [10, 0, 5]);
     assert_eq!(scores(&[7, 7], Placement::Binpack), [10, 10]);
     assert_eq!(scores(&[], Placement::Binpack), [0; 0]);
-    let node = cards(&[14, 14]);
+    let node = gpus(&[14, 14]);
     assert_eq!(fullness(&node, &books(&node, &[4, 3]), &demand(7, 1), &[1]), 500_000);
 }
 
 /// Places pods one after the other, by the same way as a cluster: claims are written on them and read back.
-fn placed(node: &NodeCards, sizes: &[u64], cards: &[usize]) -> (NodeBooks, Vec<bool>) {
+fn placed(node: &NodeGpus, sizes: &[u64], gpus: &[usize]) -> (NodeBooks, Vec<bool>) {
     let mut pods: Vec<Arc<Claimant>> = Vec::new();
     let mut all = Vec::new();
     for (number, size) in sizes.iter().enumerate() {
-        let mut pod: Pod = sharing(&format!("p{number}"), size * cards[number] as u64);
-        pod.metadata.labels = texts(&[("aliyun.com/gpu-count", &cards[number].to_string())]);
+        let mut pod: Pod = sharing(&format!("p{number}"), size * gpus[number] as u64);
+        pod.metadata.labels = texts(&[("aliyun.com/gpu-count", &gpus[number].to_string())]);
         let books = NodeBooks::of(node, &pods);
         let waiting = Claimant::of(&pod, Dialects::default()).unwrap();
         let claim = claim::claim(&waiting, node, &books, 1);
@@ -152,7 +152,7 @@ fn placed(node: &NodeCards, sizes: &[u64], cards: &[usize]) -> (NodeBooks, Vec<b
     (NodeBooks::of(node, &pods), all)
 }
 
-/// The fewest equal cards that hold all of these: tries every way.
+/// The fewest equal GPUs that hold all of these: tries every way.
 fn fewest(sizes: &[u64], capacity: u64) -> usize {
     fn go(sizes: &[u64], capacity: u64, used: &mut Vec<u64>, best: &mut usize) {
         if used.len() >= *best {
@@ -162,11 +162,11 @@ fn fewest(sizes: &[u64], capacity: u64) -> usize {
             *best = used.len();
             return;
         };
-        for card in 0..used.len() {
-            if used[card] + size <= capacity {
-                used[card] += size;
+        for gpu in 0..used.len() {
+            if used[gpu] + size <= capacity {
+                used[gpu] += size;
                 go(rest, capacity, used, best);
-                used[card] -= size;
+                used[gpu] -= size;
             }
         }
         used.push(*size);
@@ -181,25 +181,25 @@ fn fewest(sizes: &[u64], capacity: u64) -> usize {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Best fit takes at most 1.7 times the cards of an optimal packer, rounded down (Dosa and Sgall, 2014), whatever comes in whatever order.
+    /// Best fit takes at most 1.7 times the GPUs of an optimal packer, rounded down (Dosa and Sgall, 2014), whatever comes in whatever order.
     #[test]
-    fn binpack_takes_no_more_cards_than_the_theorem_allows(sizes in prop::collection::vec(1_u64..=14, 1..9)) {
-        let node = cards(&vec![14; sizes.len()]);
+    fn binpack_takes_no_more_gpus_than_the_theorem_allows(sizes in prop::collection::vec(1_u64..=14, 1..9)) {
+        let node = gpus(&vec![14; sizes.len()]);
         let (books, all) = placed(&node, &sizes, &vec![1; sizes.len()]);
         prop_assert!(all.iter().all(|placed| *placed));
         let used = books.held.iter().filter(|share| share.units > 0).count();
         let best = fewest(&sizes, 14);
-        prop_assert!(used * 10 <= best * 17, "{used} cards, {best} would do");
+        prop_assert!(used * 10 <= best * 17, "{used} GPUs, {best} would do");
     }
 
-    /// A pod is refused exactly where there are not enough cards with room, and what is chosen has room.
+    /// A pod is refused exactly where there are not enough GPUs with room, and what is chosen has room.
     #[test]
     fn what_fits_is_placed_and_what_is_placed_fits(
         sizes in prop::collection::vec(1_u64..20, 1..5),
         wanted in prop::collection::vec((1_u64..12, 1_usize..4), 1..12),
         spread in any::<bool>(),
     ) {
-        let mut node = cards(&sizes);
+        let mut node = gpus(&sizes);
         if spread {
             node.placement = Placement::Spread;
         }
@@ -234,20 +234,20 @@ fn binpack_is_close_to_optimal_on_average() {
     let (mut used, mut best) = (0, 0);
     for _ in 0..300 {
         let sizes: Vec<u64> = (0..8).map(|_| random.u64(1..=14)).collect();
-        let node = cards(&[14; 8]);
+        let node = gpus(&[14; 8]);
         let (books, _) = placed(&node, &sizes, &[1; 8]);
         used += books.held.iter().filter(|share| share.units > 0).count();
         best += fewest(&sizes, 14);
     }
-    assert!(used * 100 <= best * 108, "{used} cards, {best} would do");
+    assert!(used * 100 <= best * 108, "{used} GPUs, {best} would do");
 }
 
 #[test]
 fn hamis_names_are_placed_as_well() {
-    let node = NodeCards::of(&node("n", "GiB", &[15109, 15109]));
+    let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
     let asks = [("nvidia.com/gpu", "2"), ("nvidia.com/gpumem", "3000"), ("nvidia.com/gpucores", "30")];
     let waiting = Claimant::of(&pod("p", &asks), Dialects { hami: true }).unwrap();
     let claim = claim::claim(&waiting, &node, &NodeBooks::of(&node, []), 1).unwrap();
     assert_eq!(claim.annotations[annotation::ALLOCATION].as_deref(), Some(r#"{"0":{"0":3,"1":3}}"#));
-    assert_eq!(node.cards[0].units, Card::plain(0, 14).units);
+    assert_eq!(node.gpus[0].units, Gpu::plain(0, 14).units);
 }

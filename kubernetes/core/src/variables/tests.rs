@@ -6,7 +6,7 @@ use crate::names::{Dialects, MEMORY, annotation};
 use crate::object::{Node, Pod};
 
 fn environment(pod: &Pod, node: &Node) -> String {
-    let node = NodeCards::of(node);
+    let node = NodeGpus::of(node);
     let mut pod = pod.clone();
     let waiting = Claimant::of(&pod, Dialects { hami: true }).unwrap();
     claim::claim(&waiting, &node, &NodeBooks::of(&node, []), 1).unwrap().apply(&mut pod);
@@ -48,7 +48,7 @@ fn the_environment_is_that_of_the_documents() {
 }
 
 #[test]
-fn unequal_cards_have_lists() {
+fn unequal_gpus_have_lists() {
     let half = pod("p", &[("nvidia.com/gpu", "2"), ("nvidia.com/gpumem-percentage", "50")]);
     let text = environment(&half, &node("n", "GiB", &[15109, 23028]));
     assert!(text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=7,11\nALIYUN_COM_GPU_MEM_DEV=14,22\n"), "{text}");
@@ -60,11 +60,11 @@ fn unequal_cards_have_lists() {
 #[test]
 fn a_container_keeps_its_part_when_the_unit_changes() {
     let mut pod = sharing("p", 2);
-    let before = NodeCards::of(&node("n", "GiB", &[15109]));
+    let before = NodeGpus::of(&node("n", "GiB", &[15109]));
     let waiting = Claimant::of(&pod, Dialects::default()).unwrap();
     claim::claim(&waiting, &before, &NodeBooks::of(&before, []), 1).unwrap().apply(&mut pod);
     let placed = Claimant::of(&pod, Dialects::default()).unwrap();
-    let after = NodeCards::of(&node("n", "128MiB", &[15109]));
+    let after = NodeGpus::of(&node("n", "128MiB", &[15109]));
     let variables = super::of(&placed, "main", &after).unwrap().unwrap();
     assert!(
         variables.contains(&(variable::CONTAINER, "2".into()))
@@ -75,18 +75,18 @@ fn a_container_keeps_its_part_when_the_unit_changes() {
 
 #[test]
 fn who_was_not_placed_here_gets_no_environment() {
-    let here = NodeCards::of(&node("n", "GiB", &[15109]));
+    let here = NodeGpus::of(&node("n", "GiB", &[15109]));
     let said = |annotations: &[(&str, &str)]| {
         let mut pod = sharing("p", 2);
         pod.metadata.annotations = texts(annotations);
         super::of(&Claimant::of(&pod, Dialects::default()).unwrap(), "main", &here).unwrap_err().to_string()
     };
-    assert!(said(&[]).starts_with("no card was chosen for test/p: it came past the scheduler extender"));
+    assert!(said(&[]).starts_with("no GPU was chosen for test/p: it came past the scheduler extender"));
     assert!(
         said(&[(annotation::INDEX, "0"), (annotation::NODE, "m")])
-            .starts_with("the cards of test/p were chosen on node `m`, not on `n`")
+            .starts_with("the GPUs of test/p were chosen on node `m`, not on `n`")
     );
-    assert!(said(&[(annotation::INDEX, "3")]).contains("it names card 3"));
+    assert!(said(&[(annotation::INDEX, "3")]).contains("it names GPU 3"));
     let plain = Claimant::of(&pod("p", &[(MEMORY, "2")]), Dialects::default()).unwrap();
     assert_eq!(super::of(&plain, "other", &here), Ok(None));
 }
@@ -94,17 +94,17 @@ fn who_was_not_placed_here_gets_no_environment() {
 /// A limit of 0 is no limit to whoever reads it.
 #[test]
 fn no_amount_is_ever_0() {
-    let here = NodeCards::of(&node("n", "GiB", &[15109, 15109]));
+    let here = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
     let made = |limits: &[(&str, &str)], split: &str| {
         let mut pod = pod("p", limits);
         pod.metadata.annotations = texts(&[(annotation::ALLOCATION, split)]);
         let claimant = Claimant::of(&pod, Dialects { hami: true }).unwrap();
         super::of(&claimant, "main", &here).map_err(|refusal| refusal.to_string())
     };
-    let refusal = Err("container `main` was given 0 units of card 0, expected at least 1".to_owned());
+    let refusal = Err("container `main` was given 0 units of GPU 0, expected at least 1".to_owned());
     assert_eq!(made(&[(MEMORY, "8")], r#"{"0":{"0":0,"1":8}}"#), refusal);
     assert_eq!(made(&[("nvidia.com/gpu", "1")], r#"{"0":{"0":0}}"#), refusal);
-    // Nor of compute, when somebody has written more cards than were asked for.
+    // Nor of compute, when somebody has written more GPUs than were asked for.
     let variables =
         made(&[(MEMORY, "8"), (crate::names::CORE, "1")], r#"{"0":{"0":4,"1":4}}"#).unwrap().unwrap();
     assert!(variables.contains(&(variable::PERCENT, "1".into())), "{variables:?}");
@@ -114,10 +114,10 @@ fn no_amount_is_ever_0() {
         Dialects { hami: true },
     )
     .unwrap();
-    claimant.asks.as_mut().unwrap()[0].amount = Amount::Each { cards: 1, memory: Memory::Mib(0), percent: 0 };
+    claimant.asks.as_mut().unwrap()[0].amount = Amount::Each { gpus: 1, memory: Memory::Mib(0), percent: 0 };
     claimant.allocation = Allocation::read(&texts(&[(annotation::ALLOCATION, r#"{"0":{"0":1}}"#)]));
     assert_eq!(
         super::of(&claimant, "main", &here).unwrap_err().to_string(),
-        "ALIYUN_COM_GPU_MEM_CONTAINER of container `main` of test/p would be `0`, expected at least 1 for each card"
+        "ALIYUN_COM_GPU_MEM_CONTAINER of container `main` of test/p would be `0`, expected at least 1 for each GPU"
     );
 }

@@ -1,6 +1,6 @@
 //! A node, as the API server knows it.
 
-use cgpu_kubernetes_core::cards::NodeCards;
+use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::{MEMORY, label};
 use cgpu_kubernetes_core::object::Texts;
 use cgpu_kubernetes_core::quantity;
@@ -15,25 +15,25 @@ const PLUGIN: &str = "cgpu-device-plugin";
 pub(super) const HANDLER: &str = "cgpu";
 
 pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
-    let (Some(seen), Some((cards, books))) = (facts.nodes.get(name), facts.cluster.node(name)) else {
+    let (Some(seen), Some((gpus, books))) = (facts.nodes.get(name), facts.cluster.node(name)) else {
         return;
     };
     let labels = &seen.node.metadata.labels;
     let subject = format!("node {name}");
-    // Nodes without cards of which nobody said that they are to share any are none of ours.
+    // Nodes without GPUs of which nobody said that they are to share any are none of ours.
     let is_meant = labels.get(label::SHARED).is_some_and(|value| value == "true");
-    if cards.cards.is_empty() && !is_meant && cards.closed.as_ref().is_none_or(|_| !has_units(seen)) {
+    if gpus.gpus.is_empty() && !is_meant && gpus.closed.as_ref().is_none_or(|_| !has_units(seen)) {
         return;
     }
-    for note in &cards.notes {
+    for note in &gpus.notes {
         findings.add(Cause::LabelIgnored, &subject, note);
     }
-    match &cards.closed {
+    match &gpus.closed {
         Some(refusal) if is_taken_out(labels) => {
             return findings.add(Cause::TakenOut, &subject, refusal.sentence());
         }
-        Some(_) if cards.cards.is_empty() && is_untold(seen) => lacks_plugin(facts, name, &subject, findings),
-        Some(refusal) => findings.add(Cause::CardsUnreadable, &subject, refusal.sentence()),
+        Some(_) if gpus.gpus.is_empty() && is_untold(seen) => lacks_plugin(facts, name, &subject, findings),
+        Some(refusal) => findings.add(Cause::GpusUnreadable, &subject, refusal.sentence()),
         None if !has_units(seen) => {
             let failing = plugin(facts, name).map(|(_, obstacles)| obstacles).filter(|it| !it.is_empty());
             match failing {
@@ -41,35 +41,35 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
                 None => findings.add(
                     Cause::NoUnits,
                     &subject,
-                    format!("{} units on {} cards, and none allocatable", cards.units(), cards.cards.len()),
+                    format!("{} units on {} GPUs, and none allocatable", gpus.units(), gpus.gpus.len()),
                 ),
             }
         }
         None => {}
     }
-    isolation(cards, labels, &subject, findings);
-    if cards.isolated && seen.has_handler(HANDLER) == Some(false) {
+    isolation(gpus, labels, &subject, findings);
+    if gpus.isolated && seen.has_handler(HANDLER) == Some(false) {
         findings.add(Cause::NoRuntime, &subject, format!("it has {}", seen.handlers().join(", ")));
     }
-    for (place, card) in cards.cards.iter().enumerate() {
-        let uuid = card.uuid.as_deref().unwrap_or("no name");
-        if !card.healthy {
-            findings.add(Cause::CardUnhealthy, &subject, format!("card {} ({uuid})", card.index));
+    for (place, gpu) in gpus.gpus.iter().enumerate() {
+        let uuid = gpu.uuid.as_deref().unwrap_or("no name");
+        if !gpu.healthy {
+            findings.add(Cause::GpuUnhealthy, &subject, format!("GPU {} ({uuid})", gpu.index));
         }
-        if books.is_overfull(cards, place) {
+        if books.is_overfull(gpus, place) {
             let held = books.held.get(place).map_or(0, |share| share.units);
             findings.add(
                 Cause::OverFull,
                 &subject,
-                format!("card {} has {} units, of which {held} are held", card.index, card.units),
+                format!("GPU {} has {} units, of which {held} are held", gpu.index, gpu.units),
             );
         }
     }
 }
 
 /// What its labels say of limits.
-fn isolation(cards: &NodeCards, labels: &Texts, subject: &str, findings: &mut Findings) {
-    if cards.isolated {
+fn isolation(gpus: &NodeGpus, labels: &Texts, subject: &str, findings: &mut Findings) {
+    if gpus.isolated {
         return;
     }
     let is = |name: &str, value: &str| labels.get(name).is_some_and(|it| it == value);
@@ -103,10 +103,10 @@ fn is_taken_out(labels: &Texts) -> bool {
         || mode.is_some_and(|mode| !matches!(mode, "cgpu" | "core_mem" | "share"))
 }
 
-/// Whether nobody has said anything of its cards.
+/// Whether nobody has said anything of its GPUs.
 fn is_untold(seen: &SeenNode) -> bool {
     let annotations = &seen.node.metadata.annotations;
-    !annotations.contains_key(cgpu_kubernetes_core::names::annotation::CARDS) && !has_units(seen)
+    !annotations.contains_key(cgpu_kubernetes_core::names::annotation::GPUS) && !has_units(seen)
 }
 
 /// Whether the kubelet has units to give.

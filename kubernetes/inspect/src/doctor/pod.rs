@@ -65,8 +65,8 @@ fn waits(
     // Nodes by the reason that they have, and whether it passes when others go.
     let mut reasons: BTreeMap<String, (Vec<&str>, bool)> = BTreeMap::new();
     let mut has_room = false;
-    // A node that has no cards and no mark is none that anybody would ask.
-    for (node, books) in facts.cluster.nodes().filter(|(node, _)| !node.cards.is_empty()) {
+    // A node that has no GPUs and no mark is none that anybody would ask.
+    for (node, books) in facts.cluster.nodes().filter(|(node, _)| !node.gpus.is_empty()) {
         match placement::choose(node, books, demand) {
             Ok(_) => has_room = true,
             Err(reason) => {
@@ -92,7 +92,7 @@ fn waits(
         return findings.add(cause, subject, found);
     }
     if reasons.is_empty() {
-        // That no node shares its cards is told of the cluster.
+        // That no node shares its GPUs is told of the cluster.
         return;
     }
     let resolvable = reasons.values().any(|(_, resolvable)| *resolvable);
@@ -122,7 +122,7 @@ fn is_bound(
         return findings.add(Cause::NodeNotReady, subject, format!("there is no node {name}"));
     };
     let standing = books.holders.iter().find(|holder| holder.pod.uid == claimant.uid).map(|it| &it.standing);
-    let has_cards = match standing {
+    let has_gpus = match standing {
         Some(Standing::Nothing(refusal)) => {
             findings.add(Cause::Bypassed, subject, refusal.sentence());
             false
@@ -143,7 +143,7 @@ fn is_bound(
         for obstacle in &obstacles {
             findings.add(Cause::StartRefused, subject, obstacle);
         }
-        if unready.is_none() && obstacles.is_empty() && has_cards {
+        if unready.is_none() && obstacles.is_empty() && has_gpus {
             findings.add(Cause::Starting, subject, format!("on node {name}"));
         }
     }
@@ -152,7 +152,7 @@ fn is_bound(
     if !node.isolated {
         return;
     }
-    if claimant.running && has_cards && seen.is_unbound() {
+    if claimant.running && has_gpus && seen.is_unbound() {
         findings.add(Cause::NotBound, subject, format!("on node {name}"));
     }
 }

@@ -12,7 +12,7 @@ use super::facts::{Facts, SeenClass, SeenNode, SeenPod};
 use super::findings::Findings;
 use super::{Scope, diagnose, place};
 
-/// A cluster where all is well: a node with two cards and its plugin, and a pod that runs.
+/// A cluster where all is well: a node with two GPUs and its plugin, and a pod that runs.
 struct Cluster {
     nodes: Vec<Value>,
     pods: Vec<Value>,
@@ -20,10 +20,10 @@ struct Cluster {
 }
 
 fn node(name: &str) -> Value {
-    let cards =
-        json!({"unit": "GiB", "cards": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109}]});
+    let gpus =
+        json!({"unit": "GiB", "gpus": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109}]});
     json!({
-        "metadata": {"name": name, "labels": {"gpushare": "true"}, "annotations": {"cgpu.dev/cards": cards.to_string()}},
+        "metadata": {"name": name, "labels": {"gpushare": "true"}, "annotations": {"cgpu.dev/gpus": gpus.to_string()}},
         "status": {
             "allocatable": {"aliyun.com/gpu-mem": "28", "aliyun.com/gpu-count": "2"},
             "conditions": [{"type": "Ready", "status": "True"}],
@@ -42,7 +42,7 @@ fn pod(name: &str, units: u64) -> Value {
     })
 }
 
-/// One that was placed on a card and runs.
+/// One that was placed on a GPU and runs.
 fn running(name: &str, units: u64) -> Value {
     let mut pod = pod(name, units);
     pod["metadata"]["annotations"] = json!({
@@ -152,8 +152,8 @@ fn who_waits_is_told_why() {
     assert_eq!(
         text,
         "Why is this pod pending?\n  pod test/p (no_room)\n    No node has room for the pod now.\n    \
-         found: one: 2/2 cards: 12 of 13 units free\n    \
-         do:    Wait until others end, ask for less, spread it over several cards (label aliyun.com/gpu-count), or add a node.\n\
+         found: one: 2/2 GPUs: 12 of 13 units free\n    \
+         do:    Wait until others end, ask for less, spread it over several GPUs (label aliyun.com/gpu-count), or add a node.\n\
          that is all; looked at: 1 nodes, 4 pods\n"
     );
     let mut cluster = Cluster::well();
@@ -245,7 +245,7 @@ fn who_has_no_limit_is_told_why() {
 }
 
 #[test]
-fn nodes_without_cards_are_told_why() {
+fn nodes_without_gpus_are_told_why() {
     let silent = |pods: Vec<Value>| {
         let mut cluster = Cluster::well().on(|node| {
             node["metadata"]["annotations"] = json!({});
@@ -263,16 +263,15 @@ fn nodes_without_cards_are_told_why() {
         let out = Cluster::well().on(|node| node["metadata"]["labels"][name] = json!(value));
         assert_eq!(out.names(), ["taken_out"], "{name}");
     }
-    let unreadable =
-        Cluster::well().on(|node| node["metadata"]["annotations"]["cgpu.dev/cards"] = json!("x"));
+    let unreadable = Cluster::well().on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!("x"));
     // Nobody can say any more what the pod holds there.
-    assert_eq!(unreadable.names(), ["no_nodes", "cards_unreadable", "spoilt"]);
+    assert_eq!(unreadable.names(), ["no_nodes", "gpus_unreadable", "spoilt"]);
     let untold = Cluster::well().on(|node| node["status"]["allocatable"]["aliyun.com/gpu-mem"] = json!("0"));
     assert_eq!(untold.names(), ["no_units"]);
-    let sick = json!({"unit": "GiB", "cards": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109, "healthy": false}]});
-    let sick = Cluster::well()
-        .on(|node| node["metadata"]["annotations"]["cgpu.dev/cards"] = json!(sick.to_string()));
-    assert_eq!(sick.names(), ["card_unhealthy"]);
+    let sick = json!({"unit": "GiB", "gpus": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109, "healthy": false}]});
+    let sick =
+        Cluster::well().on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!(sick.to_string()));
+    assert_eq!(sick.names(), ["gpu_unhealthy"]);
     let over = Cluster::well().with(running("b", 13));
     assert_eq!(over.names(), ["over_full"]);
     let placed = Cluster::well().on(|node| node["metadata"]["labels"]["ack.node.gpu.placement"] = json!("x"));
@@ -319,7 +318,7 @@ fn it_is_told_as_data_as_well() {
     assert_eq!(json["ok"], false);
     assert_eq!(json["causes"][0]["cause"], "never_fits");
     assert_eq!(json["causes"][0]["question"], "pending");
-    assert_eq!(json["causes"][0]["found"], "one: 2/2 cards: 14 units in all of 15");
+    assert_eq!(json["causes"][0]["found"], "one: 2/2 GPUs: 14 units in all of 15");
     assert_eq!(json["causes"][0]["weight"], "wrong");
     let none = Cluster::well().with(pod("p", 15)).findings(Scope::default()).about(Some(Question::NoGpu));
     assert!(none.is_well());

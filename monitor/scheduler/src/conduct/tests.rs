@@ -24,7 +24,7 @@ enum Decision {
 
 use Decision::{Close, Keep, Over, Vacate};
 
-fn decide(gpu: &Card, now: Nanos) -> Decision {
+fn decide(gpu: &Gpu, now: Nanos) -> Decision {
     match gpu.verdict(now, gpu.turn.as_ref().unwrap()) {
         Verdict::Keep => Keep,
         Verdict::Vacate => Vacate,
@@ -34,7 +34,7 @@ fn decide(gpu: &Card, now: Nanos) -> Decision {
 }
 
 /// What the holder's process says: it has seen the turn, launched at this instant, and has work in flight until another, if at all.
-fn says(gpu: &Card, active: Nanos, ends: Nanos) -> Words {
+fn says(gpu: &Gpu, active: Nanos, ends: Nanos) -> Words {
     Words {
         turn: gpu.turn.as_ref().unwrap().word,
         active: active.0,
@@ -45,7 +45,7 @@ fn says(gpu: &Card, active: Nanos, ends: Nanos) -> Words {
 }
 
 /// Two containers under this policy. The first has had the turn since [`NOW`], for 6 ms, and has seen it. The second waits.
-fn taken(policy: Policy) -> Card {
+fn taken(policy: Policy) -> Gpu {
     let mut gpu = busy(policy, &[1, 1]);
     give_turn(&mut gpu, 0, ms(6));
     let words = says(&gpu, NOW, Nanos::ZERO);
@@ -54,7 +54,7 @@ fn taken(policy: Policy) -> Card {
 }
 
 /// The same, the holder having launched at this instant work that takes so long.
-fn running(policy: Policy, now: Nanos, remaining: Nanos) -> Card {
+fn running(policy: Policy, now: Nanos, remaining: Nanos) -> Gpu {
     let mut gpu = taken(policy);
     let words = says(&gpu, now, now + remaining);
     see(&mut gpu.line[0], now, &[words]);
@@ -62,17 +62,17 @@ fn running(policy: Policy, now: Nanos, remaining: Nanos) -> Card {
 }
 
 /// The holder has high priority and all of its allowance.
-fn rank(gpu: &mut Card) {
+fn rank(gpu: &mut Gpu) {
     gpu.line[0].terms.high = true;
     gpu.turn.as_mut().unwrap().high = true;
     fill_allowance(gpu);
 }
 
-fn closing(gpu: &mut Card, least: Nanos) {
+fn closing(gpu: &mut Gpu, least: Nanos) {
     gpu.turn.as_mut().unwrap().phase = Phase::Closing { since: NOW, least, paid: least, cause: Cause::Spent };
 }
 
-fn others_idle(gpu: &mut Card) {
+fn others_idle(gpu: &mut Gpu) {
     gpu.line[1].waiting = false;
 }
 
@@ -142,7 +142,7 @@ fn drain_has_24_ms() {
 #[test]
 fn vacant_turn_lasts_until_any_container_wants_the_gpu() {
     let (since, now) = (NOW, NOW + ms(9));
-    let vacant = |change: fn(&mut Card)| {
+    let vacant = |change: fn(&mut Gpu)| {
         let mut gpu = taken(FAIR);
         others_idle(&mut gpu);
         gpu.turn.as_mut().unwrap().phase = Phase::Vacant { since };
@@ -247,7 +247,7 @@ fn high_priority_takes_the_turn_however_short_it_was() {
 }
 
 /// Under this policy the second container has credit, and is summoned or has come back at [`NOW`] + 200 us.
-fn rival(policy: Policy, now: Nanos, summoned: bool) -> Card {
+fn rival(policy: Policy, now: Nanos, summoned: bool) -> Gpu {
     let mut gpu = running(policy, now, us(500));
     gpu.line[1].balance = 6 * MS;
     if summoned {
@@ -274,7 +274,7 @@ fn summoned_or_returning_container_with_credit_takes_the_turn_after_1_ms() {
 
 #[test]
 fn next_turn_is_decided_early_only_where_the_holder_goes_on() {
-    let lead = |change: fn(&mut Card), remaining| {
+    let lead = |change: fn(&mut Gpu), remaining| {
         let mut gpu = running(FAIR, NOW, remaining);
         others_idle(&mut gpu);
         change(&mut gpu);
@@ -288,7 +288,7 @@ fn next_turn_is_decided_early_only_where_the_holder_goes_on() {
 
 #[test]
 fn holder_goes_on_where_no_other_container_could_be_next() {
-    let goes_on = |gpu: &Card| gpu.goes_on(NOW, &gpu.line[0]);
+    let goes_on = |gpu: &Gpu| gpu.goes_on(NOW, &gpu.line[0]);
     let mut gpu = taken(FAIR);
     assert!(!goes_on(&gpu));
     others_idle(&mut gpu);
@@ -309,7 +309,7 @@ fn holder_goes_on_where_no_other_container_could_be_next() {
 
 #[test]
 fn container_comes_back_with_a_wait_that_began_during_the_turn_and_credit() {
-    let comes_back = |change: fn(&mut Card), at: usize| {
+    let comes_back = |change: fn(&mut Gpu), at: usize| {
         let mut gpu = rival(FAIR, NOW, false);
         change(&mut gpu);
         gpu.comes_back(NOW, &gpu.line[at], NOW)
@@ -320,19 +320,19 @@ fn container_comes_back_with_a_wait_that_began_during_the_turn_and_credit() {
     assert!(!comes_back(others_idle, 1));
     assert!(!comes_back(|gpu| gpu.line[1].terms.high = true, 1));
     assert!(!comes_back(|gpu| gpu.line[1].balance = MS, 1), "less than a quarter of its quantum");
-    let holder = |gpu: &mut Card| {
+    let holder = |gpu: &mut Gpu| {
         let holder = &mut gpu.line[0];
         (holder.waiting, holder.returned, holder.balance) = (true, NOW + us(200), 6 * MS);
         holder.away = ms(1);
     };
     assert!(!comes_back(holder, 0));
-    let promised = |gpu: &mut Card| gpu.rule = Policy::Fixed { slots: 2 };
+    let promised = |gpu: &mut Gpu| gpu.rule = Policy::Fixed { slots: 2 };
     assert!(!comes_back(promised, 1), "a fixed share needs a whole slice");
 }
 
 #[test]
 fn turn_is_called_away_only_by_another_container_that_could_use_it() {
-    let called = |change: fn(&mut Card)| {
+    let called = |change: fn(&mut Gpu)| {
         let mut gpu = rival(FAIR, NOW, true);
         change(&mut gpu);
         gpu.is_summoned_away(NOW, HOLDER)
@@ -340,7 +340,7 @@ fn turn_is_called_away_only_by_another_container_that_could_use_it() {
     assert!(called(|_| ()));
     assert!(!called(others_idle));
     assert!(!called(|gpu| gpu.line[1].balance = MS));
-    let itself = |gpu: &mut Card| {
+    let itself = |gpu: &mut Gpu| {
         (gpu.line[0].waiting, gpu.line[0].balance) = (true, 6 * MS);
         gpu.summon(Some(HOLDER));
     };
@@ -352,19 +352,19 @@ fn turn_is_called_away_only_by_another_container_that_could_use_it() {
 fn high_priority_gives_the_gpu_up_after_1_ms_whatever_its_gaps() {
     let mut gpu = taken(FAIR);
     (gpu.line[0].gap, gpu.line[0].quantum) = (us(700), ms(6));
-    let tolerance = |gpu: &Card| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.line[0]);
+    let tolerance = |gpu: &Gpu| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.line[0]);
     assert_eq!(tolerance(&gpu), us(2_800));
     rank(&mut gpu);
     assert_eq!(tolerance(&gpu), ms(1));
 }
 
-fn told(gpu: &Card) -> Nanos {
+fn told(gpu: &Gpu) -> Nanos {
     gpu.told(NOW, gpu.turn.as_ref().unwrap())
 }
 
 #[test]
 fn holder_has_more_in_flight_where_no_other_container_would_wait_for_it() {
-    let told_after = |change: fn(&mut Card)| {
+    let told_after = |change: fn(&mut Gpu)| {
         let mut gpu = taken(FAIR);
         gpu.line.push(Tenant { id: TenantId(2), active: NOW, ..tenant() });
         change(&mut gpu);
@@ -372,13 +372,13 @@ fn holder_has_more_in_flight_where_no_other_container_would_wait_for_it() {
     };
     assert_eq!(told_after(|_| ()), TUNING.wide, "the other one is in line");
     assert_eq!(told_after(others_idle), Nanos::ZERO, "the other one may come back");
-    let silent = |gpu: &mut Card| (gpu.line[1].waiting, gpu.line[1].active) = (false, NOW - ms(20));
+    let silent = |gpu: &mut Gpu| (gpu.line[1].waiting, gpu.line[1].active) = (false, NOW - ms(20));
     assert_eq!(told_after(silent), TUNING.wide);
-    let back = |gpu: &mut Card| {
+    let back = |gpu: &mut Gpu| {
         (gpu.line[1].returned, gpu.line[1].away, gpu.line[1].balance) = (NOW + us(1), ms(1), 6 * MS);
     };
     assert_eq!(told_after(back), Nanos::ZERO, "the other one is about to take the turn");
-    let member = |gpu: &mut Card| gpu.line[2].standing.open = true;
+    let member = |gpu: &mut Gpu| gpu.line[2].standing.open = true;
     assert_eq!(told_after(member), Nanos::ZERO);
     assert_eq!(told_after(|gpu| _ = gpu.summon(Some(HOLDER))), Nanos::ZERO);
     assert_eq!(told_after(|gpu| gpu.line[0].lied = NOW + ms(1)), Nanos::ZERO);
@@ -402,7 +402,7 @@ fn high_priority_has_more_in_flight_while_it_cannot_lose_its_turn() {
     assert_eq!(told(&gpu), Nanos::ZERO, "its turn was given to it as to any other container");
 }
 
-fn close(gpu: &mut Card, now: Nanos, cause: Cause) -> Phase {
+fn close(gpu: &mut Gpu, now: Nanos, cause: Cause) -> Phase {
     gpu.begin_closing(now, cause);
     gpu.turn.as_ref().unwrap().phase
 }
@@ -531,7 +531,7 @@ fn turn_is_charged_as_it_goes_and_once() {
 }
 
 /// Ends the turn of the last of three containers after 6 ms.
-fn end(cause: Cause, change: impl FnOnce(&mut Card)) -> Card {
+fn end(cause: Cause, change: impl FnOnce(&mut Gpu)) -> Gpu {
     let mut gpu = busy(FAIR, &[1, 1, 1]);
     give_turn(&mut gpu, 2, ms(6));
     change(&mut gpu);
@@ -540,7 +540,7 @@ fn end(cause: Cause, change: impl FnOnce(&mut Card)) -> Card {
     gpu
 }
 
-fn ended(gpu: &Card) -> &Tenant {
+fn ended(gpu: &Gpu) -> &Tenant {
     gpu.line.iter().find(|tenant| tenant.id == TenantId(2)).unwrap()
 }
 
@@ -555,7 +555,7 @@ fn ended_turn_is_charged_less_a_switch_until_its_report_is_in() {
 
 #[test]
 fn vacant_time_is_not_charged() {
-    let vacant = |gpu: &mut Card| {
+    let vacant = |gpu: &mut Gpu| {
         let turn = gpu.turn.as_mut().unwrap();
         turn.phase = Phase::Vacant { since: NOW + ms(2) };
         turn.charged = ms(2);
@@ -606,7 +606,7 @@ fn container_that_uses_up_its_turns_is_steady_though_others_come_between() {
 #[test]
 fn interrupted_container_is_next_after_the_one_that_came_back() {
     let order = |cause| {
-        let back = |gpu: &mut Card| {
+        let back = |gpu: &mut Gpu| {
             (gpu.line[1].returned, gpu.line[1].away, gpu.line[1].balance) = (NOW + ms(1), ms(1), 6 * MS);
         };
         end(cause, back).line.iter().map(|tenant| tenant.id.0).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! Containers of two cards: their turns on both come at the same time, and cost nobody its share.
+//! Containers of two GPUs: their turns on both come at the same time, and cost nobody its share.
 
 use cgpu_scheduler::gangs;
 use cgpu_scheduler::tenants::TenantId;
@@ -11,16 +11,16 @@ use crate::{FAIR, SATURATING};
 
 const IDLE: &[Load] = &[Load::saturating(60).during(u64::MAX - 1, u64::MAX)];
 
-/// Two cards and the same containers on both; who is idle on one of them has no process there that launches.
+/// Two GPUs and the same containers on both; who is idle on one of them has no process there that launches.
 struct Pair {
-    cards: [World; 2],
+    gpus: [World; 2],
     gangs: bool,
 }
 
 impl Pair {
     fn new(first: &[&[Load]], second: &[&[Load]], gangs: bool) -> Self {
-        // Slices differ, or the cards would keep in step by themselves.
-        let card = |loads: &[&'static [Load]], base, seed| -> World {
+        // Slices differ, or the GPUs would keep in step by themselves.
+        let gpu = |loads: &[&'static [Load]], base, seed| -> World {
             let tenants: Vec<(u32, &[Load])> = loads.iter().map(|load| (1, *load)).collect();
             World::with(FAIR, &tenants, 1024 * US, 100 * US, Tuning::DEFAULT.with_base(base), seed)
         };
@@ -29,24 +29,24 @@ impl Pair {
             loads.iter().map(|load| if load[0].from == 0 { SATURATING } else { IDLE }).collect()
         };
         let (six, five) = (Nanos::from_millis(6), Nanos::from_millis(5));
-        Self { cards: [card(&stay(first), six, 1), card(&stay(second), five, 2)], gangs }
+        Self { gpus: [gpu(&stay(first), six, 1), gpu(&stay(second), five, 2)], gangs }
     }
 
-    /// How much of the time, in percent, both cards were held by the same one of these.
+    /// How much of the time, in percent, both GPUs were held by the same one of these.
     fn together(&mut self, time: u64, whom: &[u64]) -> f64 {
         const STEP: u64 = 50 * US;
         let mut together = 0;
         for _ in 0..time / STEP {
-            self.cards.iter_mut().for_each(|card| card.run_for(STEP));
-            let [first, second] = &self.cards;
+            self.gpus.iter_mut().for_each(|gpu| gpu.run_for(STEP));
+            let [first, second] = &self.gpus;
             let holders = [first.controller.holder(), second.controller.holder()];
             let summons = gangs::summons(&[&first.controller, &second.controller]);
             together += u64::from(
                 holders[0] == holders[1] && holders[0].is_some_and(|TenantId(id)| whom.contains(&id)),
             );
             if self.gangs {
-                for (card, summoned) in self.cards.iter_mut().zip(summons) {
-                    card.summon(summoned);
+                for (gpu, summoned) in self.gpus.iter_mut().zip(summons) {
+                    gpu.summon(summoned);
                 }
             }
         }
@@ -55,28 +55,28 @@ impl Pair {
 }
 
 #[test]
-fn turns_on_two_cards_come_at_the_same_time() {
+fn turns_on_two_gpus_come_at_the_same_time() {
     for (gangs, least, most) in [(false, 0.0, 80.0), (true, 88.0, 100.0)] {
         let mut pair = Pair::new(&[SATURATING; 2], &[SATURATING; 2], gangs);
         // They start at different times, and so would stay.
-        pair.cards[1].run_for(3 * MS);
-        pair.cards[0].run_for(3 * MS);
+        pair.gpus[1].run_for(3 * MS);
+        pair.gpus[0].run_for(3 * MS);
         pair.together(SECOND, &[0, 1]);
-        let before = pair.cards.iter().map(World::ran).collect::<Vec<_>>();
+        let before = pair.gpus.iter().map(World::ran).collect::<Vec<_>>();
         let together = pair.together(10 * SECOND, &[0, 1]);
         println!("gangs {gangs}: together {together:.1} %");
         assert!((least..=most).contains(&together), "gangs {gangs}: {together:.1} %");
-        for (card, before) in pair.cards.iter().zip(before) {
-            let ran: Vec<u64> = card.ran().iter().zip(before).map(|(after, before)| after - before).collect();
+        for (gpu, before) in pair.gpus.iter().zip(before) {
+            let ran: Vec<u64> = gpu.ran().iter().zip(before).map(|(after, before)| after - before).collect();
             assert!(share_error(&ran, &[1, 1]) <= 1.0, "{ran:?}");
             assert!(utilisation(&ran, 10 * SECOND) >= 96.0, "{ran:?}");
         }
     }
 }
 
-/// Two containers have both cards, a third only the second one: it keeps its share, and theirs there is a third as well.
+/// Two containers have both GPUs, a third only the second one: it keeps its share, and theirs there is a third as well.
 #[test]
-fn who_has_one_card_loses_nothing_by_gangs() {
+fn who_has_one_gpu_loses_nothing_by_gangs() {
     let pair = |gangs| {
         let mut pair = Pair::new(&[SATURATING, SATURATING, IDLE], &[SATURATING; 3], gangs);
         pair.together(SECOND, &[0, 1]);
@@ -84,10 +84,10 @@ fn who_has_one_card_loses_nothing_by_gangs() {
     };
     let apart = pair(false).together(10 * SECOND, &[0, 1]);
     let mut pair = pair(true);
-    let before = pair.cards.each_ref().map(World::ran);
+    let before = pair.gpus.each_ref().map(World::ran);
     let together = pair.together(10 * SECOND, &[0, 1]);
     let ran = |number: usize| -> Vec<u64> {
-        let after = pair.cards[number].ran();
+        let after = pair.gpus[number].ran();
         after.iter().zip(&before[number]).map(|(after, before)| after - before).collect()
     };
     let (first, second) = (ran(0), ran(1));
@@ -99,11 +99,11 @@ fn who_has_one_card_loses_nothing_by_gangs() {
 }
 
 #[test]
-fn only_the_first_card_of_a_container_summons() {
+fn only_the_first_gpu_of_a_container_summons() {
     let mut pair = Pair::new(&[SATURATING; 2], &[SATURATING; 2], true);
     for _ in 0..2000 {
         pair.together(MS, &[]);
-        let [first, second] = &pair.cards;
+        let [first, second] = &pair.gpus;
         let summons = gangs::summons(&[&first.controller, &second.controller]);
         assert_eq!(summons[0], None);
         assert_eq!(summons[1], first.controller.holder());

@@ -15,10 +15,10 @@ fn ran(policy: Policy, tenants: &[(u32, &[Load])]) -> Vec<u64> {
     world.run_and_measure(TIME)
 }
 
-/// Kernels of this length, so many to a burst, with the host's own work in between, beside so many that saturate the card.
+/// Kernels of this length, so many to a burst, with the host's own work in between, beside so many that saturate the GPU.
 #[test]
 fn gaps_cost_nobody_its_share() {
-    // What one that saturates the card has of it beside so many of its kind.
+    // What one that saturates the GPU has of it beside so many of its kind.
     let among = |saturating: usize| ran(FAIR, &vec![(1, SATURATING); saturating + 1])[0] as f64;
     let least = [1, 2, 3].map(among);
     for (kernel_us, burst, gap_us, saturating) in [
@@ -42,7 +42,7 @@ fn gaps_cost_nobody_its_share() {
         let apart = share_error(neighbours, &vec![1; saturating]);
         let name = format!("{burst} x {kernel_us} us, gaps of {gap_us} us, beside {saturating}");
         println!(
-            "{name}: {:.1} % of solo (native {:.1} %); neighbours {neighbour:.1} % of their share, apart {apart:.2} %; card used {:.1} % (native {:.1} %)",
+            "{name}: {:.1} % of solo (native {:.1} %); neighbours {neighbour:.1} % of their share, apart {apart:.2} %; GPU used {:.1} % (native {:.1} %)",
             part(turns[0]),
             part(native[0]),
             utilisation(&turns, TIME),
@@ -86,7 +86,7 @@ fn short_gaps_among_long_ones_are_better_off_in_turns() {
     assert!(utilisation(&turns[1..], TIME) >= 47.0);
 }
 
-/// Saturates the card, and says that it computes a little every two milliseconds.
+/// Saturates the GPU, and says that it computes a little every two milliseconds.
 const MODEST: Forge = |words, _, now| {
     (words.busy, words.spent, words.last) = (words.busy / 20, words.spent / 20, now.saturating_sub(2 * MS));
     (words.active, words.inflight, words.ends) = (now, 0, 0);

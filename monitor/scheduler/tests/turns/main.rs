@@ -1,11 +1,11 @@
-//! The controller against a virtual card: shares, loss, reaction, deaths, lies; thousands of simulated seconds.
+//! The controller against a virtual GPU: shares, loss, reaction, deaths, lies; thousands of simulated seconds.
 //!
-//! The virtual card switches contexts every 1.024 ms where several have work, at 100 us a switch; launches, wake-ups, timers and
-//! bells are late by tens of microseconds. Shares are what really ran on the card, never what anybody reported.
+//! The virtual GPU switches contexts every 1.024 ms where several have work, at 100 us a switch; launches, wake-ups, timers and
+//! bells are late by tens of microseconds. Shares are what really ran on the GPU, never what anybody reported.
 #![allow(clippy::cast_precision_loss)] // figures for people and bounds of percents
 
-mod card;
 mod gangs;
+mod gpu;
 mod guests;
 mod policies;
 mod priority;
@@ -33,7 +33,7 @@ fn measure(name: &str, world: &mut World, weights: &[u64], time: u64) -> (f64, f
     let ran = world.run_and_measure(time);
     let (error, used) = (share_error(&ran, weights), utilisation(&ran, time));
     let rate = (world.steps - steps) as f64 * SECOND as f64 / time as f64;
-    println!("{name}: share error {error:.3} %, card used {used:.2} %, {rate:.0} steps/s");
+    println!("{name}: share error {error:.3} %, GPU used {used:.2} %, {rate:.0} steps/s");
     for (number, ran) in ran.iter().enumerate() {
         let books = world.share(number).books;
         println!(
@@ -103,7 +103,7 @@ fn big_kernels_win_nothing() {
     }
 }
 
-/// Too long to be waited for: others run beside it. It is charged for that once, and by halves, as the card slices its time.
+/// Too long to be waited for: others run beside it. It is charged for that once, and by halves, as the GPU slices its time.
 #[test]
 fn work_that_runs_beside_is_charged_once() {
     for kernel_us in [150_000, 300_000, 1_000_000] {
@@ -120,7 +120,7 @@ fn work_that_runs_beside_is_charged_once() {
     }
 }
 
-/// Waiting for long kernels is not for those who have the card at once.
+/// Waiting for long kernels is not for those who have the GPU at once.
 #[test]
 fn high_priority_waits_for_no_long_drain() {
     let long = [Load::saturating(80_000)];
@@ -174,7 +174,7 @@ fn kernels_of_any_length_share_by_weight() {
     let ragged = [Load::saturating(0).kernels(20 * US, MS)];
     let mut world = World::new(WEIGHTED, &[(4, &ragged), (3, SATURATING), (2, &ragged), (1, SATURATING)]);
     let (error, used) = measure("ragged", &mut world, &[4, 3, 2, 1], 60 * SECOND);
-    // Work whose end cannot be foretold leaves the card idle for a moment at the end of each turn: its own.
+    // Work whose end cannot be foretold leaves the GPU idle for a moment at the end of each turn: its own.
     assert!(error <= 2.0, "{error:.3} %");
     assert!(used >= 97.0, "{used:.2} %");
 }
@@ -201,20 +201,20 @@ fn several_processes_are_one_container() {
     {
         let mut world = World::new(WEIGHTED, &[(1, group), (2, &two)]);
         world.run_for(SECOND);
-        let before = world.card.held.clone();
+        let before = world.gpu.held.clone();
         world.run_for(30 * SECOND);
         let held: Vec<u64> =
-            world.card.held.iter().zip(before).map(|(after, before)| after - before).collect();
+            world.gpu.held.iter().zip(before).map(|(after, before)| after - before).collect();
         let (error, used) = (share_error(&held, &[1, 2]), utilisation(&held, 30 * SECOND));
-        println!("{name}: share error {error:.3} %, card held {used:.2} %, {:?}", world.share(0).books.odd);
+        println!("{name}: share error {error:.3} %, GPU held {used:.2} %, {:?}", world.share(0).books.odd);
         assert!(error <= bound, "{name}: {error:.3} %");
         assert!(used >= 94.0, "{name}: {used:.2} %");
     }
 }
 
 #[test]
-fn who_is_idle_leaves_the_card_to_the_others() {
-    // One stops at 5 s in full flow; the other one has the card within 50 ms.
+fn who_is_idle_leaves_the_gpu_to_the_others() {
+    // One stops at 5 s in full flow; the other one has the GPU within 50 ms.
     let stops = [Load::saturating(60).during(0, 5 * SECOND)];
     let mut world = World::new(FAIR, &[(1, &stops), (1, SATURATING)]);
     world.run_for(5 * SECOND);
@@ -421,7 +421,7 @@ fn a_clock_that_jumps_by_seconds_costs_no_more_than_that() {
     }
 }
 
-/// Steps with times from before: nothing is undone, nobody is charged, and the card goes on when the clock does.
+/// Steps with times from before: nothing is undone, nobody is charged, and the GPU goes on when the clock does.
 #[test]
 fn a_clock_that_goes_back_stands_still() {
     let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);

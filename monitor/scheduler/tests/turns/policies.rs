@@ -23,7 +23,7 @@ fn percent(percent: u32) -> Terms {
     Terms { percent: Some(percent), ..Terms::weighing(1) }
 }
 
-/// A card with a container for each percentage.
+/// A GPU with a container for each percentage.
 fn world(percents: &[u32], loads: &[&'static [Load]]) -> World {
     let tenants: Vec<(u32, &[Load])> = loads.iter().map(|load| (1, *load)).collect();
     let mut world = World::new(fixed(20), &tenants);
@@ -71,10 +71,10 @@ fn fixed_shares_hold_beside_others() {
     ] {
         let mut world = world(percents, loads);
         world.run_for(SECOND);
-        let before = world.card.held.clone();
+        let before = world.gpu.held.clone();
         world.run_for(10 * SECOND);
         let held: Vec<u64> =
-            world.card.held.iter().zip(before).map(|(after, before)| after - before).collect();
+            world.gpu.held.iter().zip(before).map(|(after, before)| after - before).collect();
         let parts = held.map_parts(10 * SECOND);
         println!("{name}: set {percents:?}, got {parts:.2?}");
         // Where everything is promised switches cost what nobody has.
@@ -88,7 +88,7 @@ fn fixed_shares_hold_beside_others() {
 }
 
 #[test]
-fn more_than_a_card_is_shared_in_proportion() {
+fn more_than_a_gpu_is_shared_in_proportion() {
     let mut world = world(&[80, 80, 40], &[SATURATING, SATURATING, SATURATING]);
     world.run_for(SECOND);
     let ran = world.run_and_measure(10 * SECOND);
@@ -97,7 +97,7 @@ fn more_than_a_card_is_shared_in_proportion() {
 }
 
 #[test]
-fn an_average_share_is_a_place_of_the_card() {
+fn an_average_share_is_a_place_of_the_gpu() {
     for (slots, count) in [(20, 1), (20, 2), (4, 1), (4, 4), (2, 2), (25, 25), (1, 1)] {
         let tenants = vec![(1, SATURATING); count];
         let mut world = World::new(average(slots), &tenants);
@@ -112,7 +112,7 @@ fn an_average_share_is_a_place_of_the_card() {
 }
 
 #[test]
-fn weights_are_places_of_the_card() {
+fn weights_are_places_of_the_gpu() {
     let mut world = World::new(fixed(20), &[(3, SATURATING), (8, SATURATING)]);
     world.run_for(SECOND);
     let parts = world.run_and_measure(10 * SECOND).map_parts(10 * SECOND);
@@ -173,7 +173,7 @@ fn soft_is_at_least_a_turn_less_a_tenth_and_wastes_less() {
         });
         let part = |ran: u64| ran as f64 * 100.0 / solo as f64;
         println!(
-            "{burst} x {kernel_us} us, gap {gap_us} us: {:.1} % of solo (turns {:.1} %), card used {:.1} % (turns {:.1} %)",
+            "{burst} x {kernel_us} us, gap {gap_us} us: {:.1} % of solo (turns {:.1} %), GPU used {:.1} % (turns {:.1} %)",
             part(soft[0]),
             part(turns[0]),
             utilisation(&soft, 5 * SECOND),
@@ -221,7 +221,7 @@ fn policies_change_under_load() {
     let tenants: [(u32, &[Load]); 3] = [(1, SATURATING), (1, &gappy), (1, &[Load::saturating(3_000)])];
     for seed in 1..3 {
         let mut world = World::new(FAIR, &tenants);
-        let mut chance = crate::card::Chance::new(seed);
+        let mut chance = crate::gpu::Chance::new(seed);
         world.run_for(100 * MS);
         for _ in 0..60 {
             let before = world.ran();
@@ -237,7 +237,7 @@ fn policies_change_under_load() {
         }
         world.promise(1, Terms::weighing(1));
         world.set_policy(FAIR);
-        // What was queued while the card was native is run, and its debt waited off.
+        // What was queued while the GPU was native is run, and its debt waited off.
         world.run_for(15 * SECOND);
         let ran = world.run_and_measure(5 * SECOND);
         println!("afterwards: {:.2?}", ran.map_parts(5 * SECOND));
@@ -245,7 +245,7 @@ fn policies_change_under_load() {
         // Nothing is lost: what was launched has run, or is in the queue.
         for container in &world.containers {
             let process = &container.processes[0];
-            let queue = &world.card.queues[process.context];
+            let queue = &world.gpu.queues[process.context];
             let left: u64 = queue.work.iter().map(|work| work.launches).sum();
             assert_eq!(process.launched, queue.finished + left);
         }

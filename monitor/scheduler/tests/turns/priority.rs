@@ -43,7 +43,7 @@ fn requests_of_high_priority_take_as_long_as_alone() {
             let (mean, ratio) =
                 (bursts.iter().sum::<u64>() as f64 / bursts.len() as f64, p99(bursts.clone()) / alone);
             println!(
-                "{policy:?}: p99 {ratio:.3}, mean {:.3} of alone, card used {:.1} %, {} steps/s",
+                "{policy:?}: p99 {ratio:.3}, mean {:.3} of alone, GPU used {:.1} %, {} steps/s",
                 mean / alone,
                 utilisation(&ran, 10 * SECOND),
                 world.steps / 11
@@ -53,7 +53,7 @@ fn requests_of_high_priority_take_as_long_as_alone() {
     }
 }
 
-/// High priority that saturates the card alone has used up its allowance: it saves nothing up against who wants the card for a moment now and then.
+/// High priority that saturates the GPU alone has used up its allowance: it saves nothing up against who wants the GPU for a moment now and then.
 #[test]
 fn a_neighbour_with_little_to_do_is_not_kept_waiting() {
     for policy in [FAIR, WEIGHTED, Policy::Soft, Policy::Native] {
@@ -116,12 +116,12 @@ fn high_priority_takes_no_more_than_its_ratio() {
     }
 }
 
-/// Whom nobody can take the card from has more in flight, so that it does not run dry when its thread wakes late; near the end of its allowance, beside
+/// Whom nobody can take the GPU from has more in flight, so that it does not run dry when its thread wakes late; near the end of its allowance, beside
 /// another of high priority, and if it does not tell when its work ends, it has no more than anybody.
 #[test]
-fn who_has_the_card_for_certain_has_more_in_flight() {
+fn who_has_the_gpu_for_certain_has_more_in_flight() {
     const REQUESTS: &[Load] = &[Load::bursts(100, 64, 10_000)];
-    // What it is told while it has the card, and for how many of the moments looked at.
+    // What it is told while it has the GPU, and for how many of the moments looked at.
     let told = |loads: [&[Load]; 2], high: usize, forge: Option<Forge>| {
         let mut world = World::new(FAIR, &[(1, loads[0]), (1, loads[1])]);
         (0..high).for_each(|number| world.promise(number, HIGH));

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::card::{Card, Chance, Context};
+use crate::gpu::{Chance, Context, Gpu};
 
 pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
@@ -28,7 +28,7 @@ const DEPTH: u64 = 1000;
 pub(crate) struct Load {
     /// Shortest and longest kernel; equally likely in between.
     pub(crate) kernel: (u64, u64),
-    /// Launches between two waits for the card; 0: never waits.
+    /// Launches between two waits for the GPU; 0: never waits.
     pub(crate) burst: u64,
     /// The host's own work after each wait.
     pub(crate) gap: u64,
@@ -56,7 +56,7 @@ impl Load {
     }
 }
 
-/// The container's grant page for the card.
+/// The container's grant page for the GPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Page {
     pub(crate) gate: u32,
@@ -152,7 +152,7 @@ pub(crate) struct Process {
     /// How long its bursts took, from the first launch to the end of the last kernel.
     pub(crate) bursts: Vec<u64>,
     began: u64,
-    /// Launches that the card has taken.
+    /// Launches that the GPU has taken.
     pub(crate) launched: u64,
     last_launch: u64,
 }
@@ -206,7 +206,7 @@ impl Process {
         }
     }
 
-    /// When it wants to run next; the card's own events aside.
+    /// When it wants to run next; the GPU's own events aside.
     pub(crate) fn next(&self) -> u64 {
         if self.stopped || self.dead {
             return u64::MAX;
@@ -229,7 +229,7 @@ impl Process {
     pub(crate) fn run(
         &mut self,
         now: u64,
-        card: &mut Card,
+        gpu: &mut Gpu,
         page: &Page,
         siblings: Siblings,
         chance: &mut Chance,
@@ -243,22 +243,22 @@ impl Process {
                 if now >= self.load.to {
                     self.thread = Thread::Launches(u64::MAX);
                 } else {
-                    self.launch(now, card, page, siblings, chance, None, &mut asked);
+                    self.launch(now, gpu, page, siblings, chance, None, &mut asked);
                 }
             }
             Thread::Throttled { until, since } if until <= now => {
-                self.settle(now, card, page.beside);
-                self.launch(now, card, page, siblings, chance, Some(since), &mut asked);
+                self.settle(now, gpu, page.beside);
+                self.launch(now, gpu, page, siblings, chance, Some(since), &mut asked);
             }
             Thread::Held { word, until } if until <= now => {
-                self.settle(now, card, page.beside);
+                self.settle(now, gpu, page.beside);
                 self.publish(now, siblings);
                 let spent = self.cell.spent + siblings.spent;
                 let free = page.turn & 0xff == YOURS && page.turn == self.seen_turn && spent < page.granted;
                 if page.gate != word || free {
                     self.cell.waiting = 0;
                     self.rang = false;
-                    self.launch(now, card, page, siblings, chance, None, &mut asked);
+                    self.launch(now, gpu, page, siblings, chance, None, &mut asked);
                 } else {
                     if self.batches.is_empty() && page.ring == Some(self.slot) && !self.rang {
                         asked.ring = page.armed;
@@ -267,10 +267,10 @@ impl Process {
                     self.thread = Thread::Held { word, until: self.look_again(now, chance) };
                 }
             }
-            Thread::Queued if card.queues[self.context].launches < DEPTH => {
+            Thread::Queued if gpu.queues[self.context].launches < DEPTH => {
                 self.thread = Thread::Launches(now + 3 * US);
             }
-            Thread::Synchronises if card.queues[self.context].work.is_empty() => {
+            Thread::Synchronises if gpu.queues[self.context].work.is_empty() => {
                 self.thread = Thread::Launches(now + 3 * US + self.load.gap);
                 self.bursts.push(now - self.began);
                 self.began = 0;
@@ -280,7 +280,7 @@ impl Process {
         asked
     }
 
-    /// When a held thread looks at the card again: when its own work is predicted to have run.
+    /// When a held thread looks at the GPU again: when its own work is predicted to have run.
     fn look_again(&self, now: u64, chance: &mut Chance) -> u64 {
         let late = chance.between(30 * US, 60 * US);
         let own = if self.batches.is_empty() {
@@ -297,7 +297,7 @@ impl Process {
     fn launch(
         &mut self,
         now: u64,
-        card: &mut Card,
+        gpu: &mut Gpu,
         page: &Page,
         siblings: Siblings,
         chance: &mut Chance,
@@ -308,22 +308,22 @@ impl Process {
         if self.began == 0 {
             self.began = now;
         }
-        let dry = now - self.last_launch > 200 * US && card.queues[self.context].work.is_empty();
+        let dry = now - self.last_launch > 200 * US && gpu.queues[self.context].work.is_empty();
         if metered {
             self.cell.inflight -= self.credit;
             self.credit = 0;
-            self.settle(now, card, page.beside);
+            self.settle(now, gpu, page.beside);
             if dry && self.batches.is_empty() {
-                self.settle_by_estimate(now, card);
+                self.settle_by_estimate(now, gpu);
             }
             let batch = if page.bound > 0 { BATCH.min(page.bound / 2) } else { BATCH };
             if self.pending.estimate >= batch {
                 self.mark(now);
             }
             if page.turn != self.seen_turn {
-                if self.seen_turn & 0xff == OPEN && !card.queues[self.context].work.is_empty() {
+                if self.seen_turn & 0xff == OPEN && !gpu.queues[self.context].work.is_empty() {
                     // The backlog: a marker behind what was launched unmetered.
-                    self.pending.upto = card.queues[self.context].work.back().map_or(0, |work| work.number);
+                    self.pending.upto = gpu.queues[self.context].work.back().map_or(0, |work| work.number);
                     self.pending.launches += 1;
                     self.cell.inflight += US;
                     self.pending.estimate += US;
@@ -374,7 +374,7 @@ impl Process {
             }
         }
         let metered = page.gate != self.open_word && !self.ungated;
-        let room = DEPTH.saturating_sub(card.queues[self.context].launches);
+        let room = DEPTH.saturating_sub(gpu.queues[self.context].launches);
         let burst = if self.load.burst == 0 { u64::MAX } else { self.load.burst - self.in_burst };
         let (shortest, longest) = self.load.kernel;
         let mean = u64::midpoint(shortest, longest).max(1);
@@ -399,7 +399,7 @@ impl Process {
             self.since = now;
         }
         // What a thread with gaps launches is measured by itself.
-        let number = card.launch(self.context, length, launches);
+        let number = gpu.launch(self.context, length, launches);
         if metered {
             let estimate = launches * self.estimate;
             self.cell.inflight += estimate;
@@ -468,8 +468,8 @@ impl Process {
         if self.batches.is_empty() || overdue < 100 * US { 0 } else { (now - self.since) / 4 }
     }
 
-    fn settle(&mut self, now: u64, card: &mut Card, beside: bool) {
-        let done = &mut card.queues[self.context].done;
+    fn settle(&mut self, now: u64, gpu: &mut Gpu, beside: bool) {
+        let done = &mut gpu.queues[self.context].done;
         while let Some(batch) = self.batches.front().copied() {
             // Three microseconds until a completion is seen.
             if !done.iter().any(|done| done.number >= batch.upto && done.end + 3 * US <= now) {
@@ -512,9 +512,9 @@ impl Process {
     }
 
     /// What was left without a marker before a gap: a marker now would measure the gap as well.
-    fn settle_by_estimate(&mut self, now: u64, card: &mut Card) {
+    fn settle_by_estimate(&mut self, now: u64, gpu: &mut Gpu) {
         let pending = std::mem::replace(&mut self.pending, Batch { upto: 0, estimate: 0, launches: 0 });
-        card.queues[self.context].done.retain(|done| done.number > pending.upto);
+        gpu.queues[self.context].done.retain(|done| done.number > pending.upto);
         self.cell.busy += pending.estimate;
         self.cell.inflight = self.cell.inflight.saturating_sub(pending.estimate);
         self.frontier = now;
@@ -526,7 +526,7 @@ impl Process {
 
     fn publish(&mut self, now: u64, siblings: Siblings) {
         let remaining = self.remaining(now);
-        // The card slices its time among the processes: what is left of each ends when what is left of all does.
+        // The GPU slices its time among the processes: what is left of each ends when what is left of all does.
         self.cell.ends = now + if remaining > 0 { remaining + siblings.remaining } else { 0 };
         // What is overdue has taken the time that it has taken.
         let overdue = if self.due < now && remaining > 0 { now - self.since } else { 0 };

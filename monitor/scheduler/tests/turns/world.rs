@@ -1,13 +1,13 @@
-//! Containers, a card and the controller under test, in virtual time.
+//! Containers, a GPU and the controller under test, in virtual time.
 
 use cgpu_scheduler::policy::{Policy, Standing};
 use cgpu_scheduler::tenants::{Sight, TenantId, Terms};
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::words::Words;
-use cgpu_scheduler::{Card as Controller, Share};
+use cgpu_scheduler::{Gpu as Controller, Share};
 use cgpu_shm::units::{Nanos, SlotIndex};
 
-use crate::card::{Card, Chance};
+use crate::gpu::{Chance, Gpu};
 use crate::process::{Load, MS, Page, Process, Siblings, US};
 
 /// Changes what the monitor reads.
@@ -25,7 +25,7 @@ pub(crate) struct Container {
 
 pub(crate) struct World {
     pub(crate) now: u64,
-    pub(crate) card: Card,
+    pub(crate) gpu: Gpu,
     pub(crate) controller: Controller,
     pub(crate) containers: Vec<Container>,
     look: u64,
@@ -76,7 +76,7 @@ impl World {
         }
         Self {
             now: 0,
-            card: Card::new(groups, slice, switch),
+            gpu: Gpu::new(groups, slice, switch),
             controller,
             containers,
             look: 0,
@@ -118,13 +118,13 @@ impl World {
                 .map(Process::next)
                 .min()
                 .unwrap_or(u64::MAX)
-                .min(self.card.next_event())
+                .min(self.gpu.next_event())
                 .min(self.look.max(self.frozen))
                 .min(heard)
                 .clamp(self.now, until);
-            // Events of the card at this very instant are run by going a moment on.
+            // Events of the GPU at this very instant are run by going a moment on.
             let next = if next == self.now { self.now + 1 } else { next };
-            self.card.run_until(next);
+            self.gpu.run_until(next);
             self.now = next;
             self.run_processes();
             self.run_monitor();
@@ -144,7 +144,7 @@ impl World {
                 }
                 let asked = container.processes[at].run(
                     self.now,
-                    &mut self.card,
+                    &mut self.gpu,
                     &container.page,
                     siblings,
                     &mut self.chance,
@@ -238,7 +238,7 @@ impl World {
         self.poke();
     }
 
-    /// Who is to have its turn at the same time as on another card.
+    /// Who is to have its turn at the same time as on another GPU.
     pub(crate) fn summon(&mut self, id: Option<TenantId>) {
         if self.controller.summon(id) {
             self.look = self.now;
@@ -255,7 +255,7 @@ impl World {
         self.containers
             .iter()
             .map(|container| {
-                container.processes.iter().map(|process| self.card.queues[process.context].ran).sum()
+                container.processes.iter().map(|process| self.gpu.queues[process.context].ran).sum()
             })
             .collect()
     }
@@ -274,7 +274,7 @@ impl World {
     pub(crate) fn kill(&mut self, number: usize) {
         for process in &mut self.containers[number].processes {
             process.dead = true;
-            self.card.drop_context(process.context);
+            self.gpu.drop_context(process.context);
         }
     }
 

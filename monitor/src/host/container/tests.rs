@@ -2,7 +2,7 @@ use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
-use cgpu_shm::cards::Card;
+use cgpu_shm::gpus::Gpu;
 use cgpu_shm::layout::{self, Use, UseHeader};
 use cgpu_shm::liveness::Lifeline;
 use cgpu_shm::region::{Birth, Region as Shared};
@@ -10,9 +10,9 @@ use cgpu_shm::slots::{Claim, Claimant};
 
 use super::*;
 
-const CARD: Uuid = Uuid([7; 16]);
+const GPU: Uuid = Uuid([7; 16]);
 
-/// A container with its files, one card of 1000 bytes in them.
+/// A container with its files, one GPU of 1000 bytes in them.
 struct Stage {
     container: Container,
     shared: Shared,
@@ -27,8 +27,8 @@ impl Stage {
         let container = Container::new(TenantId(1), "a".into(), place.path().to_owned());
         let mut stage = Self { container, shared, place };
         let first = stage.claim();
-        let card = Card { uuid: CARD, total: Bytes(9000), limit: Bytes(1000), ordinal: 0 };
-        stage.shared.register(first.slot, &card).unwrap();
+        let gpu = Gpu { uuid: GPU, total: Bytes(9000), limit: Bytes(1000), ordinal: 0 };
+        stage.shared.register(first.slot, &gpu).unwrap();
         drop(first);
         stage.look();
         stage
@@ -63,8 +63,8 @@ fn ourselves(times: usize) -> Vec<Option<Proved>> {
     (0..times).map(|_| Some(one())).collect()
 }
 
-/// Where the only card is in `use`.
-const RECORD: usize = offset_of!(Use, header) + offset_of!(UseHeader, card);
+/// Where the only GPU is in `use`.
+const RECORD: usize = offset_of!(Use, header) + offset_of!(UseHeader, gpu);
 
 #[test]
 fn one_search_at_a_time_however_many_slots_are_locked() {
@@ -131,17 +131,17 @@ fn books_that_cannot_be_read_are_not_books_that_nobody_keeps() {
 }
 
 #[test]
-fn what_a_container_says_of_its_cards_is_only_its_own_word() {
+fn what_a_container_says_of_its_gpus_is_only_its_own_word() {
     let mut stage = Stage::new();
-    assert_eq!((stage.container.may_share(CARD), stage.container.disowns(CARD)), (None, false));
+    assert_eq!((stage.container.may_share(GPU), stage.container.disowns(GPU)), (None, false));
     stage.write(RECORD, &[9; 16]);
     stage.look();
-    assert_eq!((stage.container.may_share(CARD), stage.container.disowns(CARD)), (None, true));
-    stage.container.limits.cards.push((CARD, Bytes(500)));
-    assert_eq!(stage.container.may_share(CARD), Some(true));
+    assert_eq!((stage.container.may_share(GPU), stage.container.disowns(GPU)), (None, true));
+    stage.container.limits.gpus.push((GPU, Bytes(500)));
+    assert_eq!(stage.container.may_share(GPU), Some(true));
     assert_eq!(stage.container.may_share(Uuid([9; 16])), Some(false));
-    assert_eq!(stage.container.told_limit(CARD), Some(Bytes(500)));
-    stage.write(RECORD + offset_of!(layout::Card, limit), &u64::MAX.to_ne_bytes());
+    assert_eq!(stage.container.told_limit(GPU), Some(Bytes(500)));
+    stage.write(RECORD + offset_of!(layout::Gpu, limit), &u64::MAX.to_ne_bytes());
     stage.look();
-    assert_eq!(stage.container.told_limit(CARD), Some(Bytes(500)));
+    assert_eq!(stage.container.told_limit(GPU), Some(Bytes(500)));
 }

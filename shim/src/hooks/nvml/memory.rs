@@ -1,10 +1,10 @@
-//! How large a card is and how full: the same as the driver says, to the byte.
+//! How large a GPU is and how full: the same as the driver says, to the byte.
 
 use cgpu_abi::nvml_types::*;
 use cgpu_tenant::{Bytes, View};
 
 use crate::process::{self, Starter, State};
-use crate::{cards, nvml};
+use crate::{gpus, nvml};
 
 /// Total is the limit.
 pub(crate) unsafe fn nvmlDeviceGetMemoryInfo(
@@ -17,7 +17,7 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryInfo(
     unsafe { exchange(answer, memory, |memory| first(device, memory)) }
 }
 
-/// Total is the limit; what the driver has reserved of the card is not the container's.
+/// Total is the limit; what the driver has reserved of the GPU is not the container's.
 pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
     device: nvmlDevice_t,
     memory: *mut nvmlMemory_v2_t,
@@ -45,7 +45,7 @@ pub(crate) unsafe fn nvmlDeviceGetConfComputeProtectedMemoryUsage(
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call.
     let answer = unsafe { nvml::nvmlDeviceGetConfComputeProtectedMemoryUsage(device, memory) };
-    // SAFETY: where it has succeeded, NVML has just written there. A card without protected memory stays one.
+    // SAFETY: where it has succeeded, NVML has just written there. A GPU without protected memory stays one.
     unsafe { exchange(answer, memory, |memory| first(device, memory).filter(|_| memory.total > 0)) }
 }
 
@@ -152,12 +152,12 @@ fn view(device: nvmlDevice_t, physical_free: Bytes) -> Option<View> {
     let State::On(tenant) = process::start(Starter::Nvml) else {
         return None;
     };
-    tenant.view(tenant.card(cards::nvml_uuid(device)?)?, physical_free)
+    tenant.view(tenant.gpu(gpus::nvml_uuid(device)?)?, physical_free)
 }
 
 fn limit(device: nvmlDevice_t) -> Option<Bytes> {
     let State::On(tenant) = process::start(Starter::Nvml) else {
         return None;
     };
-    tenant.limit(tenant.card(cards::nvml_uuid(device)?)?)
+    tenant.limit(tenant.gpu(gpus::nvml_uuid(device)?)?)
 }

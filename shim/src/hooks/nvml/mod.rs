@@ -1,15 +1,15 @@
-//! NVML under a limit: a card as large as the limit, with the container's processes on it and nobody else.
+//! NVML under a limit: a GPU as large as the limit, with the container's processes on it and nobody else.
 //!
 //! | file | what is asked |
 //! |---|---|
-//! | [`memory`] | how large the card is, and how full |
+//! | [`memory`] | how large the GPU is, and how full |
 //! | [`processes`] | who is on it |
 //! | [`utilisation`] | how busy each of them keeps it |
 //! | [`accounting`] | what each has done in its life |
 //! | [`uses`] | nothing: the program's own uses are counted |
 //!
 //! NVML itself is asked first, always: what it makes of a handle, a version, a null pointer is its to say, and its errors reach the
-//! program as they are. Only what it would have answered is exchanged. Without a limit on the card it is the real call.
+//! program as they are. Only what it would have answered is exchanged. Without a limit on the GPU it is the real call.
 
 mod accounting;
 mod memory;
@@ -26,15 +26,15 @@ pub(crate) use utilisation::*;
 use core::ptr;
 
 use cgpu_abi::nvml_types::*;
-use cgpu_tenant::{Card, Member, Names, Tenant};
+use cgpu_tenant::{Gpu, Member, Names, Tenant};
 
 use crate::namespace::Namespace;
 use crate::process::{self, Starter, State};
-use crate::{cards, nvml};
+use crate::{gpus, nvml};
 
 /// Whom a question about processes concerns.
 enum Concerned {
-    /// Everybody on the card: it has no limit.
+    /// Everybody on the GPU: it has no limit.
     Everybody,
     /// Nobody who may be named: the start was refused, so nobody knows who is ours.
     Nobody,
@@ -42,7 +42,7 @@ enum Concerned {
     Ours(Sliced),
 }
 
-/// A device of NVML's that has a limit: a card, an instance, or a card that is cut into instances some of which have limits.
+/// A device of NVML's that has a limit: a GPU, an instance, or a GPU that is cut into instances some of which have limits.
 struct Sliced {
     tenant: &'static Tenant,
     device: nvmlDevice_t,
@@ -51,7 +51,7 @@ struct Sliced {
 
 /// What of a device is on the books.
 struct Part {
-    card: Card,
+    gpu: Gpu,
     gpu_instance: c_uint,
     compute_instance: c_uint,
 }
@@ -67,20 +67,20 @@ fn concerned(device: nvmlDevice_t) -> Concerned {
     let whole = part(tenant, device);
     let parts: Vec<Part> = match whole {
         Some(part) => vec![part],
-        None => cards::instances_of(device).filter_map(|instance| part(tenant, instance)).collect(),
+        None => gpus::instances_of(device).filter_map(|instance| part(tenant, instance)).collect(),
     };
     if parts.is_empty() { Concerned::Everybody } else { Concerned::Ours(Sliced { tenant, device, parts }) }
 }
 
 fn part(tenant: &'static Tenant, device: nvmlDevice_t) -> Option<Part> {
-    let card = tenant.card(cards::nvml_uuid(device)?).filter(|card| tenant.limit(*card).is_some())?;
+    let gpu = tenant.gpu(gpus::nvml_uuid(device)?).filter(|gpu| tenant.limit(*gpu).is_some())?;
     let (mut gpu_instance, mut compute_instance) = (NO_INSTANCE, NO_INSTANCE);
-    // Of a whole card they are refused, and stay as they are.
+    // Of a whole GPU they are refused, and stay as they are.
     // SAFETY: the number is writable.
     let _ = unsafe { nvml::nvmlDeviceGetGpuInstanceId(device, &raw mut gpu_instance) };
     // SAFETY: as above.
     let _ = unsafe { nvml::nvmlDeviceGetComputeInstanceId(device, &raw mut compute_instance) };
-    Some(Part { card, gpu_instance, compute_instance })
+    Some(Part { gpu, gpu_instance, compute_instance })
 }
 
 /// Of what is no instance.
@@ -91,7 +91,7 @@ impl Sliced {
     fn members(&self) -> impl Iterator<Item = (Member, &Part)> {
         self.parts
             .iter()
-            .flat_map(|part| self.tenant.members(part.card).into_iter().map(move |member| (member, part)))
+            .flat_map(|part| self.tenant.members(part.gpu).into_iter().map(move |member| (member, part)))
     }
 
     /// What NVML calls them.

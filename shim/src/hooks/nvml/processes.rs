@@ -1,5 +1,5 @@
-//! Who is on a card: the container's processes, by the ids that they have in there, with what the books say that each has. Their sum is
-//! what the card says is used, but for what the dead have left.
+//! Who is on a GPU: the container's processes, by the ids that they have in there, with what the books say that each has. Their sum is
+//! what the GPU says is used, but for what the dead have left.
 //!
 //! NVML has a list for each kind of process. A process of ours that it lists as computing through MPS is in that list and not in the one
 //! of those who compute; one that draws is in the list of those who draw, too. Who NVML means by a number: [`cgpu_tenant::Names`].
@@ -12,7 +12,7 @@ use cgpu_tenant::Member;
 use super::{Concerned, Part, Sliced, all, concerned, ours, put};
 use crate::nvml;
 
-/// Why a process is on a card.
+/// Why a process is on a GPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Computes,
@@ -41,7 +41,7 @@ impl Kind {
 }
 
 impl Sliced {
-    /// Our processes on the card, of a kind or all.
+    /// Our processes on the GPU, of a kind or all.
     fn residents(&self, kind: Option<Kind>) -> Vec<(Member, &Part)> {
         let mut residents: Vec<_> = self.members().filter(|(member, _)| member.is_resident()).collect();
         // Who is on the books computes, by itself or by MPS.
@@ -58,7 +58,7 @@ impl Sliced {
     }
 }
 
-/// Answers with our processes of a kind, where the card has a limit.
+/// Answers with our processes of a kind, where the GPU has a limit.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
-//! How busy each of the container's processes keeps a card: as NVML measures it, but of ours only, and by our names.
+//! How busy each of the container's processes keeps a GPU: as NVML measures it, but of ours only, and by our names.
 //!
-//! The card's own utilisation (`nvmlDeviceGetUtilizationRates`, `nvmlDeviceGetSamples`) is not exchanged: it tells how busy the card is
+//! The GPU's own utilisation (`nvmlDeviceGetUtilizationRates`, `nvmlDeviceGetSamples`) is not exchanged: it tells how busy the GPU is
 //! that all share, and no process.
 
 use core::ptr;

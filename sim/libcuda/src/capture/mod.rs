@@ -2,7 +2,7 @@
 //!
 //! A capture is a *sequence*: the stream in which it began, the streams that have joined it since by waiting for events recorded in it,
 //! and the graph that they make. Each of its streams has a position: the nodes that its next node will depend on. Every call that puts
-//! something into a stream asks for its [`Lane`], which is the card or a graph; every other call that uses a stream is refused where
+//! something into a stream asks for its [`Lane`], which is the GPU or a graph; every other call that uses a stream is refused where
 //! that stream captures, and what it broke is invalid from then on.
 //!
 //! | error | when |
@@ -168,8 +168,8 @@ impl Captures {
 
 /// Where what is put into a stream goes.
 pub(crate) enum Lane {
-    /// To the card.
-    Card(StreamId, Arc<Context>),
+    /// To the GPU.
+    Gpu(StreamId, Arc<Context>),
     /// Into a graph.
     Graph(Recorder),
 }
@@ -284,13 +284,13 @@ fn join(to: &mut Vec<Edge>, more: Vec<Edge>) {
 pub(crate) fn lane(driver: &Driver, handle: CUstream, per_thread: bool) -> Answer<Lane> {
     let (stream, context) = stream::find(driver, handle, per_thread)?;
     if !is_capturing() {
-        return Ok(Lane::Card(stream, context));
+        return Ok(Lane::Gpu(stream, context));
     }
     let mut graphs = Graphs::of(driver);
     let captures = &mut graphs.captures;
     refuse_legacy(driver, captures, handle, per_thread, &context, true)?;
     match captures.of(stream) {
-        None => Ok(Lane::Card(stream, context)),
+        None => Ok(Lane::Gpu(stream, context)),
         Some((_, sequence)) if sequence.invalid => Err(STREAM_CAPTURE_INVALIDATED),
         Some(_) => Ok(Lane::Graph(Recorder { stream, context })),
     }
@@ -325,7 +325,7 @@ pub(crate) fn refuse(
     per_thread: bool,
 ) -> Answer<(StreamId, Arc<Context>)> {
     match lane(driver, handle, per_thread)? {
-        Lane::Card(stream, context) => Ok((stream, context)),
+        Lane::Gpu(stream, context) => Ok((stream, context)),
         Lane::Graph(Recorder { stream, .. }) => {
             let mut graphs = Graphs::of(driver);
             if let Some(sequence) = graphs.captures.of(stream).map(|(position, _)| position.sequence) {
@@ -350,7 +350,7 @@ pub(crate) fn refuse_unsafe(driver: &Driver) -> Answer {
     Err(STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Calls that may wait for the card, or for what a capture holds back, wherever they are made.
+/// Calls that may wait for the GPU, or for what a capture holds back, wherever they are made.
 const UNSAFE: [usize; 26] = [
     row::cuCtxCreate,
     row::cuCtxCreate_v2,
@@ -404,7 +404,7 @@ pub(crate) fn refuse_captured(driver: &Driver, event: CUevent) -> Answer {
     }
 }
 
-/// An event is recorded on the card, or gone: what it stood for in a capture is forgotten.
+/// An event is recorded on the GPU, or gone: what it stood for in a capture is forgotten.
 pub(crate) fn unmark(driver: &Driver, event: CUevent) {
     if is_marked() {
         let mut graphs = Graphs::of(driver);

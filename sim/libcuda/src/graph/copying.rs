@@ -231,7 +231,7 @@ impl Copying {
         Ok(Pitched { to, from, width, rows, slices, to_pitch, from_pitch })
     }
 
-    /// What it is to the card, as addresses are now.
+    /// What it is to the GPU, as addresses are now.
     pub(crate) fn work(&self, driver: &Driver) -> Answer<Work> {
         let what = self.pitched(driver)?;
         let (to, from) = (range::resolve(driver, what.to)?, range::resolve(driver, what.from)?);

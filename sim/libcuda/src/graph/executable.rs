@@ -131,7 +131,7 @@ struct Refusal {
     node: CUgraphNode,
 }
 
-/// Looks whether a graph can be done at all, and from the card if that is asked for.
+/// Looks whether a graph can be done at all, and from the GPU if that is asked for.
 fn judge(shapes: &HashMap<CUgraph, Nodes>, flags: u64) -> Result<(), Refusal> {
     for nodes in shapes.values() {
         order::sorted(nodes)

@@ -100,7 +100,7 @@ impl Executable {
         Ok(unsafe { driver.machine.launch_plan(stream, &order.plan, &works, flight) }?)
     }
 
-    /// Makes it ready on the card: all that a first launch would have to do before it begins, and so memory is reserved for what it allocates.
+    /// Makes it ready on the GPU: all that a first launch would have to do before it begins, and so memory is reserved for what it allocates.
     /// A graph that has no room is out of memory here already.
     fn upload(&self, driver: &Driver) -> Answer {
         driver.context(self.home.handle)?;
@@ -122,7 +122,7 @@ pub(crate) fn cuGraphLaunch(call: &Call, graph: CUgraphExec, stream: CUstream) -
     let driver = call.driver()?;
     let executable = Executable::find(driver, graph)?;
     match capture::lane(driver, stream, call.per_thread)? {
-        Lane::Card(stream, _) => executable.launch(driver, stream),
+        Lane::Gpu(stream, _) => executable.launch(driver, stream),
         Lane::Graph(recorder) => recorder.add_graph(driver, executable.source, &executable.shapes()),
     }
 }

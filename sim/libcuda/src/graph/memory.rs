@@ -1,10 +1,10 @@
 //! What graphs allocate.
 //!
 //! A node's address is fixed when the node is made: by a range of addresses that nobody else has ([`Reservation`]). Memory is put behind
-//! it by an upload, which keeps it ready for the launch unless others need it before, and by each launch, out of what the card has for graphs ([`Pool`]), and goes back there when it is freed: by a node of the same
+//! it by an upload, which keeps it ready for the launch unless others need it before, and by each launch, out of what the GPU has for graphs ([`Pool`]), and goes back there when it is freed: by a node of the same
 //! launch, by one of another graph, or by a call of the program. What is freed in stream order can be had at once by launches that
-//! come after it in the same stream or graph, by others when the card has come by; until then the addresses stay mapped, for the copies
-//! that are on their way. The card gets memory back by `cuDeviceGraphMemTrim`.
+//! come after it in the same stream or graph, by others when the GPU has come by; until then the addresses stay mapped, for the copies
+//! that are on their way. The GPU gets memory back by `cuDeviceGraphMemTrim`.
 //!
 //! Simpler than the driver: what one graph allocates is never put behind two of its own nodes, even if it frees the first before it
 //! allocates the second.
@@ -31,7 +31,7 @@ pub(crate) struct Reservation {
     pub(crate) first: CUdeviceptr,
     /// As asked for.
     pub(crate) bytes: u64,
-    card: usize,
+    gpu: usize,
     device: CUdevice,
     pub(crate) access: Vec<CUmemAccessDesc>,
     rights: Mutex<Rights>,
@@ -52,13 +52,13 @@ impl Reservation {
         device: CUdevice,
         access: Vec<CUmemAccessDesc>,
     ) -> Answer<Arc<Self>> {
-        let card = driver.card(device)?;
+        let gpu = driver.gpu(device)?;
         let room = bytes.checked_next_multiple_of(GRANULE).ok_or(OUT_OF_MEMORY)?;
         if room == 0 {
             return Err(INVALID_VALUE);
         }
         let first = driver.machine.reserve_addresses(Bytes(room), GRANULE, 0)?;
-        let this = Arc::new(Self { first, bytes, card, device, access, rights: Mutex::default() });
+        let this = Arc::new(Self { first, bytes, gpu, device, access, rights: Mutex::default() });
         lock(&driver.graph_memory).reserved.insert(first, Arc::downgrade(&this));
         Ok(this)
     }
@@ -115,7 +115,7 @@ impl Reservation {
     }
 }
 
-/// Memory of a card, for graphs, and the reservation that it is mapped to.
+/// Memory of a GPU, for graphs, and the reservation that it is mapped to.
 #[derive(Debug)]
 struct Block {
     physical: PhysicalId,
@@ -132,15 +132,15 @@ impl Block {
     fn map(driver: &Driver, physical: PhysicalId, at: &Arc<Reservation>) -> Answer<Self> {
         let room = at.room();
         driver.machine.map(at.first, room, physical)?;
-        driver.machine.set_access(at.first, room, &[(Side::Card(at.card), Access::ReadWrite)])?;
+        driver.machine.set_access(at.first, room, &[(Side::Gpu(at.gpu), Access::ReadWrite)])?;
         Ok(Self { physical, at: Arc::clone(at), until: None })
     }
 }
 
-/// What a card has for graphs.
+/// What a GPU has for graphs.
 #[derive(Debug, Default)]
 struct Pool {
-    /// Free, or to be so when the card has come by.
+    /// Free, or to be so when the GPU has come by.
     idle: Vec<Block>,
     reserved: u64,
     reserved_high: u64,
@@ -148,7 +148,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Puts memory behind a reservation that has none: idle memory that may be given away, else more of the card's.
+    /// Puts memory behind a reservation that has none: idle memory that may be given away, else more of the GPU's.
     fn back(
         &mut self,
         driver: &Driver,
@@ -164,7 +164,7 @@ impl Pool {
                 block.physical
             }
             None => {
-                let place = PhysicalPlace::On(reservation.card.into());
+                let place = PhysicalPlace::On(reservation.gpu.into());
                 let physical = driver.machine.create_physical(place, room, false)?;
                 self.reserved += room.0;
                 self.reserved_high = self.reserved_high.max(self.reserved);
@@ -197,8 +197,8 @@ impl GraphMemory {
         reservation: &Arc<Reservation>,
         follows: impl Fn(Ticket) -> bool,
     ) -> Answer<Option<Ticket>> {
-        let card = reservation.card;
-        let pool = self.pools.entry(card).or_default();
+        let gpu = reservation.gpu;
+        let pool = self.pools.entry(gpu).or_default();
         // What was there last is there still.
         let own = pool.idle.iter().position(|block| Arc::ptr_eq(&block.at, reservation));
         let block = match own {
@@ -209,8 +209,8 @@ impl GraphMemory {
             None => pool.back(driver, reservation, |_| true)?,
         };
         self.live.insert(reservation.first, Block { until: None, ..block });
-        let used = self.used(card);
-        let pool = self.pools.entry(card).or_default();
+        let used = self.used(gpu);
+        let pool = self.pools.entry(gpu).or_default();
         pool.used_high = pool.used_high.max(used);
         Ok(None)
     }
@@ -220,7 +220,7 @@ impl GraphMemory {
         let is_of_it =
             |block: &Block| allocations.iter().any(|reservation| Arc::ptr_eq(&block.at, reservation));
         for reservation in allocations {
-            let pool = self.pools.entry(reservation.card).or_default();
+            let pool = self.pools.entry(reservation.gpu).or_default();
             let is_there = pool.idle.iter().any(|block| Arc::ptr_eq(&block.at, reservation));
             if !is_there && !self.live.contains_key(&reservation.first) {
                 let block = pool.back(driver, reservation, |block| !is_of_it(block))?;
@@ -233,15 +233,15 @@ impl GraphMemory {
     /// Takes back what is behind an address, for use after `until`.
     pub(super) fn free(&mut self, first: CUdeviceptr, until: Option<Ticket>) -> Answer {
         let block = self.live.remove(&first).ok_or(INVALID_VALUE)?;
-        let pool = self.pools.entry(block.at.card).or_default();
+        let pool = self.pools.entry(block.at.gpu).or_default();
         pool.idle.push(Block { until, ..block });
         Ok(())
     }
 
     /// Bytes that launches have, or may still use.
-    fn used(&self, card: usize) -> u64 {
-        let live = self.live.values().filter(|block| block.at.card == card);
-        let idle = self.pools.get(&card).into_iter().flat_map(|pool| &pool.idle);
+    fn used(&self, gpu: usize) -> u64 {
+        let live = self.live.values().filter(|block| block.at.gpu == gpu);
+        let idle = self.pools.get(&gpu).into_iter().flat_map(|pool| &pool.idle);
         live.chain(idle.filter(|block| block.until.is_some())).map(|block| block.at.room().0).sum()
     }
 
@@ -275,7 +275,7 @@ pub(super) fn settle(driver: &Driver) -> Answer {
     if passed.is_empty() {
         return Ok(());
     }
-    // The card has come by; what the host sees of that may still be to do, and needs the addresses.
+    // The GPU has come by; what the host sees of that may still be to do, and needs the addresses.
     driver.machine.perform_effects()?;
     for block in lock(&driver.graph_memory).pools.values_mut().flat_map(|pool| &mut pool.idle) {
         if block.until.is_some_and(|ticket| passed.contains(&ticket)) {
@@ -304,10 +304,10 @@ pub(crate) fn free(driver: &Driver, address: CUdeviceptr, until: Option<Ticket>)
 
 pub(crate) fn cuDeviceGraphMemTrim(call: &Call, device: CUdevice) -> Answer {
     let driver = call.driver()?;
-    let card = driver.card(device)?;
+    let gpu = driver.gpu(device)?;
     settle(driver)?;
     let mut memory = lock(&driver.graph_memory);
-    if let Some(pool) = memory.pools.get_mut(&card) {
+    if let Some(pool) = memory.pools.get_mut(&gpu) {
         for block in pool.idle.extract_if(.., |block| block.until.is_none()) {
             block.unmap(driver)?;
             driver.machine.release_physical(block.physical)?;
@@ -325,12 +325,12 @@ pub(crate) fn cuDeviceGetGraphMemAttribute(
     value: Out<c_void>,
 ) -> Answer {
     let driver = call.driver()?;
-    let card = driver.card(device)?;
+    let gpu = driver.gpu(device)?;
     settle(driver)?;
     let memory = lock(&driver.graph_memory);
-    let pool = memory.pools.get(&card);
+    let pool = memory.pools.get(&gpu);
     let figure = match attr {
-        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => memory.used(card),
+        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => memory.used(gpu),
         CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => pool.map_or(0, |pool| pool.used_high),
         CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => pool.map_or(0, |pool| pool.reserved),
         CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => pool.map_or(0, |pool| pool.reserved_high),
@@ -347,11 +347,11 @@ pub(crate) fn cuDeviceSetGraphMemAttribute(
     value: Out<c_void>,
 ) -> Answer {
     let driver = call.driver()?;
-    let card = driver.card(device)?;
+    let gpu = driver.gpu(device)?;
     settle(driver)?;
     let mut memory = lock(&driver.graph_memory);
-    let used = memory.used(card);
-    let pool = memory.pools.entry(card).or_default();
+    let used = memory.used(gpu);
+    let pool = memory.pools.entry(gpu).or_default();
     // High-water marks can only be reset.
     if value.cast::<u64>().read()? != 0 {
         return Err(INVALID_VALUE);

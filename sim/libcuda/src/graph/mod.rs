@@ -8,7 +8,7 @@
 //! | `build`, `typed`, `any` | nodes are added and changed: by their own calls, or by one for all kinds |
 //! | `topology` | what depends on what |
 //! | `family` | clones, children, bodies; graphs end |
-//! | `memory` | what graphs allocate: addresses of nodes, physical memory of cards |
+//! | `memory` | what graphs allocate: addresses of nodes, physical memory of GPUs |
 //! | `executable`, `launch` | graphs made ready, changed since, launched |
 //! | `order` | the steps of a graph in an order in which they can be done |
 //! | `update` | an executable graph takes over another graph's parameters |

@@ -85,7 +85,7 @@ impl ConditionalNode {
         let index = match self.kind {
             CU_GRAPH_COND_TYPE_SWITCH => value,
             CU_GRAPH_COND_TYPE_IF => c_uint::from(value == 0),
-            // Nothing on this card sets the value to 0: the body is done once.
+            // Nothing on this GPU sets the value to 0: the body is done once.
             _ if value != 0 => 0,
             _ => return None,
         };
@@ -191,7 +191,7 @@ impl Body {
         matches!(self, Self::Kernel(_) | Self::Copy(_) | Self::Fill(_))
     }
 
-    /// How many steps it is on the card.
+    /// How many steps it is on the GPU.
     pub(crate) fn steps(&self) -> usize {
         match self {
             Self::Words(node) => node.operations.len().max(1),
@@ -201,7 +201,7 @@ impl Body {
         }
     }
 
-    /// What one of its steps is to the card, as addresses and events are now.
+    /// What one of its steps is to the GPU, as addresses and events are now.
     pub(crate) fn work(&self, driver: &Driver, step: usize) -> Answer<Work> {
         Ok(match self {
             Self::Kernel(node) => Work::Kernel(node.launch),

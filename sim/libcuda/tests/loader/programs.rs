@@ -1,4 +1,4 @@
-//! The C programs on the simulated card, each in processes of its own under the real loader.
+//! The C programs on the simulated GPU, each in processes of its own under the real loader.
 
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
@@ -32,8 +32,8 @@ fn linked_programs_find_the_names() {
 }
 
 #[test]
-fn every_card_has_its_size() {
-    let answer = Machine::new("cards", "A10:23028,T4:15109").prints("meminfo");
+fn every_gpu_has_its_size() {
+    let answer = Machine::new("gpus", "A10:23028,T4:15109").prints("meminfo");
     let lines: Vec<&str> = answer.lines().collect();
     assert_eq!(lines.len(), 2);
     assert!(lines[0].contains("NVIDIA A10") && lines[1].contains("Tesla T4"), "{answer}");
@@ -72,7 +72,7 @@ fn streams_and_events_keep_order_and_time() {
 }
 
 #[test]
-fn kernels_share_a_card_as_their_grids_allow() {
+fn kernels_share_a_gpu_as_their_grids_allow() {
     let answer = Machine::new("sharing", "A10").prints("sharing");
     assert!((20.0..40.0).contains(&number(&answer, "small_ms")), "beside each other: {answer}");
     assert!(number(&answer, "large_ms") >= 40.0, "one after the other: {answer}");
@@ -154,7 +154,7 @@ fn per_thread_names_work() {
 
 #[test]
 fn a_full_queue_blocks_the_launch() {
-    // The queue holds about 1000 of 3000 kernels of 1 ms each: the last launch returns when the card has done the others.
+    // The queue holds about 1000 of 3000 kernels of 1 ms each: the last launch returns when the GPU has done the others.
     let answer = Machine::new("queue", "A10").prints("launch_loop spin_1ms --count 3000");
     assert!(number(&answer, "issued") >= 1.9, "{answer}");
     assert!(number(&answer, "seconds") >= 3.0, "{answer}");
@@ -198,7 +198,7 @@ fn memory_passes_between_processes_and_goes_with_the_last() {
 }
 
 #[test]
-fn one_write_reaches_the_memory_of_a_team_of_cards() {
+fn one_write_reaches_the_memory_of_a_team_of_gpus() {
     let machine = Machine::new("multicast", "H100:8192,H200:8192,A100:8192").with("CGPU_SIM_DRIVER", "13010");
     machine.prints("multicast");
     let left = std::fs::read_dir(machine.file("state").parent().unwrap()).unwrap();
@@ -209,9 +209,9 @@ fn one_write_reaches_the_memory_of_a_team_of_cards() {
 }
 
 #[test]
-fn locality_domains_have_their_parts_of_a_card() {
-    let play = |cards: &str| {
-        Machine::new(&format!("localities-{cards}"), cards)
+fn locality_domains_have_their_parts_of_a_gpu() {
+    let play = |gpus: &str| {
+        Machine::new(&format!("localities-{gpus}"), gpus)
             .with("CGPU_SIM_DRIVER", "13040")
             .prints("localities")
     };
@@ -234,9 +234,9 @@ fn endpoints_and_fabric_handles_name_memory_between_processes() {
 }
 
 #[test]
-fn a_card_is_split_unevenly_and_contexts_have_events() {
-    let play = |cards: &str| {
-        Machine::new(&format!("uneven-{cards}"), cards).with("CGPU_SIM_DRIVER", "13040").prints("uneven")
+fn a_gpu_is_split_unevenly_and_contexts_have_events() {
+    let play = |gpus: &str| {
+        Machine::new(&format!("uneven-{gpus}"), gpus).with("CGPU_SIM_DRIVER", "13040").prints("uneven")
     };
     assert_eq!(number(&play("A10"), "rest"), 36.0);
     let answer = play("B200:8192");
@@ -249,7 +249,7 @@ fn pools_grow_in_chunks_and_give_them_back() {
 }
 
 #[test]
-fn green_contexts_have_their_part_of_the_card() {
+fn green_contexts_have_their_part_of_the_gpu() {
     Machine::new("green", "A10").prints("green");
 }
 
@@ -263,8 +263,8 @@ fn arrays_take_what_their_tiles_take() {
 }
 
 #[test]
-fn nvml_tells_of_the_same_cards() {
-    // The fastest comes first on the bus, too: both number the cards alike.
+fn nvml_tells_of_the_same_gpus() {
+    // The fastest comes first on the bus, too: both number the GPUs alike.
     let answer = Machine::new("nvml", "H100,A10,T4").prints("nvml 512M");
     assert_eq!(number(&answer, "grown"), 512.0 * MIB);
     assert!(number(&answer, "own") > 512.0 * MIB, "{answer}");
@@ -360,7 +360,7 @@ fn calls(journal: &std::path::Path) -> Vec<Call> {
 }
 
 #[test]
-fn the_journal_says_what_the_cards_did_for_whom() {
+fn the_journal_says_what_the_gpus_did_for_whom() {
     let machine = Machine::new("spans", "A10");
     let path = machine.file("journal");
     let machine = machine.with("CGPU_SIM_JOURNAL", path.to_str().unwrap());
@@ -386,9 +386,9 @@ fn the_journal_says_what_the_cards_did_for_whom() {
     assert!(named["spin_200us"].contains(&200_000) && named["spin_300us"].contains(&300_000));
     let summary = trace.summary();
     assert_eq!(summary.lost_spans, 0);
-    assert_eq!(summary.cards[0].processes.len(), 2);
-    assert!(summary.cards[0].switches >= 2, "{summary:?}");
-    let done: usize = summary.cards[0].processes.iter().map(|process| process.kernels).sum();
+    assert_eq!(summary.gpus[0].processes.len(), 2);
+    assert!(summary.gpus[0].switches >= 2, "{summary:?}");
+    let done: usize = summary.gpus[0].processes.iter().map(|process| process.kernels).sum();
     assert_eq!((done, launches.len()), (400, 400));
 }
 

@@ -28,13 +28,13 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A machine with these cards.
-    pub(crate) fn new(test: &str, cards: &str) -> Self {
+    /// A machine with these GPUs.
+    pub(crate) fn new(test: &str, gpus: &str) -> Self {
         let folder = PathBuf::from(format!("/dev/shm/cgpu-test-{}-{test}", std::process::id()));
         fs::create_dir_all(&folder).expect("the folder can be made");
         let state = folder.join("state").to_string_lossy().into_owned();
         let variables =
-            vec![("CGPU_SIM_STATE".to_owned(), state), ("CGPU_SIM_GPUS".to_owned(), cards.to_owned())];
+            vec![("CGPU_SIM_STATE".to_owned(), state), ("CGPU_SIM_GPUS".to_owned(), gpus.to_owned())];
         Self { folder, variables }
     }
 

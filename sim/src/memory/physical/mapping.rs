@@ -1,4 +1,4 @@
-//! Making, mapping and ending physical memory: what the tables of this process, its bytes and the card's books have to say to it.
+//! Making, mapping and ending physical memory: what the tables of this process, its bytes and the GPU's books have to say to it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -57,7 +57,7 @@ impl Memory {
             return Err(Error::Invalid("physical memory is whole granules"));
         }
         let most = match place {
-            PhysicalPlace::On(site) => self.totals.get(site.card).copied().ok_or(Error::NoCard)?,
+            PhysicalPlace::On(site) => self.totals.get(site.gpu).copied().ok_or(Error::NoGpu)?,
             PhysicalPlace::Host => HOST,
             PhysicalPlace::Team => return Err(Error::Invalid("a team is no place for memory")),
         };
@@ -168,7 +168,7 @@ impl Memory {
         for mapping in firsts.iter().filter_map(|first| mapped.get(first)) {
             let place = handles.get(&mapping.physical).ok_or(Error::NoAllocation)?.info.place;
             if place != PhysicalPlace::Host && wanted.iter().any(|(side, _)| *side == Side::Host) {
-                return Err(Error::Invalid("the host does not reach a card's memory"));
+                return Err(Error::Invalid("the host does not reach a GPU's memory"));
             }
         }
         for first in firsts {

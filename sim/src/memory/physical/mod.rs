@@ -1,7 +1,7 @@
 //! Virtual memory management: physical memory behind handles, reserved addresses, and mappings between the two.
 //!
 //! Physical memory lives as long as a handle or a mapping of it does. Its bytes lie in the process's store or, where others may
-//! import it, in an export's file; a mapping puts them behind the reserved addresses. A handle can also be one of a team of cards, whose
+//! import it, in an export's file; a mapping puts them behind the reserved addresses. A handle can also be one of a team of GPUs, whose
 //! mappings show what is bound to it ([`team`]).
 
 mod mapping;
@@ -40,19 +40,19 @@ impl PhysicalId {
 /// Where physical memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PhysicalPlace {
-    /// On a card, on the process's books.
+    /// On a GPU, on the process's books.
     On(Site),
-    /// On the host: costs the card nothing.
+    /// On the host: costs the GPU nothing.
     Host,
-    /// Where the memory lies that is bound to a team of cards.
+    /// Where the memory lies that is bound to a team of GPUs.
     Team,
 }
 
 /// Who reaches a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// A card.
-    Card(usize),
+    /// A GPU.
+    Gpu(usize),
     /// The host.
     Host,
 }
@@ -205,7 +205,7 @@ impl Physicals {
         self.reservation(address).filter(|its| its.live).map(|its| (its.span.range().0, Bytes(its.length)))
     }
 
-    /// Whether a card may reach all of a range.
+    /// Whether a GPU may reach all of a range.
     pub(super) fn admits(&self, address: u64, length: u64, writes: bool) -> bool {
         let Some(end) = address.checked_add(length.max(1)) else { return false };
         let mut at = address;
@@ -213,8 +213,8 @@ impl Physicals {
             let Some((first, mapping)) = self.at(at) else { return false };
             let reached = mapping.access.iter().any(|(side, &access)| match access {
                 Access::None => false,
-                Access::Read => !writes && matches!(side, Side::Card(_)),
-                Access::ReadWrite => matches!(side, Side::Card(_)),
+                Access::Read => !writes && matches!(side, Side::Gpu(_)),
+                Access::ReadWrite => matches!(side, Side::Gpu(_)),
             });
             if !reached {
                 return false;

@@ -9,7 +9,7 @@ use crate::timeline::ExportId;
 
 impl Memory {
     /// The exports behind a range: that of the one allocation that it is in, or those of what is mapped there without a gap, all of it of
-    /// one kind and on one card. What was this process's alone becomes an export.
+    /// one kind and on one GPU. What was this process's alone becomes an export.
     pub(crate) fn behind(
         &mut self,
         books: &impl Books,
@@ -48,7 +48,7 @@ impl Memory {
         let kind = |id| self.physicals.info(id).map(|info| (info.place, info.sendable));
         let same = found.iter().all(|&id| kind(id) == kind(found[0]));
         if !same || !matches!(kind(found[0]), Some((PhysicalPlace::On(_), _))) {
-            return Err(Error::Invalid("not memory of one kind on one card"));
+            return Err(Error::Invalid("not memory of one kind on one GPU"));
         }
         found.into_iter().map(|id| self.share(books, id)).collect()
     }

@@ -1,7 +1,7 @@
-//! Teams of cards as this process has them: handles, mappings, and the bytes that go through a mapping.
+//! Teams of GPUs as this process has them: handles, mappings, and the bytes that go through a mapping.
 //!
 //! What a mapping of a team shows lies in several places at once, so it is not mapped to any. Its addresses have bytes of their own,
-//! which are filled before somebody reads them, from the memory of the first card that has any bound there, and written to all of it
+//! which are filled before somebody reads them, from the memory of the first GPU that has any bound there, and written to all of it
 //! after somebody wrote. Where nothing is bound, writes are lost and reads give zeros.
 
 use std::os::unix::fs::FileExt;
@@ -96,11 +96,11 @@ impl Memory {
         Ok(unsafe { core::slice::from_raw_parts_mut(bytes, index(part.length)) })
     }
 
-    /// Before a range is read: of teams, what the first card with memory there has.
+    /// Before a range is read: of teams, what the first GPU with memory there has.
     pub(crate) fn gather(&mut self, books: &impl Books, address: u64, length: u64) -> Result<(), Error> {
         for part in self.team_parts(address, length) {
             let mut bound = books.bound(part.team)?;
-            bound.sort_by_key(|(bound, _)| core::cmp::Reverse(bound.card));
+            bound.sort_by_key(|(bound, _)| core::cmp::Reverse(bound.gpu));
             let window = self.window(&part)?;
             window.fill(0);
             for (bound, file) in bound {
@@ -112,7 +112,7 @@ impl Memory {
         Ok(())
     }
 
-    /// After a range was written: of teams, to the memory of all cards.
+    /// After a range was written: of teams, to the memory of all GPUs.
     pub(crate) fn spread(&mut self, books: &impl Books, address: u64, length: u64) -> Result<(), Error> {
         for part in self.team_parts(address, length) {
             let bound = books.bound(part.team)?;
@@ -126,7 +126,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Memory of a card as it can be bound to a team: where it lies for all processes, and whether it may be sent to others. That
+    /// Memory of a GPU as it can be bound to a team: where it lies for all processes, and whether it may be sent to others. That
     /// of this process alone moves there.
     pub(crate) fn bindable(
         &mut self,
@@ -173,7 +173,7 @@ impl Memory {
     pub(super) fn share(&mut self, books: &impl Books, id: PhysicalId) -> Result<(ExportId, u64), Error> {
         let physical = self.physicals.handles.get(&id).ok_or(Error::NoAllocation)?;
         let (size, PhysicalPlace::On(site)) = (physical.info.size, physical.info.place) else {
-            return Err(Error::Invalid("only memory of a card can be bound"));
+            return Err(Error::Invalid("only memory of a GPU can be bound"));
         };
         let offset = match physical.backing {
             Backing::Export(export, serial) => return Ok((export, serial)),

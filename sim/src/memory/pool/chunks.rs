@@ -1,4 +1,4 @@
-//! Pools and the card: pieces become allocations, chunks are taken and given back, pools end.
+//! Pools and the GPU: pieces become allocations, chunks are taken and given back, pools end.
 
 use cgpu_shm::units::Bytes;
 
@@ -31,15 +31,15 @@ impl Memory {
                 "an allocation of no bytes, or from a pool that is gone or another process's",
             ));
         }
-        let card = its.settings.site.card;
+        let gpu = its.settings.site.gpu;
         // Before any rounding, which a size near the end of 64 bits would not survive.
-        if size > self.totals[card] {
+        if size > self.totals[gpu] {
             return Err(Error::OutOfMemory);
         }
         let Some(taken) = its.take(rounded(size), order) else { return Ok(None) };
         its.use_more(rounded(size));
         let address = taken.address;
-        self.live.insert(address, Allocation { address, size, card, origin: Origin::Pool(pool) });
+        self.live.insert(address, Allocation { address, size, gpu, origin: Origin::Pool(pool) });
         Ok(Some(taken))
     }
 
@@ -78,13 +78,13 @@ impl Memory {
         length: u64,
         shareable: bool,
     ) -> Result<(u64, Chunk), Error> {
-        let start = self.take_addresses(site.card, length)?;
+        let start = self.take_addresses(site.gpu, length)?;
         let export = if shareable {
             self.take_shared_chunk(books, site, start, length).map(Some)
         } else {
             books.take(site, Bytes(length)).map(|()| None)
         };
-        let export = export.inspect_err(|_| self.give_addresses(site.card, start, length))?;
+        let export = export.inspect_err(|_| self.give_addresses(site.gpu, start, length))?;
         let mut free = Space::default();
         free.give(start, length, start..start + length);
         Ok((start, Chunk { length, export, free, left: length }))
@@ -98,7 +98,7 @@ impl Memory {
         length: u64,
     ) -> Result<(ExportId, u64), Error> {
         let exported = books.create_export(site, Bytes(length))?;
-        let (span, _) = self.card(site.card)?;
+        let (span, _) = self.gpu(site.gpu)?;
         if let Err(error) = span.alias(start, length, Source::File(&exported.file)) {
             books.let_go(exported.export)?;
             return Err(system("a pool's memory")(error));
@@ -148,9 +148,9 @@ impl Memory {
             let Some(chunk) = its.chunks.remove(&start) else { continue };
             its.usage.reserved = its.usage.reserved - Bytes(chunk.length);
             if chunk.export.is_some() {
-                self.unalias(site.card, start, chunk.length)?;
+                self.unalias(site.gpu, start, chunk.length)?;
             }
-            self.give_addresses(site.card, start, chunk.length);
+            self.give_addresses(site.gpu, start, chunk.length);
             match chunk.export {
                 Some((export, _)) => books.let_go(export)?,
                 None => books.give(site, Bytes(chunk.length))?,
@@ -159,13 +159,13 @@ impl Memory {
         Ok(())
     }
 
-    /// Trims pools that hold more than they may: to their thresholds, or of a card that is out of memory, to nothing.
+    /// Trims pools that hold more than they may: to their thresholds, or of a GPU that is out of memory, to nothing.
     pub(crate) fn trim_pools(&mut self, books: &impl Books, short: Option<usize>) -> Result<(), Error> {
         let pools: Vec<(PoolId, Bytes)> = self
             .pools
             .pools
             .iter()
-            .filter(|(_, pool)| short.is_none_or(|card| pool.settings.site.card == card))
+            .filter(|(_, pool)| short.is_none_or(|gpu| pool.settings.site.gpu == gpu))
             .map(|(&id, pool)| {
                 (id, if short.is_some() || pool.doomed { Bytes::ZERO } else { pool.threshold })
             })
@@ -212,7 +212,7 @@ impl Memory {
         }
         let length = chunk.length;
         let exported = books.export_own(site, Bytes(length))?;
-        if let Err(error) = self.move_into(site.card, (bounds.start, length), &exported) {
+        if let Err(error) = self.move_into(site.gpu, (bounds.start, length), &exported) {
             // As it was: the process's own.
             books.let_go(exported.export)?;
             books.take(site, Bytes(length))?;

@@ -1,11 +1,11 @@
-//! Memory in stream order: pools, which take memory of a card in chunks and hand out pieces of it.
+//! Memory in stream order: pools, which take memory of a GPU in chunks and hand out pieces of it.
 //!
 //! ```text
-//!   card --chunks--> pool: pieces in use -> freed in a stream, not yet come to -> free for anybody -> whole chunks given back
+//!   GPU --chunks--> pool: pieces in use -> freed in a stream, not yet come to -> free for anybody -> whole chunks given back
 //! ```
 //!
 //! A piece freed in a stream can at once be had again in that stream, or in one that is ordered after the free by events; by others when
-//! the card has come to the free, or if they are made to wait for it. Chunks are kept until a trim: when the host waits for the card and
+//! the GPU has come to the free, or if they are made to wait for it. Chunks are kept until a trim: when the host waits for the GPU and
 //! more than the release threshold is held, when the program asks, or when memory runs out.
 
 mod chunks;
@@ -31,7 +31,7 @@ pub struct PoolSettings {
     pub site: Site,
     /// Whether others may import from it.
     pub shareable: bool,
-    /// The most that it may hold; 0: as much as the card has.
+    /// The most that it may hold; 0: as much as the GPU has.
     pub most: Bytes,
 }
 
@@ -40,7 +40,7 @@ pub struct PoolSettings {
 pub struct Reuse {
     /// When events order the other stream after the free.
     pub follow_events: bool,
-    /// When the card has come to the free.
+    /// When the GPU has come to the free.
     pub opportunistic: bool,
     /// At any time: the other stream is made to wait for the free.
     pub internal_dependencies: bool,
@@ -49,7 +49,7 @@ pub struct Reuse {
 /// What a pool holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolUsage {
-    /// Memory of the card.
+    /// Memory of the GPU.
     pub reserved: Bytes,
     /// The most of it since the last reset.
     pub reserved_high: Bytes,
@@ -302,15 +302,15 @@ impl Pools {
         Ok(&mut self.get_mut(pool)?.reuse)
     }
 
-    /// How much a pool keeps when the host waits for the card.
+    /// How much a pool keeps when the host waits for the GPU.
     pub(crate) fn threshold(&mut self, pool: PoolId) -> Result<&mut Bytes, Error> {
         Ok(&mut self.get_mut(pool)?.threshold)
     }
 
-    /// Frees that are not known to be done, of all pools or those of a card.
-    pub(crate) fn freed(&self, card: Option<usize>) -> Vec<Ticket> {
-        let of_card = |pool: &&Pool| card.is_none_or(|card| pool.settings.site.card == card);
-        self.pools.values().filter(of_card).flat_map(|pool| &pool.freed).map(|freed| freed.ticket).collect()
+    /// Frees that are not known to be done, of all pools or those of a GPU.
+    pub(crate) fn freed(&self, gpu: Option<usize>) -> Vec<Ticket> {
+        let of_gpu = |pool: &&Pool| gpu.is_none_or(|gpu| pool.settings.site.gpu == gpu);
+        self.pools.values().filter(of_gpu).flat_map(|pool| &pool.freed).map(|freed| freed.ticket).collect()
     }
 
     /// Whether an offer is of a chunk of these pools.

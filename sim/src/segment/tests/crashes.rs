@@ -36,7 +36,7 @@ fn a_crash_at_any_store_of_an_advance_leaves_before_or_after() {
 
 /// Kernels beside each other: some with all they take, one with what is left, one interrupted for a more urgent one.
 #[test]
-fn a_crash_at_any_store_where_kernels_share_a_card_leaves_before_or_after() {
+fn a_crash_at_any_store_where_kernels_share_a_gpu_leaves_before_or_after() {
     let scene = Scene::new();
     let part = |tenths| Footprint::of_blocks(tenths, 10, 128);
     let kernel = Kernel::named("spin_90us");
@@ -212,8 +212,8 @@ fn a_team_takes_what_it_can_hold() {
     let refused = |operation: &dyn Fn(&mut Timeline<'_, Transaction<'_>>) -> Result<(), Error>| {
         scene.observer.transact(|timeline| operation(timeline)).unwrap_err()
     };
-    for (cards, room) in [(0, 1), (17, 1), (1, 0)] {
-        refused(&|timeline| timeline.create_team(OWNER, cards, Bytes(room)).map(|_| ()));
+    for (gpus, room) in [(0, 1), (17, 1), (1, 0)] {
+        refused(&|timeline| timeline.create_team(OWNER, gpus, Bytes(room)).map(|_| ()));
     }
     assert!(scene.state() == before);
     let (team, memory) = scene.timeline(|timeline| {
@@ -226,7 +226,7 @@ fn a_team_takes_what_it_can_hold() {
     };
     assert_eq!(refused(&bind((0, 4), bindable)), Error::NoAllocation, "not complete");
     scene.timeline(|timeline| timeline.add_to_team(team, 0).unwrap());
-    assert_eq!(refused(&bind((0, 4), bindable)), Error::NoCard);
+    assert_eq!(refused(&bind((0, 4), bindable)), Error::NoGpu);
     assert!(matches!(refused(&|timeline| timeline.add_to_team(team, 1)), Error::Invalid(_)));
     let itself = timeline::Bindable { export: team, serial: 1, at: 0 };
     assert!(matches!(refused(&bind((0, 4), itself)), Error::Invalid(_)));
@@ -289,10 +289,10 @@ fn a_crash_at_any_store_of_a_checkpoint_leaves_before_or_after() {
         timeline.attach(by, 2);
         timeline.begin_driving(OWNER);
         timeline.take_memory(OWNER, 1, Bytes(6 << 20)).unwrap();
-        timeline.take_memory(OWNER, timeline::Site { card: 2, domain: Some(1) }, Bytes(2 << 20)).unwrap();
+        timeline.take_memory(OWNER, timeline::Site { gpu: 2, domain: Some(1) }, Bytes(2 << 20)).unwrap();
         timeline.create_export(OWNER, 0, ExportKind::Memory, Bytes(4 << 20)).unwrap();
     });
-    let had = scene.timeline(|timeline| [0, 1].map(|card| timeline.memory(card).0));
+    let had = scene.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0));
     scene.timeline(|timeline| timeline.begin_locking(OWNER, by).unwrap());
     // Whoever locks it dies: it goes on.
     let now = scene.timeline(|timeline| timeline.now());
@@ -307,12 +307,12 @@ fn a_crash_at_any_store_of_a_checkpoint_leaves_before_or_after() {
         assert_eq!(scene.timeline(|timeline| timeline.away_from(OWNER)), [0, 1, 2]);
         let lodged = || scene.timeline(|timeline| timeline.domain_memory(2, 1).0);
         assert_eq!(lodged(), Bytes::ZERO);
-        assert_eq!(scene.timeline(|timeline| [0, 1].map(|card| timeline.memory(card).0)), [Bytes::ZERO; 2]);
+        assert_eq!(scene.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0)), [Bytes::ZERO; 2]);
         scene.crash_everywhere(|timeline| timeline.restore(OWNER).unwrap());
-        assert_eq!(scene.timeline(|timeline| [0, 1].map(|card| timeline.memory(card).0)), had);
+        assert_eq!(scene.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0)), had);
         assert_eq!(lodged(), Bytes(2 << 20));
     }
-    // No room on one card: none of it comes back.
+    // No room on one GPU: none of it comes back.
     scene.timeline(|timeline| timeline.checkpoint(OWNER).unwrap());
     scene.timeline(|timeline| {
         let (used, usable) = timeline.memory(1);
@@ -357,7 +357,7 @@ fn a_crash_at_any_store_about_accounts_leaves_before_or_after() {
 fn a_crash_at_any_store_in_a_locality_domain_leaves_before_or_after() {
     let scene = Scene::new();
     let (export, other) = (timeline::ExportId(1), OWNER + 1);
-    let there = timeline::Site { card: 2, domain: Some(1) };
+    let there = timeline::Site { gpu: 2, domain: Some(1) };
     let (used, room) = scene.timeline(|timeline| timeline.domain_memory(2, 1));
     assert_eq!(used, Bytes::ZERO);
     scene.crash_everywhere(|timeline| timeline.take_memory(OWNER, there, room - Bytes(8 << 20)).unwrap());
@@ -371,7 +371,7 @@ fn a_crash_at_any_store_in_a_locality_domain_leaves_before_or_after() {
     assert_eq!(scene.timeline(|timeline| timeline.domain_memory(2, 1)), (room, room));
     let full = scene.observer.transact(|timeline| timeline.take_memory(other, there, Bytes(1)));
     assert_eq!(full, Err(Error::OutOfMemory));
-    // The other domain and the card have room.
+    // The other domain and the GPU have room.
     scene.timeline(|timeline| {
         timeline.take_memory(other, timeline::Site { domain: Some(0), ..there }, room).unwrap()
     });

@@ -20,18 +20,18 @@ fn a_directory_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_segment_in_use_keeps_its_cards_and_one_out_of_use_is_made_anew() {
+fn a_segment_in_use_keeps_its_gpus_and_one_out_of_use_is_made_anew() {
     let stage = Stage::new();
-    let other = Settings { cards: Some(CardSpec::parse_list("V100").unwrap()), ..stage.settings.clone() };
-    let any = Settings { cards: None, ..stage.settings.clone() };
+    let other = Settings { gpus: Some(GpuSpec::parse_list("V100").unwrap()), ..stage.settings.clone() };
+    let any = Settings { gpus: None, ..stage.settings.clone() };
     let first = stage.open();
     let refused = Segment::open(&other).unwrap_err().to_string();
     assert!(refused.contains("T4:4096,A10:8192") && refused.contains("V100"), "{refused}");
-    assert_eq!(Segment::open(&any).unwrap().cards().len(), 3);
+    assert_eq!(Segment::open(&any).unwrap().gpus().len(), 3);
     let slower = Settings { dilation_milli: 5_000, ..stage.settings.clone() };
     assert_eq!(Segment::open(&slower).unwrap().dilation_milli(), 1_000, "whoever came first decides");
     drop(first);
-    assert_eq!(Segment::open(&other).unwrap().cards()[0].model.key, "V100");
+    assert_eq!(Segment::open(&other).unwrap().gpus()[0].model.key, "V100");
 }
 
 #[test]

@@ -11,8 +11,8 @@ use cgpu_shm::units::{Bytes, Nanos};
 
 use super::journal::crash;
 use super::*;
-use crate::card::CardSpec;
 use crate::footprint::Footprint;
+use crate::gpu::GpuSpec;
 use crate::kernel::Kernel;
 use crate::timeline::{Command, ContextId, EventId, ExportKind, Progress, SemaphoreId, StreamId};
 use crate::words::index;
@@ -40,7 +40,7 @@ impl Stage {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let settings = Settings {
             state: directory.path().join("segment"),
-            cards: Some(CardSpec::parse_list("T4:4096,A10:8192,B200:8192").unwrap()),
+            gpus: Some(GpuSpec::parse_list("T4:4096,A10:8192,B200:8192").unwrap()),
             dilation_milli: 1_000,
             figures,
         };
@@ -99,7 +99,7 @@ fn send(child: libc::pid_t, signal: i32) {
     assert_eq!(unsafe { libc::kill(child, signal) }, 0);
 }
 
-/// A process with contexts on two cards, and work of every kind under way.
+/// A process with contexts on two GPUs, and work of every kind under way.
 struct Scene {
     stage: Stage,
     observer: Segment,
@@ -119,11 +119,11 @@ impl Scene {
         Self::with_contexts_on(&[0, 0, 1])
     }
 
-    fn with_contexts_on(cards: &[usize]) -> Self {
-        Self::on(Stage::new(), cards)
+    fn with_contexts_on(gpus: &[usize]) -> Self {
+        Self::on(Stage::new(), gpus)
     }
 
-    fn on(stage: Stage, cards: &[usize]) -> Self {
+    fn on(stage: Stage, gpus: &[usize]) -> Self {
         let observer = stage.open();
         let now = Nanos::from_millis(1);
         let mut scene =
@@ -131,18 +131,17 @@ impl Scene {
         // Who the observer is differs from scene to scene.
         scene.timeline(|timeline| timeline.introduce(scene.observer.process(), [0; 3]));
         (scene.contexts, scene.streams, scene.events, scene.now) =
-            scene.timeline(|timeline| Self::fill(timeline, cards, now));
+            scene.timeline(|timeline| Self::fill(timeline, gpus, now));
         scene
     }
 
     fn fill(
         timeline: &mut Timeline<'_, Transaction<'_>>,
-        cards: &[usize],
+        gpus: &[usize],
         now: Nanos,
     ) -> (Vec<ContextId>, Vec<StreamId>, Vec<EventId>, Nanos) {
         timeline.attach(OWNER, 1);
-        let contexts: Vec<_> =
-            cards.iter().map(|&card| timeline.create_context(OWNER, card).unwrap()).collect();
+        let contexts: Vec<_> = gpus.iter().map(|&gpu| timeline.create_context(OWNER, gpu).unwrap()).collect();
         let mut streams = Vec::new();
         for (&context, blocking) in contexts.iter().flat_map(|context| [(context, true), (context, false)]) {
             streams.push(timeline.create_stream(context, blocking).unwrap());

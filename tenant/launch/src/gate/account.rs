@@ -1,4 +1,4 @@
-//! What a process owes on one card: settled, in flight, lent to its threads; and what of it goes into the shared cell.
+//! What a process owes on one GPU: settled, in flight, lent to its threads; and what of it goes into the shared cell.
 //!
 //! The cell is written from here and never read back: what others write there cannot mislead us.
 
@@ -29,7 +29,7 @@ struct Loan {
     since: Nanos,
 }
 
-/// What the other processes of the container do on the card.
+/// What the other processes of the container do on the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Siblings {
     /// Spent in the present turn.
@@ -64,7 +64,7 @@ impl Siblings {
     }
 }
 
-/// The account of one process on one card.
+/// The account of one process on one GPU.
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) settlement: Settlement,
@@ -75,7 +75,7 @@ pub(crate) struct Account {
     obeyed: Nanos,
     /// Busy and in flight then.
     base: Nanos,
-    /// Counts the times that the card began to be metered.
+    /// Counts the times that the GPU began to be metered.
     period: u64,
     /// When a launch, or a thread, last came by.
     pub(crate) active: Nanos,
@@ -152,7 +152,7 @@ impl Account {
         (self.settlement.busy() + inflight - self.base).min(now - self.obeyed + inflight)
     }
 
-    /// When what was launched has run, as predicted, if the card is its own.
+    /// When what was launched has run, as predicted, if the GPU is its own.
     pub(crate) fn ends(&self, now: Nanos) -> Nanos {
         let work = self.work(now);
         if work.inflight() > Nanos::ZERO { now + work.own_longest(0, now) } else { self.settlement.last() }

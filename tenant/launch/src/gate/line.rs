@@ -1,7 +1,7 @@
-//! Several processes in one container's turn: one after the other, because the card runs one context at a time.
+//! Several processes in one container's turn: one after the other, because the GPU runs one context at a time.
 //!
-//! Each switch between contexts is lost to the container, and left to itself the card switches between all that have work queued at every slice
-//! of its own. So whoever has the card keeps it for a stint while its siblings wait, and then the one that has waited longest is next.
+//! Each switch between contexts is lost to the container, and left to itself the GPU switches between all that have work queued at every slice
+//! of its own. So whoever has the GPU keeps it for a stint while its siblings wait, and then the one that has waited longest is next.
 //!
 //! Nobody hands anything over: each process reads what the others publish anyway (`ends`, `waiting`, `active`), and nothing is written for it. So nobody
 //! can be forgotten by one that died, and what a sibling claims costs its own container [`PATIENCE`] at most.
@@ -11,11 +11,11 @@ use cgpu_shm::clock::Clocks;
 use cgpu_shm::layout::Cell;
 use cgpu_shm::units::Nanos;
 
-/// How long a process keeps the card while siblings wait: an ordinary turn.
+/// How long a process keeps the GPU while siblings wait: an ordinary turn.
 pub(crate) const STINT: Nanos = Nanos::from_millis(6);
 /// The next one's kernels are queued this much before the end of the last one's.
 const LEAD: Nanos = Nanos::from_micros(60);
-/// Who is between two launches keeps the card for as long as a switch to another would cost.
+/// Who is between two launches keeps the GPU for as long as a switch to another would cost.
 const GRACE: Nanos = Nanos::from_micros(100);
 /// Who has waited longer gets so much time to come forward first: a wake-up.
 const PLACE: Nanos = Nanos::from_micros(200);
@@ -25,7 +25,7 @@ const PATIENCE: Nanos = Nanos::from_millis(12);
 /// The container's other processes, as one that wants to launch sees them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// One of them has the card, and this is when to look again.
+    /// One of them has the GPU, and this is when to look again.
     taken: Nanos,
     /// How many wait.
     waiting: u64,
@@ -57,9 +57,9 @@ impl Line {
 /// A process's place in the line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stint {
-    /// When it got the card.
+    /// When it got the GPU.
     since: Option<Nanos>,
-    /// Since when no sibling has the card, while it waits.
+    /// Since when no sibling has the GPU, while it waits.
     free: Option<Nanos>,
     behind: Behind,
 }
@@ -151,7 +151,7 @@ mod tests {
         // One place for the elder, counted from when it sleeps to: that our work has run.
         let up = begun + us(6_100);
         assert_eq!(stint.wait(waits(up), us(16_500), up), Some(us(400) - LEAD + PLACE));
-        // It has come forward, and has the card for as long as it says.
+        // It has come forward, and has the GPU for as long as it says.
         let has = sibling(Line::default(), false, up + us(500), up, up + us(100));
         assert_eq!(stint.wait(has, us(16_500), up + us(100)), Some(us(400) - LEAD));
         let has = sibling(Line::default(), false, up + us(500), up, up + us(450));

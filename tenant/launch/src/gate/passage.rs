@@ -6,7 +6,7 @@
 //!                                         (wait for a sibling)
 //!               YOURS, all spent -----+
 //!               WAIT -----------------+--> held: wait ... look again (1 s without a heartbeat: go)
-//!                     work of ours on another card: -----------------> go, charged
+//!                     work of ours on another GPU: -----------------> go, charged
 //! ```
 //!
 //! No wait is without a limit: a throttled launch waits for twice what is in flight at most, a held one looks again every 100 ms. Work that
@@ -25,11 +25,11 @@ use crate::settlement::{LaneId, Settlement};
 
 /// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
 pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
-/// The same while several threads or streams have, or a sibling process has work on the card. The driver then switches between their contexts, at every time slice
-/// (1 to 2 ms) or earlier, when one has run dry; so each should have about a slice's work queued, or the card switches more often
+/// The same while several threads or streams have, or a sibling process has work on the GPU. The driver then switches between their contexts, at every time slice
+/// (1 to 2 ms) or earlier, when one has run dry; so each should have about a slice's work queued, or the GPU switches more often
 /// than it has to.
 pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(1);
-/// Most credit in one go on an open card: if none of it is used, a newcomer takes it for work in
+/// Most credit in one go on an open GPU: if none of it is used, a newcomer takes it for work in
 /// flight all the same.
 const OPEN_CREDIT: Nanos = Nanos::from_millis(5);
 /// Most credit in one go: so that the greater part of the bound is asked for while the rest runs. What is left when a sleeper wakes has to
@@ -39,7 +39,7 @@ pub(crate) const CREDIT: Nanos = Nanos::from_micros(350);
 const PIPELINE: u64 = 2;
 /// A throttled launch waits for this long at most, or for twice the bound where that is longer, whatever is in flight.
 const PATIENCE: Nanos = Nanos::from_millis(2);
-/// The same for a launch of unknown length on an open card.
+/// The same for a launch of unknown length on an open GPU.
 const OPEN_PATIENCE: Nanos = Nanos::from_millis(10);
 /// How much before its time a sleeper wants to wake: what timers are late.
 const SLACK: Nanos = Nanos::from_micros(50);
@@ -49,11 +49,11 @@ const LEAST: Nanos = Nanos::from_micros(100);
 const NAP: Nanos = Nanos::from_micros(20);
 /// A held thread looks for the heartbeat this often, at least.
 const HELD_LOOK: Nanos = Nanos::from_millis(100);
-/// ... and as often as this while siblings or other streams share the card with what is left of its work.
+/// ... and as often as this while siblings or other streams share the GPU with what is left of its work.
 const SHARED_LOOK: Nanos = Nanos::from_micros(250);
 /// ... and as often as this while its work runs and should: what its kernel is taken to cost may be too much, and the others wait for its end.
 const LONG_LOOK: Nanos = Nanos::from_millis(2);
-/// A card on which nothing was launched for so long was not in use.
+/// A GPU on which nothing was launched for so long was not in use.
 const SILENCE: Nanos = Nanos::from_millis(20);
 
 /// What to do next.
@@ -77,7 +77,7 @@ pub(crate) enum Step {
 /// How a launch leaves the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// The card is open. `ring`: it was not in use before.
+    /// The GPU is open. `ring`: it was not in use before.
     Open {
         /// The monitor may want to know.
         ring: bool,
@@ -89,7 +89,7 @@ pub(crate) enum Way {
         /// Waiting longer might have been waiting for itself.
         forced: bool,
     },
-    /// Charged, but not held: the process has work on another card that may wait for this launch.
+    /// Charged, but not held: the process has work on another GPU that may wait for this launch.
     Ungated,
     /// The monitor is gone.
     Stale,
@@ -102,9 +102,9 @@ pub(crate) struct Passage {
     pub(crate) expected: Expected,
     /// What the thread is like.
     pub(crate) visit: Visit,
-    /// The process has work in flight on another card.
+    /// The process has work in flight on another GPU.
     pub(crate) elsewhere: bool,
-    /// No credit: the next launch may be for another card.
+    /// No credit: the next launch may be for another GPU.
     pub(crate) each: bool,
     /// Where it is launched.
     pub(crate) lane: Option<LaneId>,
@@ -114,7 +114,7 @@ pub(crate) struct Passage {
     under: Option<Turn>,
     /// The gate word under which it was told that all has run.
     rung: Option<u32>,
-    /// It is the first launch on an open card after a silence, of which the monitor may want to
+    /// It is the first launch on an open GPU after a silence, of which the monitor may want to
     /// know.
     pub(crate) rings: bool,
 }
@@ -282,7 +282,7 @@ impl Passage {
             Nanos::ZERO => usual,
             // Two launches of what nobody knows are enough.
             told if self.expected.unknown => told.min(usual),
-            // On an open card the processes of a container run beside each other.
+            // On an open GPU the processes of a container run beside each other.
             told if is_open => Nanos(told.0 / (1 + siblings.working)),
             told => told,
         };
@@ -303,12 +303,12 @@ impl Passage {
         let work = account.work(now);
         let go = |chunk: Nanos, forced| Step::Go(Way::Metered { credit: chunk.max(high) - high, forced });
         let (longest, stuck) = (work.own_longest(siblings.working, now), work.stuck(now));
-        // It should have run but has not: estimates are too low, or somebody else has the card. Its end will be seen.
+        // It should have run but has not: estimates are too low, or somebody else has the GPU. Its end will be seen.
         let overdue = (longest == Nanos::ZERO && work.watched) || stuck.is_some() || work.blind;
         // Predictions are trusted for twice the bound, and what may not be marked yet: if no marker
         // is reached meanwhile they are wrong.
         let trusted = !work.watched || work.longest() + chunk <= Nanos(2 * bound.0) + MARK;
-        // On an open card, which no turn's end hurries, the first launches of unknown length are to
+        // On an open GPU, which no turn's end hurries, the first launches of unknown length are to
         // be seen to end.
         let unseen = is_open && self.expected.unknown;
         // A sleeper aims at this much before there is room for all, and takes what there is: to sleep on for the rest would be to poll.

@@ -1,7 +1,7 @@
-//! What the monitor says about a card, read in one piece.
+//! What the monitor says about a GPU, read in one piece.
 
 use cgpu_shm::grant::{Granted, Heartbeat, Monitor, Turn, TurnState};
-use cgpu_shm::units::{CardIndex, Nanos, SlotIndex};
+use cgpu_shm::units::{DeviceIndex, Nanos, SlotIndex};
 
 /// How often a reading is begun anew because the gate word has changed meanwhile. Then what was read has to do: the launch comes
 /// by again.
@@ -17,7 +17,7 @@ pub(crate) struct Reading {
     pub(crate) word: u32,
     pub(crate) turn: Turn,
     pub(crate) granted: Nanos,
-    /// Most that may be in flight. Zero: as usual in a turn, and without a bound on an open card.
+    /// Most that may be in flight. Zero: as usual in a turn, and without a bound on an open GPU.
     pub(crate) bound: Nanos,
     /// This process is to ring when its work has run out.
     pub(crate) rings: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Reading {
 impl Reading {
     pub(crate) fn of(
         granted: Granted<'_>,
-        card: CardIndex,
+        gpu: DeviceIndex,
         slot: SlotIndex,
         heart: &Heartbeat,
         now: Nanos,
@@ -35,8 +35,8 @@ impl Reading {
         let read = || {
             let word = granted.acknowledge();
             // Without a word there is no monitor, and what else is written means nothing.
-            let turn = if word == 0 { Turn(0) } else { granted.turn(card) };
-            (word, turn, granted.granted(card), granted.bound(card))
+            let turn = if word == 0 { Turn(0) } else { granted.turn(gpu) };
+            (word, turn, granted.granted(gpu), granted.bound(gpu))
         };
         let mut seen = read();
         for _ in 1..TRIES {
@@ -47,29 +47,29 @@ impl Reading {
         }
         let (word, turn, granted_time, bound) = seen;
         let bound = bound.min(MOST_BOUND);
-        let (rings, monitor) = (granted.rings(card, slot), heart.observe(granted, now));
+        let (rings, monitor) = (granted.rings(gpu, slot), heart.observe(granted, now));
         Self { word, turn, granted: granted_time, bound, rings, monitor }
     }
 }
 
 impl Reading {
-    /// Whether launches are measured: in turns, and on an open card while a monitor bounds what may
+    /// Whether launches are measured: in turns, and on an open GPU while a monitor bounds what may
     /// be in flight there.
     pub(crate) fn is_metered(&self) -> bool {
         self.turn.state() != TurnState::Open || (self.bound > Nanos::ZERO && self.monitor.lives())
     }
 
-    /// Without the bound of an open card.
+    /// Without the bound of an open GPU.
     pub(crate) fn unbounded_if_open(self) -> Self {
         if self.turn.state() == TurnState::Open { Self { bound: Nanos::ZERO, ..self } } else { self }
     }
 }
 
-/// Whether launches need not be looked at: every card of the container is open, and without a bound
+/// Whether launches need not be looked at: every GPU of the container is open, and without a bound
 /// if `bounded` says that bounds count.
 pub(crate) fn all_open(granted: Granted<'_>, bounded: bool) -> bool {
-    CardIndex::all().all(|card| {
-        let has_bound = bounded && granted.bound(card) > Nanos::ZERO;
-        granted.turn(card).state() == TurnState::Open && !has_bound
+    DeviceIndex::all().all(|gpu| {
+        let has_bound = bounded && granted.bound(gpu) > Nanos::ZERO;
+        granted.turn(gpu).state() == TurnState::Open && !has_bound
     })
 }

@@ -8,7 +8,7 @@ use cgpu_shm::grant::TurnState;
 use cgpu_shm::units::Nanos;
 use proptest::prelude::*;
 
-use self::monitor::{card, conduct, say};
+use self::monitor::{conduct, gpu, say};
 use self::stage::{BEGIN, Did, Place, Role, SLOT, Stage};
 use super::*;
 
@@ -61,7 +61,7 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
             self.place.launch(stream, cost, programmatic);
             return;
         }
-        let launch = Launch { kernel, stream, context: CONTEXT, card: card(), programmatic, asks: false };
+        let launch = Launch { kernel, stream, context: CONTEXT, gpu: gpu(), programmatic, asks: false };
         let passed = self.gate.pass(&self.thread, launch, &self.place, &self.place);
         self.place.launch(stream, cost, programmatic);
         if let Some(passed) = passed {
@@ -70,7 +70,7 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
     }
 
     fn cell(&self) -> &cgpu_shm::layout::Cell {
-        self.gate.region.cell(card(), SLOT)
+        self.gate.region.cell(gpu(), SLOT)
     }
 
     fn counted(&self, reason: Reason) -> u32 {
@@ -116,11 +116,11 @@ fn without_a_monitor_the_gate_is_open() {
             assert_eq!(program.cell().launches.load(Ordering::Relaxed), 0);
         },
     );
-    assert!(stage.card(|card| card.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
+    assert!(stage.gpu(|gpu| gpu.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
 }
 
 #[test]
-fn an_open_card_costs_one_look_per_gate_word() {
+fn an_open_gpu_costs_one_look_per_gate_word() {
     let bump = |role: &Role<'_>| {
         for _ in 0..10 {
             say(role.stage, 0, 1, TurnState::Open, Nanos::ZERO);
@@ -138,7 +138,7 @@ fn an_open_card_costs_one_look_per_gate_word() {
         assert!((9..=10).contains(&*slow.borrow()), "{slow:?}");
     });
     assert_eq!(stage.rings(), 1, "activity after a silence, once");
-    assert!(stage.card(|card| card.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
+    assert!(stage.gpu(|gpu| gpu.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn shares_come_out_as_the_turns_are() {
             &actor(1),
         ]);
         let books = books.into_inner().expect("books");
-        let (ran, most) = stage.card(|card| (card.ran.clone(), card.most.clone()));
+        let (ran, most) = stage.gpu(|gpu| (gpu.ran.clone(), gpu.most.clone()));
         let total = (ran[&0] + ran[&1]).0 as f64;
         let set = slices[0] as f64 / (slices[0] + slices[1]) as f64;
         let share = ran[&0].0 as f64 / total;
@@ -186,7 +186,7 @@ fn a_host_clock_that_is_slewed_changes_no_length() {
     for millionths in [80_000, -80_000] {
         let stage = Stage::new(2);
         let end = BEGIN + ms(2500);
-        stage.card(|card| card.slew = (BEGIN + ms(500), BEGIN + ms(1500), millionths));
+        stage.gpu(|gpu| gpu.slew = (BEGIN + ms(500), BEGIN + ms(1500), millionths));
         let opens = [AtomicU32::new(0), AtomicU32::new(0)];
         let gates = [0, 1].map(|number: usize| Gate::new(&stage.regions[number], SLOT, &opens[number]));
         let clamped = AtomicU32::new(0);
@@ -214,7 +214,7 @@ fn a_host_clock_that_is_slewed_changes_no_length() {
             &actor(1),
         ]);
         let books = books.into_inner().expect("books");
-        let ran = stage.card(|card| card.ran.clone());
+        let ran = stage.gpu(|gpu| gpu.ran.clone());
         for tenant in 0..2 {
             let error = books.busy[tenant].0.abs_diff(ran[&tenant].0);
             assert!(error < 8_000_000, "{tenant} reported {:?} of {ran:?}", books.busy);
@@ -230,8 +230,8 @@ fn most_launches_in_a_turn_ask_nobody() {
         let launches = 200_000 / 20;
         assert!(program.unasked.get() > launches * 8 / 10, "{} of {launches}", program.unasked.get());
     });
-    stage.card(|card| {
-        let count = |wanted: fn(&Did) -> bool| card.journal.iter().filter(|did| wanted(did)).count();
+    stage.gpu(|gpu| {
+        let count = |wanted: fn(&Did) -> bool| gpu.journal.iter().filter(|did| wanted(did)).count();
         let launches = count(|did| matches!(did, Did::Launch { .. }));
         let markers = count(|did| matches!(did, Did::Record(_)));
         assert!(launches > 9_500, "{launches}");
@@ -239,28 +239,28 @@ fn most_launches_in_a_turn_ask_nobody() {
     });
 }
 
-/// What a saturating thread costs in its turn, for each millisecond of the card's time: it sleeps to a predicted time and does not look
+/// What a saturating thread costs in its turn, for each millisecond of the GPU's time: it sleeps to a predicted time and does not look
 /// whether it has come; a marker is a record and a write, and is asked for its time once.
 #[test]
 fn a_saturating_thread_sleeps_and_marks_as_seldom_as_the_bound_allows() {
     for (cost, late) in [(60, 0), (60, 60), (20, 0), (20, 60), (7, 30)] {
         let stage = Stage::new(1);
-        stage.card(|card| card.late = us(late));
+        stage.gpu(|gpu| gpu.late = us(late));
         let open = AtomicU32::new(0);
         let gate = Gate::new(&stage.regions[0], SLOT, &open);
         stage.play(&[&|role| yours(ms(1_000_000))(role), &|role| {
             role.sleep(us(100));
             saturate(role, &Program::new(&gate, role.edge(0)), us(cost), BEGIN + ms(200));
         }]);
-        stage.card(|card| {
+        stage.gpu(|gpu| {
             let each = |wanted: fn(&Did) -> bool| {
-                card.journal.iter().filter(|did| wanted(did)).count() as f64 / 200.0
+                gpu.journal.iter().filter(|did| wanted(did)).count() as f64 / 200.0
             };
             let sleeps = each(|did| *did == Did::Sleep);
             let (records, writes) =
                 (each(|did| matches!(did, Did::Record(_))), each(|did| matches!(did, Did::Write(_))));
             let asked = each(|did| *did == Did::Ask);
-            let ran = card.ran[&0];
+            let ran = gpu.ran[&0];
             let told = format!(
                 "{cost} us, {late} us late: {sleeps} sleeps, {records} records, {writes} writes, {asked} questions per ms; ran {ran}"
             );
@@ -268,7 +268,7 @@ fn a_saturating_thread_sleeps_and_marks_as_seldom_as_the_bound_allows() {
             // The first one also asks whether the stream has run dry: no launch has waited yet. So
             // does every eighth.
             assert!(records < 2.0 && writes <= records && asked <= records * 9.0 / 8.0 + 0.05, "{told}");
-            assert!(ran > ms(199), "the card runs dry: {told}");
+            assert!(ran > ms(199), "the GPU runs dry: {told}");
         });
     }
 }
@@ -280,11 +280,11 @@ fn nothing_is_launched_out_of_turn() {
         for _ in 0..20 {
             say(role.stage, 0, epoch, TurnState::Wait, Nanos::ZERO);
             role.sleep(us(200));
-            let before = role.stage.card(|card| card.journal.len());
+            let before = role.stage.gpu(|gpu| gpu.journal.len());
             role.sleep(ms(9));
             role.stage.grantors[0].beat();
-            let after = role.stage.card(|card| {
-                card.journal[before..].iter().filter(|did| matches!(did, Did::Launch { .. })).count()
+            let after = role.stage.gpu(|gpu| {
+                gpu.journal[before..].iter().filter(|did| matches!(did, Did::Launch { .. })).count()
             });
             assert_eq!(after, 0);
             say(role.stage, 0, epoch + 1, TurnState::Yours, ms(5));
@@ -311,7 +311,7 @@ fn a_grant_is_exceeded_by_one_launch_at_most() {
                 role.sleep(ms(1));
                 role.stage.grantors[0].beat();
             }
-            let ran = role.stage.card(|card| card.ran[&0]);
+            let ran = role.stage.gpu(|gpu| gpu.ran[&0]);
             assert!((ms(3) - us(150)..ms(3) + us(400)).contains(&ran), "{ran}");
             say(role.stage, 0, 2, TurnState::Open, Nanos::ZERO);
         },
@@ -361,8 +361,8 @@ fn times_from_far_away_neither_wedge_nor_open_the_gate() {
         let open = AtomicU32::new(0);
         let gate = Gate::new(&stage.regions[0], SLOT, &open);
         let say = |epoch, state, granted| {
-            stage.grantors[0].card(card()).bound.store(bound.0, Ordering::Relaxed);
-            stage.grantors[0].set_turn(card(), Turn::new(epoch, state), granted, until);
+            stage.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
+            stage.grantors[0].set_turn(gpu(), Turn::new(epoch, state), granted, until);
             stage.grantors[0].turn_gate();
         };
         let beat_for = |role: &Role<'_>, time: Nanos| {
@@ -455,7 +455,7 @@ fn a_launch_is_never_throttled_for_long() {
     });
 }
 
-/// A host function waits for what is launched after it, on the same stream and on another one, and there is a neighbour. What the card waits for
+/// A host function waits for what is launched after it, on the same stream and on another one, and there is a neighbour. What the GPU waits for
 /// is neither what a kernel costs nor what a turn is used up by, so all of it is launched in one turn.
 #[test]
 fn what_waits_for_the_host_uses_up_no_turn() {
@@ -487,7 +487,7 @@ fn what_waits_for_the_host_uses_up_no_turn() {
                 *rounds.lock().expect("nobody panicked") += 1;
             }
             let cost = gates[0]
-                .desk(card())
+                .desk(gpu())
                 .account
                 .lock()
                 .settlement
@@ -502,7 +502,7 @@ fn what_waits_for_the_host_uses_up_no_turn() {
     ]);
     let (rounds, longest) = (rounds.into_inner().expect("it"), longest.into_inner().expect("it"));
     println!("{rounds} rounds, launched within {} us", longest.0 / 1000);
-    // 40 ms each, and half of the card.
+    // 40 ms each, and half of the GPU.
     assert!(rounds >= 50, "{rounds} rounds");
     assert!(longest <= ms(40), "{} us", longest.0 / 1000);
 }
@@ -517,21 +517,21 @@ fn several_streams_stay_within_the_bound() {
         let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
         assert!(busy > ms(490), "{busy}");
     });
-    let (most, ran) = stage.card(|card| (card.most[&0], card.ran[&0]));
+    let (most, ran) = stage.gpu(|gpu| (gpu.most[&0], gpu.ran[&0]));
     assert!(most < us(1_500), "{most}");
     assert_eq!(ran, us(25 * 20_000));
 }
 
-/// Who may be pre-empted at any moment keeps less queued, and the card busy all the same.
+/// Who may be pre-empted at any moment keeps less queued, and the GPU busy all the same.
 #[test]
 fn a_bound_that_is_told_is_kept() {
     for (bound, most_allowed) in [(us(0), us(560)), (us(250), us(350))] {
         let script = |role: &Role<'_>| {
-            role.stage.grantors[0].card(card()).bound.store(bound.0, Ordering::Relaxed);
+            role.stage.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
             say(role.stage, 0, 1, TurnState::Yours, ms(1_000_000));
         };
         let stage = alone(script, |role, program| saturate(role, program, us(60), BEGIN + ms(500)));
-        let (most, ran) = stage.card(|card| (card.most[&0], card.ran[&0]));
+        let (most, ran) = stage.gpu(|gpu| (gpu.most[&0], gpu.ran[&0]));
         println!("bound {bound}: at most {most} queued, {ran} run");
         assert!(most <= most_allowed, "{bound}: {most}");
         assert!(ran >= ms(485), "{bound}: {ran}");
@@ -545,12 +545,12 @@ fn the_end_of_a_turns_work_is_reported_while_its_threads_are_held() {
         role.sleep(ms(20));
         say(role.stage, 0, 2, TurnState::Wait, Nanos::ZERO);
         let grantor = &role.stage.grantors[0];
-        grantor.set_ring(card(), Some(SLOT));
+        grantor.set_ring(gpu(), Some(SLOT));
         role.sleep(ms(2));
-        let cell = role.stage.regions[0].cell(card(), SLOT);
+        let cell = role.stage.regions[0].cell(gpu(), SLOT);
         assert_eq!(cell.inflight.load(Ordering::Relaxed), 0);
         assert_eq!(cell.waiting.load(Ordering::Relaxed), 1);
-        let (ran, busy) = (role.stage.card(|card| card.ran[&0]), Nanos(cell.busy.load(Ordering::Relaxed)));
+        let (ran, busy) = (role.stage.gpu(|gpu| gpu.ran[&0]), Nanos(cell.busy.load(Ordering::Relaxed)));
         assert!(ran.0.abs_diff(busy.0) < 300_000, "ran {ran}, reported {busy}");
         assert_eq!(role.stage.rings(), 2, "held, drained");
         say(role.stage, 0, 3, TurnState::Open, Nanos::ZERO);
@@ -561,7 +561,7 @@ fn the_end_of_a_turns_work_is_reported_while_its_threads_are_held() {
 #[test]
 fn who_slept_through_its_turn_says_that_it_is_there() {
     let script = |role: &Role<'_>| {
-        role.stage.grantors[0].set_ring(card(), None);
+        role.stage.grantors[0].set_ring(gpu(), None);
         say(role.stage, 0, 1, TurnState::Wait, Nanos::ZERO);
         role.sleep(ms(5));
         assert_eq!(role.stage.rings(), 1, "it came");
@@ -571,7 +571,7 @@ fn who_slept_through_its_turn_says_that_it_is_there() {
             role.sleep(ms(5));
             assert_eq!(role.stage.rings(), u32::try_from(epoch.div_ceil(2)).unwrap());
         }
-        let cell = role.stage.regions[0].cell(card(), SLOT);
+        let cell = role.stage.regions[0].cell(gpu(), SLOT);
         assert!(Nanos(cell.active.load(Ordering::Relaxed)) < BEGIN + ms(1), "it has launched nothing since");
         // Other news than a turn is none of its business.
         role.stage.grantors[0].turn_gate();
@@ -596,7 +596,7 @@ fn a_thread_with_gaps_is_seen_at_most_of_its_launches() {
             }
         }
         assert!(longest < us(800), "silent for {longest}: the monitor would take it for idle");
-        // 8 ms, and the way of each launch to the idle card.
+        // 8 ms, and the way of each launch to the idle GPU.
         let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
         assert!((ms(8)..us(10_500)).contains(&busy), "{busy}");
     });
@@ -670,7 +670,7 @@ proptest! {
                 program.gate.ended(&program.thread, &program.place);
                 role.sleep(ms(1000));
                 let busy = Nanos(cell.busy.load(Ordering::Relaxed));
-                let ran = role.stage.card(|card| card.ran[&0]);
+                let ran = role.stage.gpu(|gpu| gpu.ran[&0]);
                 assert!(busy <= ran + ms(launches.len() as u64), "{busy} of {ran}");
             },
         );

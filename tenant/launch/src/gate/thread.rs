@@ -9,7 +9,7 @@
 
 use core::cell::Cell;
 
-use cgpu_shm::units::CardIndex as Card;
+use cgpu_shm::units::DeviceIndex as Gpu;
 use cgpu_shm::units::Nanos;
 
 use crate::cost::{Function, Kernel, SIZES};
@@ -18,7 +18,7 @@ use crate::settlement::{LaneId, Stream, ThreadKey};
 /// Entries of the table, by as many bits of a key: of 50 functions four in five have one to themselves.
 const ENTRIES: usize = 1 << ENTRY_BITS;
 const ENTRY_BITS: u32 = 8;
-/// A thread that took longer than this, and than twice its credit, since it came by last, has let the card run dry.
+/// A thread that took longer than this, and than twice its credit, since it came by last, has let the GPU run dry.
 const LATE: u64 = 200_000;
 /// One, as a thread's pace is counted.
 const FULL: u32 = 1024;
@@ -73,11 +73,11 @@ pub struct Thread {
     /// The gate at which the number is its.
     gate: Cell<usize>,
     key: Cell<ThreadKey>,
-    card: Cell<Option<Card>>,
+    gpu: Cell<Option<Gpu>>,
     inside: Cell<bool>,
     lent: Cell<u32>,
     came: Cell<Nanos>,
-    /// How much of the time its launches keep the card busy, in 1024ths; a moving average.
+    /// How much of the time its launches keep the GPU busy, in 1024ths; a moving average.
     pace: Cell<u32>,
 }
 
@@ -99,7 +99,7 @@ impl Default for Thread {
             entries: entries(),
             gate: Cell::new(0),
             key: Cell::new(ThreadKey(0)),
-            card: Cell::new(None),
+            gpu: Cell::new(None),
             inside: Cell::new(false),
             lent: Cell::new(0),
             came: Cell::new(Nanos::ZERO),
@@ -166,7 +166,7 @@ impl Thread {
     pub(crate) fn introduce(&self, gate: usize, key: ThreadKey) {
         self.gate.set(gate);
         self.key.set(key);
-        self.card.set(None);
+        self.gpu.set(None);
         self.lent.set(0);
         self.came.set(Nanos::ZERO);
         self.pace.set(FULL);
@@ -179,9 +179,9 @@ impl Thread {
         self.touches.set(0);
     }
 
-    /// The card that its credit is, or was last, for.
-    pub(crate) fn card(&self) -> Option<Card> {
-        self.card.get()
+    /// The GPU that its credit is, or was last, for.
+    pub(crate) fn gpu(&self) -> Option<Gpu> {
+        self.gpu.get()
     }
 
     /// What has become of the credit that it got when it came by last.
@@ -227,10 +227,10 @@ impl Thread {
     }
 
     /// The thread goes on, having been lent so much on top of the `cost` of the launch that it is about to make.
-    pub(crate) fn lend(&self, now: Nanos, visit: Visit, card: Card, word: u32, cost: u32, credit: u32) {
+    pub(crate) fn lend(&self, now: Nanos, visit: Visit, gpu: Gpu, word: u32, cost: u32, credit: u32) {
         self.came.set(now);
         self.pace.set(visit.pace);
-        self.card.set(Some(card));
+        self.gpu.set(Some(gpu));
         self.word.set(word);
         self.lent.set(cost.saturating_add(credit));
         self.credit.set(credit);
@@ -257,9 +257,9 @@ fn entries() -> Box<[Entry; ENTRIES]> {
 /// What a thread's coming by tells.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visit {
-    /// How much of the time its launches keep the card busy, in 1024ths.
+    /// How much of the time its launches keep the GPU busy, in 1024ths.
     pub(crate) pace: u32,
-    /// It has let the card run dry, most likely.
+    /// It has let the GPU run dry, most likely.
     pub(crate) late: bool,
 }
 
@@ -269,7 +269,7 @@ impl Visit {
         Nanos(most.0 * u64::from(self.pace) / u64::from(FULL))
     }
 
-    /// Whether its launches leave the card idle most of the time, so that a batch of them tells little about each.
+    /// Whether its launches leave the GPU idle most of the time, so that a batch of them tells little about each.
     pub(crate) fn is_sparse(self) -> bool {
         self.late || self.pace < FULL / 2
     }
@@ -295,7 +295,7 @@ mod tests {
         let thread = Thread::default();
         thread.introduce(1, ThreadKey(1));
         let visit = thread.account(Nanos(1000));
-        thread.lend(Nanos(1000), visit, Card::new(0).expect("a card"), 7, 60, credit);
+        thread.lend(Nanos(1000), visit, Gpu::new(0).expect("a GPU"), 7, 60, credit);
         thread.remember(kernel(1).function(), STREAM, LaneId::default(), &[60; SIZES]);
         thread
     }
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_thread_with_gaps_gets_less() {
-        let card = Card::new(0).expect("a card");
+        let gpu = Gpu::new(0).expect("a GPU");
         let thread = lent(200_000);
         let mut now = Nanos(1000);
         for _ in 0..20 {
@@ -398,7 +398,7 @@ mod tests {
             thread.credit.set(thread.lent.get().saturating_sub(60_000));
             let visit = thread.account(now);
             assert!(visit.late);
-            thread.lend(now, visit, card, 7, 60_000, 0);
+            thread.lend(now, visit, gpu, 7, 60_000, 0);
         }
         let visit = thread.account(now + Nanos(600_000));
         assert!(visit.is_sparse());

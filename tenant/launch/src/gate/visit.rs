@@ -3,7 +3,7 @@
 //! | | |
 //! |---|---|
 //! | 1 | its launches since the last time go on the books; its credit goes back |
-//! | 2 | open card: that was all. Capturing stream: passed, since nothing is executed |
+//! | 2 | open GPU: that was all. Capturing stream: passed, since nothing is executed |
 //! | 3 | a marker behind what it launched before, if that is worth one |
 //! | 4 | until it may go: settle what has ended, ask [`Passage`], publish, sleep or wait |
 //! | 5 | a start event, if the stream has run dry; credit; the driver's call |
@@ -35,7 +35,7 @@ use crate::settlement::{
 pub(super) const MARK: Nanos = Nanos::from_micros(600);
 /// The same beside siblings, or on several streams: then predictions are worth less, and ends that are seen more.
 const SHARED_MARK: Nanos = Nanos::from_micros(150);
-/// The same on an open card, where nothing waits for the end of what was launched.
+/// The same on an open GPU, where nothing waits for the end of what was launched.
 const OPEN_MARK: Nanos = Nanos::from_millis(4);
 /// Work in a lane is worth no marker below that, however many lanes there are: a marker takes a
 /// microsecond or two.
@@ -57,7 +57,7 @@ const TELL: Nanos = Nanos::from_micros(500);
 /// Batches settled by one visit; the next one takes the others.
 const BUNCH: usize = 8;
 
-/// Returns how much work in a lane is worth a marker, if so many have work. On an open card they
+/// Returns how much work in a lane is worth a marker, if so many have work. On an open GPU they
 /// have markers for all that may be in flight: else a lane's last batch would be the greater part
 /// of it, and be reported when all has run.
 fn mark_worth(reading: &Reading, lanes: usize) -> Nanos {
@@ -153,7 +153,7 @@ impl Mode {
         if first && !lane.batches.is_empty() {
             lane.open.start = Start::Previous;
         }
-        // A host function, or a wait for a word or another stream, may stand between the two. The card is not busy with that.
+        // A host function, or a wait for a word or another stream, may stand between the two. The GPU is not busy with that.
         let begins = if lane.is_idle() {
             alone || !visit.is_sparse()
         } else {
@@ -169,7 +169,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let now = self.edge.now();
         let visit = self.thread.account(now);
         self.return_credit(now);
-        let reading = self.gate.read(self.launch.card, now);
+        let reading = self.gate.read(self.launch.gpu, now);
         if !reading.is_metered() {
             self.pass_open(&reading, now);
             return None;
@@ -181,7 +181,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         self.gate.know(self.launch.context);
         self.settle();
         let (lane, expected, marks_itself) = self.tidy_up(visit, &reading, now);
-        let elsewhere = self.gate.works_elsewhere(self.launch.card);
+        let elsewhere = self.gate.works_elsewhere(self.launch.gpu);
         let each = marks_itself || self.gate.several.load(Ordering::Relaxed);
         let mut passage = Passage::new(expected, visit, elsewhere, each);
         let (way, reading) = self.wait(&mut passage, lane);
@@ -200,7 +200,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
                 credit
             }
             Way::Ungated => {
-                self.gate.count(Reason::OtherCard);
+                self.gate.count(Reason::OtherGpu);
                 Nanos::ZERO
             }
         };
@@ -236,8 +236,8 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
                     && stream.is_none_or(|of| lane.stream == of)
             };
             account.settlement.settle_waited(of, now);
-            let siblings = self.gate.siblings(self.launch.card, account.turn(), clocks);
-            account.publish(self.gate.cell(self.launch.card), siblings, clocks);
+            let siblings = self.gate.siblings(self.launch.gpu, account.turn(), clocks);
+            account.publish(self.gate.cell(self.launch.gpu), siblings, clocks);
             let is_new = account.settlement.last() > account.told && now >= account.told + TELL;
             let done = is_new && account.work(now).launches == 0;
             if done {
@@ -251,24 +251,24 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
     }
 
     fn account(&self) -> Held<'_, Account> {
-        self.gate.desk(self.launch.card).account.lock()
+        self.gate.desk(self.launch.gpu).account.lock()
     }
 
-    /// The thread's last launches may have been for another card.
+    /// The thread's last launches may have been for another GPU.
     fn return_credit(&self, now: Nanos) {
-        if let Some(card) = self.thread.card() {
-            self.gate.desk(card).account.lock().take_back(self.thread, self.key, now);
+        if let Some(gpu) = self.thread.gpu() {
+            self.gate.desk(gpu).account.lock().take_back(self.thread, self.key, now);
         }
     }
 
     fn pass_open(&self, reading: &Reading, now: Nanos) {
         let mut passage = Passage::new(Expected::NOTHING, self.thread.account(now), false, true);
         let clocks = self.edge.clocks();
-        let siblings = self.gate.siblings(self.launch.card, reading.turn, clocks);
+        let siblings = self.gate.siblings(self.launch.gpu, reading.turn, clocks);
         let step = {
             let mut account = self.account();
             let step = passage.step(&mut account, reading, siblings, Line::default(), now);
-            account.publish(self.gate.cell(self.launch.card), siblings, clocks);
+            account.publish(self.gate.cell(self.launch.gpu), siblings, clocks);
             step
         };
         if let Step::Go(way) = step {
@@ -303,7 +303,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
     ) -> (Option<LaneId>, Expected, bool) {
         let key = LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };
         let clocks = self.edge.clocks();
-        let beside = self.gate.siblings(self.launch.card, reading.turn, clocks).working > 0;
+        let beside = self.gate.siblings(self.launch.gpu, reading.turn, clocks).working > 0;
         let (lane, expected, chore, marks_itself) = {
             let mut account = self.account();
             account.obey(reading, now);
@@ -337,7 +337,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
 
     /// Waits until the launch may go.
     fn wait(&self, passage: &mut Passage, lane: Option<LaneId>) -> (Way, Reading) {
-        let card = self.launch.card;
+        let gpu = self.launch.gpu;
         let mut last = lane;
         passage.lane = lane;
         loop {
@@ -347,13 +347,13 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             }
             let clocks = self.edge.clocks();
             let now = clocks.raw;
-            let reading = self.gate.read(card, now);
-            let siblings = self.gate.siblings(card, reading.turn, clocks);
+            let reading = self.gate.read(gpu, now);
+            let siblings = self.gate.siblings(gpu, reading.turn, clocks);
             let step = {
                 let mut account = self.account();
-                let line = self.gate.line(card, passage.since(&account, now), clocks);
+                let line = self.gate.line(gpu, passage.since(&account, now), clocks);
                 let step = passage.step(&mut account, &reading, siblings, line, now);
-                account.publish(self.gate.cell(card), siblings, clocks);
+                account.publish(self.gate.cell(gpu), siblings, clocks);
                 step
             };
             match step {
@@ -410,12 +410,12 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
             let mut account = self.account();
             account.settlement.charge(lane, launch.kernel, expected, 1, now);
             account.lend(self.key, credit, now);
-            let siblings = self.gate.siblings(launch.card, reading.turn, clocks);
-            account.publish(self.gate.cell(launch.card), siblings, clocks);
+            let siblings = self.gate.siblings(launch.gpu, reading.turn, clocks);
+            account.publish(self.gate.cell(launch.gpu), siblings, clocks);
             (account.settlement.prices(function, mode.guessed), account.settlement.busy_lanes())
         };
         let credit = u32::try_from(credit.0).unwrap_or(u32::MAX);
-        self.thread.lend(now, visit, launch.card, reading.word, expected.cost, credit);
+        self.thread.lend(now, visit, launch.gpu, reading.word, expected.cost, credit);
         if let Some(lane) = lane.filter(|_| mode.known && !launch.asks) {
             self.thread.remember(function, launch.stream, lane, &prices);
         }
@@ -456,13 +456,13 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         if self.record(event).is_err() {
             return false;
         }
-        let place = self.launch.card.get() * WORDS;
+        let place = self.launch.gpu.get() * WORDS;
         let write = |word| self.driver.write(self.launch.stream, place + word, marker.number).is_ok();
         let written = marker.word.is_some_and(write);
         let clocks = self.edge.clocks();
         let mut account = self.account();
-        let siblings = self.gate.siblings(self.launch.card, account.turn(), clocks);
-        let others = self.gate.region.granted().card(self.launch.card).beside.load(Ordering::Relaxed);
+        let siblings = self.gate.siblings(self.launch.gpu, account.turn(), clocks);
+        let others = self.gate.region.granted().gpu(self.launch.gpu).beside.load(Ordering::Relaxed);
         let company = match (others > 0, siblings.working > 0) {
             (true, _) => Company::Among,
             (false, true) => Company::Beside,
@@ -499,7 +499,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
 
     /// Settles what has ended.
     fn settle(&self) {
-        let settling = &self.gate.desk(self.launch.card).settling;
+        let settling = &self.gate.desk(self.launch.gpu).settling;
         if !self.driver.may_ask() || settling.swap(true, Ordering::Acquire) {
             return;
         }
@@ -554,7 +554,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
         let Some(settled) = account.settlement.settle(due, timing, clocks.raw) else { return };
         account.note(settled.span.start);
         let (start, end) = (clocks.told(settled.span.start), clocks.told(settled.span.end));
-        intervals::publish(self.gate.cell(self.launch.card), Span { start, end });
+        intervals::publish(self.gate.cell(self.launch.gpu), Span { start, end });
         drop(account);
         if settled.clamped {
             self.gate.count(Reason::LengthClamped);
@@ -566,7 +566,7 @@ impl<D: Driver, E: Edge> Visitor<'_, '_, D, E> {
 
     /// What the GPU has written for a lane of this context.
     fn word(&self, context: ContextKey, lane: usize) -> u64 {
-        let place = self.launch.card.get() * WORDS;
+        let place = self.launch.gpu.get() * WORDS;
         if lane < WORDS { self.driver.written(context, place + lane) } else { 0 }
     }
 

@@ -16,7 +16,7 @@ use super::gpu_clock::Stamp;
 use super::{ContextKey, Event, Stream, ThreadKey};
 use crate::cost::{Bill, Company};
 
-/// How much later than thrice its estimate a batch may end: somebody else's slice of the card, and a bit.
+/// How much later than thrice its estimate a batch may end: somebody else's slice of the GPU, and a bit.
 const PATIENCE: Nanos = Nanos::from_millis(2);
 
 /// Whose launches, where to.
@@ -61,12 +61,12 @@ pub(crate) struct Open {
 /// Launches with a marker behind them.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
-    /// Counts up with every batch of the lane's place. The card writes it when the batch has ended.
+    /// Counts up with every batch of the lane's place. The GPU writes it when the batch has ended.
     pub(crate) number: u64,
     pub(crate) bill: Bill,
     pub(crate) start: Start,
     pub(crate) end: Event,
-    /// Whether the card writes the number; otherwise the event has to be asked.
+    /// Whether the GPU writes the number; otherwise the event has to be asked.
     pub(crate) written: bool,
     pub(crate) first: Nanos,
     pub(crate) placed: Nanos,

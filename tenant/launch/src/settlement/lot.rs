@@ -78,7 +78,7 @@ mod tests {
 
     /// Eight lanes' batches run between each other: whichever is settled first adds all of their time, the others nothing.
     #[test]
-    fn lanes_that_share_the_card_do_not_make_kernels_seem_longer() {
+    fn lanes_that_share_the_gpu_do_not_make_kernels_seem_longer() {
         let (mut costs, mut lot) = (Costs::new(), Lot::default());
         let cost_of = |function: usize| 20_000 + 20_000 * function as u64;
         for function in 0..4 {

@@ -203,9 +203,9 @@ impl Settlement {
 
     /// What of the other lanes' unsettled work has run when a batch of `lane` ended: of its own
     /// lane nothing has run since. `surplus` is what was known of it, and what that batch added to
-    /// the card's time beyond its own: that was theirs, but no more than the time since they were
+    /// the GPU's time beyond its own: that was theirs, but no more than the time since they were
     /// launched. Such a sum goes astray with the estimates, so it is drawn to what it would be had
-    /// all had the card in equal parts.
+    /// all had the GPU in equal parts.
     pub(super) fn others_ahead(&mut self, lane: LaneId, end: Nanos, surplus: Nanos) -> Nanos {
         let busy = self.busy_lanes().max(1);
         let part = self.overlap.among(busy) / count(busy);

@@ -16,9 +16,9 @@ fn kernel() -> Kernel {
     Kernel::new(1, [1; 3], [32, 1, 1])
 }
 
-/// A card that runs one kernel of each stream in turn.
+/// A GPU that runs one kernel of each stream in turn.
 #[derive(Default)]
-struct Card {
+struct Gpu {
     /// Kernels and markers of each stream, in order; a marker is an event.
     streams: Vec<std::collections::VecDeque<Option<Event>>>,
     events: Vec<Option<Nanos>>,
@@ -26,7 +26,7 @@ struct Card {
     next: usize,
 }
 
-impl Card {
+impl Gpu {
     fn run_until(&mut self, now: Nanos) {
         let lanes = self.streams.len();
         let mut idle = 0;
@@ -63,8 +63,8 @@ impl Card {
 #[test]
 fn what_several_lanes_have_left_is_foretold() {
     for lanes in [1, 2, 3, 8] {
-        let (mut settlement, mut card) = (Settlement::new(), Card { free: BEGIN, ..Card::default() });
-        card.streams.resize_with(lanes, Default::default);
+        let (mut settlement, mut gpu) = (Settlement::new(), Gpu { free: BEGIN, ..Gpu::default() });
+        gpu.streams.resize_with(lanes, Default::default);
         let key = |stream: usize| LaneKey {
             thread: ThreadKey(1),
             context: CONTEXT,
@@ -78,7 +78,7 @@ fn what_several_lanes_have_left_is_foretold() {
         let (mut now, mut launched) = (BEGIN, 0_u64);
         let mut off = Vec::new();
         for visit in 0..4000_usize {
-            card.run_until(now);
+            gpu.run_until(now);
             for lane in 0..lanes {
                 loop {
                     let id = settlement.lane(key(lane), now).expect("a lane").id;
@@ -86,7 +86,7 @@ fn what_several_lanes_have_left_is_foretold() {
                     let Some(batch) = settlement.find(id).and_then(|lane| lane.batches.front()) else {
                         break;
                     };
-                    let Some(at) = card.events[batch.end.0] else { break };
+                    let Some(at) = gpu.events[batch.end.0] else { break };
                     let due = Due {
                         lane: id,
                         number: batch.number,
@@ -96,7 +96,7 @@ fn what_several_lanes_have_left_is_foretold() {
                         ask: true,
                     };
                     let since = |event: Event| {
-                        card.events[event.0].map(|from| at.0.cast_signed() - from.0.cast_signed())
+                        gpu.events[event.0].map(|from| at.0.cast_signed() - from.0.cast_signed())
                     };
                     let length = match batch.start {
                         Start::Event(event) => since(event),
@@ -107,7 +107,7 @@ fn what_several_lanes_have_left_is_foretold() {
                 }
             }
             let predicted = settlement.work().own_remaining(0, now);
-            let left = card.left(now);
+            let left = gpu.left(now);
             if visit > 200 {
                 off.push(predicted.0.abs_diff(left.0) / 1000);
             }
@@ -115,13 +115,13 @@ fn what_several_lanes_have_left_is_foretold() {
             if left < Nanos::from_micros(900) {
                 let stream = visit / 3 % lanes;
                 let id = settlement.lane(key(stream), now).expect("a lane").id;
-                let event = |card: &mut Card| {
-                    card.events.push(None);
-                    Event(card.events.len() - 1)
+                let event = |gpu: &mut Gpu| {
+                    gpu.events.push(None);
+                    Event(gpu.events.len() - 1)
                 };
                 if settlement.find(id).is_some_and(|lane| lane.is_idle()) {
-                    let start = event(&mut card);
-                    card.streams[stream].push_back(Some(start));
+                    let start = event(&mut gpu);
+                    gpu.streams[stream].push_back(Some(start));
                     settlement.find(id).expect("it").open.start = Start::Event(start);
                 } else if let Some(lane) = settlement.find(id).filter(|lane| lane.open.bill.is_empty()) {
                     lane.open.start = Start::Previous;
@@ -129,9 +129,9 @@ fn what_several_lanes_have_left_is_foretold() {
                 let expected = settlement.expect(kernel());
                 settlement.charge(Some(id), kernel(), expected, 10, now);
                 launched += 10;
-                (0..10).for_each(|_| card.streams[stream].push_back(None));
-                let end = event(&mut card);
-                card.streams[stream].push_back(Some(end));
+                (0..10).for_each(|_| gpu.streams[stream].push_back(None));
+                let end = event(&mut gpu);
+                gpu.streams[stream].push_back(Some(end));
                 if let Some(marker) = settlement.plan(id) {
                     let placed = Placed { at: now, company: Company::Alone, dry: false, backlog: false };
                     settlement.close(id, &marker, end, false, placed);

@@ -6,7 +6,7 @@ use cgpu_shm::units::Nanos;
 /// Intervals kept apart. What comes later than so many gaps is too late to be counted.
 const SPANS: usize = 8;
 
-/// The busy time of a process on a card, and where it lies.
+/// The busy time of a process on a GPU, and where it lies.
 #[derive(Debug, Default)]
 pub(crate) struct Union {
     /// Disjoint, in order, all after `floor`.

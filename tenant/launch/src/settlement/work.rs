@@ -30,7 +30,7 @@ pub(crate) struct Work {
     /// When the first marker should have been reached, if the launches before it take as long as
     /// such launches do at times.
     pub(super) ends: Option<Nanos>,
-    /// When the first marker should have been reached, even if others share the card and the
+    /// When the first marker should have been reached, even if others share the GPU and the
     /// estimates are low.
     pub(super) reached: Option<Nanos>,
 }
@@ -54,7 +54,7 @@ impl Work {
         if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
     }
 
-    /// What is still to run of it alone, as predicted, while `working` others share the card with
+    /// What is still to run of it alone, as predicted, while `working` others share the GPU with
     /// it.
     pub(crate) fn own_remaining(&self, working: u64, now: Nanos) -> Nanos {
         let ran = self.since.map_or(Nanos::ZERO, |since| Nanos((now - since).0 / (working + 1)));
@@ -84,7 +84,7 @@ impl Work {
         Nanos(ran.0 / 4).min(ends)
     }
 
-    /// For how long it should have run already, were it alone on the card.
+    /// For how long it should have run already, were it alone on the GPU.
     pub(crate) fn overdue(&self, now: Nanos) -> Nanos {
         self.since.map_or(Nanos::ZERO, |since| now - (since + self.longest()))
     }

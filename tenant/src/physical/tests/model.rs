@@ -205,7 +205,7 @@ impl<'a> World<'a> {
         let tenant = self.tenant;
         Some(match step {
             Step::Create(slots) => {
-                Call::Create { charge: tenant.charge(card(), length(slots)).ok()?, slots, made: None }
+                Call::Create { charge: tenant.charge(gpu(), length(slots)).ok()?, slots, made: None }
             }
             Step::Import => Call::Import { made: None },
             Step::Retain(which) => {

@@ -87,7 +87,7 @@ impl<'a> World<'a> {
 
     fn charge(&mut self, process: usize, size: u64) {
         let fits = self.fits(rounded(size));
-        match self.tenants[process].charge(card(), Bytes(size)) {
+        match self.tenants[process].charge(gpu(), Bytes(size)) {
             Ok(charge) => {
                 assert!(fits, "{size} more than there was room for");
                 assert_eq!(charge.bytes(), rounded(size));
@@ -121,9 +121,9 @@ impl<'a> World<'a> {
     }
 
     fn create(&mut self, process: usize) {
-        let known = Bytes(self.tenants[process].region().card(card()).context.load(Ordering::Relaxed));
+        let known = Bytes(self.tenants[process].region().gpu(gpu()).context.load(Ordering::Relaxed));
         let fits = self.fits(known);
-        match self.tenants[process].context_starting(card(), || Some(mib(90))) {
+        match self.tenants[process].context_starting(gpu(), || Some(mib(90))) {
             Ok(starting) => {
                 assert!(fits);
                 let handle = self.container.handle();
@@ -194,8 +194,8 @@ impl<'a> World<'a> {
     fn check(&self) {
         let total = self.total();
         for (tenant, books) in self.tenants.iter().zip(&self.books) {
-            assert_eq!(tenant.usage(card()).total(), total);
-            let view = tenant.view(card(), mib(90)).expect("a limit is set");
+            assert_eq!(tenant.usage(gpu()).total(), total);
+            let view = tenant.view(gpu(), mib(90)).expect("a limit is set");
             assert_eq!(view.free, mib(LIMIT_MIB) - total);
             assert_eq!(view.used + view.free, view.total);
             let live = books.live.values().map(|it| it.0).sum();
@@ -229,16 +229,16 @@ proptest! {
             drop(tenants.remove(dies));
             let region = tenants[0].region();
             for usage in [
-                Usage { draining: Bytes::ZERO, ..tenants[0].usage(card()) },
-                Usage { draining: left, ..tenants[0].usage(card()) },
+                Usage { draining: Bytes::ZERO, ..tenants[0].usage(gpu()) },
+                Usage { draining: left, ..tenants[0].usage(gpu()) },
             ] {
                 prop_assert_eq!(usage.total(), total, "its memory stays on the books until it is gone");
-                prop_assert_eq!(tenants[0].usage(card()), usage);
+                prop_assert_eq!(tenants[0].usage(gpu()), usage);
                 region.sweep(container.clock.now(), false).expect("it can be looked for");
             }
             container.clock.advance(Nanos::from_millis(600));
             region.sweep(container.clock.now(), false).expect("it can be looked for");
-            prop_assert_eq!(tenants[0].usage(card()).total(), total - left);
+            prop_assert_eq!(tenants[0].usage(gpu()).total(), total - left);
             tenants.insert(dies, container.tenant());
         }
     }

@@ -1,4 +1,4 @@
-//! Code, which comes onto the card with the first thing that needs it.
+//! Code, which comes onto the GPU with the first thing that needs it.
 
 use serde::{Deserialize, Serialize};
 

@@ -98,7 +98,7 @@ pub enum GraphStep {
     Abandon { lane: Strand },
 }
 
-/// The four figures of a card about its graphs, in bytes.
+/// The four figures of a GPU about its graphs, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// Now, and at most.

@@ -46,13 +46,13 @@ pub struct Raced {
     pub refused: u64,
     /// Processes killed.
     pub kills: u64,
-    /// Looks at the card at which no call was under way.
+    /// Looks at the GPU at which no call was under way.
     pub looks: u64,
-    /// The most that the card said was held.
+    /// The most that the GPU said was held.
     pub peak: u64,
     /// The most that was held beyond the limit at any look. Nothing here comes unasked, as code does with first launches: nothing is allowed for.
     pub overshoot: u64,
-    /// Left on the books or on the card when all had ended.
+    /// Left on the books or on the GPU when all had ended.
     pub leak: u64,
 }
 
@@ -68,7 +68,7 @@ fn race_on(plan: &Racing, files: &Files) -> Result<Raced> {
     let host = host(files)?;
     let container = Container::new(&host, "racing", (files, plan.limit_mib), true)?;
     let stage = &container.stage;
-    let witness = Witness::open(&stage.container, &stage.cards, &stage.gpus)?;
+    let witness = Witness::open(&stage.container, &stage.state, &stage.gpus)?;
     let end = End::after(plan.operations);
     // Kills are drawn, once in so many steps, and most steps are more than one call.
     let kill_once_in = (plan.operations / (plan.kills.max(1) * 3)).max(1);
@@ -103,13 +103,13 @@ fn race_on(plan: &Racing, files: &Files) -> Result<Raced> {
         raced.refused += one.refused;
         raced.kills += one.kills;
     }
-    let (books, card) = left(&container)?;
-    raced.leak = books.max(card);
+    let (books, gpu) = left(&container)?;
+    raced.leak = books.max(gpu);
     ensure!(raced.kills >= plan.kills, "only {} of {} processes were killed", raced.kills, plan.kills);
     Ok(raced)
 }
 
-/// Looks at the card until the end of a race.
+/// Looks at the GPU until the end of a race.
 fn judge(container: &Container, witness: &Witness, end: &End) -> Result<Raced> {
     let mut raced = Raced::default();
     while !end.is_there() {

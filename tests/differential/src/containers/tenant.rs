@@ -13,7 +13,7 @@ const OUT_OF_MEMORY: i32 = 2;
 /// The one context of each process, beside those that are made to fill a container.
 pub(super) const CONTEXT: u32 = 1;
 
-/// What a process has: by which commands it gives it back, and what the card took for it unasked.
+/// What a process has: by which commands it gives it back, and what the GPU took for it unasked.
 pub(super) struct Thing {
     pub(super) back: Vec<Command>,
     pub(super) due: Due,

@@ -173,7 +173,7 @@ impl Tenant<'_> {
         let place = match self.random.below(4) {
             0 => Place::Domain(0),
             1 => Place::Domain(1),
-            _ => Place::Card,
+            _ => Place::Gpu,
         };
         if !self.create(who, key, bytes, place, false)? {
             return Ok(false);
@@ -271,7 +271,7 @@ impl Tenant<'_> {
 
     /// Unbound by itself, or by the object's end.
     fn take_bound(&mut self, who: usize, key: u32, bytes: u64, endpoint: bool) -> Result<bool> {
-        if !self.create(who, key, bytes, Place::Card, false)? {
+        if !self.create(who, key, bytes, Place::Gpu, false)? {
             return Ok(false);
         }
         let object = key;
@@ -290,7 +290,7 @@ impl Tenant<'_> {
     /// One tile, and with it all of a handle's memory.
     fn take_tiled(&mut self, who: usize, key: u32, bytes: u64) -> Result<bool> {
         let context = CONTEXT;
-        if !self.create(who, key, bytes, Place::Card, true)? {
+        if !self.create(who, key, bytes, Place::Gpu, true)? {
             return Ok(false);
         }
         self.surely(who, &Command::SparseCreate { context, key })?;

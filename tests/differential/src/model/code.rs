@@ -1,7 +1,7 @@
-//! Code: what comes onto the card with something else, and whether anybody could see it come.
+//! Code: what comes onto the GPU with something else, and whether anybody could see it come.
 //!
 //! Code takes memory of its context, block by block, and stays as long as that. What comes with a call that nobody looks at (a first launch)
-//! is on the card and not on the books: without a monitor nobody can know.
+//! is on the GPU and not on the books: without a monitor nobody can know.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,7 +83,7 @@ impl Code {
         self.booked() + modules + self.variables(true)
     }
 
-    /// What is on the card and not on the books.
+    /// What is on the GPU and not on the books.
     #[must_use]
     pub fn unseen(&self) -> u64 {
         let code = self.blocks.values().map(|blocks| blocks.taken - blocks.booked).sum::<u64>();

@@ -1,7 +1,7 @@
 //! Graphs that allocate: what each has in it, and what of it is allocated when.
 //!
 //! A node allocates when its graph is launched. What it has allocated lives until a node frees it, of the same graph or of another one, or
-//! the program does, or a launch that frees by itself; it outlives the graph. What is freed stays reserved for graphs until the card is told
+//! the program does, or a launch that frees by itself; it outlives the graph. What is freed stays reserved for graphs until the GPU is told
 //! to give back what they do not use.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,7 +165,7 @@ impl Graphs {
         self.memory.values().filter(|memory| memory.is_live).map(|memory| memory.bytes).sum()
     }
 
-    /// What of the card that takes.
+    /// What of the GPU that takes.
     #[must_use]
     pub fn live_rooms(&self) -> u64 {
         self.memory.values().filter(|memory| memory.is_live).map(Memory::room).sum()
@@ -211,7 +211,7 @@ impl Graphs {
         fresh.map(|memory| memory.bytes).sum()
     }
 
-    /// What of the card that takes.
+    /// What of the GPU that takes.
     #[must_use]
     pub fn fresh_rooms(&self, shape: &[Shape]) -> u64 {
         let done = Self::work(shape, false).allocates;

@@ -4,7 +4,7 @@ use super::{MIB, Process};
 use crate::command::DEFAULT_POOL;
 
 impl Process {
-    /// The pool that is meant by the default one in an allocation: that from which the card allocates now.
+    /// The pool that is meant by the default one in an allocation: that from which the GPU allocates now.
     #[must_use]
     pub fn meant(&self, pool: u32) -> u32 {
         if pool == DEFAULT_POOL { self.current } else { pool }

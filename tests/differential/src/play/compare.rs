@@ -1,4 +1,4 @@
-//! Whether the books and the card agree with the model.
+//! Whether the books and the GPU agree with the model.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::Play;
 use crate::model::{MIB, Process};
 
 impl Play<'_> {
-    /// Whether books and card agree with the model.
+    /// Whether books and GPU agree with the model.
     pub(super) fn compare(&mut self, who: usize) -> Result<()> {
         let total = self.witness.total()?;
         let (least, most) = (self.model.total(), self.model.most() + self.dead);
@@ -26,12 +26,12 @@ impl Play<'_> {
         let slack = self.model.slack() + self.slack_of_the_dead + self.foreign()?;
         let mut truth = self.witness.truth()?;
         if truth > total.all + slack && !self.is_settled()? {
-            // Without a monitor the books forget the dead after a time, whether the card has noticed them or not.
+            // Without a monitor the books forget the dead after a time, whether the GPU has noticed them or not.
             self.settle()?;
             truth = self.witness.truth()?;
         }
         let total = self.witness.total()?;
-        ensure!(truth <= total.all + slack, "{truth} are on the card and {} on the books", total.all);
+        ensure!(truth <= total.all + slack, "{truth} are on the GPU and {} on the books", total.all);
         self.compare_process(who)?;
         let overshoot = least.saturating_sub(self.model.limit + self.model.unrefused());
         self.outcome.overshoot = self.outcome.overshoot.max(overshoot);
@@ -39,7 +39,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Whether books and card agree with the model about one process.
+    /// Whether books and GPU agree with the model about one process.
     pub(super) fn compare_process(&mut self, who: usize) -> Result<()> {
         let process = &self.model.processes[who];
         let Some(actor) = self.actors.get(who).filter(|_| process.started) else { return Ok(()) };
@@ -62,14 +62,14 @@ impl Play<'_> {
         };
         ensure!(
             seen.truths.iter().copied().any(agrees) || (large + small == 0 && seen.truths.is_empty()),
-            "the card has {:?} for {large} of contexts and large allocations and {small} of small ones",
+            "the GPU has {:?} for {large} of contexts and large allocations and {small} of small ones",
             seen.truths
         );
         self.model.processes[who].charged_at_most(seen.used);
         Ok(())
     }
 
-    /// What other interfaces have on the card, which is on nobody's books: of the living, under way, and as long as it may be there of the
+    /// What other interfaces have on the GPU, which is on nobody's books: of the living, under way, and as long as it may be there of the
     /// dead.
     fn foreign(&mut self) -> Result<u64> {
         if self.model.foreign.is_empty() {

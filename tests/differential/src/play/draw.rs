@@ -66,8 +66,8 @@ impl Play<'_> {
                 Route::Sparse => return self.draw_sparse(who, context),
                 Route::External => return self.draw_external(who, context),
                 Route::Checkpoint => return self.draw_checkpoint(who, context),
-                // Each step is played on a card, and by a thread.
-                Route::Cards | Route::Threads => {}
+                // Each step is played on a GPU, and by a thread.
+                Route::Gpus | Route::Threads => {}
                 Route::Flat => return self.draw_flat(who, context),
                 Route::Pools => return self.draw_pool(who, context),
                 Route::Streams => return self.draw_stream(who, context),
@@ -132,8 +132,8 @@ impl Play<'_> {
         let plain = process.handles.iter().filter(|(_, first)| plain(first));
         let handle = pick(&mut self.random, plain.map(|(key, _)| *key).collect());
         let array = pick(&mut self.random, process.arrays.keys().copied().collect());
-        let of_the_card = |(key, its): (&u32, &Pooled)| (its.pool == DEFAULT_POOL).then_some(*key);
-        let pooled = pick(&mut self.random, process.pooled.iter().filter_map(of_the_card).collect());
+        let of_the_gpu = |(key, its): (&u32, &Pooled)| (its.pool == DEFAULT_POOL).then_some(*key);
+        let pooled = pick(&mut self.random, process.pooled.iter().filter_map(of_the_gpu).collect());
         match self.random.below(16) {
             0 | 1 => {
                 let bytes = (self.random.below(64) + 1) * 2 * MIB;
@@ -183,14 +183,14 @@ impl Play<'_> {
         let has_handle = |key: &u32| !process.low.contains(key);
         let allocations: Vec<u32> = process.allocations.keys().copied().filter(has_handle).collect();
         let opened: Vec<u32> = process.opened.keys().copied().collect();
-        let on_the_card = |handle: &&u32| {
+        let on_the_gpu = |handle: &&u32| {
             process
                 .physical
                 .get(handle)
                 .is_some_and(|its| its.lent.is_some() || its.charged > 0 && its.shared)
         };
         let handles: Vec<u32> =
-            process.handles.iter().filter(|(_, first)| on_the_card(first)).map(|(key, _)| *key).collect();
+            process.handles.iter().filter(|(_, first)| on_the_gpu(first)).map(|(key, _)| *key).collect();
         // What its maker has freed is not opened: other small ones may lie where it lay, and the driver cannot tell.
         let open_to_us = |(&lent, its): (&u32, &Lent)| {
             let maker = self.model.maker(lent);
@@ -280,15 +280,15 @@ impl Play<'_> {
         }
     }
 
-    /// Where on the card physical memory is to lie: where there are domains, now and then in one.
+    /// Where on the GPU physical memory is to lie: where there are domains, now and then in one.
     fn place(&mut self) -> Place {
         if !self.plan.is_of_two_domains() {
-            return Place::Card;
+            return Place::Gpu;
         }
         match self.random.below(4) {
             0 => Place::Domain(0),
             1 => Place::Domain(1),
-            _ => Place::Card,
+            _ => Place::Gpu,
         }
     }
 

@@ -53,7 +53,7 @@ impl Play<'_> {
         match *command {
             Command::Init => {
                 ensure!(code == 0, "cuInit was refused");
-                self.on_each_card(|play| play.model.processes[who].started = true);
+                self.on_each_gpu(|play| play.model.processes[who].started = true);
             }
             Command::ContextCreate { context } => {
                 self.granted_if_fits(self.model.context, code)?;

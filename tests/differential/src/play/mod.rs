@@ -1,8 +1,8 @@
 //! A play: steps drawn from a seed, each of which must do what the model says.
 
-mod cards;
 mod compare;
 mod draw;
+mod gpus;
 mod judge;
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use cards::Card;
+use gpus::Gpu;
 
 use crate::actor::{Actor, Second, Stage};
 use crate::command::{Command, GraphStep, Mode, Step, Thread};
@@ -23,7 +23,7 @@ use crate::witness::Witness;
 const TOLD_TO: i32 = 999;
 /// How long the books may take to forget the dead.
 const FORGETTING: Duration = Duration::from_secs(30);
-/// How long the simulated card takes dead ones for living, at most: whoever looks after that notices them.
+/// How long the simulated GPU takes dead ones for living, at most: whoever looks after that notices them.
 const UNNOTICED: Duration = Duration::from_millis(50);
 
 /// What is played.
@@ -70,7 +70,7 @@ pub enum Route {
     Captures,
     /// Code that comes with first launches and look-ups
     Lazy,
-    /// Multicast objects, logical endpoints, and locality domains: on a card that has them
+    /// Multicast objects, logical endpoints, and locality domains: on a GPU that has them
     Bound,
     /// Sparse arrays with mapped tiles
     Sparse,
@@ -78,13 +78,13 @@ pub enum Route {
     External,
     /// Processes that checkpoint each other
     Checkpoint,
-    /// A second card, with a limit of its own, which some programs see before the first one
-    Cards,
+    /// A second GPU, with a limit of its own, which some programs see before the first one
+    Gpus,
     /// Several threads of each process
     Threads,
     /// Arrays of two dimensions, by entry points of their own
     Flat,
-    /// Pools that may hold no more than so much, lie in locality domains, or are what the card allocates from; resets with them
+    /// Pools that may hold no more than so much, lie in locality domains, or are what the GPU allocates from; resets with them
     Pools,
     /// Streams that are made: memory is taken in one and given back in another
     Streams,
@@ -158,7 +158,7 @@ const GRAPHS_AND_CODE_THAT_REFUSE: [&str; 14] = [
 ];
 
 impl Plan {
-    /// The second card, where there is one: with less room.
+    /// The second GPU, where there is one: with less room.
     fn second(&self) -> Second {
         Second { limit_mib: self.limit_mib / 4 * 3, swapped: false }
     }
@@ -180,7 +180,7 @@ impl Plan {
         if newer { &GRAPHS_AND_CODE_THAT_REFUSE } else { &[] }
     }
 
-    /// Whether the card is one with a switch and two locality domains. Else it is a small one.
+    /// Whether the GPU is one with a switch and two locality domains. Else it is a small one.
     fn is_of_two_domains(&self) -> bool {
         self.routes.contains(&Route::Bound)
     }
@@ -232,15 +232,15 @@ struct Play<'a> {
     next_key: u32,
     /// Descriptors which are under way between processes.
     descriptors: BTreeMap<u32, (Kind, OwnedFd)>,
-    /// Other interfaces' memory that dead processes had, which may be on the card for a moment.
+    /// Other interfaces' memory that dead processes had, which may be on the GPU for a moment.
     dying_foreign: Vec<u32>,
     /// When a program last ended, or became another.
     last_end: Option<Instant>,
     outcome: Outcome,
-    /// The card that has its turn: all that is said of a card above is said of it.
-    card: usize,
-    /// The card that does not have its turn.
-    other: Option<Card>,
+    /// The GPU that has its turn: all that is said of a GPU above is said of it.
+    gpu: usize,
+    /// The GPU that does not have its turn.
+    other: Option<Gpu>,
 }
 
 /// Plays. `progress` is told after every thousand steps.
@@ -256,7 +256,7 @@ fn run(plan: &Plan, files: &Files, mut progress: impl FnMut(u64)) -> Result<Outc
     for step in 1..=plan.operations {
         play.step().with_context(|| format!("step {step}"))?;
         if step % 1000 == 0 {
-            play.witness.check_card()?;
+            play.witness.check_gpu()?;
             progress(step);
         }
     }
@@ -325,36 +325,36 @@ impl<'a> Play<'a> {
             .map(|name| format!("{name}:p0.03:{TOLD_TO}"))
             .collect();
         let faults = faults.join(",");
-        let cards = if plan.has(Route::Cards) { 2 } else { 1 };
+        let gpus = if plan.has(Route::Gpus) { 2 } else { 1 };
         let stage = Stage {
             dist: files.dist.clone(),
             actor: files.actor.clone(),
-            cards: files.folder.join("cards"),
-            gpus: vec![if plan.is_of_two_domains() { "B200:183359" } else { "A10:23028" }; cards].join(","),
+            state: files.folder.join("gpus"),
+            gpus: vec![if plan.is_of_two_domains() { "B200:183359" } else { "A10:23028" }; gpus].join(","),
             driver: if plan.is_of_two_domains() { 13_050 } else { 13_000 },
             container,
             limit_mib: plan.limit_mib,
-            second: plan.has(Route::Cards).then(|| plan.second()),
+            second: plan.has(Route::Gpus).then(|| plan.second()),
             faults: None,
             names: plan.routes.contains(&Route::Names),
         };
-        // The first context teaches what one costs on this card: alone, and from a driver that does not refuse it.
+        // The first context teaches what one costs on this GPU: alone, and from a driver that does not refuse it.
         let mut first = Actor::start(&stage, plan.seed)?;
         ensure!(first.perform(&Command::Init)?.code == 0, "the first cuInit was refused");
-        for card in 0..cards {
-            let step = Step { card, ..Step::from(Command::ContextCreate { context: 1 }) };
+        for gpu in 0..gpus {
+            let step = Step { gpu, ..Step::from(Command::ContextCreate { context: 1 }) };
             ensure!(first.take(&step)?.code == 0, "the first {step:?} was refused");
         }
-        let witnesses = (0..cards)
-            .map(|card| Ok(Witness::open(&stage.container, &stage.cards, &stage.gpus)?.of_card(card)));
+        let witnesses =
+            (0..gpus).map(|gpu| Ok(Witness::open(&stage.container, &stage.state, &stage.gpus)?.of_gpu(gpu)));
         let mut witnesses = witnesses.collect::<Result<Vec<_>>>()?.into_iter();
-        let witness = witnesses.next().context("a card")?;
+        let witness = witnesses.next().context("a GPU")?;
         let context = witness.context_cost();
         first.kill()?;
-        // Nobody else looks at the card meanwhile, and the books forget the dead by the time alone.
+        // Nobody else looks at the GPU meanwhile, and the books forget the dead by the time alone.
         let deadline = Instant::now() + FORGETTING;
         while witness.truth()? > 0 {
-            ensure!(Instant::now() < deadline, "the card does not forget the first process");
+            ensure!(Instant::now() < deadline, "the GPU does not forget the first process");
             std::thread::sleep(Duration::from_millis(5));
         }
         let mut bystander = Actor::start(&stage, plan.seed)?;
@@ -369,7 +369,7 @@ impl<'a> Play<'a> {
             Model { limit, context, processes, lent: BTreeMap::new(), orphans: 0, foreign: BTreeMap::new() };
         let other = witnesses.next().map(|witness| {
             let limit = plan.second().limit_mib * MIB;
-            Card::new(1, Model { limit, ..model.clone() }, witness, context)
+            Gpu::new(1, Model { limit, ..model.clone() }, witness, context)
         });
         Ok(Self {
             plan,
@@ -386,13 +386,13 @@ impl<'a> Play<'a> {
             dying_foreign: Vec::new(),
             last_end: None,
             outcome: Outcome::default(),
-            card: 0,
+            gpu: 0,
             other,
         })
     }
 
     fn step(&mut self) -> Result<()> {
-        if self.plan.has(Route::Cards) && self.random.once_in(3) {
+        if self.plan.has(Route::Gpus) && self.random.once_in(3) {
             self.turn();
         }
         let who = usize::try_from(self.random.below(self.actors.len() as u64))?;
@@ -428,13 +428,13 @@ impl<'a> Play<'a> {
         // A capture that is not relaxed is one thread's.
         let strict = self.model.processes[who].drawn.is_strict() || is_strict(&command);
         let thread = if strict { Thread::First } else { thread };
-        let step = Step { command, card: self.card, thread };
+        let step = Step { command, gpu: self.gpu, thread };
         let answer = actor.take(&step)?;
         let command = &step.command;
         if let Err(error) = self.judge(who, command, &answer) {
-            let (books, card, dead) = (self.witness.total()?, self.witness.truth()?, self.dead);
+            let (books, gpu, dead) = (self.witness.total()?, self.witness.truth()?, self.dead);
             bail!(
-                "actor {who}: {step:?} -> {answer:?}: {error:#} ({books:?}, {card} on the card, {dead} of the dead)"
+                "actor {who}: {step:?} -> {answer:?}: {error:#} ({books:?}, {gpu} on the GPU, {dead} of the dead)"
             );
         }
         let look = self.look(who, command).and_then(|()| self.look_around(who));
@@ -456,19 +456,19 @@ impl<'a> Play<'a> {
         // In each of them in turn.
         let turn = usize::try_from(self.outcome.operations)? % contexts.len();
         let command = Command::Look { context: contexts[turn] };
-        let step = Step { command: command.clone(), card: self.card, thread: Thread::First };
+        let step = Step { command: command.clone(), gpu: self.gpu, thread: Thread::First };
         let answer = self.actors[who].take(&step)?;
         self.judge(who, &command, &answer).with_context(|| format!("actor {who}: {command:?} -> {answer:?}"))
     }
 
-    /// Whether books, card and getters agree with the model, about who has done something and whom it was done to.
+    /// Whether books, GPU and getters agree with the model, about who has done something and whom it was done to.
     fn look(&mut self, who: usize, command: &Command) -> Result<()> {
         self.compare(who)?;
         if let Command::Checkpoint { pid } | Command::Restore { pid } = *command {
             let other = self.place_of(pid).context("no such process")?;
-            self.on_each_card(|play| play.compare_process(other)).into_iter().collect::<Result<()>>()?;
+            self.on_each_gpu(|play| play.compare_process(other)).into_iter().collect::<Result<()>>()?;
         }
-        let answer = self.bystander.take(&Step { card: self.card, ..Step::from(Command::Watch) })?;
+        let answer = self.bystander.take(&Step { gpu: self.gpu, ..Step::from(Command::Watch) })?;
         self.judge_watch(&answer).with_context(|| format!("{answer:?}"))
     }
 
@@ -479,7 +479,7 @@ impl<'a> Play<'a> {
         (who..who + all).map(|who| who % all).find(is_free).unwrap_or(who)
     }
 
-    /// Waits until what the dead had is gone: what is about to be done is measured by the card's free memory, which grows with that.
+    /// Waits until what the dead had is gone: what is about to be done is measured by the GPU's free memory, which grows with that.
     fn settle(&mut self) -> Result<()> {
         let deadline = Instant::now() + FORGETTING;
         while !self.is_settled()? || self.witness.draining()? > 0 {
@@ -491,7 +491,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Whether the card has forgotten the dead.
+    /// Whether the GPU has forgotten the dead.
     fn is_settled(&self) -> Result<bool> {
         // Until somebody has looked they are taken for living, and a program that became another one for that.
         if self.last_end.is_some_and(|end| end.elapsed() < UNNOTICED) {
@@ -507,7 +507,7 @@ impl<'a> Play<'a> {
 
     /// A process has ended, and another takes its place.
     fn bury(&mut self, who: usize) {
-        self.on_each_card(|play| play.bury_here(who));
+        self.on_each_gpu(|play| play.bury_here(who));
     }
 
     fn bury_here(&mut self, who: usize) {
@@ -551,8 +551,7 @@ impl<'a> Play<'a> {
     /// Ends everybody, and looks what is left.
     fn end(self) -> Result<Outcome> {
         let Self { actors, bystander, witness, stage, mut outcome, other, .. } = self;
-        let mut witnesses: Vec<Witness> =
-            other.into_iter().map(Card::into_witness).chain([witness]).collect();
+        let mut witnesses: Vec<Witness> = other.into_iter().map(Gpu::into_witness).chain([witness]).collect();
         for actor in actors.into_iter().chain([bystander]) {
             actor.kill()?;
         }
@@ -564,17 +563,17 @@ impl<'a> Play<'a> {
             undertaker.kill()?;
             let left = witnesses.iter_mut().map(|witness| Ok((witness.total()?.all, witness.truth()?)));
             let left = left.collect::<Result<Vec<_>>>()?;
-            outcome.leak = left.iter().map(|(books, card)| books.max(card)).sum();
+            outcome.leak = left.iter().map(|(books, gpu)| books.max(gpu)).sum();
             if outcome.leak == 0 {
                 return Ok(outcome);
             }
-            ensure!(Instant::now() < deadline, "left by the books, and on the cards: {left:?}");
+            ensure!(Instant::now() < deadline, "left by the books, and on the GPUs: {left:?}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 }
 
-/// Starts a process. Where there are two cards, one in two sees them in the other order.
+/// Starts a process. Where there are two GPUs, one in two sees them in the other order.
 fn start(stage: &Stage, random: &mut Random) -> Result<Actor> {
     let seed = random.below(u64::MAX);
     let second = stage.second.map(|second| Second { swapped: random.once_in(2), ..second });

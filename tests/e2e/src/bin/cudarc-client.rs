@@ -1,6 +1,6 @@
 //! A real client in Rust: what programs do that use the crate cudarc.
 //!
-//! Prints one JSON object: the card's size by both calls, how much could be had until the ordinary out-of-memory error, and that
+//! Prints one JSON object: the GPU's size by both calls, how much could be had until the ordinary out-of-memory error, and that
 //! copies and kernels work afterwards. Exits 1 with cudarc's own message where one of its calls fails.
 
 use std::error::Error;
@@ -13,7 +13,7 @@ use serde_json::json;
 /// What is asked for at a time.
 const CHUNK: usize = 64 << 20;
 
-/// Counts up; on a simulated card any text is a module, and the name says nothing, so that it takes the usual time and does nothing.
+/// Counts up; on a simulated GPU any text is a module, and the name says nothing, so that it takes the usual time and does nothing.
 const KERNEL: &str = include_str!("increment.ptx");
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -38,7 +38,7 @@ fn numbers(seed: u32) -> Vec<u32> {
     (0..).map(|number: u32| number.wrapping_mul(2_654_435_761).wrapping_add(seed)).take(LENGTH).collect()
 }
 
-/// A kernel over no elements: on a real card, too, it changes nothing.
+/// A kernel over no elements: on a real GPU, too, it changes nothing.
 fn launch(stream: &Arc<CudaStream>, function: &CudaFunction, on: u64) -> Outcome {
     let none = 0_u32;
     let mut launch = stream.launch_builder(function);
@@ -52,14 +52,14 @@ fn launch(stream: &Arc<CudaStream>, function: &CudaFunction, on: u64) -> Outcome
 fn streams(context: &Arc<CudaContext>, function: &CudaFunction) -> Outcome<f32> {
     let stream = context.new_stream()?;
     let data = numbers(1);
-    let on_card = stream.clone_htod(&data)?;
+    let on_gpu = stream.clone_htod(&data)?;
     let begin = stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
     for _ in 0..20 {
         launch(&stream, function, 0)?;
     }
     let end = stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
     let fork = stream.fork()?;
-    let twin = fork.clone_dtod(&on_card)?;
+    let twin = fork.clone_dtod(&on_gpu)?;
     stream.join(&fork)?;
     same("a copy of a fork", &stream.clone_dtoh(&twin)?, &data)?;
     Ok(begin.elapsed_ms(&end)?)
@@ -70,10 +70,10 @@ fn pools(context: &Arc<CudaContext>) -> Outcome {
     let stream = context.new_stream()?;
     for round in 0..8 {
         let data = numbers(round);
-        let on_card = stream.clone_htod(&data)?;
+        let on_gpu = stream.clone_htod(&data)?;
         let mut zeros = stream.alloc_zeros::<u32>(LENGTH)?;
         same("fresh memory", &stream.clone_dtoh(&zeros)?, &vec![0; LENGTH])?;
-        stream.memcpy_dtod(&on_card, &mut zeros)?;
+        stream.memcpy_dtod(&on_gpu, &mut zeros)?;
         same("memory in stream order", &stream.clone_dtoh(&zeros)?, &data)?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A real client in Rust: the first card and who is on it, as the crate nvml-wrapper tells it. One line for the card, one for each process.
+//! A real client in Rust: the first GPU and who is on it, as the crate nvml-wrapper tells it. One line for the GPU, one for each process.
 
 use std::error::Error;
 
@@ -10,15 +10,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     // SAFETY: alarm takes a number; its signal ends a program that hangs.
     unsafe { libc::alarm(60) };
     let nvml = Nvml::init()?;
-    let card = nvml.device_by_index(0)?;
-    let memory = card.memory_info()?;
-    println!("card: {} bytes, {} used, {} free", memory.total, memory.used, memory.free);
-    let samples = match card.process_utilization_stats(None) {
+    let gpu = nvml.device_by_index(0)?;
+    let memory = gpu.memory_info()?;
+    println!("gpu: {} bytes, {} used, {} free", memory.total, memory.used, memory.free);
+    let samples = match gpu.process_utilization_stats(None) {
         Err(NvmlError::NotFound) => Vec::new(),
         samples => samples?,
     };
     let busy = |pid| samples.iter().any(|sample| sample.pid == pid && sample.sm_util > 0);
-    let mut processes = card.running_compute_processes()?;
+    let mut processes = gpu.running_compute_processes()?;
     processes.sort_by_key(|process| process.pid);
     for process in &processes {
         let UsedGpuMemory::Used(bytes) = process.used_gpu_memory else {
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let listed = |pid| processes.iter().any(|process| process.pid == pid);
     for sample in samples.iter().filter(|sample| sample.sm_util > 0 && !listed(sample.pid)) {
-        println!("process {}: busy, and not on the card", sample.pid);
+        println!("process {}: busy, and not on the GPU", sample.pid);
     }
     Ok(())
 }

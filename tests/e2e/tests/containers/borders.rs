@@ -1,4 +1,4 @@
-//! What lies at the edge: files that a container may write, options that may mean two things, programs that bring a loader of their own, cards and containers that
+//! What lies at the edge: files that a container may write, options that may mean two things, programs that bring a loader of their own, GPUs and containers that
 //! are not what they were.
 
 use super::*;
@@ -8,7 +8,7 @@ with_each_runtime! {
     a_bundle_is_the_same_one_however_it_is_named
     what_the_next_runtime_refuses_keeps_no_room
     a_program_of_another_loader_is_found_by_the_watcher
-    a_card_that_is_cut_after_the_start_is_refused
+    a_gpu_that_is_cut_after_the_start_is_refused
     an_idle_container_of_another_pid_namespace_is_not_replaced
 }
 
@@ -144,7 +144,7 @@ mod steps {
         let bundle = yard.bundle("refused", EIGHT, &["true"]).to_string_lossy().into_owned();
         let refused = yard.quiet(&["run", "--no-such-option", "--bundle", &bundle, "refused"]);
         assert!(refused.code() != Some(0), "{refused:?}");
-        // Its bundle is still there, and it has just been made; two of eight do not fit on the card.
+        // Its bundle is still there, and it has just been made; two of eight do not fit on the GPU.
         let boxed = yard.start("other", EIGHT);
         assert!(!yard.folder("refused").exists());
         boxed.delete();
@@ -196,8 +196,8 @@ mod steps {
         is_clean(&scene);
     }
 
-    /// Whoever made the slice saw a whole card.
-    pub(crate) fn a_card_that_is_cut_after_the_start_is_refused(test: &str, runtime: Runtime) {
+    /// Whoever made the slice saw a whole GPU.
+    pub(crate) fn a_gpu_that_is_cut_after_the_start_is_refused(test: &str, runtime: Runtime) {
         let whole = "A100:40960";
         let scene = Scene::new(whole);
         let Some(yard) = Yard::open(test, &scene, runtime, whole) else { return };
@@ -215,7 +215,7 @@ mod steps {
         is_clean(&scene);
     }
 
-    /// Made by an engine that counts processes for itself, with nobody on the card; its id and its bundle come again, from the host.
+    /// Made by an engine that counts processes for itself, with nobody on the GPU; its id and its bundle come again, from the host.
     pub(crate) fn an_idle_container_of_another_pid_namespace_is_not_replaced(test: &str, runtime: Runtime) {
         let scene = Scene::new(T4);
         let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };

@@ -20,7 +20,7 @@ struct Containerd {
 }
 
 impl Containerd {
-    /// Starts it with simulated cards. None, after recording the skip, where it is not there or does not start.
+    /// Starts it with simulated GPUs. None, after recording the skip, where it is not there or does not start.
     fn start(test: &str, scene: &Scene) -> Option<Self> {
         let has = |name: &str| {
             Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())

@@ -17,9 +17,9 @@ pub(crate) fn sizes_in(docker: &Docker, name: &str) -> Vec<u64> {
 }
 
 #[test]
-fn two_containers_share_a_card_as_documented() {
+fn two_containers_share_a_gpu_as_documented() {
     let scene = Scene::new(T4);
-    let Some(docker) = Docker::start("docker::two_containers_share_a_card_as_documented", &scene, T4) else {
+    let Some(docker) = Docker::start("docker::two_containers_share_a_gpu_as_documented", &scene, T4) else {
         return;
     };
     for (name, amount) in [("gpu_test1", 6), ("gpu_test2", 8)] {
@@ -68,11 +68,10 @@ fn two_containers_share_a_card_as_documented() {
 }
 
 #[test]
-fn four_cards_have_four_limits_as_documented() {
-    let cards = "A10:23028,A10:23028,A10:23028,A10:23028";
-    let scene = Scene::new(cards);
-    let Some(docker) = Docker::start("docker::four_cards_have_four_limits_as_documented", &scene, cards)
-    else {
+fn four_gpus_have_four_limits_as_documented() {
+    let gpus = "A10:23028,A10:23028,A10:23028,A10:23028";
+    let scene = Scene::new(gpus);
+    let Some(docker) = Docker::start("docker::four_gpus_have_four_limits_as_documented", &scene, gpus) else {
         return;
     };
     let line = "docker run -d -t --runtime=nvidia --name gpu_test0123 --shm-size=1g --ulimit memlock=-1 --ulimit stack=67108864 -v /mnt:/mnt \
@@ -185,7 +184,7 @@ fn slices_outlive_a_daemon_that_lets_its_containers_live() {
     assert_eq!(sizes_in(&docker, "box"), [6043]);
     let shown = scene.smi();
     assert_eq!(shown["containers"][0]["name"], "box", "{shown:#}");
-    assert!(shown["containers"][0]["cards"][0]["used"].as_u64() >= Some(1024 * MIB), "{shown:#}");
+    assert!(shown["containers"][0]["gpus"][0]["used"].as_u64() >= Some(1024 * MIB), "{shown:#}");
     drop(held);
     docker.run(&["rm", "--force", "box"]).exits(0);
     is_clean(&scene);

@@ -4,11 +4,11 @@
 use super::docker::{sizes_in, with_resources};
 use super::*;
 
-/// Commands, and what `nvidia-smi` in the container shows as the memory of each card, in MiB.
+/// Commands, and what `nvidia-smi` in the container shows as the memory of each GPU, in MiB.
 struct Example {
     document: &'static str,
-    /// Cards of the document's machine, as the simulated driver is told.
-    cards: &'static str,
+    /// GPUs of the document's machine, as the simulated driver is told.
+    gpus: &'static str,
     lines: &'static [&'static str],
     shows: &'static [(&'static str, &'static [u64])],
 }
@@ -16,7 +16,7 @@ struct Example {
 const EXAMPLES: &[Example] = &[
     Example {
         document: "002, two containers on one T4",
-        cards: "T4:15109",
+        gpus: "T4:15109",
         lines: &[
             "docker run -d -t --gpus all --shm-size=1g --ulimit memlock=-1 --ulimit stack=67108864 --name gpu_test1 -v /mnt:/mnt \
              -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE",
@@ -26,8 +26,8 @@ const EXAMPLES: &[Example] = &[
         shows: &[("gpu_test1", &[6043]), ("gpu_test2", &[8058])],
     },
     Example {
-        document: "002, four cards of 23 GiB",
-        cards: "A10:23028,A10:23028,A10:23028,A10:23028",
+        document: "002, four GPUs of 23 GiB",
+        gpus: "A10:23028,A10:23028,A10:23028,A10:23028",
         lines: &[
             "docker run -d -t --runtime=nvidia  --name gpu_test0123 --shm-size=1g --ulimit memlock=-1 --ulimit stack=67108864 -v /mnt:/mnt \
                   -e ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5,6 -e ALIYUN_COM_GPU_MEM_DEV=23 -e NVIDIA_VISIBLE_DEVICES=0,1,2,3 IMAGE",
@@ -36,7 +36,7 @@ const EXAMPLES: &[Example] = &[
     },
     Example {
         document: "000, 8 GiB over four V100",
-        cards: "V100:16130,V100:16130,V100:16130,V100:16130",
+        gpus: "V100:16130,V100:16130,V100:16130,V100:16130",
         lines: &["docker run -d -t --gpus all --name binpack-1-0 \
                   -e ALIYUN_COM_GPU_MEM_CONTAINER=2 -e ALIYUN_COM_GPU_MEM_DEV=15 -e NVIDIA_VISIBLE_DEVICES=0,1,2,3 IMAGE"],
         shows: &[("binpack-1-0", &[2150, 2150, 2150, 2150])],
@@ -46,9 +46,9 @@ const EXAMPLES: &[Example] = &[
 #[test]
 fn the_documented_commands_give_the_documented_values() {
     for example in EXAMPLES {
-        let scene = Scene::new(example.cards);
+        let scene = Scene::new(example.gpus);
         let test = "documents::the_documented_commands_give_the_documented_values";
-        let Some(docker) = Docker::start(test, &scene, example.cards) else { return };
+        let Some(docker) = Docker::start(test, &scene, example.gpus) else { return };
         for line in example.lines {
             docker.line(&with_resources(&docker, line)).exits(0);
         }
@@ -58,13 +58,13 @@ fn the_documented_commands_give_the_documented_values() {
     }
 }
 
-/// The table of document 002: what a list means for four cards, and when there is no slice at all.
+/// The table of document 002: what a list means for four GPUs, and when there is no slice at all.
 #[test]
 fn every_row_of_the_table_of_lists_means_what_it_says() {
-    let cards = "A10:23028,A10:23028,A10:23028,A10:23028";
-    let scene = Scene::new(cards);
+    let gpus = "A10:23028,A10:23028,A10:23028,A10:23028";
+    let scene = Scene::new(gpus);
     let test = "documents::every_row_of_the_table_of_lists_means_what_it_says";
-    let Some(docker) = Docker::start(test, &scene, cards) else { return };
+    let Some(docker) = Docker::start(test, &scene, gpus) else { return };
     let rows: [(Option<&str>, Option<[u64; 4]>); 6] = [
         (Some("3"), Some([3003; 4])),
         (Some("3,1"), Some([3003, 1001, 1001, 1001])),

@@ -1,4 +1,4 @@
-//! Containers as real runtimes make them, with `cgpu-runtime` before these: crun and runc, on simulated cards.
+//! Containers as real runtimes make them, with `cgpu-runtime` before these: crun and runc, on simulated GPUs.
 
 use std::borrow::Cow;
 use std::fs;
@@ -38,13 +38,13 @@ macro_rules! with_each_runtime {
 mod borders;
 
 with_each_runtime! {
-    two_containers_share_a_card
+    two_containers_share_a_gpu
     limits_hold_whatever_a_process_does
     what_cannot_be_kept_is_not_started
     a_loader_that_reads_no_file_is_told_by_a_variable
     who_asks_for_nothing_is_left_alone
-    cards_are_those_that_are_named
-    instances_are_cards_of_their_own
+    gpus_are_those_that_are_named
+    instances_are_gpus_of_their_own
     the_monitor_knows_them_by_their_ids
     a_monitor_spares_them_the_driver
     what_the_monitor_refuses_is_not_there
@@ -52,7 +52,7 @@ with_each_runtime! {
     a_storm_leaves_nothing_behind
 }
 
-/// What the driver tells a program of each card, in MiB.
+/// What the driver tells a program of each GPU, in MiB.
 fn sizes(boxed: &Boxed<'_>, arguments: &[&str]) -> Vec<u64> {
     let outcome = boxed.exec(arguments).exits(0);
     let total =
@@ -100,7 +100,7 @@ fn mounts_below(folder: &str) -> Vec<String> {
 mod steps {
     use super::*;
 
-    pub(crate) fn two_containers_share_a_card(test: &str, runtime: Runtime) {
+    pub(crate) fn two_containers_share_a_gpu(test: &str, runtime: Runtime) {
         let scene = Scene::new(T4);
         let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
         let (one, other) = (yard.start("one", SIX), yard.start("other", EIGHT));
@@ -161,8 +161,8 @@ mod steps {
                 "ALIYUN_COM_GPU_MEM_CONTAINER is `six`, expected whole numbers",
             ),
             (&["ALIYUN_COM_GPU_MEM_CONTAINER=-1"], "is `-1`"),
-            (&["ALIYUN_COM_GPU_MEM_CONTAINER=16"], "more than card 0 has"),
-            (&["ALIYUN_COM_GPU_MEM_CONTAINER=1", "NVIDIA_VISIBLE_DEVICES=1"], "there is no card 1"),
+            (&["ALIYUN_COM_GPU_MEM_CONTAINER=16"], "more than GPU 0 has"),
+            (&["ALIYUN_COM_GPU_MEM_CONTAINER=1", "NVIDIA_VISIBLE_DEVICES=1"], "there is no GPU 1"),
             (&["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_SCHD_WEIGHT=26"], "from 1 to 25"),
             (&["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_CONTAINER=2"], "is set twice"),
         ] {
@@ -222,7 +222,7 @@ mod steps {
         let boxed = yard.start("one", EIGHT);
         let sentence = yard.refused("two", EIGHT);
         assert!(
-            sentence.contains("card 0 has 15109 MiB, of which 8058 MiB are given to 1 containers"),
+            sentence.contains("GPU 0 has 15109 MiB, of which 8058 MiB are given to 1 containers"),
             "{sentence}"
         );
         boxed.delete();
@@ -279,11 +279,11 @@ mod steps {
         }
     }
 
-    pub(crate) fn cards_are_those_that_are_named(test: &str, runtime: Runtime) {
+    pub(crate) fn gpus_are_those_that_are_named(test: &str, runtime: Runtime) {
         let four = "V100:16130,V100:16130,V100:16130,V100:16130";
         let scene = Scene::new(four);
         let Some(yard) = Yard::open(test, &scene, runtime, four) else { return };
-        // What the driver gives to programs of a card that is not sliced.
+        // What the driver gives to programs of a GPU that is not sliced.
         let native = yard.start("native", &[]);
         assert!(native.exec(&["meminfo"]).code() != Some(0), "without a slice no driver is brought");
         native.delete();
@@ -320,24 +320,21 @@ mod steps {
         is_clean(&scene);
     }
 
-    /// A card that is cut (MIG): its instances go by their own names.
-    pub(crate) fn instances_are_cards_of_their_own(test: &str, runtime: Runtime) {
+    /// A GPU that is cut (MIG): its instances go by their own names.
+    pub(crate) fn instances_are_gpus_of_their_own(test: &str, runtime: Runtime) {
         let cut = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
         let scene = Scene::new(cut);
         let Some(yard) = Yard::open(test, &scene, runtime, cut) else { return };
         let memory = |value: &str| format!("ALIYUN_COM_GPU_MEM_CONTAINER={value}");
-        // All of them, and their names from the books. A program that names none sees the whole cards only.
+        // All of them, and their names from the books. A program that names none sees the whole GPUs only.
         let boxed = yard.start("all", &[&memory("3,4,2")]);
         assert_eq!(sizes(&boxed, &["meminfo"]), [3072]);
         let shown = scene.smi();
-        let cards = shown["containers"][0]["cards"].as_array().expect("cards").clone();
-        let limits: Vec<_> =
-            cards.iter().map(|card| card["limit"].as_u64().expect("a limit") / MIB).collect();
+        let gpus = shown["containers"][0]["gpus"].as_array().expect("gpus").clone();
+        let limits: Vec<_> = gpus.iter().map(|gpu| gpu["limit"].as_u64().expect("a limit") / MIB).collect();
         assert_eq!(limits, [3072, 4096, 2048], "{shown:#}");
-        let names: Vec<String> = cards
-            .iter()
-            .map(|card| card["uuid"].as_str().expect("a UUID").replacen("GPU", "MIG", 1))
-            .collect();
+        let names: Vec<String> =
+            gpus.iter().map(|gpu| gpu["uuid"].as_str().expect("a UUID").replacen("GPU", "MIG", 1)).collect();
         for (name, limit) in names.iter().zip(limits).skip(1) {
             let chosen = format!("CUDA_VISIBLE_DEVICES={name}");
             assert_eq!(sizes(&boxed, &["env", &chosen, "/bin/meminfo"]), [limit], "{name}");
@@ -361,11 +358,11 @@ mod steps {
             &format!("ALIYUN_COM_GPU_VISIBLE_DEVICES={small}"),
         ];
         let native = yard.start("native", &native.map(|variable| &variable[..]));
-        // The driver keeps some of a card for itself.
+        // The driver keeps some of a GPU for itself.
         let whole = sizes(&native, &["env", &chosen(big), "/bin/meminfo"]);
         assert!(whole.len() == 1 && whole[0] > 19 * 1024, "{whole:?}");
         assert_eq!(sizes(&native, &["env", &chosen(&names[2]), "/bin/meminfo"]), [1024]);
-        for (list, part) in [("1", "card 1 is cut into MIG instances"), ("2", "there is no card 2")] {
+        for (list, part) in [("1", "GPU 1 is cut into MIG instances"), ("2", "there is no GPU 2")] {
             let refused = yard.refused("bad", &[&memory("1"), &visible(list)]);
             assert!(refused.contains(part), "{refused}");
         }
@@ -388,9 +385,9 @@ mod steps {
         let seen = scene.eventually("the monitor has seen what the container holds", || {
             let all = scene.smi();
             let mine = all["containers"].as_array()?.iter().find(|one| one["id"] == "0123456789ab")?.clone();
-            (mine["cards"][0]["used"].as_u64()? >= 1024 * MIB).then_some(mine)
+            (mine["gpus"][0]["used"].as_u64()? >= 1024 * MIB).then_some(mine)
         });
-        assert_eq!((&seen["weight"], &seen["cards"][0]["limit"]), (&2.into(), &(6043 * MIB).into()));
+        assert_eq!((&seen["weight"], &seen["gpus"][0]["limit"]), (&2.into(), &(6043 * MIB).into()));
         let other = scene.smi();
         let ids: Vec<_> =
             other["containers"].as_array().expect("containers").iter().map(|one| one["id"].clone()).collect();
@@ -404,7 +401,7 @@ mod steps {
         is_clean(&scene);
     }
 
-    /// Where NVML answers nothing a container is not started, unless a monitor has heard of the cards; what does not fit those is asked of NVML all the same.
+    /// Where NVML answers nothing a container is not started, unless a monitor has heard of the GPUs; what does not fit those is asked of NVML all the same.
     pub(crate) fn a_monitor_spares_them_the_driver(test: &str, runtime: Runtime) {
         let scene = Scene::new(T4);
         let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
@@ -416,7 +413,7 @@ mod steps {
         };
         let alone = run(SIX);
         assert!(alone.code() == Some(1) && alone.stderr.contains("NVML does not tell"), "{alone:?}");
-        // The state of its cards is that of the containers' only where both are told so.
+        // The state of its GPUs is that of the containers' only where both are told so.
         let other = Scene::new(T4);
         let strange = Monitor::start(&other);
         fs::create_dir_all(scene.root()).expect("a folder");
@@ -428,7 +425,7 @@ mod steps {
         drop(strange);
 
         let _monitor = Monitor::start(&scene);
-        let inside = scene.eventually("the monitor tells the cards", || {
+        let inside = scene.eventually("the monitor tells the GPUs", || {
             let outcome = run(SIX);
             (outcome.code() == Some(0)).then(|| outcome.number("total"))
         });
@@ -449,7 +446,7 @@ mod steps {
                 let mut lines = BufReader::new(&stream).lines();
                 while let Some(Ok(_)) = lines.next() {
                     let refusal =
-                        serde_json::json!({"refused": {"errno": "EBUSY", "sentence": "The card is full."}});
+                        serde_json::json!({"refused": {"errno": "EBUSY", "sentence": "The GPU is full."}});
                     let _ = (&stream).write_all(format!("{refusal}\n").as_bytes());
                 }
             }
@@ -464,7 +461,7 @@ mod steps {
             assert!(outcome.code() != Some(0), "{outcome:?}");
             // crun keeps what a hook says to itself.
             assert!(
-                (runtime == Runtime::Crun && more.is_empty()) || said.contains("The card is full."),
+                (runtime == Runtime::Crun && more.is_empty()) || said.contains("The GPU is full."),
                 "{said}"
             );
             let state = Outcome::of(yard.runtime(&["state", "late"]));

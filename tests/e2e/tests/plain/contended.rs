@@ -1,4 +1,4 @@
-//! Programs that have a neighbour on the card: they do and see what they do and see alone, and nobody waits for ever.
+//! Programs that have a neighbour on the GPU: they do and see what they do and see alone, and nobody waits for ever.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::Value;
 /// Longer than any of these programs takes on a busy machine; the neighbour launches for as long, and is killed before.
 const LONG: Duration = Duration::from_secs(150);
 
-/// A host whose first card somebody else wants, too.
+/// A host whose first GPU somebody else wants, too.
 struct Contended {
     scene: Scene,
     container: Container,
@@ -20,8 +20,8 @@ struct Contended {
 }
 
 impl Contended {
-    fn new(cards: &str) -> Self {
-        let scene = Scene::new(cards);
+    fn new(gpus: &str) -> Self {
+        let scene = Scene::new(gpus);
         let monitor = Monitor::start(&scene);
         let (container, other) = (scene.limited("a", 4096), scene.limited("b", 4096));
         let neighbour = Worker::start(&scene, &other);
@@ -48,7 +48,7 @@ impl Contended {
         let pid = child.pid();
         self.scene.eventually("the monitor knows the program", || {
             let books = self.scene.books(&self.container);
-            let known = |process: &Value| process["pid"] == pid && process["cards"][0].is_object();
+            let known = |process: &Value| process["pid"] == pid && process["gpus"][0].is_object();
             books["processes"].as_array()?.iter().any(known).then_some(())
         });
         child
@@ -76,7 +76,7 @@ impl Contended {
         books["processes"].as_array().into_iter().flatten().filter_map(of).sum()
     }
 
-    /// Launches that were measured on the first card, in all of the container's processes.
+    /// Launches that were measured on the first GPU, in all of the container's processes.
     fn measured(&self) -> u64 {
         self.measured_of(|_| true)
     }
@@ -85,7 +85,7 @@ impl Contended {
     fn measured_of(&self, which: impl Fn(&Value) -> bool) -> u64 {
         let books = self.scene.books(&self.container);
         let processes = books["processes"].as_array().into_iter().flatten().filter(|process| which(process));
-        processes.filter_map(|process| process["cards"][0]["launches"].as_u64()).sum()
+        processes.filter_map(|process| process["gpus"][0]["launches"].as_u64()).sum()
     }
 
     fn finish(self) {
@@ -227,7 +227,7 @@ fn every_context_is_told_of_its_ends_by_the_gpu() {
 }
 
 /// Everything that computes, by whatever function and flavour, is measured and charged. What a thread has not asked for yet is not told,
-/// nor what went by before anybody knew that the card was wanted by two.
+/// nor what went by before anybody knew that the GPU was wanted by two.
 #[test]
 fn every_function_that_computes_is_counted() {
     const SECONDS: &str = "0.4";
@@ -327,7 +327,7 @@ fn what_waits_for_later_launches_of_the_same_program_gets_them() {
 }
 
 #[test]
-fn a_kernel_that_never_ends_keeps_nobody_from_the_card() {
+fn a_kernel_that_never_ends_keeps_nobody_from_the_gpu() {
     let mut contended = Contended::new("A10:23028");
     let mut child = contended.start("waiting", &["persistent"]);
     child.write("\n");

@@ -47,12 +47,12 @@ fn a_monitor_without_a_driver_waits_for_one() {
     let library = scene.path("libnvidia-ml.so.1");
     let nvml = format!("tree = \"none\"\nnvml = \"{}\"\n", library.display());
     let monitor = Monitor::start_with(&scene, &nvml);
-    assert_eq!(scene.smi()["cards"].as_array().map(Vec::len), Some(0));
+    assert_eq!(scene.smi()["gpus"].as_array().map(Vec::len), Some(0));
     // It works all the same.
     scene.set("default_memsize", "1073741824");
     std::os::unix::fs::symlink(scene.dist().file("sim/libnvidia-ml.so.1"), &library).expect("a driver");
-    let name = || scene.smi()["cards"][0]["name"].as_str().map(str::to_owned);
-    assert!(scene.eventually("the card", name).contains("A10"));
+    let name = || scene.smi()["gpus"][0]["name"].as_str().map(str::to_owned);
+    assert!(scene.eventually("the GPU", name).contains("A10"));
     assert_eq!(cgpu(&scene, &["get", "0/policy"]).silent().stdout, "1\n");
     monitor.process.signal(libc::SIGTERM);
     let outcome = monitor.process.finish();
@@ -61,18 +61,18 @@ fn a_monitor_without_a_driver_waits_for_one() {
 
 /// What `cgpu-runtime` asks where no monitor runs.
 #[test]
-fn cards_are_listed_without_a_monitor() {
+fn gpus_are_listed_without_a_monitor() {
     let scene = Scene::new("A10:23028,T4:15109");
     let list = |library: &str| {
         let mut command = scene.native(&scene.dist().file("cgpu-monitor"));
-        command.arg("--list-cards").arg(library);
+        command.arg("--list-gpus").arg(library);
         Outcome::of(command)
     };
     let library = scene.dist().file("sim/libnvidia-ml.so.1");
     let listed = list(&library.to_string_lossy()).silent().json();
-    let cards = listed.as_array().expect("a list").iter();
-    let cards: Vec<_> = cards.map(|card| (card["index"].as_u64(), card["memory_total"].as_u64())).collect();
-    assert_eq!(cards, [(Some(0), Some(23028 * MIB)), (Some(1), Some(15109 * MIB))]);
+    let gpus = listed.as_array().expect("a list").iter();
+    let gpus: Vec<_> = gpus.map(|gpu| (gpu["index"].as_u64(), gpu["memory_total"].as_u64())).collect();
+    assert_eq!(gpus, [(Some(0), Some(23028 * MIB)), (Some(1), Some(15109 * MIB))]);
     let refused = list("/no/libnvidia-ml.so.1").exits(1);
     assert!(
         refused.stdout.is_empty() && refused.stderr.matches("/no/libnvidia-ml.so.1").count() == 1,
@@ -106,7 +106,7 @@ fn cgpu_smi_is_cgpu_smi() {
     let mut help = scene.native(&scene.dist().file("cgpu-smi"));
     help.arg("--help");
     assert!(Outcome::of(help).silent().stdout.contains("Usage: cgpu-smi [OPTIONS]"));
-    assert_eq!(plain["cards"][0]["memory_total"], 23028 * MIB);
+    assert_eq!(plain["gpus"][0]["memory_total"], 23028 * MIB);
 }
 
 /// `cgpu smi` in a container: its own files, no socket, no root.
@@ -138,12 +138,12 @@ fn inside_a_container_smi_shows_that_container() {
         let alike = ["name", "weight", "high_priority"].iter().all(|key| own[key] == outside[key])
             && ["uuid", "limit", "used", "implicit", "share_set"]
                 .iter()
-                .all(|key| own["cards"][0][key] == outside["cards"][0][key]);
-        (seen["monitor"] == true && alike && own["cards"][0]["limit"] == 3072 * MIB).then_some(seen)
+                .all(|key| own["gpus"][0][key] == outside["gpus"][0][key]);
+        (seen["monitor"] == true && alike && own["gpus"][0]["limit"] == 3072 * MIB).then_some(seen)
     });
     let own = &seen["containers"][0];
     assert_eq!(seen["containers"].as_array().map(Vec::len), Some(1), "no word of others: {seen:#}");
-    assert_eq!(seen["cards"][0]["policy"], 2, "a weight above 1 selects it");
+    assert_eq!(seen["gpus"][0]["policy"], 2, "a weight above 1 selects it");
     assert_eq!(own["processes"][0]["pid"], holder.pid());
     monitor.process.kill();
     assert_eq!(inside(&scene, &container)["monitor"], false, "nobody's heart beats");
@@ -235,8 +235,8 @@ fn imposed(scene: &Scene, container: &Container, limits: &str) -> Option<Outcome
 fn no_variable_counts_against_limits_from_outside() {
     let scene = Scene::new("A10:23028");
     let _monitor = Monitor::start(&scene);
-    let uuid = scene.smi()["cards"][0]["uuid"].as_str().expect("a UUID").to_owned();
-    let limits = format!("version 1\nname a\ncard {uuid} {}\n", 3072 * MIB);
+    let uuid = scene.smi()["gpus"][0]["uuid"].as_str().expect("a UUID").to_owned();
+    let limits = format!("version 1\nname a\ngpu {uuid} {}\n", 3072 * MIB);
     let container = scene.container("a");
     for escape in [
         container.clone(),
@@ -258,9 +258,9 @@ fn limits_from_outside_hold_whatever_is_written_into_the_region() {
     let scene = Scene::new("A10:23028");
     Outcome::of(scene.program("init")).silent();
     let monitor = Monitor::start(&scene);
-    let uuid = scene.smi()["cards"][0]["uuid"].as_str().expect("a UUID").to_owned();
+    let uuid = scene.smi()["gpus"][0]["uuid"].as_str().expect("a UUID").to_owned();
     drop(monitor);
-    let limits = format!("version 1\nname a\ncard {uuid} {LIMIT}\n");
+    let limits = format!("version 1\nname a\ngpu {uuid} {LIMIT}\n");
     let Some(command) = imposed_on(&scene, &scene.container("a"), "take", &limits) else { return };
     let mut child = Child::start(command);
     child.line();
@@ -295,7 +295,7 @@ fn limits_from_outside_hold_whatever_is_written_into_the_region() {
 fn limits_from_outside_that_are_not_understood_fail_closed() {
     let scene = Scene::new("A10:23028");
     let container = scene.container("a");
-    for limits in ["", "version 2\n", "version 1\nweigth 2\n", "version 1\ncard GPU-x 1\n"] {
+    for limits in ["", "version 2\n", "version 1\nweigth 2\n", "version 1\ngpu GPU-x 1\n"] {
         let Some(outcome) = imposed(&scene, &container, limits) else { return };
         assert_eq!(outcome.number("init"), 1, "{limits:?}: {outcome:?}");
         assert_eq!(outcome.stderr.lines().count(), 1, "{limits:?}: {outcome:?}");

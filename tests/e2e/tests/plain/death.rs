@@ -87,7 +87,7 @@ impl Sibling {
         serde_json::from_str(&self.child.line()).expect("an answer")
     }
 
-    /// Takes all that the limit has as soon as it is granted, so when the books have forgotten the dead: by then the card must have, too, but
+    /// Takes all that the limit has as soon as it is granted, so when the books have forgotten the dead: by then the GPU must have, too, but
     /// for what was never on the books. Then gives it back.
     fn inherits(&mut self, scene: &Scene, unbooked: u64) {
         let take = format!("take {}", self.all);
@@ -102,19 +102,19 @@ impl Sibling {
             });
             None
         });
-        let on_card = answer["on_card"].as_u64().expect("bytes");
+        let on_gpu = answer["on_gpu"].as_u64().expect("bytes");
         assert!(
-            on_card <= LIMIT_MIB * MIB + unbooked,
-            "{on_card} bytes are in use of a card of {LIMIT_MIB} MiB"
+            on_gpu <= LIMIT_MIB * MIB + unbooked,
+            "{on_gpu} bytes are in use of a GPU of {LIMIT_MIB} MiB"
         );
         assert_eq!(self.ask("give")["result"], 0);
     }
 
-    /// Ends as if nothing had been. Nothing is left of anybody, on the books nor on the card.
+    /// Ends as if nothing had been. Nothing is left of anybody, on the books nor on the GPU.
     fn ends(self, scene: &Scene, container: &Container) {
         self.child.finish().silent();
         scene.wait_until_empty(container);
-        scene.eventually("the card is empty", || (scene.on_card() == 0).then_some(()));
+        scene.eventually("the GPU is empty", || (scene.on_gpu() == 0).then_some(()));
     }
 }
 

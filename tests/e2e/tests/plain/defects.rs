@@ -120,10 +120,10 @@ fn drivers_of_all_ages_are_limited() {
     }
 }
 
-/// Two halves of the card by NVML's total, of which the driver keeps some for itself: they cannot both be filled to the last byte.
+/// Two halves of the GPU by NVML's total, of which the driver keeps some for itself: they cannot both be filled to the last byte.
 /// Elsewhere it was not defined what happens then.
 #[test]
-fn two_halves_of_a_card_that_is_smaller_than_it_says() {
+fn two_halves_of_a_gpu_that_is_smaller_than_it_says() {
     let scene = Scene::new("A10:23028");
     let _monitor = Monitor::start(&scene);
     let half = |name: &str| {

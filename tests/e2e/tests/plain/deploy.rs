@@ -249,8 +249,8 @@ fn the_configuration_as_installed_is_understood_line_by_line() {
     let text = fs::read_to_string(deploy().join("monitor.toml")).expect("a configuration");
     // Every line in force, and a last one that is wrong: it is the first that is complained of.
     let on = text.lines().filter_map(|line| line.strip_prefix("# "));
-    let on = on.filter(|line| line.contains(" = ") || *line == "[card.0]").map(|line| format!("{line}\n"));
-    let on = on.collect::<String>() + "[card.1]\nmax_inst = 99\n";
+    let on = on.filter(|line| line.contains(" = ") || *line == "[gpu.0]").map(|line| format!("{line}\n"));
+    let on = on.collect::<String>() + "[gpu.1]\nmax_inst = 99\n";
     let file = folder.path().join("monitor.toml");
     fs::write(&file, &on).expect("a file");
     let mut command = Command::new(Dist::find().file("cgpu-monitor"));

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use cgpu_e2e::{MIB, Outcome, Scene, mounted, skip};
 
 /// A little container in a mount namespace: the built files at /run/stage, the simulated driver on the loader's own path, the shim in
-/// ld.so.preload, the simulated cards and regions in a /dev/shm of its own. No variable is needed for any of it.
+/// ld.so.preload, the simulated GPUs and regions in a /dev/shm of its own. No variable is needed for any of it.
 const CONTAINER: &str = "
     mount -t tmpfs none /mnt && cp -a /etc /mnt/etc && mount --bind /mnt/etc /etc && mount -t tmpfs none /run &&
     mkdir -p /run/stage /run/cgpu && cp {dist}/libcgpu.so {dist}/programs/init {dist}/sim/*.so.1 {ways} /run/stage &&
@@ -18,16 +18,16 @@ const CONTAINER: &str = "
 const READ_ONLY: &str =
     "mount --bind /run/cgpu/limits /run/cgpu/limits && mount -o remount,bind,ro /run/cgpu/limits";
 
-/// What each way in says the card's size is, one line each; the limit is 3 GiB.
+/// What each way in says the GPU's size is, one line each; the limit is 3 GiB.
 fn totals(protect: &str, ways: &[&str]) -> Option<Vec<String>> {
     let scene = Scene::new("A10:23028");
     let mut native = scene.program("visible");
     native.env("NATIVE", "all");
-    let card = Outcome::of(native).silent().json();
+    let gpu = Outcome::of(native).silent().json();
     let limits = scene.path("limits");
     fs::write(
         &limits,
-        format!("version 1\nname a\ncard {} {}\n", card["uuid"].as_str().expect("a UUID"), 3072 * MIB),
+        format!("version 1\nname a\ngpu {} {}\n", gpu["uuid"].as_str().expect("a UUID"), 3072 * MIB),
     )
     .expect("a limits file");
     let script = scene.path("ways");

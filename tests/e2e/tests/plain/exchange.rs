@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cgpu_e2e::{MIB, Monitor, Outcome, Scene};
 
-const CARD: &str = "A10:8192";
+const GPU: &str = "A10:8192";
 const LIMIT_MIB: u64 = 4096;
 const PIECE: i64 = 64 * 1024 * 1024;
 
@@ -29,7 +29,7 @@ const AT_ONCE: usize = 4;
 /// What the books say and the driver has, in the end, in each of the orders.
 fn exchanged(way: &str, kept: bool) -> Vec<(i64, i64)> {
     let run = |order: &String| {
-        let scene = Scene::new(CARD);
+        let scene = Scene::new(GPU);
         let container = scene.limited("a", LIMIT_MIB);
         let mut command = scene.program_in(&container, "exchange");
         command.args([way, order]);
@@ -71,17 +71,17 @@ fn memory_of_pools_is_paid_once_whoever_lets_go_or_dies_first() {
 
 /// Nobody can be seen to hold a descriptor: without a monitor it may seem held while anybody lives, and never seems gone while it is held.
 #[test]
-fn memory_by_descriptors_is_never_less_on_the_books_than_on_the_card() {
+fn memory_by_descriptors_is_never_less_on_the_books_than_on_the_gpu() {
     for (shown, truth) in exchanged("descriptor", true) {
-        assert!(shown == truth || shown == truth + PIECE, "{shown} on the books, {truth} on the card");
+        assert!(shown == truth || shown == truth + PIECE, "{shown} on the books, {truth} on the GPU");
     }
 }
 
 /// No figure of one process tells whether what it handed out is there, but all of them together do.
 #[test]
-fn with_a_monitor_the_books_end_as_the_card_does() {
+fn with_a_monitor_the_books_end_as_the_gpu_does() {
     for order in ["abc", "ABC", "bAc"] {
-        let scene = Scene::new(CARD);
+        let scene = Scene::new(GPU);
         let _monitor = Monitor::start(&scene);
         let container = scene.limited("a", LIMIT_MIB);
         let mut command = scene.program_in(&container, "exchange");
@@ -94,14 +94,14 @@ fn with_a_monitor_the_books_end_as_the_card_does() {
 #[test]
 fn exchange_is_the_same_without_a_limit() {
     for way in ["ipc", "descriptor", "pool"] {
-        let scene = Scene::new(CARD);
+        let scene = Scene::new(GPU);
         let mut command = scene.program("exchange");
         command.args([way, "bca"]);
         Outcome::of(command).silent();
     }
 }
 
-/// Green contexts were refused once; the program is the simulated card's own test of them.
+/// Green contexts were refused once; the program is the simulated GPU's own test of them.
 #[test]
 fn green_contexts_are_views_of_the_primary_context() {
     let scene = Scene::new("A10:23028");
@@ -111,7 +111,7 @@ fn green_contexts_are_views_of_the_primary_context() {
     scene.wait_until_empty(&container);
 }
 
-/// Sparse arrays were refused once; the program is the simulated card's own test of them.
+/// Sparse arrays were refused once; the program is the simulated GPU's own test of them.
 #[test]
 fn memory_in_parts_of_arrays_comes_and_goes_as_without_a_limit() {
     let scene = Scene::new("A10:23028");
@@ -121,10 +121,10 @@ fn memory_in_parts_of_arrays_comes_and_goes_as_without_a_limit() {
     scene.wait_until_empty(&container);
 }
 
-/// What a program prints on these cards, outside of containers and then under a limit.
-fn both(cards: &str, driver: &str, name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
+/// What a program prints on these GPUs, outside of containers and then under a limit.
+fn both(gpus: &str, driver: &str, name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
     let run = |limit: Option<u64>| {
-        let scene = Scene::new(cards);
+        let scene = Scene::new(gpus);
         let container = scene.limited("a", limit.unwrap_or_default());
         let mut command =
             if limit.is_some() { scene.program_in(&container, name) } else { scene.program(name) };
@@ -158,7 +158,7 @@ fn memory_bound_to_logical_endpoints_is_paid_until_its_last_handle_mapping_and_b
 #[test]
 fn a_checkpointed_process_is_off_the_books_and_comes_back_only_where_it_fits() {
     both("A10:4096", "13010", "away", &[]);
-    let scene = Scene::new(CARD);
+    let scene = Scene::new(GPU);
     let _monitor = Monitor::start(&scene);
     let container = scene.limited("a", 2048);
     let mut command = scene.program_in(&container, "away");
@@ -175,7 +175,7 @@ fn memory_of_other_interfaces_is_not_charged_to_its_importer() {
 
 #[test]
 fn with_a_monitor_memory_of_other_interfaces_is_counted_once() {
-    let scene = Scene::new(CARD);
+    let scene = Scene::new(GPU);
     let _monitor = Monitor::start(&scene);
     let container = scene.limited("a", LIMIT_MIB);
     let mut command = scene.program_in(&container, "imported");
@@ -206,17 +206,17 @@ fn with_a_monitor_collectives_find_the_room_of_those_before_them() {
     }
 }
 
-/// The simulated card's own tests, where others pay: the process that waited for a dead one's memory by looking at what is free waited for
-/// ever, because nobody looked for the dead. With a monitor they end as on the bare card, a second or two later where memory had been handed out.
+/// The simulated GPU's own tests, where others pay: the process that waited for a dead one's memory by looking at what is free waited for
+/// ever, because nobody looked for the dead. With a monitor they end as on the bare GPU, a second or two later where memory had been handed out.
 #[test]
-fn with_a_monitor_the_cards_own_programs_end_as_without_a_limit() {
-    for (name, cards, driver) in [
+fn with_a_monitor_the_gpus_own_programs_end_as_without_a_limit() {
+    for (name, gpus, driver) in [
         ("multicast", "H100:8192,H200:8192,A100:8192", "13010"),
         ("endpoints", "B200:8192,B200:8192", "13030"),
         ("checkpoint", "A10:8192,A10:8192", "13040"),
         ("ranges", "A10:8192", "13000"),
     ] {
-        let scene = Scene::new(cards);
+        let scene = Scene::new(gpus);
         let _monitor = Monitor::start(&scene);
         let container = scene.limited("a", 6000);
         let mut command = scene.program_in(&container, name);

@@ -3,11 +3,11 @@
 use cgpu_e2e::{Container, Outcome, Scene};
 
 /// Large enough that the driver itself is not short.
-const CARD: &str = "A10:6144";
+const GPU: &str = "A10:6144";
 
 /// What the program printed, and what was counted in its container.
 fn limited(program: &str, arguments: &[&str], mib: u64) -> (Outcome, Counters) {
-    let scene = Scene::new(CARD);
+    let scene = Scene::new(GPU);
     let container = scene.limited("a", mib);
     let mut command = scene.program_in(&container, program);
     command.args(arguments);
@@ -19,7 +19,7 @@ fn limited(program: &str, arguments: &[&str], mib: u64) -> (Outcome, Counters) {
 
 /// Outside of containers first: the program asks nothing that the driver does not do.
 fn both(program: &str, mib: u64) -> Counters {
-    Outcome::of(Scene::new(CARD).program(program)).silent();
+    Outcome::of(Scene::new(GPU).program(program)).silent();
     limited(program, &[], mib).1
 }
 
@@ -73,7 +73,7 @@ fn a_graph_without_room_is_out_of_memory_and_leaves_nothing_behind() {
     assert!(counters.of("over_limit") > 0);
 }
 
-/// The bare simulated card refuses what the shim makes room for by waiting, so only the shim is asked.
+/// The bare simulated GPU refuses what the shim makes room for by waiting, so only the shim is asked.
 #[test]
 fn graphs_launched_in_turn_give_way_to_each_other() {
     let (outcome, counters) = limited("graph_alternating", &[], 1024);
@@ -82,14 +82,14 @@ fn graphs_launched_in_turn_give_way_to_each_other() {
 }
 
 #[test]
-fn the_card_that_a_node_names_is_charged() {
+fn the_gpu_that_a_node_names_is_charged() {
     // Scenes of their own: what a process leaves goes a little later.
     let scene = || Scene::new("A10:6144,T4:4096");
-    Outcome::of(scene().program("graph_of_another_card")).silent();
-    for cards in ["0,1", "1", "0"] {
+    Outcome::of(scene().program("graph_of_another_gpu")).silent();
+    for gpus in ["0,1", "1", "0"] {
         let scene = scene();
-        let container = scene.limited("a", 2048).with("ALIYUN_COM_GPU_VISIBLE_DEVICES", cards);
-        Outcome::of(scene.program_in(&container, "graph_of_another_card")).silent();
+        let container = scene.limited("a", 2048).with("ALIYUN_COM_GPU_VISIBLE_DEVICES", gpus);
+        Outcome::of(scene.program_in(&container, "graph_of_another_gpu")).silent();
     }
 }
 
@@ -122,7 +122,7 @@ fn threads_and_their_graphs_never_take_more_than_the_limit() {
 
 #[test]
 fn a_graph_that_the_driver_does_not_launch_leaves_nothing_charged() {
-    let scene = Scene::new(CARD);
+    let scene = Scene::new(GPU);
     let container = scene.limited("a", 1024);
     let mut command = scene.program_in(&container, "graph_pressure");
     command.args(["3", "40"]).env("CGPU_SIM_FAULT", "cuGraphLaunch:p0.1:2,cuGraphUpload:p0.1:2");
@@ -131,7 +131,7 @@ fn a_graph_that_the_driver_does_not_launch_leaves_nothing_charged() {
     scene.wait_until_empty(&container);
 }
 
-/// The simulated card uploaded a graph that was larger than itself, and refused its launch only.
+/// The simulated GPU uploaded a graph that was larger than itself, and refused its launch only.
 #[test]
 fn an_upload_takes_what_a_launch_would_and_is_out_of_memory_where_that_would_be() {
     let counters = both("graph_uploaded", 2048);

@@ -1,4 +1,4 @@
-//! Nothing of ours runs in a process that leaves the card alone: no thread, no timer, no look at anything now and then.
+//! Nothing of ours runs in a process that leaves the GPU alone: no thread, no timer, no look at anything now and then.
 //!
 //! A thread that sleeps and is not woken gives its processor away no further time; the kernel counts. The watched span is longer than
 //! anything here that happens periodically, the gate's look for a living monitor included.
@@ -53,7 +53,7 @@ fn stays_asleep(scene: &Scene, what: &str, process: &Child, watched: impl Fn(u64
 }
 
 #[test]
-fn a_program_that_does_not_use_the_card_has_no_thread_of_ours_and_sleeps() {
+fn a_program_that_does_not_use_the_gpu_has_no_thread_of_ours_and_sleeps() {
     let scene = Scene::new("A10:23028");
     let _monitor = Monitor::start(&scene);
     let container = scene.limited("a", 1024);
@@ -65,9 +65,9 @@ fn a_program_that_does_not_use_the_card_has_no_thread_of_ours_and_sleeps() {
     process.finish().silent();
 }
 
-/// On the null driver, which has no thread of its own: whatever wakes is ours. Two tenants that have just contended for the card.
+/// On the null driver, which has no thread of its own: whatever wakes is ours. Two tenants that have just contended for the GPU.
 #[test]
-fn a_program_that_opened_the_card_and_is_idle_has_no_thread_of_ours_and_sleeps() {
+fn a_program_that_opened_the_gpu_and_is_idle_has_no_thread_of_ours_and_sleeps() {
     let scene = Scene::null();
     let _monitor = Monitor::start(&scene);
     let containers = ["a", "b"].map(|name| scene.limited(name, 1024));
@@ -84,7 +84,7 @@ fn a_program_that_opened_the_card_and_is_idle_has_no_thread_of_ours_and_sleeps()
     workers.into_iter().for_each(Worker::finish);
 }
 
-/// The simulated driver has a thread that looks after its card: the same one with and without the shim. The program's own sleeps.
+/// The simulated driver has a thread that looks after its GPU: the same one with and without the shim. The program's own sleeps.
 #[test]
 fn beside_the_drivers_own_thread_there_is_none() {
     let scene = Scene::new("A10:23028");

@@ -4,7 +4,7 @@ use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene};
 
 const A10: &str = "A10:23028";
 
-/// What a context of the simulated card takes.
+/// What a context of the simulated GPU takes.
 const CONTEXT: u64 = 256 * MIB;
 
 fn holder(scene: &Scene, container: &Container, bytes: &str) -> Child {
@@ -15,10 +15,10 @@ fn holder(scene: &Scene, container: &Container, bytes: &str) -> Child {
     holder
 }
 
-/// What `cgpu smi` says of a container's first card.
+/// What `cgpu smi` says of a container's first GPU.
 fn share(scene: &Scene, container: &Container, key: &str) -> i64 {
     let books = scene.books(container);
-    books["cards"][0][key].as_i64().unwrap_or_else(|| panic!("no {key} in {books:#}"))
+    books["gpus"][0][key].as_i64().unwrap_or_else(|| panic!("no {key} in {books:#}"))
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn code_of_first_launches_is_shown_and_blocks_new_allocations() {
     });
     assert_eq!(share(&scene, &container, "implicit"), (CONTEXT + growth).cast_signed());
     assert_eq!(share(&scene, &container, "used"), 700 * MIB.cast_signed());
-    let process = &scene.books(&container)["processes"][0]["cards"][0];
+    let process = &scene.books(&container)["processes"][0]["gpus"][0];
     assert_eq!(process["implicit"], CONTEXT + growth);
     assert_eq!(process["growth"], growth);
 
@@ -135,7 +135,7 @@ fn a_context_that_ends_takes_its_growth_along() {
     assert_eq!(share(&scene, &container, "growth"), 0);
 }
 
-/// With a monitor and without, and where code comes with its module. Each on a card of its own: the programs look at all of it.
+/// With a monitor and without, and where code comes with its module. Each on a GPU of its own: the programs look at all of it.
 fn everywhere(program: &str) {
     // The larger limit: more than is believed of a figure that a neighbour may have a part in.
     for (limit, monitored, loading) in
@@ -171,7 +171,7 @@ fn contexts_that_do_not_fit_are_refused_as_the_driver_would() {
     assert_eq!(outcome.number("contexts"), 4);
     assert_eq!(outcome.number("free"), 1100 * MIB - 4 * CONTEXT);
     scene.wait_until_empty(&container);
-    // As on a card of that size: what there is to have of it is a little less than all.
+    // As on a GPU of that size: what there is to have of it is a little less than all.
     let small = Scene::new("A10:1600");
     let native = Outcome::of(small.program("implicit_contexts")).silent();
     assert!(native.number("contexts") >= 1);

@@ -1,4 +1,4 @@
-//! Journals of runs on simulated cards, and faults on request: what they are for is that others can be judged by them.
+//! Journals of runs on simulated GPUs, and faults on request: what they are for is that others can be judged by them.
 
 use std::fs;
 
@@ -20,12 +20,12 @@ fn a_run_can_be_looked_at() {
     let (out, svg) = (scene.path("trace.json"), scene.path("trace.svg"));
     trace.arg("trace").arg(&journal).arg("--json").arg("--out").arg(&out).arg("--svg").arg(&svg);
     let summary = Outcome::of(trace).silent().json();
-    let card = &summary["cards"][0];
-    assert_eq!(card["name"], "A10:23028");
-    assert!(card["busy_ns"].as_u64() >= Some(40 * 100_000 + 20 * 300_000), "{summary:#}");
+    let gpu = &summary["gpus"][0];
+    assert_eq!(gpu["name"], "A10:23028");
+    assert!(gpu["busy_ns"].as_u64() >= Some(40 * 100_000 + 20 * 300_000), "{summary:#}");
     assert_eq!(summary["lost_spans"], 0);
     let kernels = |process: &Value| process["kernels"].as_u64().expect("a number");
-    let mut done: Vec<u64> = card["processes"].as_array().expect("processes").iter().map(kernels).collect();
+    let mut done: Vec<u64> = gpu["processes"].as_array().expect("processes").iter().map(kernels).collect();
     done.sort_unstable();
     assert_eq!(done, [20, 40]);
 

@@ -23,7 +23,7 @@ impl Taker {
     }
 }
 
-/// The node of the container's limit on the first card.
+/// The node of the container's limit on the first GPU.
 fn memsize(scene: &Scene, container: &Container) -> String {
     format!("0/{}/memsize", scene.books(container)["id"].as_str().expect("an id"))
 }

@@ -1,5 +1,5 @@
 //! `cuGetProcAddress` and the exports of driver versions: the simulated driver against the data that was measured, and against real
-//! drivers where they can be had. A real driver needs no card for look-ups, and is asked for nothing else.
+//! drivers where they can be had. A real driver needs no GPU for look-ups, and is asked for nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

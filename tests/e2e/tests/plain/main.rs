@@ -2,7 +2,6 @@
 //!
 //! Tests are named for what went wrong elsewhere, or would.
 
-mod cards;
 mod contended;
 mod control;
 mod death;
@@ -12,6 +11,7 @@ mod doctor;
 mod documents;
 mod escape;
 mod exchange;
+mod gpus;
 mod graphs;
 mod idle;
 mod implicit;

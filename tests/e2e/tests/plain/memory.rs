@@ -1,4 +1,4 @@
-//! The limit is the card: its size, its end, its answers.
+//! The limit is the GPU: its size, its end, its answers.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ const A10: &str = "A10:23028";
 const CONTEXT: u64 = (1024 + 64) * MIB;
 
 #[test]
-fn two_containers_on_one_card_fill_to_their_limits_and_go_on() {
+fn two_containers_on_one_gpu_fill_to_their_limits_and_go_on() {
     let scene = Scene::new(A10);
     let limits = [("a", 8 * 1024), ("b", 12 * 1024)];
     let children: Vec<(u64, Child)> = limits
@@ -33,7 +33,7 @@ fn two_containers_on_one_card_fill_to_their_limits_and_go_on() {
 }
 
 #[test]
-fn without_a_limit_the_card_is_as_it_was() {
+fn without_a_limit_the_gpu_is_as_it_was() {
     let scene = Scene::new(A10);
     let native = Outcome::of(scene.program("meminfo")).silent().json();
     for off in ["0", "1,0,0"] {
@@ -93,12 +93,12 @@ fn getters_of_one_process_see_what_another_of_the_container_holds() {
 }
 
 #[test]
-fn limits_follow_the_order_of_the_visible_cards() {
+fn limits_follow_the_order_of_the_visible_gpus() {
     let scene = Scene::new("A10:23028,T4:15109,A10:23028,T4:15109");
     let totals = |container: &cgpu_e2e::Container| -> Vec<u64> {
         let outcome = Outcome::of(scene.program_in(container, "meminfo")).silent();
         let lines = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
-        lines.map(|card: serde_json::Value| card["total"].as_u64().expect("a total") / MIB).collect()
+        lines.map(|gpu: serde_json::Value| gpu["total"].as_u64().expect("a total") / MIB).collect()
     };
     let list = |name: &str, list: &str| {
         scene
@@ -117,15 +117,15 @@ fn limits_follow_the_order_of_the_visible_cards() {
 }
 
 #[test]
-fn a_fraction_of_the_card_is_rounded_down_to_mib() {
-    for (card, container, dev, mib) in [("T4:15109", "6", "15", 6043), ("T4:16130", "2", "15", 2150)] {
-        let scene = Scene::new(card);
+fn a_fraction_of_the_gpu_is_rounded_down_to_mib() {
+    for (gpu, container, dev, mib) in [("T4:15109", "6", "15", 6043), ("T4:16130", "2", "15", 2150)] {
+        let scene = Scene::new(gpu);
         let fraction = scene
             .container("fraction")
             .with("ALIYUN_COM_GPU_MEM_CONTAINER", container)
             .with("ALIYUN_COM_GPU_MEM_DEV", dev);
         let outcome = Outcome::of(scene.program_in(&fraction, "meminfo")).silent();
-        assert_eq!(outcome.number("total"), mib * MIB, "{card} x {container}/{dev}");
+        assert_eq!(outcome.number("total"), mib * MIB, "{gpu} x {container}/{dev}");
     }
 }
 
@@ -162,7 +162,7 @@ fn managed_memory_is_refused_on_every_route_and_not_announced() {
     assert_eq!(counters["managed_refused"], answers + 1, "{counters}");
     // An older driver has fewer.
     let mut old = scene.program_in(&scene.limited("b", 1024), "managed");
-    old.arg("refused").env("CGPU_SIM_DRIVER", "11040").env("CGPU_SIM_STATE", scene.path("old-cards"));
+    old.arg("refused").env("CGPU_SIM_DRIVER", "11040").env("CGPU_SIM_STATE", scene.path("old-gpus"));
     let answers = Outcome::of(old).silent().json()["answers"].clone();
     assert_eq!(answers["cuMemAllocManaged"], 801);
     assert!(answers["cuLibraryGetManaged"].is_null(), "{answers}");
@@ -206,13 +206,13 @@ fn versions_that_few_programs_name_are_limited_as_their_siblings() {
     for (family, count) in [("contexts", 3), ("waiting", 1), ("nodes", 3), ("pools", 1)] {
         older[family] = count.into();
     }
-    for (card, driver, siblings) in
+    for (gpu, driver, siblings) in
         [(A10, "13050", all), ("B200:8192", "13050", domains), ("A10:4096", "12040", older)]
     {
-        let scene = Scene::new(card);
+        let scene = Scene::new(gpu);
         let mut command = scene.program_in(&scene.limited("a", 1024), "siblings");
         command.arg(scene.path("module.ptx")).env("CGPU_SIM_DRIVER", driver);
-        assert_eq!(Outcome::of(command).silent().json(), siblings, "{card} {driver}");
+        assert_eq!(Outcome::of(command).silent().json(), siblings, "{gpu} {driver}");
     }
 }
 

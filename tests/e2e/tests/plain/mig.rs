@@ -1,4 +1,4 @@
-//! MIG instances: each is a card of its own, by its own name, with a limit of its own.
+//! MIG instances: each is a GPU of its own, by its own name, with a limit of its own.
 
 use std::fs;
 
@@ -7,62 +7,62 @@ use serde_json::Value;
 
 use crate::tree::{Tree, has_fuse};
 
-/// A whole card, and one that is cut into two instances.
+/// A whole GPU, and one that is cut into two instances.
 const CUT: &str = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
 
-/// UUID and size in MiB of what the program sees: one instance, or the whole cards.
+/// UUID and size in MiB of what the program sees: one instance, or the whole GPUs.
 fn seen(scene: &Scene, container: &Container) -> Vec<(String, u64)> {
     let outcome = Outcome::of(scene.program_in(container, "visible")).silent();
-    let cards = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
-    let card = |card: serde_json::Value| {
-        (card["uuid"].as_str().expect("a UUID").to_owned(), card["total"].as_u64().expect("a total") / MIB)
+    let gpus = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    let gpu = |gpu: serde_json::Value| {
+        (gpu["uuid"].as_str().expect("a UUID").to_owned(), gpu["total"].as_u64().expect("a total") / MIB)
     };
-    cards.map(card).collect()
+    gpus.map(gpu).collect()
 }
 
 #[test]
 fn instances_have_limits_of_their_own() {
     let scene = Scene::new(CUT);
     let container = scene.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,2");
-    // Without a name a program sees the whole cards only; the books have the instances, too, where their card would be.
+    // Without a name a program sees the whole GPUs only; the books have the instances, too, where their GPU would be.
     let whole: Vec<u64> = seen(&scene, &container).into_iter().map(|(_, mib)| mib).collect();
     assert_eq!(whole, [3072]);
     let books = scene.books(&container);
-    let cards: Vec<String> = (books["cards"].as_array().expect("cards").iter())
-        .map(|card| card["uuid"].as_str().expect("a UUID").to_owned())
+    let gpus: Vec<String> = (books["gpus"].as_array().expect("gpus").iter())
+        .map(|gpu| gpu["uuid"].as_str().expect("a UUID").to_owned())
         .collect();
-    assert_eq!(cards.len(), 3, "{books:#}");
-    for (uuid, mib) in cards[1..].iter().zip([4096, 2048]) {
+    assert_eq!(gpus.len(), 3, "{books:#}");
+    for (uuid, mib) in gpus[1..].iter().zip([4096, 2048]) {
         for name in [uuid.replacen("GPU", "MIG", 1), uuid[..12].replacen("GPU", "MIG", 1)] {
             let rank = container.clone().with("CUDA_VISIBLE_DEVICES", &name);
             assert_eq!(seen(&scene, &rank), [(uuid.clone(), mib)], "{name}");
         }
     }
     // By name, in another order, and only some.
-    let (first, second) = (cards[1].replacen("GPU", "MIG", 1), cards[2][..12].replacen("GPU", "MIG", 1));
+    let (first, second) = (gpus[1].replacen("GPU", "MIG", 1), gpus[2][..12].replacen("GPU", "MIG", 1));
     let named = scene
         .container("b")
         .with("ALIYUN_COM_GPU_MEM_CONTAINER", "1,2")
         .with("NVIDIA_VISIBLE_DEVICES", &format!("{second},{first}"))
         .with("CUDA_VISIBLE_DEVICES", &first);
-    assert_eq!(seen(&scene, &named), [(cards[1].clone(), 2048)]);
-    // A fraction is one of the instance, not of its card.
+    assert_eq!(seen(&scene, &named), [(gpus[1].clone(), 2048)]);
+    // A fraction is one of the instance, not of its GPU.
     let fraction = scene
         .container("c")
         .with("ALIYUN_COM_GPU_MEM_CONTAINER", "1")
         .with("ALIYUN_COM_GPU_MEM_DEV", "2")
         .with("CUDA_VISIBLE_DEVICES", &first);
-    assert_eq!(seen(&scene, &fraction), [(cards[1].clone(), 20480 / 2)]);
+    assert_eq!(seen(&scene, &fraction), [(gpus[1].clone(), 20480 / 2)]);
 }
 
 #[test]
-fn a_cut_card_cannot_be_named_by_its_index() {
+fn a_cut_gpu_cannot_be_named_by_its_index() {
     let scene = Scene::new(CUT);
     let container =
         scene.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3").with("NVIDIA_VISIBLE_DEVICES", "1");
     let outcome = Outcome::of(scene.program_in(&container, "init")).exits(0);
     assert_eq!(outcome.number("init"), 1);
-    assert!(outcome.stderr.contains("card 1 is cut into MIG instances"), "{outcome:?}");
+    assert!(outcome.stderr.contains("GPU 1 is cut into MIG instances"), "{outcome:?}");
 }
 
 fn cgpu(scene: &Scene, arguments: &[&str]) -> Outcome {
@@ -71,7 +71,7 @@ fn cgpu(scene: &Scene, arguments: &[&str]) -> Outcome {
     Outcome::of(command)
 }
 
-/// A container that has one instance of the second card, with half of the greater one's memory, and a program that computes there.
+/// A container that has one instance of the second GPU, with half of the greater one's memory, and a program that computes there.
 fn tenant(scene: &Scene, name: &str, instance: &str) -> (Container, Worker) {
     let container = scene
         .limited(name, 4096)
@@ -87,22 +87,22 @@ fn each_instance_has_a_folder_and_settings_of_its_own() {
     let tree = has_fuse("mig").then(|| Tree::of(&scene));
     let start = || Monitor::start_with(&scene, if tree.is_some() { "" } else { "tree = \"none\"\n" });
     let mut monitor = start();
-    // The card that is cut computes nothing: its instances are there in its place.
+    // The GPU that is cut computes nothing: its instances are there in its place.
     assert_eq!(cgpu(&scene, &["ls"]).silent().stdout, "version\ndefault_memsize\n0/\n1.0/\n1.1/\n");
-    let cards = scene.smi()["cards"].clone();
-    let told = |card: &Value| (card["index"].clone(), card["memory_total"].as_u64().expect("a size") / MIB);
-    let cards: Vec<_> = cards.as_array().expect("cards").iter().map(told).collect();
-    assert_eq!(cards, [(0.into(), 15109), ("1.0".into(), 20480), ("1.1".into(), 5120)]);
-    let uuid = |at: usize| scene.smi()["cards"][at]["uuid"].as_str().expect("a UUID").to_owned();
+    let gpus = scene.smi()["gpus"].clone();
+    let told = |gpu: &Value| (gpu["index"].clone(), gpu["memory_total"].as_u64().expect("a size") / MIB);
+    let gpus: Vec<_> = gpus.as_array().expect("gpus").iter().map(told).collect();
+    assert_eq!(gpus, [(0.into(), 15109), ("1.0".into(), 20480), ("1.1".into(), 5120)]);
+    let uuid = |at: usize| scene.smi()["gpus"][at]["uuid"].as_str().expect("a UUID").to_owned();
     assert!(uuid(0).starts_with("GPU-") && uuid(1).starts_with("MIG-") && uuid(1) != uuid(2));
 
     let (big, small) = (uuid(1), uuid(2));
     let tenants = [tenant(&scene, "a", &big), tenant(&scene, "b", &big), tenant(&scene, "c", &small)];
     for (container, _) in &tenants {
-        let known = || scene.books(container)["cards"].as_array().is_some_and(|cards| !cards.is_empty());
+        let known = || scene.books(container)["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty());
         scene.eventually("a container with its instance", || known().then_some(()));
     }
-    let of = |at: usize| scene.books(&tenants[at].0)["cards"][0]["card"].clone();
+    let of = |at: usize| scene.books(&tenants[at].0)["gpus"][0]["gpu"].clone();
     assert_eq!([of(0), of(1), of(2)], ["1.0", "1.0", "1.1"].map(Value::from));
 
     for (node, value, before) in [
@@ -131,7 +131,7 @@ fn each_instance_has_a_folder_and_settings_of_its_own() {
         (&["set", "1.0/policy", "6"], "EINVAL"),
         (&["set", "1.0/a/weight", "26"], "EINVAL"),
         (&["set", "1.0/free_weight", "1"], "EACCES"),
-        // More than the instance has, though not more than its card.
+        // More than the instance has, though not more than its GPU.
         (&["set", "1.1/c/memsize", "6442450944"], "EINVAL"),
     ] {
         let outcome = cgpu(&scene, arguments).exits(1);
@@ -147,7 +147,7 @@ fn each_instance_has_a_folder_and_settings_of_its_own() {
         names.retain(|entry| entry.path().is_dir());
         assert_eq!(names.len(), 2, "{names:?}");
     }
-    // What is said of one instance holds for no other, nor for the whole card beside them.
+    // What is said of one instance holds for no other, nor for the whole GPU beside them.
     for (node, value) in
         [("1.1/policy", "1"), ("0/policy", "1"), ("1.0/max_inst", "20"), ("0/max_inst", "20")]
     {
@@ -170,18 +170,18 @@ fn each_instance_has_a_folder_and_settings_of_its_own() {
 #[test]
 fn those_on_one_instance_take_turns_and_those_on_another_do_not() {
     let scene = Scene::new(CUT);
-    let _monitor = Monitor::start_with(&scene, "tree = \"none\"\n[card.\"1.0\"]\npolicy = 2\n");
-    let uuid = |at: usize| scene.smi()["cards"][at]["uuid"].as_str().expect("a UUID").to_owned();
+    let _monitor = Monitor::start_with(&scene, "tree = \"none\"\n[gpu.\"1.0\"]\npolicy = 2\n");
+    let uuid = |at: usize| scene.smi()["gpus"][at]["uuid"].as_str().expect("a UUID").to_owned();
     let (big, small) = (uuid(1), uuid(2));
     let mut tenants = [tenant(&scene, "a", &big), tenant(&scene, "b", &big), tenant(&scene, "c", &small)];
     for (_, worker) in &mut tenants {
         worker.begin(60.0);
     }
-    let sharing = |at: usize| scene.smi()["cards"][at]["sharing"].clone();
+    let sharing = |at: usize| scene.smi()["gpus"][at]["sharing"].clone();
     scene.eventually("turns on the instance that two have", || (sharing(1) == "contended").then_some(()));
     assert_eq!(sharing(2), "open");
-    assert_eq!(scene.smi()["cards"][1]["policy"], 2, "as its configuration wants");
-    let turns = |at: usize| scene.books(&tenants[at].0)["cards"][0]["turns"].as_u64().expect("turns");
+    assert_eq!(scene.smi()["gpus"][1]["policy"], 2, "as its configuration wants");
+    let turns = |at: usize| scene.books(&tenants[at].0)["gpus"][0]["turns"].as_u64().expect("turns");
     scene.eventually("turns of both", || (turns(0) > 0 && turns(1) > 0).then_some(()));
     assert_eq!(turns(2), 0, "alone on its instance");
     for (_, worker) in tenants {

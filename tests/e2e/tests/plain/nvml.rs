@@ -70,11 +70,11 @@ fn third_process_of_a_container_without_a_monitor_starts_no_nvml() {
 fn process_with_a_monitor_starts_no_nvml() {
     let scene = Scene::new("A10:23028,T4:15109");
     let _monitor = Monitor::start(&scene);
-    let used = || scene.smi()["cards"][0]["memory_used"].as_u64();
+    let used = || scene.smi()["gpus"][0]["memory_used"].as_u64();
     let idle = used();
     for (name, more) in [("a", &[][..]), ("b", &[]), ("own", &["last"])] {
         // What is told to be free is up to a second old: memory of the one before would be taken for the context's.
-        scene.eventually("an idle GPU", || (scene.on_card() == 0 && used() == idle).then_some(()));
+        scene.eventually("an idle GPU", || (scene.on_gpu() == 0 && used() == idle).then_some(()));
         let journal = scene.path(&format!("journal-{name}"));
         let mut program = run(&scene, name, "kernels", &[&PROGRAM[..], more].concat());
         program.env("CGPU_SIM_JOURNAL", &journal);
@@ -99,8 +99,8 @@ fn monitor_tells_hidden_devices_and_their_order() {
         program.env("CUDA_DEVICE_ORDER", order);
         let outcome = Outcome::of(program).silent();
         let totals = outcome.stdout.lines().map(|line| {
-            let card: Value = serde_json::from_str(line).expect("JSON");
-            card["total"].as_u64().expect("a total") >> 30
+            let gpu: Value = serde_json::from_str(line).expect("JSON");
+            gpu["total"].as_u64().expect("a total") >> 30
         });
         assert_eq!(totals.collect::<Vec<_>>(), limits, "{hidden}");
     }

@@ -2,12 +2,12 @@
 
 use cgpu_e2e::{Child, Container, MIB, Outcome, Scene};
 
-const CARD: &str = "A10:4096";
+const GPU: &str = "A10:4096";
 const LIMIT_MIB: u64 = 1024;
 
-/// The program under a limit, alone on its card: what others have and give back would be mistaken for its own.
+/// The program under a limit, alone on its GPU: what others have and give back would be mistaken for its own.
 fn limited(name: &str, arguments: &[&str]) -> Outcome {
-    let scene = Scene::new(CARD);
+    let scene = Scene::new(GPU);
     let container = scene.limited("a", LIMIT_MIB);
     let mut command = scene.program_in(&container, name);
     command.args(arguments);
@@ -18,7 +18,7 @@ fn limited(name: &str, arguments: &[&str]) -> Outcome {
 
 /// The same outside of containers, and then under a limit.
 fn both(name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
-    let scene = Scene::new(CARD);
+    let scene = Scene::new(GPU);
     let mut command = scene.program(name);
     command.args(arguments);
     (Outcome::of(command).silent(), limited(name, arguments))
@@ -52,7 +52,7 @@ fn threads_that_are_given_each_others_handles_leave_nothing_behind() {
 
 #[test]
 fn what_the_driver_refuses_changes_nothing() {
-    let scene = Scene::new(CARD);
+    let scene = Scene::new(GPU);
     let faults = ["cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease", "cuMemRetainAllocationHandle"];
     let faults = faults.into_iter().chain(["cuArrayCreate_v2", "cuArrayDestroy"]);
     let faults: Vec<String> = faults.map(|name| format!("{name}:p0.2:999")).collect();
@@ -65,7 +65,7 @@ fn what_the_driver_refuses_changes_nothing() {
 fn memory_on_the_host_is_nobodys() {
     both("host_location", &[]);
     both("host_memory", &[]);
-    let scene = Scene::new(CARD);
+    let scene = Scene::new(GPU);
     let mut command = scene.program_in(&scene.limited("a", LIMIT_MIB), "host_location");
     command.arg("limited").env("CGPU_SIM_DRIVER", "13050");
     Outcome::of(command).silent();
@@ -103,7 +103,7 @@ fn arrays_take_what_the_driver_says() {
 
 #[test]
 fn arrays_of_a_driver_that_does_not_say_are_bounded() {
-    let scene = Scene::new(CARD);
+    let scene = Scene::new(GPU);
     let container = scene.limited("a", LIMIT_MIB);
     let mut command = scene.program_in(&container, "array_sizes");
     command.arg("bounded").env("CGPU_SIM_DRIVER", "11040");
@@ -113,7 +113,7 @@ fn arrays_of_a_driver_that_does_not_say_are_bounded() {
 
 #[test]
 fn a_process_that_dies_with_mappings_gives_them_back() {
-    let scene = Scene::new(CARD);
+    let scene = Scene::new(GPU);
     let container = scene.limited("a", LIMIT_MIB);
     let mut command = scene.program_in(&container, "expandable_segments");
     command.arg("hold");

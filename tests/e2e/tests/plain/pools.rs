@@ -2,16 +2,16 @@
 
 use cgpu_e2e::{Container, Outcome, Scene};
 
-const CARD: &str = "A10:6144";
+const GPU: &str = "A10:6144";
 
-/// The program under a limit, alone on its card: what others have and give back would be mistaken for its own.
+/// The program under a limit, alone on its GPU: what others have and give back would be mistaken for its own.
 fn limited(name: &str, mib: u64) -> (Outcome, Counters) {
     faulty(name, mib, "")
 }
 
 /// The same, with calls that fail.
 fn faulty(name: &str, mib: u64, faults: &str) -> (Outcome, Counters) {
-    let scene = Scene::new(CARD);
+    let scene = Scene::new(GPU);
     let container = scene.limited("a", mib);
     let mut command = scene.program_in(&container, name);
     if !faults.is_empty() {
@@ -25,7 +25,7 @@ fn faulty(name: &str, mib: u64, faults: &str) -> (Outcome, Counters) {
 
 /// Outside of containers first: the program asks nothing that the driver does not do.
 fn both(name: &str, mib: u64) -> Counters {
-    Outcome::of(Scene::new(CARD).program(name)).silent();
+    Outcome::of(Scene::new(GPU).program(name)).silent();
     limited(name, mib).1
 }
 
@@ -89,7 +89,7 @@ fn what_is_not_on_the_books_is_freed_by_the_driver() {
 }
 
 #[test]
-fn a_program_that_never_waits_for_the_card_sees_the_truth() {
+fn a_program_that_never_waits_for_the_gpu_sees_the_truth() {
     let (outcome, _) = limited("pool_never_synchronised", 2048);
     assert!(outcome.number("allocations") > 1000);
 }
@@ -117,14 +117,14 @@ fn an_allocation_in_a_captured_stream_takes_nothing_before_the_launch() {
 }
 
 #[test]
-fn the_card_of_the_stream_is_charged() {
+fn the_gpu_of_the_stream_is_charged() {
     // Scenes of their own: what a process leaves goes a little later.
     let scene = || Scene::new("A10:6144,T4:4096");
-    Outcome::of(scene().program("pool_of_another_card")).silent();
-    for cards in ["0,1", "1", "0"] {
+    Outcome::of(scene().program("pool_of_another_gpu")).silent();
+    for gpus in ["0,1", "1", "0"] {
         let scene = scene();
-        let container = scene.limited("a", 2048).with("ALIYUN_COM_GPU_VISIBLE_DEVICES", cards);
-        Outcome::of(scene.program_in(&container, "pool_of_another_card")).silent();
+        let container = scene.limited("a", 2048).with("ALIYUN_COM_GPU_VISIBLE_DEVICES", gpus);
+        Outcome::of(scene.program_in(&container, "pool_of_another_gpu")).silent();
     }
 }
 

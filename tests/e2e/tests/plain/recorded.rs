@@ -47,7 +47,7 @@ fn record() {
     scene.eventually("work in turns", || {
         let told = scene.smi()["containers"].clone();
         let old = told.as_array()?.iter().find(|one| one["id"] == "old")?["processes"].clone();
-        let launches = old.as_array()?.iter().filter_map(|one| one["cards"][0]["launches"].as_u64()).max()?;
+        let launches = old.as_array()?.iter().filter_map(|one| one["gpus"][0]["launches"].as_u64()).max()?;
         (launches > 100).then_some(())
     });
     frame("working");

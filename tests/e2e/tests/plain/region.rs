@@ -1,4 +1,4 @@
-//! Regions that cannot be used: with a limit set, cuInit fails and says why, once; without one the card is native.
+//! Regions that cannot be used: with a limit set, cuInit fails and says why, once; without one the GPU is native.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -30,7 +30,7 @@ fn nobody_types_preload() {
     let line = outcome.stderr.trim_end();
     assert!(
         line.contains("no monitor") && !line.contains('\n'),
-        "one line says that nobody shares the card out: {line:?}"
+        "one line says that nobody shares the GPU out: {line:?}"
     );
 }
 

@@ -5,27 +5,27 @@ use std::fs;
 
 use cgpu_e2e::{Child, MIB, Outcome, Scene};
 
-/// How a program is run, if not without arguments on one card with the driver that is played if nobody says which.
+/// How a program is run, if not without arguments on one GPU with the driver that is played if nobody says which.
 struct Run {
     program: &'static str,
     arguments: &'static [&'static str],
-    cards: &'static str,
+    gpus: &'static str,
     driver: &'static str,
 }
 
-const CARD: &str = "A10:23028";
-const TWO_CARDS: &str = "A10:8192,A10:8192";
+const GPU: &str = "A10:23028";
+const TWO_GPUS: &str = "A10:8192,A10:8192";
 const SWITCHED: &str = "H100:4096,H100:4096";
 const DRIVER: &str = "13000";
 
-/// A run with arguments, if not on other cards or with another driver.
+/// A run with arguments, if not on other GPUs or with another driver.
 const fn with(program: &'static str, arguments: &'static [&'static str]) -> Run {
-    Run { program, arguments, cards: CARD, driver: DRIVER }
+    Run { program, arguments, gpus: GPU, driver: DRIVER }
 }
 
-/// A run on cards of its own, by a driver that has what it calls.
-const fn on(cards: &'static str, driver: &'static str, program: &'static str) -> Run {
-    Run { program, arguments: &[], cards, driver }
+/// A run on GPUs of its own, by a driver that has what it calls.
+const fn on(gpus: &'static str, driver: &'static str, program: &'static str) -> Run {
+    Run { program, arguments: &[], gpus, driver }
 }
 
 const PLAIN: Run = with("", &[]);
@@ -43,15 +43,15 @@ const RUNS: &[Run] = &[
     Run { arguments: &["ipc", "bca"], ..on("A10:8192", DRIVER, "exchange") },
     Run { arguments: &["descriptor", "ABC"], ..on("A10:8192", DRIVER, "exchange") },
     Run { arguments: &["pool", "Acb"], ..on("A10:8192", DRIVER, "exchange") },
-    on(TWO_CARDS, "13040", "checkpoint"),
+    on(TWO_GPUS, "13040", "checkpoint"),
     on(SWITCHED, "13010", "collectives"),
     on("B200:8192,B200:8192", "13030", "endpoints"),
-    on(TWO_CARDS, DRIVER, "graph_of_another_card"),
+    on(TWO_GPUS, DRIVER, "graph_of_another_gpu"),
     on("A10:1600", DRIVER, "implicit_contexts"),
     on("B200:183359", "13050", "localities"),
     on("B200:183359", "13050", "pool_of_a_domain_destroyed"),
     on("H100:8192,H200:8192,A100:8192", "13010", "multicast"),
-    on(TWO_CARDS, DRIVER, "pool_of_another_card"),
+    on(TWO_GPUS, DRIVER, "pool_of_another_gpu"),
     on("A10:2048", DRIVER, "pool_out_of_memory"),
     on("A10", "13040", "uneven"),
     on("A10", "13020", "batches"),
@@ -99,7 +99,7 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("take", TOLD),
     (
         "visible",
-        "is told by variables what it must see; cards.rs and escape.rs run it with and without the shim",
+        "is told by variables what it must see; gpus.rs and escape.rs run it with and without the shim",
     ),
     ("waiting", TOLD),
     ("who", TOLD),
@@ -131,9 +131,9 @@ fn programs_run_the_same_without_a_limit() {
         if runs.is_empty() {
             runs.push(&PLAIN);
         }
-        for Run { arguments, cards, driver, .. } in runs {
+        for Run { arguments, gpus, driver, .. } in runs {
             // A host for each run: what a program before it had takes a moment to go.
-            let (bare, shimmed) = (Scene::new(cards), Scene::new(cards));
+            let (bare, shimmed) = (Scene::new(gpus), Scene::new(gpus));
             let mut native = bare.program(name);
             native.args(*arguments).env("CGPU_SIM_DRIVER", driver);
             let native = Outcome::of(native).silent();

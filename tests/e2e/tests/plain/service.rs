@@ -52,7 +52,7 @@ echo "without a driver: $(systemctl is-active cgpu-monitor), $(ls /run/cgpu_km |
 
 cp /cgpu/dist/sim/libnvidia-ml.so.1 /usr/lib/
 ldconfig
-until_is 60 "a card" test -e /run/cgpu_km/0/policy
+until_is 60 "a GPU" test -e /run/cgpu_km/0/policy
 echo 2 >/run/cgpu_km/0/policy
 echo "with one: policy $(policy)"
 

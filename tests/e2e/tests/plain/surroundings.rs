@@ -103,7 +103,7 @@ fn the_address_sanitizer() {
 #[test]
 fn the_thread_sanitizer() {
     // It knows the order of what it has compiled only; what others do it must be told to leave out. Where it has its shadow, the simulated
-    // card cannot have its addresses for physical memory and for that of graphs.
+    // GPU cannot have its addresses for physical memory and for that of graphs.
     let variables =
         &[("TSAN_OPTIONS", "ignore_noninstrumented_modules=1:die_after_fork=0:atexit_sleep_ms=0")];
     let (flag, without) = (Some("-fsanitize=thread"), &["ptsz_names", "share"][..]);

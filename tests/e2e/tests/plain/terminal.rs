@@ -59,7 +59,7 @@ fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
     let terminal = &stage.terminal;
     stage.top();
     let seen = terminal.shows("bravo");
-    assert!(seen.contains("A alpha") && seen.contains("card 0"), "{seen}");
+    assert!(seen.contains("A alpha") && seen.contains("GPU 0"), "{seen}");
 
     terminal.types("/BRA");
     terminal.comes_to("a filter", |seen| !seen.contains("A alpha"));
@@ -70,7 +70,7 @@ fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
     terminal.types("r");
 
     terminal.types("p2");
-    terminal.shows("policy of card 0");
+    terminal.shows("policy of GPU 0");
     terminal.press("Enter");
     terminal.shows("policy 2 (weighted) instead of preemptive");
     terminal.types("n");
@@ -86,7 +86,7 @@ fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
     terminal.types("w3");
     terminal.press("Enter");
     terminal.types("y");
-    terminal.shows("done: bravo on card 0: weight 3");
+    terminal.shows("done: bravo on GPU 0: weight 3");
     assert_eq!((stage.node("0/bravo/weight"), stage.node("0/alpha/weight")), ("3".into(), "1".into()));
     terminal.types("w25");
     terminal.press("Enter");
@@ -235,7 +235,7 @@ fn top_without_a_terminal_or_a_monitor_says_so() {
     assert!(seen.contains("no monitor at") && terminal.variable("alternate_on") == "0", "{seen}");
 }
 
-/// Two containers that saturate a card by turns, as both show them. With CGPU_PICTURES (`cargo xtask pictures`) what is on the
+/// Two containers that saturate a GPU by turns, as both show them. With CGPU_PICTURES (`cargo xtask pictures`) what is on the
 /// screens goes into that folder.
 #[test]
 fn pictures() {

@@ -95,9 +95,9 @@ while :; do
         read -r got < $tree/$own || wrong "$own cannot be read"
         within $own "$got" $lo $hi ;;
     3)
-        next 4; card=$pick
-        read -r got < $tree/$card/policy || wrong "no policy"; within policy "$got" 0 5
-        read -r got < $tree/$card/free_weight || wrong "no free_weight"; within free_weight "$got" 0 25 ;;
+        next 4; gpu=$pick
+        read -r got < $tree/$gpu/policy || wrong "no policy"; within policy "$got" 0 5
+        read -r got < $tree/$gpu/free_weight || wrong "no free_weight"; within free_weight "$got" 0 25 ;;
     4)
         for folder in $tree/0/*/; do
             folder=${folder%/}
@@ -116,7 +116,7 @@ while :; do
         done ;;
     6)
         { echo 1 > $tree/version; } 2> /dev/null && wrong "the version can be written"
-        { read -r got < $tree/9/policy; } 2> /dev/null && wrong "there is a card 9"
+        { read -r got < $tree/9/policy; } 2> /dev/null && wrong "there is a GPU 9"
         read -r got < $tree/version || wrong "no version" ;;
     esac
 done
@@ -137,7 +137,7 @@ struct Size {
     descriptors: usize,
     /// All that it has resident, in KiB.
     resident: u64,
-    /// Memory of its own in KiB: pages of regions and of simulated cards are not its growth.
+    /// Memory of its own in KiB: pages of regions and of simulated GPUs are not its growth.
     own: u64,
 }
 
@@ -182,15 +182,15 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
     let mut holders: Vec<Child> = guests.iter().map(|guest| holder(&scene, guest)).collect();
     // Each has its files open in the monitor from now on, whether somebody lives in it or not.
     for container in stay.iter().chain(&guests) {
-        let known = || scene.books(container)["cards"].as_array().is_some_and(|cards| !cards.is_empty());
-        scene.eventually("a container with its cards", || known().then_some(()));
+        let known = || scene.books(container)["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty());
+        scene.eventually("a container with its GPUs", || known().then_some(()));
     }
     let pid = monitor.process.pid();
     let before = Size::of(pid);
 
     // Each has a node of its own to write. All tenants together weigh 22 at most: these places are never too few.
     let nodes = [("prio_ratio", [20, 99]), ("max_inst", [22, 25])];
-    let own = (0..4).flat_map(|card| nodes.map(|(node, bounds)| (format!("{card}/{node}"), bounds)));
+    let own = (0..4).flat_map(|gpu| nodes.map(|(node, bounds)| (format!("{gpu}/{node}"), bounds)));
     let mut players: Vec<Child> = own
         .zip(1..)
         .map(|((node, bounds), seed)| player(&tree.0, &node, bounds, seconds, seed * 7919, soak.is_none()))

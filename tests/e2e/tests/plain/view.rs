@@ -1,4 +1,4 @@
-//! What a container is shown of a card: its limit, its own processes by their own ids, and nobody else.
+//! What a container is shown of a GPU: its limit, its own processes by their own ids, and nobody else.
 
 use std::process::Command;
 
@@ -41,7 +41,7 @@ fn pids(list: &[(u64, u64)]) -> Vec<u64> {
     list.iter().map(|(pid, _)| *pid).collect()
 }
 
-/// How a card's NVML names processes, and who can translate.
+/// How a GPU's NVML names processes, and who can translate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Naming {
     /// As they are called where it is asked.
@@ -69,7 +69,7 @@ impl Stage {
             command.env("CGPU_SIM_HOST_PIDS", if naming == Naming::AsHere { "0" } else { "1" });
             command
         };
-        // The first one there says how the card's NVML speaks.
+        // The first one there says how the GPU's NVML speaks.
         let mut host = Who::start(named(scene.program("who")));
         host.ask();
         let monitor = (naming == Naming::AsOnTheHost).then(|| Monitor::start(&scene));
@@ -83,17 +83,17 @@ impl Stage {
             skip("view", "unshare", "PID namespaces need root or user namespaces");
             return None;
         };
-        // What a context costs is measured by the card's free memory, and until a monitor knows better a neighbour's doings are in it.
+        // What a context costs is measured by the GPU's free memory, and until a monitor knows better a neighbour's doings are in it.
         scene.eventually("two processes", || (list(&a.ask(), "compute").len() == 2).then_some(()));
         let b = inside(&limited("b"), "exec \"$0\" 300M")?;
         Some(Self { scene, a, b, host, _monitor: monitor })
     }
 
-    /// Until all are on the card, and nothing changes any more: what is asked one after the other is then of one instant.
+    /// Until all are on the GPU, and nothing changes any more: what is asked one after the other is then of one instant.
     fn settle(&mut self) -> [Value; 3] {
         let Self { scene, a, b, host, .. } = self;
         let mut before = None;
-        scene.eventually("three processes on the card", || {
+        scene.eventually("three processes on the GPU", || {
             let seen = [a.ask(), b.ask(), host.ask()];
             let lengths = seen.each_ref().map(|seen| list(seen, "compute").len());
             (before.replace(seen.clone()).as_ref() == Some(&seen) && lengths == [2, 1, 3]).then_some(seen)
@@ -183,7 +183,7 @@ fn a_dead_process_is_off_the_list_at_once() {
     };
     let (mut tool, mut holder) = (start(&[]), start(&["1G"]));
     let pid = holder.ask()["pid"].as_u64().expect("a process");
-    assert_eq!(pids(&list(&tool.ask(), "compute")), [pid], "the tool itself is not on the card");
+    assert_eq!(pids(&list(&tool.ask(), "compute")), [pid], "the tool itself is not on the GPU");
     holder.0.kill();
     let seen = tool.ask();
     assert!(list(&seen, "compute").is_empty(), "{seen}");
@@ -248,7 +248,7 @@ fn the_vendors_limits_are_no_more_than_ours() {
     assert!(Who::start(command).ask()["limits"].is_null());
 }
 
-/// Who is ours is not known then, so nobody is named; what the card is stays as it was.
+/// Who is ours is not known then, so nobody is named; what the GPU is stays as it was.
 #[test]
 fn a_refused_start_names_nobody() {
     let scene = Scene::new(A10);
@@ -277,15 +277,15 @@ fn without_a_limit_everybody_is_shown() {
     }
 }
 
-/// An instance is a card of its own; the card that is cut lists the processes of all of the container's instances.
+/// An instance is a GPU of its own; the GPU that is cut lists the processes of all of the container's instances.
 #[test]
 fn instances_are_as_large_as_their_limits() {
     let scene = Scene::new("A100:40960/mig=3g.20gb,1g.5gb");
     let container = scene.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "4,2");
     Outcome::of(scene.program_in(&container, "init")).silent();
     let books = scene.books(&container);
-    let named = |card: &Value| card["uuid"].as_str().expect("a UUID").replacen("GPU", "MIG", 1);
-    let uuids: Vec<String> = books["cards"].as_array().expect("cards").iter().map(named).collect();
+    let named = |gpu: &Value| gpu["uuid"].as_str().expect("a UUID").replacen("GPU", "MIG", 1);
+    let uuids: Vec<String> = books["gpus"].as_array().expect("gpus").iter().map(named).collect();
     let command = |instance: &str, bytes: &str| {
         let rank = container.clone().with("CUDA_VISIBLE_DEVICES", instance);
         let mut command = scene.program_in(&rank, "who");

@@ -1,4 +1,4 @@
-//! Processes that use a card without the shim, or hold more of it than their container may: found, shown, and ended only where that is wanted.
+//! Processes that use a GPU without the shim, or hold more of it than their container may: found, shown, and ended only where that is wanted.
 
 use std::fs;
 use std::path::Path;
@@ -82,10 +82,10 @@ fn a_containers_process_without_the_shim_is_found_and_shown_and_lives_unless_tol
     assert!(finding["memory"].as_u64() >= Some(3 << 30), "{finding}");
     let pid = finding["pid"].as_u64().expect("a process id");
     let text = smi(&scene);
-    let line = format!("card 0: process {pid} (hold) of a uses it without the shim, ");
+    let line = format!("GPU 0: process {pid} (hold) of a uses it without the shim, ");
     assert!(text.contains(&line) && text.contains(&format!("cgpu doctor --pid {pid}")), "{text}");
     counted(&scene, "cgpu_findings_total{cause=\"unshimmed\",container=\"a\"}");
-    counted(&scene, "cgpu_watched_processes{card=\"0\",cause=\"unshimmed\",container=\"a\"}");
+    counted(&scene, "cgpu_watched_processes{gpu=\"0\",cause=\"unshimmed\",container=\"a\"}");
     assert!(held.runs() && monitor.process.runs());
     held.finish().exits(0);
     scene.eventually("it is found no more", || findings(&scene, Some("a")).is_empty().then_some(()));
@@ -124,7 +124,7 @@ fn a_containers_process_without_the_shim_is_ended_where_that_is_wanted_and_nobod
     // The host's own process is found as well, and lives.
     let finding = found(&scene, None, "unshimmed");
     assert_eq!(finding["pid"], native.pid(), "{finding}");
-    let line = format!("card 0: on it without the shim, and no container's: process {} (hold)", native.pid());
+    let line = format!("GPU 0: on it without the shim, and no container's: process {} (hold)", native.pid());
     scene.eventually("a line", || smi(&scene).contains(&line).then_some(()));
     bad.finish().exits(0);
     assert!(native.runs() && good.runs());
@@ -148,8 +148,8 @@ fn of_a_container_over_its_limit_the_process_that_holds_most_is_ended_where_that
     both.line();
     // It must have been looked at while within its limit, so that it is known who went beyond: the host's own process, which comes after the
     // first, is found only by two looks.
-    scene.eventually("a look at the card with the first on it", || {
-        (scene.smi()["cards"][0]["memory_used"].as_u64()? >= 512 * MIB).then_some(())
+    scene.eventually("a look at the GPU with the first on it", || {
+        (scene.smi()["gpus"][0]["memory_used"].as_u64()? >= 512 * MIB).then_some(())
     });
     let mut native = scene.program("hold");
     native.args(["16M", "240"]);
@@ -177,8 +177,8 @@ fn who_is_over_a_lowered_limit_is_found_and_not_ended() {
     let mut monitor = start();
     let mut held = run(&scene, "a", &["--mem", "4GiB"], "exec HOLD 3G 240");
     held.line();
-    scene.eventually("a look at the card", || {
-        (scene.smi()["cards"][0]["memory_used"].as_u64()? >= 3 << 30).then_some(())
+    scene.eventually("a look at the GPU", || {
+        (scene.smi()["gpus"][0]["memory_used"].as_u64()? >= 3 << 30).then_some(())
     });
     scene.set("0/a/memsize", &(1024 * MIB).to_string());
     for after in ["the limit was lowered", "a monitor that knows nothing of that has come"] {

@@ -17,7 +17,7 @@ const NAMES: [&str; 4] = [
     "registry.cn-beijing.aliyuncs.com/ai-samples/gpushare-sample:tensorflow-1.5",
     "docker.io/library/cgpu:0.1.0",
 ];
-/// Says what it sees of its cards, and stays.
+/// Says what it sees of its GPUs, and stays.
 const PLAYER: &str = "#!/bin/sh\ntrap 'exit 0' TERM\nmeminfo\nsleep 100000 &\nwait\n";
 
 /// Writes all of them as one archive.

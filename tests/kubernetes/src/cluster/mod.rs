@@ -64,7 +64,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one with these nodes and our manifests, and waits until they offer their cards. None, after recording the skip, where none can be had.
+    /// Starts one with these nodes and our manifests, and waits until they offer their GPUs. None, after recording the skip, where none can be had.
     ///
     /// # Panics
     /// If it does not come up.
@@ -75,7 +75,7 @@ impl Cluster {
         let folder = tempfile::Builder::new().prefix("cgpu-cluster-").tempdir().expect("a temporary folder");
         let addresses: Vec<&str> = natures.iter().map(|nature| nature.address).collect();
         let machine = Place::machine(folder.path(), &control_plane::network(&addresses));
-        let images = image::archive(&Scene::new(natures[0].cards), folder.path());
+        let images = image::archive(&Scene::new(natures[0].gpus), folder.path());
         let plane = ControlPlane::start(&machine, &assets, folder.path());
         let mut cluster = Self { nodes: Vec::new(), forward: None, plane, machine, assets, folder };
         for (index, nature) in natures.iter().enumerate() {
@@ -241,7 +241,7 @@ impl Cluster {
         })
     }
 
-    /// What the driver says of its cards in a pod: bytes of each.
+    /// What the driver says of its GPUs in a pod: bytes of each.
     ///
     /// # Panics
     /// If the pod does not say.
@@ -249,7 +249,7 @@ impl Cluster {
     pub fn totals(&self, pod: &str) -> Vec<u64> {
         let said = self.kubectl(&["exec", pod, "--", "meminfo"]).exits(0);
         let lines = said.stdout.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-        lines.map(|card| card["total"].as_u64().expect("a total")).collect()
+        lines.map(|gpu| gpu["total"].as_u64().expect("a total")).collect()
     }
 
     /// Waits until an event of a pod of the default namespace says this, and returns all of it.

@@ -19,8 +19,8 @@ pub struct Nature {
     pub name: &'static str,
     /// In the network 192.168.1.0/24, between 210 and 254.
     pub address: &'static str,
-    /// Its simulated cards, as CGPU_SIM_GPUS lists them.
-    pub cards: &'static str,
+    /// Its simulated GPUs, as CGPU_SIM_GPUS lists them.
+    pub gpus: &'static str,
 }
 
 /// A node that runs.
@@ -112,7 +112,7 @@ impl Node {
         node
     }
 
-    /// What an administrator would do: install, tell the engine, say which cards there are.
+    /// What an administrator would do: install, tell the engine, say which GPUs there are.
     fn furnish(&self, first: usize) {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let dist = Dist::find();
@@ -127,7 +127,7 @@ impl Node {
              [plugins.'io.containerd.cri.v1.runtime'.containerd]\n  default_runtime_name = 'runc'\n\
              [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n"
         );
-        let runtime = format!("sim = {:?}\n", self.nature.cards);
+        let runtime = format!("sim = {:?}\n", self.nature.gpus);
         // The network is that of all nodes here.
         let monitor = format!("metrics = \"{}:9445\"\n", self.nature.address);
         for (file, text) in [
@@ -197,14 +197,14 @@ impl Node {
         self.kubelet = Some(self.place.start("kubelet", &self.assets.kubelet, &self.arguments));
     }
 
-    /// Starts the monitor, on the node's simulated cards.
+    /// Starts the monitor, on the node's simulated GPUs.
     pub fn start_monitor(&mut self) {
-        let cards = self.nature.cards;
-        let state = format!("/run/cgpu/cards/{}", cards.replace('/', "+"));
-        self.place.run("mkdir", &["-p", "/run/cgpu/cards"]).exits(0);
+        let gpus = self.nature.gpus;
+        let state = format!("/run/cgpu/gpus/{}", gpus.replace('/', "+"));
+        self.place.run("mkdir", &["-p", "/run/cgpu/gpus"]).exits(0);
         let arguments = [
             "LD_LIBRARY_PATH=/usr/lib/cgpu/sim".to_owned(),
-            format!("CGPU_SIM_GPUS={cards}"),
+            format!("CGPU_SIM_GPUS={gpus}"),
             format!("CGPU_SIM_STATE={state}"),
             "/usr/bin/cgpu-monitor".to_owned(),
         ];

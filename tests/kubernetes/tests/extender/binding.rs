@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 
 use crate::{CLAIM, Stage, key, running};
 
-fn two_cards() -> Stage {
+fn two_gpus() -> Stage {
     Stage::with(&[node("n1", &[15109, 15109])])
 }
 
 #[test]
 fn a_binding_is_a_claim_a_look_and_a_binding_each_on_condition() {
-    let stage = two_cards();
+    let stage = two_gpus();
     stage.pod(running(pod("test", "a", 2), "n1", 1, 2));
     let asking = stage.pod(pod("test", "b", 8));
     let extender = stage.extender();
     let reply = extender.bind(&asking, "n1");
     assert_eq!((reply.status, reply.text.as_str()), (200, r#"{"Error":""}"#));
 
-    // The fullest card that fits.
+    // The fullest GPU that fits.
     let bound = stage.now(&asking);
     assert_eq!(bound["spec"]["nodeName"], "n1");
     let annotations = &bound["metadata"]["annotations"];
@@ -54,7 +54,7 @@ fn a_binding_is_a_claim_a_look_and_a_binding_each_on_condition() {
 }
 
 #[test]
-fn a_pod_of_several_cards_and_containers_has_what_it_asks_for() {
+fn a_pod_of_several_gpus_and_containers_has_what_it_asks_for() {
     let stage = Stage::with(&[node("n1", &[15109, 23028, 15109])]);
     let mut asking =
         pod_with("test", "m", &json!({"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "40"}));
@@ -77,7 +77,7 @@ fn a_pod_of_several_cards_and_containers_has_what_it_asks_for() {
 
 #[test]
 fn what_does_not_fit_is_not_bound_and_says_so() {
-    let stage = two_cards();
+    let stage = two_gpus();
     stage.pod(running(pod("test", "a", 10), "n1", 0, 10));
     stage.pod(running(pod("test", "b", 8), "n1", 1, 8));
     let asking = stage.pod(pod("test", "c", 8));
@@ -85,7 +85,7 @@ fn what_does_not_fit_is_not_bound_and_says_so() {
     let reply = extender.bind(&asking, "n1");
     assert_eq!(reply.status, 500);
     let error = reply.json()["Error"].as_str().unwrap().to_owned();
-    assert_eq!(error, "test/c does not fit on node `n1`: 2/2 cards: 6 of 8 units free, 10 on all together");
+    assert_eq!(error, "test/c does not fit on node `n1`: 2/2 GPUs: 6 of 8 units free, 10 on all together");
     assert_eq!(stage.event(&asking, "GpuNotBound"), format!("on node `n1`: {error}"));
     assert_eq!(stage.claim(&asking), [""; 0]);
     let reply = extender.bind(&asking, "n9").json();
@@ -93,8 +93,8 @@ fn what_does_not_fit_is_not_bound_and_says_so() {
 }
 
 #[test]
-fn a_pod_that_asks_for_no_card_is_bound_without_a_claim() {
-    let stage = two_cards();
+fn a_pod_that_asks_for_no_gpu_is_bound_without_a_claim() {
+    let stage = two_gpus();
     let plain = stage.pod(pod_with("test", "plain", &json!({"cpu": "1"})));
     let extender = stage.extender();
     assert_eq!(extender.filter(&plain, &["n1", "else"])["NodeNames"], json!(["n1", "else"]));
@@ -106,7 +106,7 @@ fn a_pod_that_asks_for_no_card_is_bound_without_a_claim() {
 /// kube-scheduler writes into the pod's status all the time; its watch and ours are never the same.
 #[test]
 fn a_write_of_somebody_else_in_between_is_no_obstacle() {
-    let stage = two_cards();
+    let stage = two_gpus();
     let extender = stage.extender();
     // Before the claim: a conflict.
     let one = stage.pod(pod("test", "one", 2));
@@ -156,14 +156,14 @@ fn a_claim_that_meets_anothers_is_withdrawn() {
         asked.join().unwrap()
     });
     assert_eq!(reply.status, 500);
-    assert_eq!(reply.json()["Error"], "another scheduler claimed card 0 of node `n1` at the same time");
+    assert_eq!(reply.json()["Error"], "another scheduler claimed GPU 0 of node `n1` at the same time");
     assert_eq!(stage.claim(&ours), [""; 0]);
     assert_eq!(stage.node_of(&ours), None);
 }
 
 #[test]
 fn a_pod_that_goes_at_any_moment_leaves_nothing() {
-    let stage = two_cards();
+    let stage = two_gpus();
     let extender = stage.extender();
     for (number, (method, contains)) in [
         ("PATCH", "/pods/"),
@@ -207,7 +207,7 @@ fn a_pod_that_goes_at_any_moment_leaves_nothing() {
 
 #[test]
 fn a_bound_pod_is_bound_once() {
-    let stage = two_cards();
+    let stage = two_gpus();
     stage.server.put("nodes", node("n2", &[15109]));
     let extender = stage.extender();
     let asking = stage.pod(pod("test", "a", 8));

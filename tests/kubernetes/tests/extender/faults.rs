@@ -200,7 +200,7 @@ fn claims_that_nobody_binds_are_withdrawn_after_a_minute() {
 }
 
 #[test]
-fn many_bindings_at_once_give_no_card_twice_while_everything_fails_now_and_then() {
+fn many_bindings_at_once_give_no_gpu_twice_while_everything_fails_now_and_then() {
     let mut stage = Stage::with(&[node("n1", &[15109, 15109]), node("n2", &[15109])]);
     let extender = stage.extender();
     let pods: Vec<_> = (0..24).map(|number| stage.pod(pod("test", &format!("p-{number}"), 4))).collect();
@@ -232,7 +232,7 @@ fn many_bindings_at_once_give_no_card_twice_while_everything_fails_now_and_then(
         }
     });
     stage.server.mend();
-    // Three of four units on each card of 14: nine in all, and no more.
+    // Three of four units on each GPU of 14: nine in all, and no more.
     let mut caller = extender.caller();
     for pod in pods.iter().filter(|pod| stage.node_of(pod).is_none()) {
         let _ = ["n1", "n2"].map(|node| bind(&mut caller, pod, node));

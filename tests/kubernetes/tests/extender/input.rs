@@ -17,14 +17,14 @@ fn labelled(name: &str, limits: &Value, labels: &Value) -> Value {
 
 /// As kube-scheduler is told it, which puts the number of nodes before it.
 fn counted(reason: &str) -> String {
-    format!("node(s) with no cards for the pod ({reason})")
+    format!("node(s) with no GPUs for the pod ({reason})")
 }
 
 #[test]
 fn what_makes_no_sense_is_on_no_node_and_the_pod_says_why() {
     let stage = Stage::with(&[node("n1", &[15109, 15109])]);
     let extender = stage.extender();
-    let count = |cards: &str| json!({"aliyun.com/gpu-count": cards});
+    let count = |gpus: &str| json!({"aliyun.com/gpu-count": gpus});
     let none = json!({});
     for (name, limits, labels, words) in [
         ("negative", json!({MEMORY: "-2"}), none.clone(), "is `-2`, which is"),
@@ -32,8 +32,8 @@ fn what_makes_no_sense_is_on_no_node_and_the_pod_says_why() {
         ("thousandth", json!({MEMORY: "1500m"}), none.clone(), "is `1500m`, which is not a whole number"),
         ("huge", json!({MEMORY: "99999999999999999999"}), none.clone(), "99999999999999999999"),
         ("text", json!({MEMORY: "much"}), none.clone(), "is `much`"),
-        ("undivided", json!({MEMORY: "7"}), count("2"), "is 7, which does not divide by the 2 cards"),
-        ("cards", json!({MEMORY: "34"}), count("17"), "17"),
+        ("undivided", json!({MEMORY: "7"}), count("2"), "is 7, which does not divide by the 2 GPUs"),
+        ("gpus", json!({MEMORY: "34"}), count("17"), "17"),
         ("label", json!({MEMORY: "2"}), count("two"), "two"),
         ("memoryless", json!({CORE: "50"}), none.clone(), "expected memory as well"),
         ("percent", json!({MEMORY: "2", CORE: "150"}), none, "at most 100"),
@@ -65,14 +65,14 @@ fn what_makes_no_sense_is_on_no_node_and_the_pod_says_why() {
 }
 
 #[test]
-fn what_is_more_than_any_card_has_is_nobodys_to_make_room_for() {
+fn what_is_more_than_any_gpu_has_is_nobodys_to_make_room_for() {
     let stage = Stage::with(&[node("n1", &[15109])]);
     stage.pod(running(pod("test", "a", 10), "n1", 0, 10));
     let extender = stage.extender();
     let answer = extender.filter(&stage.pod(pod("test", "large", 15)), &["n1"]);
-    assert_eq!(answer["FailedAndUnresolvableNodes"]["n1"], counted("1/1 cards: 14 units in all of 15"));
+    assert_eq!(answer["FailedAndUnresolvableNodes"]["n1"], counted("1/1 GPUs: 14 units in all of 15"));
     let answer = extender.filter(&stage.pod(pod("test", "late", 5)), &["n1"]);
-    assert_eq!(answer["FailedNodes"]["n1"], counted("1/1 cards: 4 of 5 units free"));
+    assert_eq!(answer["FailedNodes"]["n1"], counted("1/1 GPUs: 4 of 5 units free"));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_nodes_label_that_nobody_knows_is_told_on_the_node() {
 }
 
 #[test]
-fn annotations_that_somebody_edited_count_on_every_card_and_are_told() {
+fn annotations_that_somebody_edited_count_on_every_gpu_and_are_told() {
     let stage = Stage::with(&[node("n1", &[15109, 15109])]);
     let edited = stage.pod(running(pod("test", "edited", 8), "n1", 0, 8));
     let extender = stage.extender();
@@ -119,7 +119,7 @@ fn annotations_that_somebody_edited_count_on_every_card_and_are_told() {
     let told = stage.event(&edited, "GpuAllocationUnclear");
     assert_eq!(
         told,
-        "container `main` was given 1 units, but asks for 8; until that is put right or the pod is deleted, it counts on every card of its node"
+        "container `main` was given 1 units, but asks for 8; until that is put right or the pod is deleted, it counts on every GPU of its node"
     );
     assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!([]));
     stage.server.edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":8}}"#));
@@ -127,7 +127,7 @@ fn annotations_that_somebody_edited_count_on_every_card_and_are_told() {
 }
 
 #[test]
-fn a_pod_that_came_past_the_extender_is_told_that_it_has_no_card() {
+fn a_pod_that_came_past_the_extender_is_told_that_it_has_no_gpu() {
     let stage = Stage::with(&[node("n1", &[15109])]);
     let extender = stage.extender();
     let mut past = pod("test", "past", 8);
@@ -135,7 +135,7 @@ fn a_pod_that_came_past_the_extender_is_told_that_it_has_no_card() {
     let past = stage.pod(past);
     assert_eq!(
         stage.event(&past, "GpuNotAllocated"),
-        "no card was chosen for it: it came past the scheduler extender; it will not be started"
+        "no GPU was chosen for it: it came past the scheduler extender; it will not be started"
     );
     assert_eq!(extender.filter(&stage.pod(pod("test", "other", 14)), &["n1"])["NodeNames"], json!(["n1"]));
 }

@@ -101,15 +101,15 @@ fn used(extender: &Extender, node: &str) -> u64 {
     inspected["nodes"][0]["usedGPU"].as_u64().unwrap_or(u64::MAX)
 }
 
-/// A pod on a card, as it is when it runs.
-fn running(mut pod: Value, node: &str, card: u32, units: u64) -> Value {
-    let card = card.to_string();
+/// A pod on a GPU, as it is when it runs.
+fn running(mut pod: Value, node: &str, gpu: u32, units: u64) -> Value {
+    let gpu = gpu.to_string();
     pod["spec"]["nodeName"] = json!(node);
     pod["status"]["phase"] = json!("Running");
     pod["metadata"]["annotations"] = json!({
-        "ALIYUN_COM_GPU_MEM_IDX": card, "ALIYUN_COM_GPU_MEM_POD": units.to_string(),
+        "ALIYUN_COM_GPU_MEM_IDX": gpu, "ALIYUN_COM_GPU_MEM_POD": units.to_string(),
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
-        "scheduler.framework.gpushare.allocation": json!({"0": {card: units}}).to_string(),
+        "scheduler.framework.gpushare.allocation": json!({"0": {gpu: units}}).to_string(),
         "cgpu.dev/node": node,
     });
     pod

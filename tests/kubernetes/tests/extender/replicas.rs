@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::{Stage, key, running};
 
-/// No card of these nodes has given more than its units to pods that are bound.
-pub(crate) fn check(stage: &Stage, pods: &[Value], cards: &[(&str, usize)], units: u64) {
+/// No GPU of these nodes has given more than its units to pods that are bound.
+pub(crate) fn check(stage: &Stage, pods: &[Value], gpus: &[(&str, usize)], units: u64) {
     let mut given: BTreeMap<(String, String), u64> = BTreeMap::new();
     for pod in pods {
         let Some(node) = stage.node_of(pod) else { continue };
@@ -20,21 +20,21 @@ pub(crate) fn check(stage: &Stage, pods: &[Value], cards: &[(&str, usize)], unit
             .as_str()
             .expect("a claim");
         let split: BTreeMap<String, BTreeMap<String, u64>> = serde_json::from_str(text).expect("a claim");
-        for (card, units) in split.into_values().flatten() {
-            *given.entry((node.clone(), card)).or_default() += units;
+        for (gpu, units) in split.into_values().flatten() {
+            *given.entry((node.clone(), gpu)).or_default() += units;
         }
     }
-    for ((node, card), given) in &given {
-        let known = cards.iter().find(|(name, _)| name == node).expect("a node");
+    for ((node, gpu), given) in &given {
+        let known = gpus.iter().find(|(name, _)| name == node).expect("a node");
         assert!(
-            card.parse::<usize>().unwrap() < known.1 && *given <= units,
-            "{given} units of card {card} of {node}"
+            gpu.parse::<usize>().unwrap() < known.1 && *given <= units,
+            "{given} units of GPU {gpu} of {node}"
         );
     }
 }
 
 #[test]
-fn two_replicas_give_no_card_twice_and_leave_none_empty() {
+fn two_replicas_give_no_gpu_twice_and_leave_none_empty() {
     let stage = Stage::with(&[node("n1", &[15109, 15109]), node("n2", &[15109, 15109])]);
     let replicas = [stage.extender(), stage.extender()];
     // 40 pods of 2 units for 28 places.

@@ -45,10 +45,7 @@ fn whole_nodes_come_back_as_they_were_sent() {
     let reply = extender.caller().ask("POST", "/gpushare-scheduler/filter", WHOLE_NODES).json();
     assert_eq!(reply["Nodes"]["items"], json!([sent["Nodes"]["items"][0]]));
     assert_eq!(reply["NodeNames"], Value::Null);
-    assert_eq!(
-        reply["FailedNodes"]["n2"],
-        "node(s) with no cards for the pod (1/1 cards: 4 of 8 units free)"
-    );
+    assert_eq!(reply["FailedNodes"]["n2"], "node(s) with no GPUs for the pod (1/1 GPUs: 4 of 8 units free)");
 }
 
 #[test]
@@ -143,15 +140,15 @@ fn nodes_and_pods_that_come_and_go_are_seen() {
     let asking = stage.pod(pod("test", "b", 8));
     let fits = |nodes: &[&str]| extender.filter(&asking, nodes)["NodeNames"].clone();
     assert_eq!(fits(&["n2", "n4"]), json!([]));
-    // A card more, a node more, a pod less.
+    // A GPU more, a node more, a pod less.
     stage.server.put("nodes", node("n2", &[15109, 15109]));
-    until_holds("the card is seen", || fits(&["n2"]) == json!(["n2"]));
+    until_holds("the GPU is seen", || fits(&["n2"]) == json!(["n2"]));
     stage.server.put("nodes", node("n4", &[23028]));
     until_holds("the node is seen", || fits(&["n4"]) == json!(["n4"]));
     stage.server.remove(&Key::node("n4"));
     until_holds("the node is seen to go", || fits(&["n4"]) == json!([]));
     stage.server.put("nodes", node("n2", &[15109]));
-    until_holds("the card is seen to go", || fits(&["n2"]) == json!([]));
+    until_holds("the GPU is seen to go", || fits(&["n2"]) == json!([]));
     stage.server.edit(&Key::pod("test", "a"), |pod| pod["status"]["phase"] = json!("Succeeded"));
     until_holds("the pod is seen to end", || fits(&["n2"]) == json!(["n2"]));
     // It is not listed among the living, and does not come back by what somebody writes on it.
@@ -223,7 +220,7 @@ fn what_it_cannot_start_with_it_says() {
     assert!(outcome.stderr.contains("/none holds no"), "{outcome:?}");
 }
 
-/// What a kube-scheduler of version 1.36.2 asked while the four deployments of document 001 came to two nodes with a card each, the fourth was deleted, and a pod had its room: recorded
+/// What a kube-scheduler of version 1.36.2 asked while the four deployments of document 001 came to two nodes with a GPU each, the fourth was deleted, and a pod had its room: recorded
 /// at `--log-level trace` in the test with a real cluster (`cluster.rs`). A verb and a body a line; it asks for no priorities where one node is left.
 const RECORDED: &str = include_str!("../golden/kube-scheduler-1.36.2.txt");
 

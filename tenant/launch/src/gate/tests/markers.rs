@@ -32,14 +32,14 @@ fn what_waits_behind_a_long_kernel_is_not_taken_to_have_run() {
 fn nothing_goes_on_a_capturing_stream_and_nobody_is_asked() {
     let stage = alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(60), BEGIN + ms(10));
-        role.stage.card(|card| {
-            card.capturing = true;
-            card.journal.clear();
+        role.stage.gpu(|gpu| {
+            gpu.capturing = true;
+            gpu.journal.clear();
         });
         saturate(role, program, us(60), BEGIN + ms(30));
         assert!(program.counted(Reason::Capturing) > 0);
     });
-    assert!(stage.card(|card| card.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
+    assert!(stage.gpu(|gpu| gpu.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
 }
 
 #[test]
@@ -54,10 +54,10 @@ fn nothing_comes_between_programmatic_launches() {
             role.sleep(us(100));
         }
     });
-    stage.card(|card| {
+    stage.gpu(|gpu| {
         // A first chain may be cut: nobody knew.
-        let first = card.journal.iter().position(|did| matches!(did, Did::Launch { programmatic: true, .. }));
-        let rest = &card.journal[first.expect("a chain")..];
+        let first = gpu.journal.iter().position(|did| matches!(did, Did::Launch { programmatic: true, .. }));
+        let rest = &gpu.journal[first.expect("a chain")..];
         let between = rest.windows(2).filter(|pair| {
             !matches!(pair[0], Did::Launch { .. } | Did::Ask)
                 && matches!(pair[1], Did::Launch { programmatic: true, .. })
@@ -76,13 +76,10 @@ fn a_stream_of_programmatic_launches_is_measured_where_it_runs_dry() {
                 program.launch_as(1, STREAM, us(cost), true);
                 role.sleep(us(3));
             }
-            let (ran, most) = role.stage.card(|card| (card.ran[&0], card.most[&0]));
-            assert!(ran > ms(160), "{cost} us: the card stood idle, {ran}");
-            let learned = program.gate.desk(card()).account.lock().settlement.expect(Kernel::new(
-                1,
-                [1; 3],
-                [32, 1, 1],
-            ));
+            let (ran, most) = role.stage.gpu(|gpu| (gpu.ran[&0], gpu.most[&0]));
+            assert!(ran > ms(160), "{cost} us: the GPU stood idle, {ran}");
+            let learned =
+                program.gate.desk(gpu()).account.lock().settlement.expect(Kernel::new(1, [1; 3], [32, 1, 1]));
             assert!(
                 (cost * 9 / 10..cost + 20).contains(&(u64::from(learned.cost) / 1000)),
                 "{cost} us: {learned:?}"
@@ -106,19 +103,16 @@ fn markers_go_on_the_stream_that_was_just_used() {
             role.sleep(us(4));
         }
     });
-    stage.card(|card| {
+    stage.gpu(|gpu| {
         let mut next = None;
-        for did in card.journal.iter().rev() {
+        for did in gpu.journal.iter().rev() {
             match did {
                 Did::Launch { stream, .. } => next = Some(*stream),
                 // Before the launch on the same stream; or right behind it.
                 Did::Record(stream) | Did::Write(stream) if next.is_some_and(|next| next != *stream) => {
-                    let place = card
-                        .journal
-                        .iter()
-                        .rposition(|other| core::ptr::eq(other, did))
-                        .expect("it is there");
-                    let before = card.journal[..place].iter().rev().find_map(|did| match did {
+                    let place =
+                        gpu.journal.iter().rposition(|other| core::ptr::eq(other, did)).expect("it is there");
+                    let before = gpu.journal[..place].iter().rev().find_map(|did| match did {
                         Did::Launch { stream, .. } => Some(*stream),
                         _ => None,
                     });
@@ -133,7 +127,7 @@ fn markers_go_on_the_stream_that_was_just_used() {
 #[test]
 fn without_memory_writes_events_are_asked() {
     let stage = Stage::new(1);
-    stage.card(|card| card.cannot_write = true);
+    stage.gpu(|gpu| gpu.cannot_write = true);
     let open = AtomicU32::new(0);
     let gate = Gate::new(&stage.regions[0], SLOT, &open);
     stage.play(&[&|role| say(role.stage, 0, 1, TurnState::Yours, ms(1_000_000)), &|role| {
@@ -149,10 +143,10 @@ fn without_memory_writes_events_are_asked() {
 fn a_driver_that_refuses_markers_is_left_alone_and_launches_go_on() {
     let stage = alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(20), BEGIN + ms(10));
-        role.stage.card(|card| card.refuses = true);
-        let before = role.stage.card(|card| card.ran[&0]);
+        role.stage.gpu(|gpu| gpu.refuses = true);
+        let before = role.stage.gpu(|gpu| gpu.ran[&0]);
         saturate(role, program, us(20), BEGIN + ms(310));
-        let ran = role.stage.card(|card| card.ran[&0]) - before;
+        let ran = role.stage.gpu(|gpu| gpu.ran[&0]) - before;
         assert!(ran > ms(290), "{ran}");
         assert!((1..=5).contains(&program.counted(Reason::MarkerFailed)));
         let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
@@ -168,7 +162,7 @@ fn work_queued_in_the_open_is_measured_as_backlog() {
         role.sleep(ms(2));
         say(role.stage, 0, 2, TurnState::Wait, Nanos::ZERO);
         role.sleep(us(300));
-        let cell = role.stage.regions[0].cell(card(), SLOT);
+        let cell = role.stage.regions[0].cell(gpu(), SLOT);
         assert!(cell.inflight.load(Ordering::Relaxed) > 0);
         assert!(Nanos(cell.ends.load(Ordering::Relaxed)) > role.now() + us(200));
         for _ in 0..100 {
@@ -193,7 +187,7 @@ fn a_context_that_goes_takes_its_events_along() {
     alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(60), BEGIN + ms(20));
         program.gate.forget(CONTEXT);
-        assert_eq!(program.gate.desk(card()).account.lock().settlement.work().launches, 0);
+        assert_eq!(program.gate.desk(gpu()).account.lock().settlement.work().launches, 0);
         saturate(role, program, us(60), BEGIN + ms(40));
         let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
         assert!((ms(38)..ms(42)).contains(&busy), "{busy}");

@@ -4,18 +4,18 @@
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::grant::{Turn, TurnState};
 use cgpu_shm::layout::Cell;
-use cgpu_shm::units::{CardIndex, Nanos};
+use cgpu_shm::units::{DeviceIndex, Nanos};
 
 use super::stage::{Role, Stage};
 
-pub(super) fn card() -> CardIndex {
-    CardIndex::new(0).expect("a card")
+pub(super) fn gpu() -> DeviceIndex {
+    DeviceIndex::new(0).expect("a GPU")
 }
 
 /// Says whose turn it is.
 pub(super) fn say(stage: &Stage, container: usize, epoch: u64, state: TurnState, granted: Nanos) {
     let grantor = &stage.grantors[container];
-    grantor.set_turn(card(), Turn::new(epoch, state), granted, Nanos::ZERO);
+    grantor.set_turn(gpu(), Turn::new(epoch, state), granted, Nanos::ZERO);
     grantor.turn_gate();
 }
 
@@ -33,7 +33,7 @@ pub(super) fn conduct(role: &Role<'_>, slices: &[Nanos], end: Nanos) -> Books {
     let lead = Nanos::from_micros(60);
     let cells = |container: usize| {
         let slots = stage.homes.iter().filter(move |(home, _)| *home == container);
-        slots.map(move |(_, slot)| stage.regions[container].cell(card(), *slot))
+        slots.map(move |(_, slot)| stage.regions[container].cell(gpu(), *slot))
     };
     let sum = |container: usize, word: fn(&Cell) -> &AtomicU64| {
         Nanos(cells(container).map(|cell| word(cell).load(Ordering::Relaxed)).sum())

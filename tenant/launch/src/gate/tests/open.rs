@@ -1,11 +1,11 @@
-//! Launches on an open card on which the monitor bounds what may be in flight.
+//! Launches on an open GPU on which the monitor bounds what may be in flight.
 
 use super::*;
 
-/// The card is open, and so much may be in flight. The monitor lives for `time`.
+/// The GPU is open, and so much may be in flight. The monitor lives for `time`.
 fn open(bound: Nanos, time: Nanos) -> impl Fn(&Role<'_>) + Sync {
     move |role| {
-        role.stage.grantors[0].card(card()).bound.store(bound.0, Ordering::Relaxed);
+        role.stage.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
         say(role.stage, 0, 1, TurnState::Open, Nanos::ZERO);
         while role.now() < BEGIN + time {
             role.sleep(ms(100));
@@ -16,11 +16,11 @@ fn open(bound: Nanos, time: Nanos) -> impl Fn(&Role<'_>) + Sync {
 
 /// The work that ran, and the most that was in flight after a launch.
 fn ran_and_most(stage: &Stage) -> (Nanos, Nanos) {
-    stage.card(|card| (card.ran[&0], card.most[&0]))
+    stage.gpu(|gpu| (gpu.ran[&0], gpu.most[&0]))
 }
 
 #[test]
-fn work_in_flight_on_an_open_card_is_bounded_and_the_card_stays_busy() {
+fn work_in_flight_on_an_open_gpu_is_bounded_and_the_gpu_stays_busy() {
     for (kernel, bound) in [(us(20), ms(20)), (ms(1), ms(20)), (ms(5), ms(20)), (ms(5), ms(200))] {
         let stage = alone(open(bound, ms(1000)), |role, program| {
             saturate(role, program, kernel, BEGIN + ms(900));
@@ -48,7 +48,7 @@ fn program_that_pauses_for_less_than_the_bound_loses_nothing() {
 }
 
 #[test]
-fn launches_on_an_open_card_seldom_take_the_slow_path() {
+fn launches_on_an_open_gpu_seldom_take_the_slow_path() {
     alone(open(ms(200), ms(1000)), |role, program| {
         saturate(role, program, us(20), BEGIN + ms(100));
         let (before, mut launches) = (program.unasked.get(), 0);
@@ -63,7 +63,7 @@ fn launches_on_an_open_card_seldom_take_the_slow_path() {
 }
 
 #[test]
-fn card_is_open_without_a_bound_when_the_monitor_is_gone() {
+fn gpu_is_open_without_a_bound_when_the_monitor_is_gone() {
     let stage = alone(open(ms(20), ms(100)), |role, program| {
         saturate(role, program, ms(1), BEGIN + ms(1500));
         assert!(program.gate.open.load(Ordering::Relaxed) != 0);
@@ -79,8 +79,7 @@ fn program_with_several_contexts_is_not_bounded() {
         program.launch(1, STREAM, ms(1));
         let kernel = Kernel::new(1, [1; 3], [32, 1, 1]);
         let context = ContextKey(CONTEXT.0 + 0x1000);
-        let launch =
-            Launch { kernel, stream: STREAM, context, card: card(), programmatic: false, asks: false };
+        let launch = Launch { kernel, stream: STREAM, context, gpu: gpu(), programmatic: false, asks: false };
         let passed = program.gate.pass(&program.thread, launch, &program.place, &program.place);
         if let Some(passed) = passed {
             program.gate.launched(&program.thread, passed, true, &program.place, &program.place);
@@ -92,7 +91,7 @@ fn program_with_several_contexts_is_not_bounded() {
 }
 
 #[test]
-fn first_launch_after_a_silence_rings_on_a_bounded_open_card() {
+fn first_launch_after_a_silence_rings_on_a_bounded_open_gpu() {
     let stage = alone(open(ms(20), ms(500)), |role, program| {
         for _ in 0..3 {
             saturate(role, program, us(60), role.now() + ms(10));

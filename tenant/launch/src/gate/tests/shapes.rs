@@ -47,9 +47,9 @@ fn run(seed: u64, draw: impl Fn(&mut Draws, u64) -> Drawn + Sync) -> Ran {
         *counts.lock().expect("it") = (program.unasked.get(), launches);
     });
     let (unasked, launches) = counts.into_inner().expect("it");
-    stage.card(|card| Ran {
+    stage.gpu(|gpu| Ran {
         unasked: unasked as f64 / launches as f64,
-        used: card.ran[&0].0 as f64 / ms(LENGTH).0 as f64,
+        used: gpu.ran[&0].0 as f64 / ms(LENGTH).0 as f64,
     })
 }
 
@@ -101,7 +101,7 @@ fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
             while role.now() < end {
                 if learning && role.now() > BEGIN + Nanos(LENGTH.0 / 2) {
                     learning = false;
-                    stage.card(|card| card.most.remove(&0));
+                    stage.gpu(|gpu| gpu.most.remove(&0));
                 }
                 program.launch(1, STREAM, cost(number));
                 number += 1;
@@ -113,7 +113,7 @@ fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
             saturate(role, &Program::new(&gates[1], role.edge(1)), us(60), end);
         },
     ]);
-    stage.card(|card| card.most.get(&0).copied().unwrap_or_default())
+    stage.gpu(|gpu| gpu.most.get(&0).copied().unwrap_or_default())
 }
 
 /// Two of the long ones, and what the neighbour has in flight: what is in flight follows a high
@@ -159,7 +159,7 @@ fn shape_that_alternates_is_charged_what_it_took() {
         }
         role.sleep(ms(200));
         program.launch(2, STREAM, us(10));
-        let ran = role.stage.card(|card| card.ran[&0]);
+        let ran = role.stage.gpu(|gpu| gpu.ran[&0]);
         *counts.lock().expect("it") = (Nanos(program.cell().busy.load(Ordering::Relaxed)), ran);
     });
     let (busy, ran) = counts.into_inner().expect("it");

@@ -8,7 +8,7 @@ fn what_siblings_spend_counts() {
         |role| {
             let region = &role.stage.regions[0];
             region.shared().header.high_water.store(2, Ordering::Relaxed);
-            let sibling = region.cell(card(), SlotIndex(1));
+            let sibling = region.cell(gpu(), SlotIndex(1));
             sibling.turn.store(Turn::new(1, TurnState::Yours).0, Ordering::Relaxed);
             sibling.spent.store(ms(4).0, Ordering::Relaxed);
             say(role.stage, 0, 1, TurnState::Yours, ms(6));
@@ -16,7 +16,7 @@ fn what_siblings_spend_counts() {
                 role.sleep(ms(1));
                 role.stage.grantors[0].beat();
             }
-            let ran = role.stage.card(|card| card.ran[&0]);
+            let ran = role.stage.gpu(|gpu| gpu.ran[&0]);
             assert!((us(1_800)..us(2_300)).contains(&ran), "{ran}");
             say(role.stage, 0, 2, TurnState::Open, Nanos::ZERO);
         },
@@ -29,7 +29,7 @@ fn what_siblings_spend_counts() {
 fn processes_of_a_container_have_its_turns_one_after_the_other() {
     for (slices, cost) in [([6, 6], 60), ([15, 5], 60), ([6, 6], 400), ([2, 2], 20)] {
         let stage = Stage::of(&[4, 1]);
-        stage.card(|card| card.switch = us(100));
+        stage.gpu(|gpu| gpu.switch = us(100));
         let end = BEGIN + ms(2000);
         let opens: [AtomicU32; 5] = Default::default();
         let gate = |tenant: usize| {
@@ -55,7 +55,7 @@ fn processes_of_a_container_have_its_turns_one_after_the_other() {
             &actor(4),
         ]);
         let turns = books.into_inner().expect("books").turns;
-        let (ran, switches) = stage.card(|card| (card.ran.clone(), card.switches));
+        let (ran, switches) = stage.gpu(|gpu| (gpu.ran.clone(), gpu.switches));
         let together: u64 = (0..4).map(|tenant| ran[&tenant].0).sum();
         let told = format!("{slices:?} {cost} us: {ran:?}, {switches} changes in {turns} turns");
         println!("{told}");
@@ -103,7 +103,7 @@ fn a_sibling_that_pauses_gives_way_and_comes_back() {
             }
         },
     ]);
-    let ran = stage.card(|card| card.ran.clone());
+    let ran = stage.gpu(|gpu| gpu.ran.clone());
     println!("{ran:?} of 500 ms");
     assert!(ran[&0] > ms(430) && ran[&1] > ms(25), "{ran:?}");
 }

@@ -1,4 +1,4 @@
-//! A stage for gates: virtual time, a card that runs what is launched, a monitor. Actors are threads, one of which runs at a time:
+//! A stage for gates: virtual time, a GPU that runs what is launched, a monitor. Actors are threads, one of which runs at a time:
 //! whoever sleeps lets the others run, in the order of their times. The same run comes out the same each time.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use super::super::{Clocks, ContextKey, Driver, Edge, Event, Failed, Stream};
 /// Where time begins.
 pub(super) const BEGIN: Nanos = Nanos::from_millis(1_000_000);
 
-/// What the card is told, in order.
+/// What the GPU is told, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Did {
     Launch {
@@ -26,13 +26,13 @@ pub(super) enum Did {
     Record(Stream),
     Write(Stream),
     Ask,
-    /// Not the card: a thread of the program sleeps.
+    /// Not the GPU: a thread of the program sleeps.
     Sleep,
 }
 
-/// A card. What is launched runs in order of launching, one kernel at a time; what is asked is answered analytically.
+/// A GPU. What is launched runs in order of launching, one kernel at a time; what is asked is answered analytically.
 #[derive(Debug, Default)]
-pub(super) struct Card {
+pub(super) struct Gpu {
     /// When all that was launched has run.
     free: Nanos,
     /// The last work of each stream.
@@ -74,7 +74,7 @@ struct World {
     now: Nanos,
     running: usize,
     actors: Vec<Actor>,
-    card: Card,
+    gpu: Gpu,
     rings: u32,
 }
 
@@ -117,8 +117,8 @@ impl Stage {
         let grantors: Vec<_> =
             directories.iter().map(|directory| Grantor::open(directory.path()).expect("its grant")).collect();
         grantors.iter().for_each(|grantor| grantor.adopt(1));
-        let card = Card { latency: Nanos::from_micros(5), free: BEGIN, ..Card::default() };
-        let world = World { now: BEGIN, running: usize::MAX, actors: Vec::new(), card, rings: 0 };
+        let gpu = Gpu { latency: Nanos::from_micros(5), free: BEGIN, ..Gpu::default() };
+        let world = World { now: BEGIN, running: usize::MAX, actors: Vec::new(), gpu, rings: 0 };
         Self {
             world: Mutex::new(world),
             turn: Condvar::new(),
@@ -155,9 +155,9 @@ impl Stage {
         self.world.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The card, to be looked at or changed.
-    pub(super) fn card<T>(&self, look: impl FnOnce(&mut Card) -> T) -> T {
-        look(&mut self.world().card)
+    /// The GPU, to be looked at or changed.
+    pub(super) fn gpu<T>(&self, look: impl FnOnce(&mut Gpu) -> T) -> T {
+        look(&mut self.world().gpu)
     }
 
     pub(super) fn rings(&self) -> u32 {
@@ -186,7 +186,7 @@ impl Stage {
             world.running = number;
         }
         let now = world.now;
-        world.card.writes.retain(|&(at, tenant, word, value)| {
+        world.gpu.writes.retain(|&(at, tenant, word, value)| {
             if at <= now {
                 let (container, slot) = self.homes[tenant];
                 let page: &Progress = &self.regions[container].shared().progress[slot.get()];
@@ -221,7 +221,7 @@ impl<'s> Role<'s> {
 
     /// Now, by the clock that the host slews.
     pub(super) fn monotonic(&self) -> Nanos {
-        let (now, (from, until, millionths)) = (self.now(), self.stage.card(|card| card.slew));
+        let (now, (from, until, millionths)) = (self.now(), self.stage.gpu(|gpu| gpu.slew));
         let slewed = (now.min(until) - from).0.cast_signed() * millionths / 1_000_000;
         Nanos(now.0.saturating_add_signed(slewed))
     }
@@ -266,35 +266,35 @@ impl Place<'_, '_> {
     pub(super) fn launch(&self, stream: Stream, cost: Nanos, programmatic: bool) {
         let mut world = self.role.stage.world();
         let now = world.now;
-        let card = &mut world.card;
-        card.journal.push(Did::Launch { stream, programmatic });
-        if card.capturing {
+        let gpu = &mut world.gpu;
+        gpu.journal.push(Did::Launch { stream, programmatic });
+        if gpu.capturing {
             return;
         }
-        let stream = card.streams.entry(key(self.tenant, stream)).or_default();
-        // What stands behind a host function leaves the card to the others; when it runs there is room for it.
-        let free = if *stream > card.free {
+        let stream = gpu.streams.entry(key(self.tenant, stream)).or_default();
+        // What stands behind a host function leaves the GPU to the others; when it runs there is room for it.
+        let free = if *stream > gpu.free {
             *stream + cost
         } else {
-            if card.last.replace(self.tenant).is_some_and(|last| last != self.tenant) {
-                card.free = card.free.max(now) + card.switch;
-                card.switches += 1;
+            if gpu.last.replace(self.tenant).is_some_and(|last| last != self.tenant) {
+                gpu.free = gpu.free.max(now) + gpu.switch;
+                gpu.switches += 1;
             }
-            card.free = card.free.max(now + card.latency) + cost;
-            card.free
+            gpu.free = gpu.free.max(now + gpu.latency) + cost;
+            gpu.free
         };
         *stream = free;
-        let ran = card.ran.entry(self.tenant).or_default();
+        let ran = gpu.ran.entry(self.tenant).or_default();
         *ran = *ran + cost;
-        let most = card.most.entry(self.tenant).or_default();
+        let most = gpu.most.entry(self.tenant).or_default();
         *most = (*most).max(free - now);
     }
 
-    /// A host function on the stream, which lasts for so long. The card is not busy with it.
+    /// A host function on the stream, which lasts for so long. The GPU is not busy with it.
     pub(super) fn host(&self, stream: Stream, time: Nanos) {
         let mut world = self.role.stage.world();
-        let begins = world.now + world.card.latency;
-        let last = world.card.streams.entry(key(self.tenant, stream)).or_default();
+        let begins = world.now + world.gpu.latency;
+        let last = world.gpu.streams.entry(key(self.tenant, stream)).or_default();
         *last = (*last).max(begins) + time;
     }
 
@@ -302,7 +302,7 @@ impl Place<'_, '_> {
     pub(super) fn synchronize(&self, stream: Stream) {
         let (now, end) = {
             let world = self.role.stage.world();
-            (world.now, world.card.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default())
+            (world.now, world.gpu.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default())
         };
         if end > now {
             self.role.sleep(end - now);
@@ -316,47 +316,47 @@ fn key(tenant: usize, stream: Stream) -> u64 {
 
 impl Driver for Place<'_, '_> {
     fn is_capturing(&self, _stream: Stream) -> bool {
-        self.role.stage.card(|card| card.capturing)
+        self.role.stage.gpu(|gpu| gpu.capturing)
     }
 
     fn may_ask(&self) -> bool {
-        self.role.stage.card(|card| !card.capturing)
+        self.role.stage.gpu(|gpu| !gpu.capturing)
     }
 
     fn create(&self) -> Result<Event, Failed> {
-        self.role.stage.card(|card| {
-            card.events.push(Nanos::MAX);
-            if card.refuses { Err(Failed) } else { Ok(Event(card.events.len() - 1)) }
+        self.role.stage.gpu(|gpu| {
+            gpu.events.push(Nanos::MAX);
+            if gpu.refuses { Err(Failed) } else { Ok(Event(gpu.events.len() - 1)) }
         })
     }
 
     fn is_dry(&self, stream: Stream) -> Result<bool, Failed> {
         let now = self.role.now();
-        self.role.stage.card(|card| {
-            card.journal.push(Did::Ask);
-            Ok(card.streams.get(&key(self.tenant, stream)).is_none_or(|end| *end <= now))
+        self.role.stage.gpu(|gpu| {
+            gpu.journal.push(Did::Ask);
+            Ok(gpu.streams.get(&key(self.tenant, stream)).is_none_or(|end| *end <= now))
         })
     }
 
     fn record(&self, event: Event, stream: Stream) -> Result<(), Failed> {
         let now = self.role.now();
-        self.role.stage.card(|card| {
-            card.journal.push(Did::Record(stream));
-            let last = card.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default();
-            card.events[event.0] = last.max(now);
-            if card.refuses { Err(Failed) } else { Ok(()) }
+        self.role.stage.gpu(|gpu| {
+            gpu.journal.push(Did::Record(stream));
+            let last = gpu.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default();
+            gpu.events[event.0] = last.max(now);
+            if gpu.refuses { Err(Failed) } else { Ok(()) }
         })
     }
 
     fn write(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
         let now = self.role.now();
-        self.role.stage.card(|card| {
-            if card.cannot_write {
+        self.role.stage.gpu(|gpu| {
+            if gpu.cannot_write {
                 return Err(Failed);
             }
-            card.journal.push(Did::Write(stream));
-            let last = card.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default();
-            card.writes.push((last.max(now), self.tenant, word, value));
+            gpu.journal.push(Did::Write(stream));
+            let last = gpu.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default();
+            gpu.writes.push((last.max(now), self.tenant, word, value));
             Ok(())
         })
     }
@@ -368,17 +368,17 @@ impl Driver for Place<'_, '_> {
 
     fn is_over(&self, event: Event) -> Result<bool, Failed> {
         let now = self.role.now();
-        self.role.stage.card(|card| {
-            card.journal.push(Did::Ask);
-            Ok(card.events[event.0] <= now)
+        self.role.stage.gpu(|gpu| {
+            gpu.journal.push(Did::Ask);
+            Ok(gpu.events[event.0] <= now)
         })
     }
 
     fn elapsed(&self, from: Event, to: Event) -> Result<i64, Failed> {
         let now = self.role.now();
-        self.role.stage.card(|card| {
-            card.journal.push(Did::Ask);
-            let (from, to) = (card.events[from.0], card.events[to.0]);
+        self.role.stage.gpu(|gpu| {
+            gpu.journal.push(Did::Ask);
+            let (from, to) = (gpu.events[from.0], gpu.events[to.0]);
             if from > now || to > now {
                 return Err(Failed);
             }
@@ -393,9 +393,9 @@ impl Edge for Place<'_, '_> {
     }
 
     fn sleep(&self, time: Nanos) {
-        let late = self.role.stage.card(|card| {
-            card.journal.push(Did::Sleep);
-            card.late
+        let late = self.role.stage.gpu(|gpu| {
+            gpu.journal.push(Did::Sleep);
+            gpu.late
         });
         self.role.sleep(time + late);
     }

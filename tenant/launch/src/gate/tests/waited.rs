@@ -5,7 +5,7 @@ use super::*;
 /// The turn is the program's for all of the time; the process is to ring if `rings`.
 fn turn(rings: bool) -> impl Fn(&Role<'_>) + Sync {
     move |role| {
-        role.stage.grantors[0].set_ring(card(), rings.then_some(SLOT));
+        role.stage.grantors[0].set_ring(gpu(), rings.then_some(SLOT));
         say(role.stage, 0, 1, TurnState::Yours, ms(50));
     }
 }

@@ -16,13 +16,13 @@ use crate::program::Common;
 /// Out of the driver's range: a context or an allocation that the actor does not have.
 pub(crate) const NOT_OURS: i32 = -1;
 
-/// What a program does on one card. What it has there is called as the player calls it.
+/// What a program does on one GPU. What it has there is called as the player calls it.
 pub(crate) struct Actor {
     common: Arc<Common>,
-    /// The card by its place among those that the driver shows.
+    /// The GPU by its place among those that the driver shows.
     pub(crate) device: usize,
     /// And among those that NVML shows.
-    pub(crate) card: usize,
+    pub(crate) gpu: usize,
     pub(crate) contexts: BTreeMap<u32, usize>,
     /// Their contexts and addresses.
     pub(crate) allocations: BTreeMap<u32, (u32, u64)>,
@@ -81,14 +81,14 @@ impl Deref for Actor {
 }
 
 impl Actor {
-    pub(crate) fn new(common: Arc<Common>, card: usize) -> Self {
+    pub(crate) fn new(common: Arc<Common>, gpu: usize) -> Self {
         // NVML knows nothing of this variable.
         let order = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
-        let device = order.split(',').position(|shown| shown == card.to_string()).unwrap_or(card);
+        let device = order.split(',').position(|shown| shown == gpu.to_string()).unwrap_or(gpu);
         Self {
             common,
             device,
-            card,
+            gpu,
             contexts: BTreeMap::new(),
             allocations: BTreeMap::new(),
             low: BTreeMap::new(),
@@ -244,14 +244,14 @@ impl Actor {
         Ok(answer)
     }
 
-    /// What the card's default pool and the actor's own ones hold, and what is reserved for graphs.
+    /// What the GPU's default pool and the actor's own ones hold, and what is reserved for graphs.
     pub(crate) fn keeps(&self) -> Result<u64> {
         let pools = if self.pooling { self.holds()? } else { 0 };
         let graphs = if self.graphing { self.reserved_for_graphs()? } else { 0 };
         Ok(pools + graphs)
     }
 
-    /// The card as locations name it.
+    /// The GPU as locations name it.
     pub(crate) fn id(&self) -> Result<i32> {
         Ok(i32::try_from(self.device)?)
     }

@@ -78,7 +78,7 @@ impl Actor {
         self.cuda.call(c"cuDeviceGraphMemTrim", [self.device])
     }
 
-    /// What the first card has reserved for graphs.
+    /// What the first GPU has reserved for graphs.
     pub(crate) fn reserved_for_graphs(&self) -> Result<u64> {
         let mut reserved = 0_u64;
         let to = [self.device, GRAPHS_RESERVED, place(&mut reserved)];

@@ -21,7 +21,7 @@ impl Actor {
             self.cuda.call(c"cuDevResourceGenerateDesc", [place(&mut description), place(&mut part), 1])?,
         ];
         if codes != [0; 3] {
-            bail!("the card was not split: {codes:?}");
+            bail!("the GPU was not split: {codes:?}");
         }
         let wanted = [place(&mut green), description, self.device, GREEN_DEFAULT_STREAM];
         let code = self.cuda.call(c"cuGreenCtxCreate", wanted)?;

@@ -355,7 +355,7 @@ impl Actor {
         }
     }
 
-    /// What the card says of graphs, when all they do is done.
+    /// What the GPU says of graphs, when all they do is done.
     fn figures(&self, contexts: &[u32], trim: bool, answer: &mut Answer) -> Result<i32> {
         for &context in contexts {
             let mut code = self.enter(context)?;

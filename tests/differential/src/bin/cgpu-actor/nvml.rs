@@ -11,10 +11,10 @@ use crate::records::{NvmlMemory, NvmlProcess};
 const MOST: usize = 64;
 
 impl Actor {
-    /// The first card's memory by NVML.
+    /// The first GPU's memory by NVML.
     pub(crate) fn nvml_memory(&self) -> Result<(usize, NvmlMemory)> {
         let (mut device, mut memory) = (0_usize, NvmlMemory::default());
-        let code = self.nvml.call(c"nvmlDeviceGetHandleByIndex_v2", [self.card, place(&mut device)])?;
+        let code = self.nvml.call(c"nvmlDeviceGetHandleByIndex_v2", [self.gpu, place(&mut device)])?;
         if code != 0 {
             bail!("nvmlDeviceGetHandleByIndex_v2 answered {code}");
         }

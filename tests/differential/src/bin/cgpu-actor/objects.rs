@@ -1,4 +1,4 @@
-//! Multicast objects and logical endpoints, of the first card.
+//! Multicast objects and logical endpoints, of the first GPU.
 
 use std::os::fd::AsRawFd;
 
@@ -47,7 +47,7 @@ impl Actor {
             _ => self.cuda.call(c"cuLogicalEndpointIdRelease", [number, 1])?,
         };
         if then != 0 || code == 0 && ready == 0 {
-            bail!("an endpoint of one card is not ready: {then}");
+            bail!("an endpoint of one GPU is not ready: {then}");
         }
         if code == 0 {
             self.objects.insert(name, Object::Endpoint(number));

@@ -11,7 +11,7 @@ impl Actor {
     /// As the driver names a place.
     pub(crate) fn location(&self, on: Place) -> Result<Location> {
         let (kind, id) = match on {
-            Place::Card => (DEVICE, self.id()?),
+            Place::Gpu => (DEVICE, self.id()?),
             Place::Host => (HOST, 0),
             // The lowest byte is the device.
             Place::Domain(domain) => (DOMAIN, i32::from(domain) << 8 | self.id()?),

@@ -1,4 +1,4 @@
-//! Memory in stream order, of the card's default pool and others.
+//! Memory in stream order, of the GPU's default pool and others.
 
 use anyhow::{Result, bail};
 use cgpu_differential::command::{Answer, DEFAULT_POOL, OfPool, Place};
@@ -47,7 +47,7 @@ impl Actor {
     }
 
     pub(crate) fn create_pool(&mut self, pool: u32) -> Result<i32> {
-        self.make_pool(pool, 0, Place::Card)
+        self.make_pool(pool, 0, Place::Gpu)
     }
 
     pub(crate) fn of_pool(&mut self, about: OfPool, answer: &mut Answer) -> Result<i32> {
@@ -87,7 +87,7 @@ impl Actor {
         }
         self.doomed.push(handle);
         if self.chosen_pool(None)? == handle
-            || place != Place::Card && self.chosen_pool(Some(place))? == handle
+            || place != Place::Gpu && self.chosen_pool(Some(place))? == handle
         {
             bail!("a destroyed pool is still what is allocated from");
         }
@@ -108,7 +108,7 @@ impl Actor {
         Ok(code)
     }
 
-    /// The pool that the first card allocates from; or, by a place, what is allocated from there.
+    /// The pool that the first GPU allocates from; or, by a place, what is allocated from there.
     fn chosen_pool(&self, by: Option<Place>) -> Result<usize> {
         let mut pool = 0_usize;
         let code = match by {
@@ -136,7 +136,7 @@ impl Actor {
         self.cuda.call(c"cuMemPoolSetAttribute", [self.pool(pool)?, THRESHOLD, place(&mut bytes)])
     }
 
-    /// One of its own, or the card's.
+    /// One of its own, or the GPU's.
     fn pool(&self, pool: u32) -> Result<usize> {
         self.pools.get(&pool).copied().map_or_else(|| self.default_pool(), Ok)
     }
@@ -149,7 +149,7 @@ impl Actor {
         }
     }
 
-    /// What the default pool of the first card holds, its own ones, and those that are destroyed, as long as they can be asked: under the
+    /// What the default pool of the first GPU holds, its own ones, and those that are destroyed, as long as they can be asked: under the
     /// shim while they hold something.
     pub(crate) fn holds(&self) -> Result<u64> {
         let pool = self.default_pool()?;

@@ -1,4 +1,4 @@
-//! The program as a whole: its cards, each with what there is on it, and its threads.
+//! The program as a whole: its GPUs, each with what there is on it, and its threads.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,7 +12,7 @@ use cgpu_differential::line::Line;
 use crate::actor::Actor;
 use crate::driver::Api;
 
-/// What a card's actor has in common with the other's.
+/// What a GPU's actor has in common with the other's.
 pub(crate) struct Common {
     pub(crate) cuda: Api,
     pub(crate) nvml: Api,
@@ -20,19 +20,19 @@ pub(crate) struct Common {
     pub(crate) line: Line,
 }
 
-/// Who acts on which card.
-struct Cards {
+/// Who acts on which GPU.
+struct Gpus {
     common: Arc<Common>,
     actors: BTreeMap<usize, Actor>,
 }
 
-impl Cards {
+impl Gpus {
     fn perform(&mut self, step: &Step) -> Result<Answer> {
         let actor =
-            self.actors.entry(step.card).or_insert_with(|| Actor::new(Arc::clone(&self.common), step.card));
+            self.actors.entry(step.gpu).or_insert_with(|| Actor::new(Arc::clone(&self.common), step.gpu));
         let mut answer = actor.perform(&step.command)?;
-        for (card, actor) in &self.actors {
-            if *card != step.card {
+        for (gpu, actor) in &self.actors {
+            if *gpu != step.gpu {
                 answer.elsewhere += actor.keeps()?;
             }
         }
@@ -42,7 +42,7 @@ impl Cards {
 
 /// A process of the driver API. Its threads take turns.
 pub(crate) struct Program {
-    cards: Arc<Mutex<Cards>>,
+    gpus: Arc<Mutex<Gpus>>,
     second: Option<Second>,
 }
 
@@ -53,22 +53,22 @@ impl Program {
             nvml: Api::open("libnvidia-ml.so.1")?,
             line: Line::given()?,
         };
-        let cards = Cards { common: Arc::new(common), actors: BTreeMap::new() };
-        Ok(Self { cards: Arc::new(Mutex::new(cards)), second: None })
+        let gpus = Gpus { common: Arc::new(common), actors: BTreeMap::new() };
+        Ok(Self { gpus: Arc::new(Mutex::new(gpus)), second: None })
     }
 
     pub(crate) fn perform(&mut self, step: Step) -> Result<Answer> {
-        let cards = Arc::clone(&self.cards);
+        let gpus = Arc::clone(&self.gpus);
         match step.thread {
-            Thread::First => perform(&cards, &step),
-            Thread::Second => self.second.get_or_insert_with(|| Second::start(cards)).perform(step),
-            Thread::Passing => joined(std::thread::spawn(move || perform(&cards, &step)))?,
+            Thread::First => perform(&gpus, &step),
+            Thread::Second => self.second.get_or_insert_with(|| Second::start(gpus)).perform(step),
+            Thread::Passing => joined(std::thread::spawn(move || perform(&gpus, &step)))?,
         }
     }
 }
 
-fn perform(cards: &Mutex<Cards>, step: &Step) -> Result<Answer> {
-    cards.lock().unwrap_or_else(PoisonError::into_inner).perform(step)
+fn perform(gpus: &Mutex<Gpus>, step: &Step) -> Result<Answer> {
+    gpus.lock().unwrap_or_else(PoisonError::into_inner).perform(step)
 }
 
 fn joined<T>(thread: JoinHandle<T>) -> Result<T> {
@@ -82,13 +82,13 @@ struct Second {
 }
 
 impl Second {
-    fn start(cards: Arc<Mutex<Cards>>) -> Self {
+    fn start(gpus: Arc<Mutex<Gpus>>) -> Self {
         let (steps, mine) = channel();
         let (its, answers) = channel();
         // Ends with the program: whoever it belongs to is there as long.
         std::thread::spawn(move || {
             for step in mine {
-                if its.send(perform(&cards, &step)).is_err() {
+                if its.send(perform(&gpus, &step)).is_err() {
                     break;
                 }
             }

@@ -1,4 +1,4 @@
-//! Pools that may hold no more than so much, lie in locality domains, or are what the card allocates from; and resets, which leave them.
+//! Pools that may hold no more than so much, lie in locality domains, or are what the GPU allocates from; and resets, which leave them.
 
 use super::Play;
 use crate::command::{Command, DEFAULT_POOL, OfPool, PRIMARY, Place};
@@ -30,7 +30,7 @@ impl Play<'_> {
             }
             (2 | 3, Some(pool), ..) => OfPool::Choose { pool, by: self.chooser(who, pool) },
             (4, ..) => {
-                let by = if self.random.once_in(2) { None } else { Some(Place::Card) };
+                let by = if self.random.once_in(2) { None } else { Some(Place::Gpu) };
                 OfPool::Choose { pool: DEFAULT_POOL, by }
             }
             (5, ..) => OfPool::IsChosen { pool: current },
@@ -44,7 +44,7 @@ impl Play<'_> {
             (13, Some(pool), ..) => {
                 return Command::PoolKeep { pool, bytes: self.random.below(3) * 32 * MIB };
             }
-            // From the one that the card allocates from as often as from another one.
+            // From the one that the GPU allocates from as often as from another one.
             (14..=16, Some(pool), ..) => {
                 let bytes = self.random.size(64 * MIB);
                 return Command::PoolAllocate { context, key: self.new_key(), bytes, pool };
@@ -58,7 +58,7 @@ impl Play<'_> {
         Command::Pool(drawn)
     }
 
-    /// By which of the setters a pool is chosen: for the card, for some place, or for where it lies.
+    /// By which of the setters a pool is chosen: for the GPU, for some place, or for where it lies.
     fn chooser(&mut self, who: usize, pool: u32) -> Option<Place> {
         match self.random.below(3) {
             0 => None,
@@ -69,6 +69,6 @@ impl Play<'_> {
 
     fn place_of_pool(&self, who: usize, pool: u32) -> Place {
         let local = self.model.processes[who].local.get(&pool);
-        local.map_or(Place::Card, |domain| Place::Domain(*domain))
+        local.map_or(Place::Gpu, |domain| Place::Domain(*domain))
     }
 }

@@ -23,10 +23,7 @@ impl Play<'_> {
                 self.code(who).modules.remove(&module);
             }
             CodeStep::Launch { context, module, function, count } => {
-                ensure!(
-                    code == 0,
-                    "a first launch, which nobody can refuse on a card with room, was refused"
-                );
+                ensure!(code == 0, "a first launch, which nobody can refuse on a GPU with room, was refused");
                 let code = self.code(who);
                 let its = code.modules.get_mut(&module).context("the module")?;
                 let fresh = (function..function + count).filter(|function| its.loaded.insert(*function));
@@ -80,10 +77,7 @@ impl Play<'_> {
                 }
             }
             CodeStep::LaunchKernel { context, library, function } => {
-                ensure!(
-                    code == 0,
-                    "a first launch, which nobody can refuse on a card with room, was refused"
-                );
+                ensure!(code == 0, "a first launch, which nobody can refuse on a GPU with room, was refused");
                 let its = self.library(who, library)?;
                 its.contexts.entry(context).or_insert(false);
                 if its.loaded.insert((context, function)) {

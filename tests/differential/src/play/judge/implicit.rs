@@ -108,7 +108,7 @@ impl Play<'_> {
             }
             Command::Checkpoint { pid } => {
                 let who = self.place_of(pid).context("no such process")?;
-                let shares = self.on_each_card(|play| play.model.processes[who].shares).contains(&true);
+                let shares = self.on_each_gpu(|play| play.model.processes[who].shares).contains(&true);
                 ensure!(
                     code == 0 || code == NOT_SUPPORTED && shares,
                     "a locked process was not checkpointed"
@@ -119,7 +119,7 @@ impl Play<'_> {
             }
             Command::Restore { pid } => {
                 let who = self.place_of(pid).context("no such process")?;
-                let rooms = self.on_each_card(|play| {
+                let rooms = self.on_each_gpu(|play| {
                     let process = &play.model.processes[who];
                     let most = play.model.at_home(process) + process.pool_on_the_books - process.pool;
                     (play.model.fits(most), !play.model.might_fit(play.model.firm(process)))
@@ -144,7 +144,7 @@ impl Play<'_> {
     /// A checkpoint is of all that the process of an id has, wherever it is.
     fn progressed(&mut self, pid: u32, progress: Progress) -> Result<()> {
         let who = self.place_of(pid).context("no such process")?;
-        self.on_each_card(|play| play.model.processes[who].progress = progress);
+        self.on_each_gpu(|play| play.model.processes[who].progress = progress);
         Ok(())
     }
 }

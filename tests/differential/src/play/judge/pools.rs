@@ -7,7 +7,7 @@ use crate::command::{Answer, DEFAULT_POOL, InStream, OfPool, Place};
 use crate::model::Pooled;
 
 impl Play<'_> {
-    /// An allocation from a pool, or from that which the card allocates from.
+    /// An allocation from a pool, or from that which the GPU allocates from.
     pub(super) fn judge_pooled(
         &mut self,
         who: usize,
@@ -51,15 +51,15 @@ impl Play<'_> {
                 process.destroy_pool(pool);
             }
             OfPool::Choose { pool, by } => {
-                // A card allocates from a pool of all of it, a domain from its own.
+                // A GPU allocates from a pool of all of it, a domain from its own.
                 let of_all = pool == DEFAULT_POOL || !process.local.contains_key(&pool);
                 match by {
-                    None | Some(Place::Card) if of_all => {
-                        ensure!(code == 0 && answer.active, "the card does not allocate from the pool");
+                    None | Some(Place::Gpu) if of_all => {
+                        ensure!(code == 0 && answer.active, "the GPU does not allocate from the pool");
                         process.current = pool;
                     }
-                    None | Some(Place::Card) => ensure!(code != 0, "a card allocates from a domain's pool"),
-                    Some(_) if of_all => ensure!(code != 0, "a domain allocates from a card's pool"),
+                    None | Some(Place::Gpu) => ensure!(code != 0, "a GPU allocates from a domain's pool"),
+                    Some(_) if of_all => ensure!(code != 0, "a domain allocates from a GPU's pool"),
                     // It may be the other domain's.
                     Some(_) => {
                         ensure!(code != 0 || answer.active, "the domain does not allocate from the pool")
@@ -67,7 +67,7 @@ impl Play<'_> {
                 }
             }
             OfPool::IsChosen { pool } => {
-                ensure!(code == 0 && answer.active, "the card does not allocate from pool {pool}");
+                ensure!(code == 0 && answer.active, "the GPU does not allocate from pool {pool}");
             }
         }
         Ok(())

@@ -1,11 +1,11 @@
-//! The cards, as NVML and the driver show them before anything is virtual.
+//! The GPUs, as NVML and the driver show them before anything is virtual.
 
 use core::ffi::{CStr, c_int, c_uint};
 
 use cgpu_abi::nvml_types::{nvmlDevice_t, nvmlMemory_t, nvmlPciInfo_t, nvmlReturn_t};
 use cgpu_abi::types::{CUcontext, CUdevice, CUresult, CUuuid};
 use cgpu_shm::atomic::{AtomicUsize, Ordering::Relaxed};
-use cgpu_tenant::{Bytes, Card, CardInfo, Found, System, Tenant, Told, Uuid};
+use cgpu_tenant::{Bytes, Found, Gpu, GpuInfo, System, Tenant, Told, Uuid};
 
 use crate::process::Starter;
 use crate::{driver, nvml, nvml_uses};
@@ -17,7 +17,7 @@ pub(crate) struct Devices {
 
 struct Device {
     /// None: not sliced.
-    card: Option<Card>,
+    gpu: Option<Gpu>,
     /// Its primary context, as last retained.
     primary: AtomicUsize,
 }
@@ -28,20 +28,20 @@ impl Devices {
 
     /// The devices of the initialised driver.
     pub(crate) fn of(tenant: &Tenant) -> Devices {
-        let card = |device| tenant.card(driver_uuid(device)?);
-        let devices = devices().map(|device| Device { card: card(device), primary: AtomicUsize::new(0) });
+        let gpu = |device| tenant.gpu(driver_uuid(device)?);
+        let devices = devices().map(|device| Device { gpu: gpu(device), primary: AtomicUsize::new(0) });
         Devices { devices: devices.collect() }
     }
 
-    /// The card of a device; none: not sliced, or no such device.
+    /// The GPU of a device; none: not sliced, or no such device.
     #[inline]
-    pub(crate) fn card(&self, device: CUdevice) -> Option<Card> {
-        self.get(device)?.card
+    pub(crate) fn gpu(&self, device: CUdevice) -> Option<Gpu> {
+        self.get(device)?.gpu
     }
 
     /// Whether there is a limit to keep on any of them.
     pub(crate) fn any_limited(&self, tenant: &Tenant) -> bool {
-        self.devices.iter().filter_map(|device| device.card).any(|card| tenant.limit(card).is_some())
+        self.devices.iter().filter_map(|device| device.gpu).any(|gpu| tenant.limit(gpu).is_some())
     }
 
     /// The primary context of a device, as last retained.
@@ -67,9 +67,9 @@ impl Devices {
         (self.devices.len() == 1).then_some(0)
     }
 
-    /// The device that is a card.
-    pub(crate) fn of_card(&self, card: Card) -> Option<CUdevice> {
-        self.all().find(|device| self.card(*device) == Some(card))
+    /// The device that is a GPU.
+    pub(crate) fn of_gpu(&self, gpu: Gpu) -> Option<CUdevice> {
+        self.all().find(|device| self.gpu(*device) == Some(gpu))
     }
 
     /// A device is named by its ordinal.
@@ -78,32 +78,32 @@ impl Devices {
     }
 }
 
-/// All cards, as the monitor has told, or a process of the container before this one; else NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A
-/// card that is partitioned into MIG instances is these instead: no program computes on the card itself.
+/// All GPUs, as the monitor has told, or a process of the container before this one; else NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A
+/// GPU that is partitioned into MIG instances is these instead: no program computes on the GPU itself.
 pub(crate) fn inventory(starter: Starter) -> Found {
     // SAFETY: the name is NUL-ended.
     let hides = !unsafe { libc::getenv(c"CUDA_VISIBLE_DEVICES".as_ptr()) }.is_null();
     if starter == Starter::Driver
         && let Some(told) = Told::read(&System)
-        && let Some(seen) = devices().map(driver_card).collect::<Option<Vec<_>>>()
+        && let Some(seen) = devices().map(driver_gpu).collect::<Option<Vec<_>>>()
         && let Some(found) = told.found(&seen, hides)
     {
         return found;
     }
     // The program has started NVML itself, if it is that which asks.
     let is_started = starter == Starter::Nvml || nvml_uses::start();
-    let (mut cards, cut) = is_started.then(nvml_cards).unwrap_or_default();
-    let listed = !cards.is_empty();
+    let (mut gpus, cut) = is_started.then(nvml_gpus).unwrap_or_default();
+    let listed = !gpus.is_empty();
     if starter == Starter::Driver {
         for device in devices() {
-            if let Some(card) = driver_card(device)
-                && cards.iter().all(|other| other.uuid != card.uuid)
+            if let Some(gpu) = driver_gpu(device)
+                && gpus.iter().all(|other| other.uuid != gpu.uuid)
             {
-                cards.push(card);
+                gpus.push(gpu);
             }
         }
     }
-    Found { complete: listed || !hides, cards, cut }
+    Found { complete: listed || !hides, gpus, cut }
 }
 
 /// Whether the driver answers.
@@ -113,8 +113,8 @@ pub(crate) fn driver_is_initialised() -> bool {
     unsafe { driver::cuDeviceGetCount(&raw mut count) == CUresult::SUCCESS }
 }
 
-/// Whether the driver shows any card.
-pub(crate) fn driver_has_cards() -> bool {
+/// Whether the driver shows any GPU.
+pub(crate) fn driver_has_gpus() -> bool {
     devices().next().is_some()
 }
 
@@ -139,10 +139,10 @@ pub(crate) fn nvml_uuid(device: nvmlDevice_t) -> Option<Uuid> {
     text.parse().ok()
 }
 
-/// The instances of a card of NVML's that is cut.
-pub(crate) fn instances_of(card: nvmlDevice_t) -> impl Iterator<Item = nvmlDevice_t> {
-    let cut = is_cut(card);
-    cut.then(|| instances(card)).into_iter().flatten().map(|(instance, _)| instance)
+/// The instances of a GPU of NVML's that is cut.
+pub(crate) fn instances_of(gpu: nvmlDevice_t) -> impl Iterator<Item = nvmlDevice_t> {
+    let cut = is_cut(gpu);
+    cut.then(|| instances(gpu)).into_iter().flatten().map(|(instance, _)| instance)
 }
 
 fn devices() -> impl Iterator<Item = CUdevice> {
@@ -157,7 +157,7 @@ fn devices() -> impl Iterator<Item = CUdevice> {
     })
 }
 
-/// The card's UUID; a MIG instance's own where the driver is new enough to tell.
+/// The GPU's UUID; a MIG instance's own where the driver is new enough to tell.
 fn driver_uuid(device: CUdevice) -> Option<Uuid> {
     let mut uuid = CUuuid::default();
     // SAFETY: the UUID is writable.
@@ -169,17 +169,17 @@ fn driver_uuid(device: CUdevice) -> Option<Uuid> {
     (answer == CUresult::SUCCESS).then_some(Uuid(uuid.bytes))
 }
 
-fn driver_card(device: CUdevice) -> Option<CardInfo> {
+fn driver_gpu(device: CUdevice) -> Option<GpuInfo> {
     let uuid = driver_uuid(device)?;
     let mut total = 0_usize;
     // SAFETY: the total is writable.
     if unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, device) } != CUresult::SUCCESS {
         return None;
     }
-    Some(CardInfo { uuid, total: Bytes(total as u64), order: driver_order(device) << INSTANCE_BITS })
+    Some(GpuInfo { uuid, total: Bytes(total as u64), order: driver_order(device) << INSTANCE_BITS })
 }
 
-/// The card's place on the bus, as a number.
+/// The GPU's place on the bus, as a number.
 fn driver_order(device: CUdevice) -> u64 {
     let mut text = [0_u8; 32];
     // SAFETY: the buffer is as long as said.
@@ -201,76 +201,76 @@ fn bus_order(text: &[u8]) -> u64 {
     fields.0 << 8 | fields.1
 }
 
-/// What NVML lists, as programs can use it: a whole card, or an instance of one that is cut.
+/// What NVML lists, as programs can use it: a whole GPU, or an instance of one that is cut.
 struct Part {
     handle: nvmlDevice_t,
-    /// The card itself.
-    card: nvmlDevice_t,
-    /// Its place among the card's instances, from 1; 0: the card itself.
+    /// The GPU itself.
+    gpu: nvmlDevice_t,
+    /// Its place among the GPU's instances, from 1; 0: the GPU itself.
     instance: u64,
 }
 
 /// The bits of an order that are the instance's.
-const INSTANCE_BITS: u32 = CardInfo::INSTANCE.count_ones();
+const INSTANCE_BITS: u32 = GpuInfo::INSTANCE.count_ones();
 
-/// What programs can use, and the cards that are cut, by their own names.
-fn nvml_cards() -> (Vec<CardInfo>, Vec<Uuid>) {
-    let mut cards: Vec<CardInfo> = Vec::new();
-    for card in parts().filter_map(|part| nvml_card(&part)) {
-        // Drivers before R470 name all instances of a card after it.
-        if cards.iter().all(|other| other.uuid != card.uuid) {
-            cards.push(card);
+/// What programs can use, and the GPUs that are cut, by their own names.
+fn nvml_gpus() -> (Vec<GpuInfo>, Vec<Uuid>) {
+    let mut gpus: Vec<GpuInfo> = Vec::new();
+    for gpu in parts().filter_map(|part| nvml_gpu(&part)) {
+        // Drivers before R470 name all instances of a GPU after it.
+        if gpus.iter().all(|other| other.uuid != gpu.uuid) {
+            gpus.push(gpu);
         }
     }
-    (cards, handles().filter(|card| is_cut(*card)).filter_map(nvml_uuid).collect())
+    (gpus, handles().filter(|gpu| is_cut(*gpu)).filter_map(nvml_uuid).collect())
 }
 
-fn nvml_card(part: &Part) -> Option<CardInfo> {
+fn nvml_gpu(part: &Part) -> Option<GpuInfo> {
     let uuid = nvml_uuid(part.handle)?;
     let total = Bytes(nvml_memory(part.handle)?.total);
     // SAFETY: all fields are numbers.
     let mut pci: nvmlPciInfo_t = unsafe { core::mem::zeroed() };
     // SAFETY: the record is writable.
-    let answer = unsafe { nvml::nvmlDeviceGetPciInfo_v3(part.card, &raw mut pci) };
+    let answer = unsafe { nvml::nvmlDeviceGetPciInfo_v3(part.gpu, &raw mut pci) };
     let order = if answer == nvmlReturn_t::SUCCESS {
         bus_order(&pci.bus_id.map(|byte| byte.to_ne_bytes()[0]))
     } else {
         0
     };
-    Some(CardInfo { uuid, total, order: order << INSTANCE_BITS | part.instance })
+    Some(GpuInfo { uuid, total, order: order << INSTANCE_BITS | part.instance })
 }
 
 fn parts() -> impl Iterator<Item = Part> {
-    handles().flat_map(|card| {
-        let cut = is_cut(card);
-        let whole = (!cut).then_some(Part { handle: card, card, instance: 0 });
-        let instances = cut.then(|| instances(card)).into_iter().flatten();
-        whole.into_iter().chain(instances.map(move |(handle, instance)| Part { handle, card, instance }))
+    handles().flat_map(|gpu| {
+        let cut = is_cut(gpu);
+        let whole = (!cut).then_some(Part { handle: gpu, gpu, instance: 0 });
+        let instances = cut.then(|| instances(gpu)).into_iter().flatten();
+        whole.into_iter().chain(instances.map(move |(handle, instance)| Part { handle, gpu, instance }))
     })
 }
 
-/// Whether a card is cut into MIG instances.
-fn is_cut(card: nvmlDevice_t) -> bool {
+/// Whether a GPU is cut into MIG instances.
+fn is_cut(gpu: nvmlDevice_t) -> bool {
     /// `NVML_DEVICE_MIG_ENABLE`.
     const ENABLED: c_uint = 1;
     let (mut current, mut pending) = (0, 0);
     // SAFETY: both modes are writable.
-    let answer = unsafe { nvml::nvmlDeviceGetMigMode(card, &raw mut current, &raw mut pending) };
+    let answer = unsafe { nvml::nvmlDeviceGetMigMode(gpu, &raw mut current, &raw mut pending) };
     answer == nvmlReturn_t::SUCCESS && current == ENABLED
 }
 
-/// The MIG instances of a card that is cut, with their places from 1.
-fn instances(card: nvmlDevice_t) -> impl Iterator<Item = (nvmlDevice_t, u64)> {
+/// The MIG instances of a GPU that is cut, with their places from 1.
+fn instances(gpu: nvmlDevice_t) -> impl Iterator<Item = (nvmlDevice_t, u64)> {
     let mut most: c_uint = 0;
     // SAFETY: the count is writable.
-    let answer = unsafe { nvml::nvmlDeviceGetMaxMigDeviceCount(card, &raw mut most) };
+    let answer = unsafe { nvml::nvmlDeviceGetMaxMigDeviceCount(gpu, &raw mut most) };
     let most = if answer == nvmlReturn_t::SUCCESS { most } else { 0 };
     // More than the order has room for have no place; there are 7 at most.
-    let places = (0..most).zip(1..=CardInfo::INSTANCE);
+    let places = (0..most).zip(1..=GpuInfo::INSTANCE);
     places.filter_map(move |(index, place)| {
         let mut handle = nvmlDevice_t::NULL;
         // SAFETY: the handle is writable.
-        let answer = unsafe { nvml::nvmlDeviceGetMigDeviceHandleByIndex(card, index, &raw mut handle) };
+        let answer = unsafe { nvml::nvmlDeviceGetMigDeviceHandleByIndex(gpu, index, &raw mut handle) };
         (answer == nvmlReturn_t::SUCCESS).then_some((handle, place))
     })
 }

@@ -1,4 +1,4 @@
-//! Two cards that have their turns.
+//! Two GPUs that have their turns.
 
 use std::collections::BTreeMap;
 use std::mem::swap;
@@ -8,9 +8,9 @@ use super::{Kind, Play};
 use crate::model::Model;
 use crate::witness::Witness;
 
-/// What a play says of a card that does not have its turn. The fields are those of [`Play`].
-pub(super) struct Card {
-    card: usize,
+/// What a play says of a GPU that does not have its turn. The fields are those of [`Play`].
+pub(super) struct Gpu {
+    gpu: usize,
     model: Model,
     witness: Witness,
     dead: u64,
@@ -19,11 +19,11 @@ pub(super) struct Card {
     dying_foreign: Vec<u32>,
 }
 
-impl Card {
+impl Gpu {
     /// `dead`: what the dead may have there.
-    pub(super) fn new(card: usize, model: Model, witness: Witness, dead: u64) -> Self {
+    pub(super) fn new(gpu: usize, model: Model, witness: Witness, dead: u64) -> Self {
         let (descriptors, dying_foreign) = (BTreeMap::new(), Vec::new());
-        Self { card, model, witness, dead, slack_of_the_dead: 0, descriptors, dying_foreign }
+        Self { gpu, model, witness, dead, slack_of_the_dead: 0, descriptors, dying_foreign }
     }
 
     pub(super) fn into_witness(self) -> Witness {
@@ -32,10 +32,10 @@ impl Card {
 }
 
 impl Play<'_> {
-    /// The other card has its turn, if there is one.
+    /// The other GPU has its turn, if there is one.
     pub(super) fn turn(&mut self) {
         let Some(other) = &mut self.other else { return };
-        swap(&mut self.card, &mut other.card);
+        swap(&mut self.gpu, &mut other.gpu);
         swap(&mut self.model, &mut other.model);
         swap(&mut self.witness, &mut other.witness);
         swap(&mut self.dead, &mut other.dead);
@@ -44,15 +44,15 @@ impl Play<'_> {
         swap(&mut self.dying_foreign, &mut other.dying_foreign);
     }
 
-    /// A capture that forbids a process's thread other calls does so on each card: then that has its turn where it goes on.
+    /// A capture that forbids a process's thread other calls does so on each GPU: then that has its turn where it goes on.
     pub(super) fn turn_to_strict_capture(&mut self, who: usize) {
         if self.other.as_ref().is_some_and(|other| other.model.processes[who].drawn.is_strict()) {
             self.turn();
         }
     }
 
-    /// Something that happens to all of a process, and so on each card. The other card's turn comes first.
-    pub(super) fn on_each_card<T>(&mut self, mut happen: impl FnMut(&mut Self) -> T) -> Vec<T> {
+    /// Something that happens to all of a process, and so on each GPU. The other GPU's turn comes first.
+    pub(super) fn on_each_gpu<T>(&mut self, mut happen: impl FnMut(&mut Self) -> T) -> Vec<T> {
         let mut all = Vec::new();
         if self.other.is_some() {
             self.turn();

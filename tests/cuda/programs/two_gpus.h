@@ -1,38 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * two_cards.h - the books of two cards, each with a context of this process.
+ * two_gpus.h - the books of two GPUs, each with a context of this process.
  */
-#ifndef CGPU_TEST_TWO_CARDS_H
-#define CGPU_TEST_TWO_CARDS_H
+#ifndef CGPU_TEST_TWO_GPUS_H
+#define CGPU_TEST_TWO_GPUS_H
 
 #include "books.h"
 
 static struct {
     CUcontext context;
     size_t shown, had; /* free at first: as shown, and as the driver had it */
-} cards[2];
+} gpus[2];
 
-static inline void on_card(CUdevice device) { CHECK(cu.cuCtxSetCurrent(cards[device].context)); }
+static inline void on_gpu(CUdevice device) { CHECK(cu.cuCtxSetCurrent(gpus[device].context)); }
 
-/* Contexts on both; from here on uses are counted. The first card is the current one. */
-static inline void cards_open(void) {
+/* Contexts on both; from here on uses are counted. The first GPU is the current one. */
+static inline void gpus_open(void) {
     driver_open();
     for (CUdevice device = 0; device < 2; device++)
-        CHECK(cu.cuDevicePrimaryCtxRetain(&cards[device].context, device));
+        CHECK(cu.cuDevicePrimaryCtxRetain(&gpus[device].context, device));
     for (CUdevice device = 1; device >= 0; device--) {
-        on_card(device);
+        on_gpu(device);
         books_open();
-        cards[device].shown = books.shown;
-        cards[device].had = books.had;
+        gpus[device].shown = books.shown;
+        gpus[device].had = books.had;
     }
 }
 
 /* What was taken since of one of them. */
 static inline void taken_of(CUdevice device, size_t *in_the_books, size_t *in_truth) {
-    on_card(device);
-    *in_the_books = cards[device].shown - free_shown();
-    *in_truth = cards[device].had - free_in_truth();
-    on_card(0);
+    on_gpu(device);
+    *in_the_books = gpus[device].shown - free_shown();
+    *in_truth = gpus[device].had - free_in_truth();
+    on_gpu(0);
 }
 
 /* So much is taken of each, in truth, and `kept` more of the first in the books. */
@@ -41,7 +41,7 @@ static inline void taken_of_both(size_t first, size_t second, size_t kept, const
         size_t expected = device ? second : first, says, has;
         taken_of(device, &says, &has);
         if (has != expected || says != expected + (device ? 0 : kept))
-            FAIL("%s: expected %zu taken of card %d, the books say %zu, the driver %zu", when, expected, device, says, has);
+            FAIL("%s: expected %zu taken of GPU %d, the books say %zu, the driver %zu", when, expected, device, says, has);
     }
 }
 
@@ -52,7 +52,7 @@ static inline uint64_t physical_on(CUdevice device, size_t bytes, int handle_typ
     return handle;
 }
 
-/* Maps a handle, to be reached from one card. */
+/* Maps a handle, to be reached from one GPU. */
 static inline CUdeviceptr mapped_for(CUdevice device, uint64_t handle, size_t bytes) {
     struct access access = {{DEVICE, device}, READ_WRITE};
     CUdeviceptr address = reserve(bytes);

@@ -1,4 +1,4 @@
-//! The cards of a container: registered once each, by UUID, one after the other.
+//! The GPUs of a container: registered once each, by UUID, one after the other.
 //!
 //! Registration is serialised by a lock on a byte of the file. A record is filled first and counted after, so that readers,
 //! who take no lock, find only whole ones; a death between leaves a record that nobody counts and the next one overwrites.
@@ -9,15 +9,15 @@ use std::thread;
 use std::time::Duration;
 
 use crate::atomic::Ordering;
-use crate::layout::{CARDS, bytes_of, store_bytes};
+use crate::layout::{GPUS, bytes_of, store_bytes};
 use crate::region::Region;
 use crate::slots::State;
-use crate::units::{Bytes, CardIndex, SlotIndex};
+use crate::units::{Bytes, DeviceIndex, SlotIndex};
 use crate::uuid::Uuid;
 
-/// A card as one process knows it.
+/// A GPU as one process knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Card {
+pub struct Gpu {
     /// Its name.
     pub uuid: Uuid,
     /// Its memory, as NVML gives it.
@@ -28,10 +28,10 @@ pub struct Card {
     pub ordinal: u32,
 }
 
-/// Why a card was not registered.
+/// Why a GPU was not registered.
 #[derive(Debug)]
 pub enum Error {
-    /// There are [`CARDS`] others.
+    /// There are [`GPUS`] others.
     Full,
     /// Somebody was registering for a whole second.
     Busy,
@@ -42,10 +42,10 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => write!(f, "expected at most {CARDS} cards in a container, found one more"),
+            Self::Full => write!(f, "expected at most {GPUS} GPUs in a container, found one more"),
             Self::Busy => write!(
                 f,
-                "another process of the container has been registering its cards for a second: continue or end it"
+                "another process of the container has been registering its GPUs for a second: continue or end it"
             ),
             Self::System(error) => error.fmt(f),
         }
@@ -59,55 +59,55 @@ const TRIES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Region {
-    /// Registers a card for the process in slot `me`, or finds it.
+    /// Registers a GPU for the process in slot `me`, or finds it.
     ///
-    /// A card that is known keeps its limit while any other process lives: one container has one limit. A process that is alone
+    /// A GPU that is known keeps its limit while any other process lives: one container has one limit. A process that is alone
     /// sets its own, so that a directory which outlives its container does not keep an old limit.
     ///
     /// # Errors
     /// [`Error`]; then nothing has changed.
-    pub fn register(&self, me: SlotIndex, card: &Card) -> Result<CardIndex, Error> {
-        let _alone = self.lock_cards()?;
+    pub fn register(&self, me: SlotIndex, gpu: &Gpu) -> Result<DeviceIndex, Error> {
+        let _alone = self.lock_gpus()?;
         let count = self.count();
-        let known = CardIndex::all().take(count).find(|index| self.uuid(*index) == card.uuid);
-        let index = known.or_else(|| CardIndex::new(count)).ok_or(Error::Full)?;
+        let known = DeviceIndex::all().take(count).find(|index| self.uuid(*index) == gpu.uuid);
+        let index = known.or_else(|| DeviceIndex::new(count)).ok_or(Error::Full)?;
         if known.is_none() || !self.others_live(me) {
-            let record = self.card(index);
-            store_bytes(&record.uuid, &card.uuid.0);
-            record.total.store(card.total.0, Ordering::Relaxed);
-            record.limit.store(card.limit.0, Ordering::Relaxed);
-            record.ordinal.store(card.ordinal, Ordering::Relaxed);
+            let record = self.gpu(index);
+            store_bytes(&record.uuid, &gpu.uuid.0);
+            record.total.store(gpu.total.0, Ordering::Relaxed);
+            record.limit.store(gpu.limit.0, Ordering::Relaxed);
+            record.ordinal.store(gpu.ordinal, Ordering::Relaxed);
         }
         if known.is_none() {
-            // Fits: below CARDS. HB cards: Release publishes the record to `cards`.
+            // Fits: below GPUS. HB GPUs: Release publishes the record to `gpus`.
             let count = u32::try_from(index.get() + 1).unwrap_or(0);
-            self.shared().header.cards.store(count, Ordering::Release);
+            self.shared().header.gpus.store(count, Ordering::Release);
         }
         Ok(index)
     }
 
-    /// The registered cards.
-    pub fn cards(&self) -> impl Iterator<Item = (CardIndex, Card)> {
-        CardIndex::all().take(self.count()).map(|index| {
-            let record = self.card(index);
-            let card = Card {
+    /// The registered GPUs.
+    pub fn gpus(&self) -> impl Iterator<Item = (DeviceIndex, Gpu)> {
+        DeviceIndex::all().take(self.count()).map(|index| {
+            let record = self.gpu(index);
+            let gpu = Gpu {
                 uuid: self.uuid(index),
                 total: Bytes(record.total.load(Ordering::Relaxed)),
                 limit: Bytes(record.limit.load(Ordering::Relaxed)),
                 ordinal: record.ordinal.load(Ordering::Relaxed),
             };
-            (index, card)
+            (index, gpu)
         })
     }
 
     fn count(&self) -> usize {
-        // HB cards: Acquire meets the Release in `register`.
-        let count = self.shared().header.cards.load(Ordering::Acquire);
-        usize::try_from(count).unwrap_or(CARDS).min(CARDS)
+        // HB GPUs: Acquire meets the Release in `register`.
+        let count = self.shared().header.gpus.load(Ordering::Acquire);
+        usize::try_from(count).unwrap_or(GPUS).min(GPUS)
     }
 
-    fn uuid(&self, index: CardIndex) -> Uuid {
-        let mut bytes = bytes_of(&self.card(index).uuid);
+    fn uuid(&self, index: DeviceIndex) -> Uuid {
+        let mut bytes = bytes_of(&self.gpu(index).uuid);
         Uuid(core::array::from_fn(|_| bytes.next().unwrap_or(0)))
     }
 
@@ -119,7 +119,7 @@ impl Region {
             .any(|slot| table.word(slot).and_then(|word| word.state()) == Some(State::Live))
     }
 
-    fn lock_cards(&self) -> Result<crate::liveness::Borrowed, Error> {
+    fn lock_gpus(&self) -> Result<crate::liveness::Borrowed, Error> {
         for _ in 0..TRIES {
             match self.lines().borrow_file() {
                 Ok(Some(alone)) => return Ok(alone),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML of several unequal cards, one of them divided (MIG), as the vendor's Python bindings and nvitop see them.
+"""NVML of several unequal GPUs, one of them divided (MIG), as the vendor's Python bindings and nvitop see them.
 
 Computes on an instance, watches itself doing so, and waits for an error that `cgpu-sim` (CGPU_SIM_COMMAND) lets happen.
 """
@@ -31,9 +31,9 @@ def refused(code, function, *arguments):
 def main():
     start(__doc__)
     pynvml.nvmlInit()
-    cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    small, divided = cards
-    totals = [pynvml.nvmlDeviceGetMemoryInfo(card).total for card in cards]
+    gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    small, divided = gpus
+    totals = [pynvml.nvmlDeviceGetMemoryInfo(gpu).total for gpu in gpus]
     refused(pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.nvmlDeviceGetMigMode, small)
     expect("MIG mode", pynvml.nvmlDeviceGetMigMode(divided), [1, 1])
     refused(pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.nvmlDeviceGetUtilizationRates, divided)
@@ -42,14 +42,14 @@ def main():
     attributes = [pynvml.nvmlDeviceGetAttributes(instance) for instance in instances]
     uuids = [pynvml.nvmlDeviceGetUUID(instance) for instance in instances]
 
-    # The second instance is the one card that this program has.
+    # The second instance is the one GPU that this program has.
     os.environ["CUDA_VISIBLE_DEVICES"] = uuids[1]
     check(driver.cuInit(0))
-    expect("cards of the program", check(driver.cuDeviceGetCount()), 1)
-    card = check(driver.cuDeviceGet(0))
-    name = check(driver.cuDeviceGetName(64, card)).rstrip(b"\0 ").decode()
+    expect("GPUs of the program", check(driver.cuDeviceGetCount()), 1)
+    gpu = check(driver.cuDeviceGet(0))
+    name = check(driver.cuDeviceGetName(64, gpu)).rstrip(b"\0 ").decode()
     expect("its name", name, pynvml.nvmlDeviceGetName(instances[1]))
-    context = check(driver.cuDevicePrimaryCtxRetain(card))
+    context = check(driver.cuDevicePrimaryCtxRetain(gpu))
     check(driver.cuCtxSetCurrent(context))
     mine = [(process.pid, process.gpuInstanceId) for process in pynvml.nvmlDeviceGetComputeRunningProcesses(divided)]
     expect("processes", mine, [(os.getpid(), 2)])
@@ -75,7 +75,7 @@ def main():
     from nvitop import Device
 
     answer(
-        client="nvml_cards",
+        client="nvml_gpus",
         totals=totals,
         instances=[attribute.multiprocessorCount for attribute in attributes],
         memory_mib=[attribute.memorySizeMB for attribute in attributes],

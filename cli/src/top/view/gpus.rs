@@ -1,6 +1,6 @@
-//! Three lines a card: what it is and how it is shared; its time and memory; whose turns there were.
+//! Three lines a GPU: what it is and how it is shared; its time and memory; whose turns there were.
 
-use cgpu_client::message::{CardStatus, Sharing, TurnStatus};
+use cgpu_client::message::{GpuStatus, Sharing, TurnStatus};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
@@ -11,51 +11,51 @@ use crate::table;
 use crate::top::model::{Model, letter};
 use crate::top::theme::Theme;
 
-/// Of each card.
+/// Of each GPU.
 pub(super) const LINES: u16 = 3;
 
 /// Columns of a slice in the strip of turns.
 const PER_SLICE: u64 = 3;
 
 pub(super) fn height(model: &Model) -> u16 {
-    u16::try_from(model.cards().count()).unwrap_or(u16::MAX).saturating_mul(LINES)
+    u16::try_from(model.gpus().count()).unwrap_or(u16::MAX).saturating_mul(LINES)
 }
 
 pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
     let room = usize::from(area.height / LINES);
-    let cards: Vec<&CardStatus> = model.cards().collect();
-    let shown = cards.len().min(room);
+    let gpus: Vec<&GpuStatus> = model.gpus().collect();
+    let shown = gpus.len().min(room);
     let areas = Layout::vertical(vec![Constraint::Length(LINES); shown]).split(area);
-    for (at, (card, area)) in cards.iter().zip(areas.iter()).enumerate() {
-        let hidden = if at + 1 == shown { cards.len() - shown } else { 0 };
+    for (at, (gpu, area)) in gpus.iter().zip(areas.iter()).enumerate() {
+        let hidden = if at + 1 == shown { gpus.len() - shown } else { 0 };
         let width = usize::from(area.width);
         let lines = vec![
-            about(card, hidden, theme, width),
-            gauges(model, card, theme, width),
-            strip(model, card, theme, width),
+            about(gpu, hidden, theme, width),
+            gauges(model, gpu, theme, width),
+            strip(model, gpu, theme, width),
         ];
         frame.render_widget(Paragraph::new(lines), *area);
     }
-    if cards.is_empty() {
-        frame.render_widget(Paragraph::new("no cards"), area);
+    if gpus.is_empty() {
+        frame.render_widget(Paragraph::new("no GPUs"), area);
     }
 }
 
-fn about<'a>(card: &CardStatus, hidden: usize, theme: &Theme, width: usize) -> Line<'a> {
-    let name = if card.name.is_empty() { "unknown card" } else { &card.name };
+fn about<'a>(gpu: &GpuStatus, hidden: usize, theme: &Theme, width: usize) -> Line<'a> {
+    let name = if gpu.name.is_empty() { "unknown GPU" } else { &gpu.name };
     let mut line = Line::from(vec![
-        Span::styled(format!("card {} {}", card.index, table::plain(name)), theme.title()),
+        Span::styled(format!("GPU {} {}", gpu.index, table::plain(name)), theme.title()),
         Span::raw(format!(
             "  policy {} ({})  {}  slice {}",
-            card.policy,
-            table::policy(card.policy),
-            table::sharing(card.sharing),
-            table::millis(card.slice_us)
+            gpu.policy,
+            table::policy(gpu.policy),
+            table::sharing(gpu.sharing),
+            table::millis(gpu.slice_us)
         )),
     ]);
     let more = match hidden {
-        0 => card.switch_us.map(|cost| format!("  switch {}", table::millis(cost))),
-        hidden => Some(format!("  +{hidden} cards: c")),
+        0 => gpu.switch_us.map(|cost| format!("  switch {}", table::millis(cost))),
+        hidden => Some(format!("  +{hidden} GPUs: c")),
     };
     if let Some(more) = more.filter(|more| line.width() + more.len() <= width) {
         line.push_span(Span::raw(more));
@@ -63,14 +63,14 @@ fn about<'a>(card: &CardStatus, hidden: usize, theme: &Theme, width: usize) -> L
     line
 }
 
-fn gauges<'a>(model: &Model, card: &CardStatus, theme: &Theme, width: usize) -> Line<'a> {
-    let busy = card.utilization.map_or_else(|| "    -".into(), |percent| format!("{percent:>3} %"));
-    let used = card.memory_used.map_or_else(|| "?".into(), table::mib);
-    let memory = format!("  memory {used} / {} MiB ", table::mib(card.memory_total));
+fn gauges<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Line<'a> {
+    let busy = gpu.utilization.map_or_else(|| "    -".into(), |percent| format!("{percent:>3} %"));
+    let used = gpu.memory_used.map_or_else(|| "?".into(), table::mib);
+    let memory = format!("  memory {used} / {} MiB ", table::mib(gpu.memory_total));
     let label = format!(" busy {busy} ");
     let room = width.saturating_sub(label.len() + memory.len());
     let (left, right) = (room / 2, room - room / 2);
-    let track = model.history.card(card.index).cloned().unwrap_or_default();
+    let track = model.history.gpu(gpu.index).cloned().unwrap_or_default();
     Line::from(vec![
         Span::raw(label),
         Span::styled(spark(theme, track.time.last(left), left), theme.title()),
@@ -80,14 +80,14 @@ fn gauges<'a>(model: &Model, card: &CardStatus, theme: &Theme, width: usize) -> 
 }
 
 /// The turns of the last moments: each column is a third of a slice and has the letter of whoever had most of it.
-fn strip<'a>(model: &Model, card: &CardStatus, theme: &Theme, width: usize) -> Line<'a> {
-    let column = (card.slice_us / PER_SLICE).max(100);
+fn strip<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Line<'a> {
+    let column = (gpu.slice_us / PER_SLICE).max(100);
     let (label, scale) = (" turns ", format!(" {} each", table::millis(column)));
     let room = width.saturating_sub(label.len() + scale.len());
-    let told = model.seen.turns.iter().find(|turns| turns.card == card.index);
+    let told = model.seen.turns.iter().find(|turns| turns.gpu == gpu.index);
     let turns = told.map_or(&[][..], |told| &told.turns);
-    if turns.is_empty() || card.sharing != Sharing::Contended {
-        let why = match card.sharing {
+    if turns.is_empty() || gpu.sharing != Sharing::Contended {
+        let why = match gpu.sharing {
             Sharing::Open => "nobody has to take turns",
             Sharing::Watched => "one of several is active: nobody has to wait",
             Sharing::Contended => "not told by this monitor",

@@ -1,8 +1,8 @@
-//! The cards: which there are, what is set for them, who has a place on them.
+//! The GPUs: which there are, what is set for them, who has a place on them.
 
 use std::collections::BTreeSet;
 
-use cgpu_client::number::CardNumber;
+use cgpu_client::number::DeviceId;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 
@@ -11,45 +11,45 @@ use super::board::Board;
 use super::container::Container;
 use super::places::Places;
 use crate::config::Start;
-use crate::settings::CardSettings;
+use crate::settings::GpuSettings;
 
-/// Cards that are kept; a container can name sixteen, and may make them up where there is no NVML.
-const MOST_CARDS: usize = 64;
+/// GPUs that are kept; a container can name sixteen, and may make them up where there is no NVML.
+const MOST_GPUS: usize = 64;
 
 impl Host {
-    /// The card of this name. One that NVML does not know is no card, unless there is no NVML.
-    pub(super) fn find_card(&mut self, uuid: Uuid) {
+    /// The GPU of this name. One that NVML does not know is no GPU, unless there is no NVML.
+    pub(super) fn find_gpu(&mut self, uuid: Uuid) {
         let told = self.boards.iter().any(|board| board.known);
-        if told || self.boards.len() >= MOST_CARDS || self.boards.iter().any(|board| board.uuid == uuid) {
+        if told || self.boards.len() >= MOST_GPUS || self.boards.iter().any(|board| board.uuid == uuid) {
             return;
         }
-        let is_free = |index: &CardNumber| self.boards.iter().all(|board| board.index != *index);
-        let index = (0..).map(CardNumber::of_card).find(is_free).unwrap_or_default();
-        self.add_card(index, uuid);
+        let is_free = |index: &DeviceId| self.boards.iter().all(|board| board.index != *index);
+        let index = (0..).map(DeviceId::of_gpu).find(is_free).unwrap_or_default();
+        self.add_gpu(index, uuid);
     }
 
-    /// A card that there was not; its place among the cards.
-    pub(super) fn add_card(&mut self, index: CardNumber, uuid: Uuid) -> usize {
+    /// A GPU that there was not; its place among the GPUs.
+    pub(super) fn add_gpu(&mut self, index: DeviceId, uuid: Uuid) -> usize {
         let settings = self.set_for(uuid);
         let board = Board::new(index, uuid, settings, &self.start);
-        tracing::info!("card {index} is {}", board.name());
+        tracing::info!("GPU {index} is {}", board.name());
         let at = self.boards.partition_point(|board| board.index < index);
         self.boards.insert(at, board);
-        self.inherit_card(at);
+        self.inherit_gpu(at);
         at
     }
 
-    /// Takes cards off that others have taken the places of. Containers may have waited for turns there, and nobody gives any now.
-    pub(super) fn drop_cards(&mut self, is_kept: impl Fn(&Board) -> bool) {
+    /// Takes GPUs off that others have taken the places of. Containers may have waited for turns there, and nobody gives any now.
+    pub(super) fn drop_gpus(&mut self, is_kept: impl Fn(&Board) -> bool) {
         for gone in self.boards.extract_if(.., |board| !is_kept(board)) {
             let regions = self.containers.values().filter_map(|container| container.region.as_ref());
-            let gates = regions.filter_map(|region| Some((region, region.card(gone.uuid)?)));
-            gates.for_each(|(region, card)| region.open_gate(card));
+            let gates = regions.filter_map(|region| Some((region, region.gpu(gone.uuid)?)));
+            gates.for_each(|(region, gpu)| region.open_gate(gpu));
         }
     }
 
-    /// A card has this number. One whose number was made up starts anew, with what the configuration says of it by its own.
-    pub(super) fn number(&mut self, now: Nanos, at: usize, index: CardNumber) {
+    /// A GPU has this number. One whose number was made up starts anew, with what the configuration says of it by its own.
+    pub(super) fn number(&mut self, now: Nanos, at: usize, index: DeviceId) {
         let taken = |board: &Board| board.in_force().max_inst() - self.places(board).free();
         let Some(taken) = self.boards.get(at).filter(|board| board.index != index).map(taken) else { return };
         let board = &mut self.boards[at];
@@ -59,16 +59,16 @@ impl Host {
         }
     }
 
-    /// What people have set for a card.
-    pub(super) fn set_for(&self, uuid: Uuid) -> CardSettings {
-        self.settings.cards.get(&uuid.to_string()).copied().unwrap_or_default()
+    /// What people have set for a GPU.
+    pub(super) fn set_for(&self, uuid: Uuid) -> GpuSettings {
+        self.settings.gpus.get(&uuid.to_string()).copied().unwrap_or_default()
     }
 
-    /// A card's memory, as NVML tells; without it, as containers say.
+    /// A GPU's memory, as NVML tells; without it, as containers say.
     pub(crate) fn total(&self, board: &Board) -> u64 {
         let told = |container: &Container| {
             let region = container.region.as_ref()?;
-            Some(region.seen.cards.get(region.card(board.uuid)?.get())?.total.0)
+            Some(region.seen.gpus.get(region.gpu(board.uuid)?.get())?.total.0)
         };
         if board.sample.total > 0 {
             board.sample.total
@@ -77,13 +77,13 @@ impl Host {
         }
     }
 
-    /// Drops cards that NVML does not know, or no longer, and that no container names any more.
-    pub(super) fn forget_cards(&mut self) {
-        let named: BTreeSet<Uuid> = self.containers.values().flat_map(Container::cards).collect();
+    /// Drops GPUs that NVML does not know, or no longer, and that no container names any more.
+    pub(super) fn forget_gpus(&mut self) {
+        let named: BTreeSet<Uuid> = self.containers.values().flat_map(Container::gpus).collect();
         self.boards.retain(|board| board.known || named.contains(&board.uuid));
     }
 
-    /// Who has which places on a card.
+    /// Who has which places on a GPU.
     pub(crate) fn places(&self, board: &Board) -> Places {
         Places::on(board.uuid, board.in_force().max_inst(), &self.containers)
     }
@@ -96,7 +96,7 @@ impl Host {
     /// Keeps what is set, so that it outlives the monitor.
     pub(crate) fn keep_settings(&mut self) {
         for board in &self.boards {
-            self.settings.cards.insert(board.uuid.to_string(), board.settings);
+            self.settings.gpus.insert(board.uuid.to_string(), board.settings);
         }
         match self.settings.save(&self.state) {
             Ok(()) => self.scout.sync(),

@@ -1,11 +1,11 @@
 use super::*;
 use crate::object::{Address, Metadata, NodeStatus};
 
-fn node(labels: &[(&str, &str)], annotation: Option<&str>, allocatable: &[(&str, &str)]) -> NodeCards {
+fn node(labels: &[(&str, &str)], annotation: Option<&str>, allocatable: &[(&str, &str)]) -> NodeGpus {
     let texts =
         |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-    let annotations = annotation.map(|text| (annotation::CARDS.to_owned(), text.to_owned()));
-    NodeCards::of(&Node {
+    let annotations = annotation.map(|text| (annotation::GPUS.to_owned(), text.to_owned()));
+    NodeGpus::of(&Node {
         metadata: Metadata {
             name: "n".into(),
             labels: texts(labels),
@@ -27,31 +27,31 @@ fn node(labels: &[(&str, &str)], annotation: Option<&str>, allocatable: &[(&str,
 }
 
 #[test]
-fn each_card_has_its_own_size() {
-    let text = r#"{"unit":"GiB","cards":[{"uuid":"GPU-a","mib":15109},{"uuid":"GPU-b","mib":23028,"healthy":false}]}"#;
+fn each_gpu_has_its_own_size() {
+    let text = r#"{"unit":"GiB","gpus":[{"uuid":"GPU-a","mib":15109},{"uuid":"GPU-b","mib":23028,"healthy":false}]}"#;
     // What the kubelet counts does not matter beside it.
-    let cards = node(&[], Some(text), &[(MEMORY, "7"), (COUNT, "9")]);
-    assert_eq!(cards.closed, None);
-    assert_eq!(cards.address, "10.0.0.1");
-    let sizes: Vec<_> = cards.cards.iter().map(|card| (card.index, card.units, card.healthy)).collect();
+    let gpus = node(&[], Some(text), &[(MEMORY, "7"), (COUNT, "9")]);
+    assert_eq!(gpus.closed, None);
+    assert_eq!(gpus.address, "10.0.0.1");
+    let sizes: Vec<_> = gpus.gpus.iter().map(|gpu| (gpu.index, gpu.units, gpu.healthy)).collect();
     assert_eq!(sizes, [(0, 14, true), (1, 22, false)]);
-    assert_eq!(cards.units(), 36);
-    let small = node(&[], Some(r#"{"unit":"128MiB","cards":[{"uuid":"GPU-a","mib":81920}]}"#), &[]);
-    assert_eq!((small.cards[0].units, small.cards[0].unit), (640, Unit::Mib128));
+    assert_eq!(gpus.units(), 36);
+    let small = node(&[], Some(r#"{"unit":"128MiB","gpus":[{"uuid":"GPU-a","mib":81920}]}"#), &[]);
+    assert_eq!((small.gpus[0].units, small.gpus[0].unit), (640, Unit::Mib128));
 }
 
 #[test]
-fn without_the_annotation_cards_are_taken_to_be_equal() {
-    let cards = node(&[], None, &[(MEMORY, "29"), (COUNT, "2")]);
-    assert_eq!(cards.cards.iter().map(|card| card.units).collect::<Vec<_>>(), [14, 14]);
-    assert_eq!(node(&[], None, &[(MEMORY, "15109"), (COUNT, "1")]).cards[0].unit, Unit::Mib);
+fn without_the_annotation_gpus_are_taken_to_be_equal() {
+    let gpus = node(&[], None, &[(MEMORY, "29"), (COUNT, "2")]);
+    assert_eq!(gpus.gpus.iter().map(|gpu| gpu.units).collect::<Vec<_>>(), [14, 14]);
+    assert_eq!(node(&[], None, &[(MEMORY, "15109"), (COUNT, "1")]).gpus[0].unit, Unit::Mib);
 }
 
 #[test]
 fn a_node_that_is_not_shared_says_why() {
     let two = [(MEMORY, "28"), (COUNT, "2")];
     for (labels, annotation, allocatable, sentence) in [
-        (&[][..], None, &[][..], "the node has no cards to share"),
+        (&[][..], None, &[][..], "the node has no GPUs to share"),
         (&[("gpushare", "false")], None, &two, "the node's label gpushare is `false`"),
         (
             &[("ack.node.gpu.schedule", "default")],
@@ -64,23 +64,23 @@ fn a_node_that_is_not_shared_says_why() {
             &[],
             None,
             &[(MEMORY, "28")],
-            "aliyun.com/gpu-count of the node is 0, expected 1 to 64 cards for its 28 units",
+            "aliyun.com/gpu-count of the node is 0, expected 1 to 64 GPUs for its 28 units",
         ),
         (&[], None, &[(MEMORY, "x")], "aliyun.com/gpu-mem of the node is `x`, which is no quantity"),
         (&[], None, &[(MEMORY, "28"), (COUNT, "1000")], "is 1000, expected 1 to 64"),
-        (&[], Some("14,14"), &two, "cgpu.dev/cards is not what the device plugin writes"),
-        (&[], Some(r#"{"unit":"GB","cards":[]}"#), &two, "is not what the device plugin writes"),
+        (&[], Some("14,14"), &two, "cgpu.dev/gpus is not what the device plugin writes"),
+        (&[], Some(r#"{"unit":"GB","gpus":[]}"#), &two, "is not what the device plugin writes"),
         (
             &[],
-            Some(r#"{"unit":"GiB","cards":[{"uuid":"a","mib":-1}]}"#),
+            Some(r#"{"unit":"GiB","gpus":[{"uuid":"a","mib":-1}]}"#),
             &two,
             "is not what the device plugin writes",
         ),
         (
             &[],
-            Some(r#"{"unit":"GiB","cards":[{"uuid":"a","mib":1},{"uuid":"a","mib":1}]}"#),
+            Some(r#"{"unit":"GiB","gpus":[{"uuid":"a","mib":1},{"uuid":"a","mib":1}]}"#),
             &two,
-            "lists a card twice",
+            "lists a GPU twice",
         ),
     ] {
         let closed = node(labels, annotation, allocatable).closed.expect(sentence).to_string();
@@ -89,11 +89,11 @@ fn a_node_that_is_not_shared_says_why() {
 }
 
 #[test]
-fn labels_say_how_cards_are_used() {
+fn labels_say_how_gpus_are_used() {
     let two = [(MEMORY, "28"), (COUNT, "2")];
     let with = |labels: &[(&str, &str)]| node(labels, None, &two);
-    assert_eq!(with(&[]).cards[0].percent, 100);
-    assert_eq!(with(&[("ack.node.gpu.schedule", "cgpu")]).cards[0].percent, 0);
+    assert_eq!(with(&[]).gpus[0].percent, 100);
+    assert_eq!(with(&[("ack.node.gpu.schedule", "cgpu")]).gpus[0].percent, 0);
     assert!(with(&[("ack.node.gpu.schedule", "core_mem")]).isolated);
     assert!(!with(&[("ack.node.gpu.schedule", "share")]).isolated);
     assert!(!with(&[("cgpu.disable.isolation", "true")]).isolated);
@@ -103,11 +103,11 @@ fn labels_say_how_cards_are_used() {
 }
 
 #[test]
-fn a_card_smaller_than_a_unit_is_given_to_nobody() {
-    let text = r#"{"unit":"GiB","cards":[{"uuid":"GPU-a","mib":0},{"uuid":"GPU-b","mib":1023},{"uuid":"GPU-c","mib":1024}]}"#;
+fn a_gpu_smaller_than_a_unit_is_given_to_nobody() {
+    let text = r#"{"unit":"GiB","gpus":[{"uuid":"GPU-a","mib":0},{"uuid":"GPU-b","mib":1023},{"uuid":"GPU-c","mib":1024}]}"#;
     let listed = node(&[], Some(text), &[]);
-    let healthy: Vec<_> = listed.cards.iter().map(|card| (card.units, card.healthy)).collect();
+    let healthy: Vec<_> = listed.gpus.iter().map(|gpu| (gpu.units, gpu.healthy)).collect();
     assert_eq!(healthy, [(0, false), (0, false), (1, true)]);
     let divided = node(&[], None, &[(MEMORY, "1"), (COUNT, "2")]);
-    assert!(divided.cards.iter().all(|card| card.units == 0 && !card.healthy));
+    assert!(divided.gpus.iter().all(|gpu| gpu.units == 0 && !gpu.healthy));
 }

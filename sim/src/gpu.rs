@@ -1,4 +1,4 @@
-//! The cards that can be played: one table of models, and the list in `CGPU_SIM_GPUS`.
+//! The GPUs that can be played: one table of models, and the list in `CGPU_SIM_GPUS`.
 
 use cgpu_shm::units::Bytes;
 
@@ -36,14 +36,14 @@ pub struct Model {
     pub watts: u32,
 }
 
-/// What cards of one architecture have in common. Figures are the programming guide's.
+/// What GPUs of one architecture have in common. Figures are the programming guide's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation {
     /// Bytes of shared memory of one multiprocessor.
     pub shared_per_multiprocessor: u32,
     /// Blocks that one multiprocessor holds at once.
     pub blocks_per_multiprocessor: u32,
-    /// Kernels that the card holds at once.
+    /// Kernels that the GPU holds at once.
     pub grids: u32,
 }
 
@@ -55,7 +55,7 @@ const REGISTERS: u64 = 65_536;
 const REGISTER_STEP: u64 = 256;
 
 impl Model {
-    /// What the card's architecture brings.
+    /// What the GPU's architecture brings.
     #[must_use]
     pub const fn generation(&self) -> Generation {
         let (shared_kib, blocks, grids) = match self.capability {
@@ -118,14 +118,14 @@ models! {
     "B200"  "NVIDIA B200"                10 . 0 148  2048 183359  0x2901_10DE 1965  3996  8192  126 1000;
 }
 
-/// The most cards of one machine.
-pub const MAX_CARDS: usize = 16;
-/// The most locality domains of one card.
+/// The most GPUs of one machine.
+pub const MAX_GPUS: usize = 16;
+/// The most locality domains of one GPU.
 pub const MAX_DOMAINS: usize = 4;
 
-/// One card of the list.
+/// One GPU of the list.
 #[derive(Clone, Copy, Debug)]
-pub struct CardSpec {
+pub struct GpuSpec {
     /// What it is.
     pub model: &'static Model,
     /// Its memory as NVML gives it.
@@ -134,54 +134,54 @@ pub struct CardSpec {
     pub part: Part,
 }
 
-impl PartialEq for CardSpec {
+impl PartialEq for GpuSpec {
     fn eq(&self, other: &Self) -> bool {
         self.model.key == other.model.key && self.total == other.total && self.part == other.part
     }
 }
 
-impl Eq for CardSpec {}
+impl Eq for GpuSpec {}
 
-impl CardSpec {
+impl GpuSpec {
     /// Reads a list such as `A10:23028,T4:15109`; without a size, the model's own. `A100/mig=3g.40gb,2g.20gb` is divided, and its
     /// instances follow it.
     ///
     /// # Errors
     /// [`Error::Settings`], with the list of known models where the name is not one.
     pub fn parse_list(list: &str) -> Result<Vec<Self>, Error> {
-        let mut cards: Vec<Self> = Vec::new();
+        let mut gpus: Vec<Self> = Vec::new();
         let mut entries = list.split(',').map(str::trim).peekable();
         while let Some(entry) = entries.next() {
             let Some((entry, first)) = entry.split_once("/mig=") else {
-                cards.push(Self::parse(entry)?);
+                gpus.push(Self::parse(entry)?);
                 continue;
             };
-            let card = Self::parse(entry)?;
-            let profile = |text: &str| Instance::parse(text, card.total);
+            let gpu = Self::parse(entry)?;
+            let profile = |text: &str| Instance::parse(text, gpu.total);
             let mut instances: Vec<Instance> = profile(first).into_iter().collect();
             while let Some(next) = entries.peek().and_then(|entry| profile(entry)) {
                 instances.push(next);
                 entries.next();
             }
-            Instance::check(&instances, card.model)?;
-            let place = cards.len();
-            cards.push(Self { part: Part::Divided, ..card });
-            cards.extend((0..).zip(instances).map(|(number, instance)| Self {
-                total: instance.memory(card.total),
-                part: Part::Instance(Instance { card: place, number, ..instance }),
-                ..card
+            Instance::check(&instances, gpu.model)?;
+            let place = gpus.len();
+            gpus.push(Self { part: Part::Divided, ..gpu });
+            gpus.extend((0..).zip(instances).map(|(number, instance)| Self {
+                total: instance.memory(gpu.total),
+                part: Part::Instance(Instance { gpu: place, number, ..instance }),
+                ..gpu
             }));
         }
-        if cards.len() > MAX_CARDS {
+        if gpus.len() > MAX_GPUS {
             return Err(Error::Settings(format!(
-                "CGPU_SIM_GPUS names {} cards, and {MAX_CARDS} are the most",
-                cards.len()
+                "CGPU_SIM_GPUS names {} GPUs, and {MAX_GPUS} are the most",
+                gpus.len()
             )));
         }
-        Ok(cards)
+        Ok(gpus)
     }
 
-    /// The cards of a machine for which nobody named any: one A10.
+    /// The GPUs of a machine for which nobody named any: one A10.
     #[must_use]
     pub fn fallback() -> Vec<Self> {
         MODELS
@@ -216,7 +216,7 @@ impl CardSpec {
         Ok(Self { model, total: Bytes::from_mib(mib), part: Part::Whole })
     }
 
-    /// The UUID of the card at `index` of the list: the same for the same model at the same place, on every machine.
+    /// The UUID of the GPU at `index` of the list: the same for the same model at the same place, on every machine.
     #[must_use]
     pub fn uuid(&self, index: usize) -> [u8; 16] {
         let mut state = 0x6367_7075_2d73_696d_u64 ^ (index as u64) << 56;
@@ -226,13 +226,13 @@ impl CardSpec {
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&state.to_be_bytes());
         uuid[8..].copy_from_slice(&crate::kernel::mix(state).to_be_bytes());
-        // Version 4, variant 1, as every card's.
+        // Version 4, variant 1, as every GPU's.
         uuid[6] = uuid[6] & 0x0f | 0x40;
         uuid[8] = uuid[8] & 0x3f | 0x80;
         uuid
     }
 
-    /// What it is called: an instance by its card and its profile.
+    /// What it is called: an instance by its GPU and its profile.
     #[must_use]
     pub fn name(&self) -> String {
         match self.part {
@@ -283,17 +283,17 @@ impl CardSpec {
         Bytes(self.usable().0 / self.domains() as u64 / GRANULE * GRANULE)
     }
 
-    /// Domain, bus and device of the card at `index`: ascending, so that PCI order is the list's. An instance sits where its card does.
+    /// Domain, bus and device of the GPU at `index`: ascending, so that PCI order is the list's. An instance sits where its GPU does.
     #[must_use]
     pub fn pci(&self, index: usize) -> (u32, u32, u32) {
         let index = match self.part {
-            Part::Instance(instance) => instance.card,
+            Part::Instance(instance) => instance.gpu,
             Part::Whole | Part::Divided => index,
         };
         (0, 0x07 + u32::try_from(index).unwrap_or(u32::MAX), 0)
     }
 
-    /// How much of the card a kernel takes; `None`: not one block of it fits a multiprocessor.
+    /// How much of the GPU a kernel takes; `None`: not one block of it fits a multiprocessor.
     #[must_use]
     pub fn footprint(&self, blocks: u64, threads: u64, shared: u64, registers: u64) -> Option<Footprint> {
         let grids = u64::from(self.model.generation().grids);
@@ -301,19 +301,19 @@ impl CardSpec {
         Some(Footprint::of_blocks(blocks, resident, grids))
     }
 
-    /// The waves in which a kernel goes over the card; `None`: not one block of it fits a multiprocessor.
+    /// The waves in which a kernel goes over the GPU; `None`: not one block of it fits a multiprocessor.
     #[must_use]
     pub fn waves(&self, blocks: u64, threads: u64, shared: u64, registers: u64) -> Option<u64> {
         Some(blocks.div_ceil(self.resident(threads, shared, registers)?))
     }
 
-    /// Blocks that the card holds at once, if it holds any.
+    /// Blocks that the GPU holds at once, if it holds any.
     fn resident(&self, threads: u64, shared: u64, registers: u64) -> Option<u64> {
         let each = self.model.resident_blocks(threads, shared, registers);
         Some(each * u64::from(self.multiprocessors())).filter(|&blocks| blocks > 0)
     }
 
-    /// What contexts and programs can have of it; of a divided card, nothing.
+    /// What contexts and programs can have of it; of a divided GPU, nothing.
     #[must_use]
     pub fn usable(&self) -> Bytes {
         if self.part == Part::Divided { Bytes::ZERO } else { self.total - self.reserved() }
@@ -333,15 +333,15 @@ mod tests {
 
     #[test]
     fn a_list_gives_models_and_sizes() {
-        let cards = CardSpec::parse_list("A10:23028, t4").unwrap();
-        assert_eq!(cards[0].model.key, "A10");
-        assert_eq!(cards[0].total, Bytes::from_mib(23028));
-        assert_eq!(cards[1].model.name, "Tesla T4");
-        assert_eq!(cards[1].total, Bytes::from_mib(15109));
+        let gpus = GpuSpec::parse_list("A10:23028, t4").unwrap();
+        assert_eq!(gpus[0].model.key, "A10");
+        assert_eq!(gpus[0].total, Bytes::from_mib(23028));
+        assert_eq!(gpus[1].model.name, "Tesla T4");
+        assert_eq!(gpus[1].total, Bytes::from_mib(15109));
     }
 
     #[test]
-    fn what_is_no_card_is_refused_with_the_reason() {
+    fn what_is_no_gpu_is_refused_with_the_reason() {
         for (list, part) in [
             ("B17", "known are P100, P4"),
             ("", "unknown model"),
@@ -349,16 +349,16 @@ mod tests {
             ("A10:", "not a size"),
             ("A10:-5", "not a size"),
             ("A10:12", "between 1024"),
-            (&["T4"; 17].join(","), "17 cards"),
+            (&["T4"; 17].join(","), "17 GPUs"),
         ] {
-            let error = CardSpec::parse_list(list).unwrap_err().to_string();
+            let error = GpuSpec::parse_list(list).unwrap_err().to_string();
             assert!(error.contains(part), "{list}: {error}");
         }
     }
 
     #[test]
     fn a_multiprocessor_holds_what_its_scarcest_resource_allows() {
-        let card = |key: &str| CardSpec::parse_list(key).unwrap()[0].model;
+        let gpu = |key: &str| GpuSpec::parse_list(key).unwrap()[0].model;
         for (key, threads, shared, registers, blocks) in [
             ("A10", 256, 0, 32, 6),       // 1536 threads
             ("A10", 32, 0, 32, 16),       // 16 blocks
@@ -372,7 +372,7 @@ mod tests {
             ("T4", 128, 0, 0, 8),
         ] {
             assert_eq!(
-                card(key).resident_blocks(threads, shared, registers),
+                gpu(key).resident_blocks(threads, shared, registers),
                 blocks,
                 "{key} {threads} {shared}"
             );
@@ -381,10 +381,10 @@ mod tests {
 
     #[test]
     fn uuids_differ_and_repeat() {
-        let cards = CardSpec::parse_list("A10,A10,T4").unwrap();
-        let uuids: Vec<_> = cards.iter().enumerate().map(|(index, card)| card.uuid(index)).collect();
+        let gpus = GpuSpec::parse_list("A10,A10,T4").unwrap();
+        let uuids: Vec<_> = gpus.iter().enumerate().map(|(index, gpu)| gpu.uuid(index)).collect();
         assert_ne!(uuids[0], uuids[1]);
         assert_ne!(uuids[1], uuids[2]);
-        assert_eq!(uuids[0], CardSpec::parse_list("A10:20000").unwrap()[0].uuid(0));
+        assert_eq!(uuids[0], GpuSpec::parse_list("A10:20000").unwrap()[0].uuid(0));
     }
 }

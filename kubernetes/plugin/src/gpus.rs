@@ -1,6 +1,6 @@
-//! The node's cards and how they are: as NVML tells, or the monitor, whichever is there.
+//! The node's GPUs and how they are: as NVML tells, or the monitor, whichever is there.
 //!
-//! Both tell the same ([`cgpu_inventory::health`]): which cards there are, whether they answer, which errors (XID) they report. What follows from an error is for
+//! Both tell the same ([`cgpu_inventory::health`]): which GPUs there are, whether they answer, which errors (XID) they report. What follows from an error is for
 //! [`Health`] to say, whoever told of it.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use cgpu_client::inventory::Found;
 use cgpu_client::message::Errno;
 use cgpu_inventory as inventory;
 use cgpu_inventory::health::{Listener, Pulse, Report};
-use cgpu_kubernetes_core::cards::Entry;
+use cgpu_kubernetes_core::gpus::Entry;
 use cgpu_shm::paths;
 use nvml_wrapper::Nvml;
 use tokio::sync::watch;
@@ -23,31 +23,31 @@ use crate::health::{Health, Moment};
 
 /// The vendor's library.
 const NVML: &str = "libnvidia-ml.so.1";
-/// How long an event is waited for; as often cards are asked how they are.
+/// How long an event is waited for; as often GPUs are asked how they are.
 const LOOK: Duration = Duration::from_secs(1);
 /// Before what failed is tried again; as often a monitor is asked.
 const PAUSE: Duration = Duration::from_secs(2);
-/// A monitor asks the driver every second. One that was not answered for so long has a driver that hangs, as it does over a card that has fallen off its bus. So long
-/// nobody may tell how the cards are, either.
+/// A monitor asks the driver every second. One that was not answered for so long has a driver that hangs, as it does over a GPU that has fallen off its bus. So long
+/// nobody may tell how the GPUs are, either.
 const SILENCE: Duration = Duration::from_secs(60);
 /// What an older monitor leaves out, and one to which NVML tells none.
 const UNHEARD: &str = ", but nobody tells of their errors";
 const MIB: u64 = 1 << 20;
 
-/// The cards, by their place; none: nobody has told yet.
-pub(crate) type Cards = Option<Vec<Entry>>;
+/// The GPUs, by their place; none: nobody has told yet.
+pub(crate) type Gpus = Option<Vec<Entry>>;
 
-/// Looks at the cards for ever, on a thread of its own, and ends when nobody listens. The cards that are `sick` were so when somebody last looked.
-pub(crate) fn look(root: &Path, mut health: Health, sick: &BTreeSet<String>, tell: watch::Sender<Cards>) {
+/// Looks at the GPUs for ever, on a thread of its own, and ends when nobody listens. The GPUs that are `sick` were so when somebody last looked.
+pub(crate) fn look(root: &Path, mut health: Health, sick: &BTreeSet<String>, tell: watch::Sender<Gpus>) {
     let root = root.to_owned();
-    sick.iter().for_each(|card| health.worsen(card, Moment::ZERO));
+    sick.iter().for_each(|gpu| health.worsen(gpu, Moment::ZERO));
     let mut lookout = Lookout::new(health, tell);
     std::thread::spawn(move || {
         while !lookout.tell.is_closed() {
             let why = match Nvml::builder().lib_path(NVML.as_ref()).init() {
                 Ok(nvml) => lookout.ask_nvml(&nvml),
                 Err(error) => {
-                    let why = format!("NVML ({NVML}) tells nothing of this node's cards: {error}");
+                    let why = format!("NVML ({NVML}) tells nothing of this node's GPUs: {error}");
                     match lookout.ask_monitor(&root) {
                         Ok(note) => format!("{why}; the monitor tells them{note}"),
                         Err(other) => format!("{why}; {other}"),
@@ -61,7 +61,7 @@ pub(crate) fn look(root: &Path, mut health: Health, sick: &BTreeSet<String>, tel
     });
 }
 
-/// What is known of the cards, whoever tells.
+/// What is known of the GPUs, whoever tells.
 struct Lookout {
     start: Instant,
     /// Those that were told of last: nobody tells of any while one of them does not answer.
@@ -70,11 +70,11 @@ struct Lookout {
     /// When somebody last told how they are.
     heard: Moment,
     said: String,
-    tell: watch::Sender<Cards>,
+    tell: watch::Sender<Gpus>,
 }
 
 impl Lookout {
-    fn new(health: Health, tell: watch::Sender<Cards>) -> Self {
+    fn new(health: Health, tell: watch::Sender<Gpus>) -> Self {
         let (known, said) = (Vec::new(), String::new());
         Self { start: Instant::now(), known, health, heard: Moment::ZERO, said, tell }
     }
@@ -91,12 +91,12 @@ impl Lookout {
         }
     }
 
-    /// Tells how the cards are, until NVML fails as a whole; why it did.
+    /// Tells how the GPUs are, until NVML fails as a whole; why it did.
     fn ask_nvml(&mut self, nvml: &Nvml) -> String {
         let unknown = match inventory::ask(nvml) {
             Ok(found) => {
                 if self.known != found {
-                    info!(cards = found.len(), "found");
+                    info!(gpus = found.len(), "found");
                 }
                 self.known = found;
                 None
@@ -109,7 +109,7 @@ impl Lookout {
         if let Some(unknown) = &unknown {
             self.say(unknown.clone());
         } else if let Err(error) = &listener {
-            self.say(format!("NVML does not tell of errors (XID) of the cards: {error}"));
+            self.say(format!("NVML does not tell of errors (XID) of the GPUs: {error}"));
         }
         let mut errors = Vec::new();
         loop {
@@ -122,7 +122,7 @@ impl Lookout {
                 Ok(listener) => match listener.wait(LOOK) {
                     Ok(report) => errors.extend(report.map(|report| (report, Duration::ZERO))),
                     Err(error) => {
-                        let why = format!("NVML tells of no more errors of the cards: {error}");
+                        let why = format!("NVML tells of no more errors of the GPUs: {error}");
                         return unknown.unwrap_or(why);
                     }
                 },
@@ -132,12 +132,12 @@ impl Lookout {
                 }
             }
             if unknown.is_some() && inventory::ask(nvml).is_ok() {
-                return "NVML tells of all cards again".to_owned();
+                return "NVML tells of all GPUs again".to_owned();
             }
         }
     }
 
-    /// Asks the monitor which cards there are and how they are; what it does not tell of them.
+    /// Asks the monitor which GPUs there are and how they are; what it does not tell of them.
     fn ask_monitor(&mut self, root: &Path) -> Result<&'static str, String> {
         let mut monitor =
             Client::connect_within(&paths::socket(root), PAUSE).map_err(|failure| failure.to_string())?;
@@ -147,8 +147,8 @@ impl Lookout {
         }
         let lists = match monitor.inventory() {
             Ok(inventory) => {
-                let found = inventory.cards.iter().map(Found::try_from).collect::<Result<_, _>>();
-                self.known = found.map_err(|_| "the monitor tells of a card without a name".to_owned())?;
+                let found = inventory.gpus.iter().map(Found::try_from).collect::<Result<_, _>>();
+                self.known = found.map_err(|_| "the monitor tells of a GPU without a name".to_owned())?;
                 true
             }
             Err(failure) if self.known.is_empty() => return Err(failure.to_string()),
@@ -170,37 +170,37 @@ impl Lookout {
         }
     }
 
-    /// What a monitor has heard of the cards.
+    /// What a monitor has heard of the GPUs.
     fn hear_monitor(&mut self, told: &told::Health, now: Moment) {
         let is_silent = Duration::from_millis(told.age_ms) >= SILENCE;
-        let pulse = |card: &told::CardHealth| Pulse {
-            index: card.index,
-            answers: card.answers && !is_silent,
-            wants_reset: card.wants_reset,
+        let pulse = |gpu: &told::GpuHealth| Pulse {
+            index: gpu.index,
+            answers: gpu.answers && !is_silent,
+            wants_reset: gpu.wants_reset,
         };
-        let errors = told.cards.iter().flat_map(|card| {
-            card.errors.iter().map(|error| {
-                let report = Report { card: Some(card.index), xid: error.xid };
+        let errors = told.gpus.iter().flat_map(|gpu| {
+            gpu.errors.iter().map(|error| {
+                let report = Report { gpu: Some(gpu.index), xid: error.xid };
                 (report, Duration::from_millis(error.ago_ms))
             })
         });
-        let pulses: Vec<Pulse> = told.cards.iter().map(pulse).collect();
+        let pulses: Vec<Pulse> = told.gpus.iter().map(pulse).collect();
         self.hear(&pulses, &errors.collect::<Vec<_>>(), now);
     }
 
-    /// How the cards answer, and what they have reported so long ago.
+    /// How the GPUs answer, and what they have reported so long ago.
     fn hear(&mut self, pulses: &[Pulse], errors: &[(Report, Duration)], now: Moment) {
-        for card in &self.known {
-            let (index, uuid) = (card.number.card(), name(card));
+        for gpu in &self.known {
+            let (index, uuid) = (gpu.number.gpu(), name(gpu));
             // What does not answer has fallen off its bus; what wants to retire pages wants to be reset before.
             let pulse = pulses.iter().find(|pulse| pulse.index == index);
             if pulse.is_none_or(|pulse| !pulse.answers || pulse.wants_reset) {
                 self.health.worsen(&uuid, now);
             }
-            for (Report { card: whose, xid }, ago) in errors {
-                // Of an instance (MIG) it is told of the whole card. One of nobody knows which card is of all.
+            for (Report { gpu: whose, xid }, ago) in errors {
+                // Of an instance (MIG) it is told of the whole GPU. One of nobody knows which GPU is of all.
                 if whose.is_none_or(|whose| whose == index) && self.health.report(&uuid, *xid, *ago, now) {
-                    warn!(card = %card.number, uuid, xid, "reported an error: it is given to nobody until it was quiet for a while");
+                    warn!(gpu = %gpu.number, uuid, xid, "reported an error: it is given to nobody until it was quiet for a while");
                 }
             }
         }
@@ -208,37 +208,37 @@ impl Lookout {
         self.publish(now);
     }
 
-    /// That nobody tells how the cards are says in the end that they are not well.
+    /// That nobody tells how the GPUs are says in the end that they are not well.
     fn mind_silence(&mut self, now: Moment) {
         if !self.known.is_empty() && now.saturating_sub(self.heard) >= SILENCE {
-            self.known.iter().for_each(|card| self.health.worsen(&name(card), now));
+            self.known.iter().for_each(|gpu| self.health.worsen(&name(gpu), now));
             self.publish(now);
         }
     }
 
-    /// Tells the cards, if they are not as they were.
+    /// Tells the GPUs, if they are not as they were.
     fn publish(&self, now: Moment) {
-        let entry = |card: &Found| {
-            let uuid = name(card);
-            // Of a card that is cut into what has no names nobody can be given a part.
-            let healthy = !card.is_cut && self.health.is_well(&uuid, now);
-            Entry { mib: card.total.0 / MIB, healthy, uuid }
+        let entry = |gpu: &Found| {
+            let uuid = name(gpu);
+            // Of a GPU that is cut into what has no names nobody can be given a part.
+            let healthy = !gpu.is_cut && self.health.is_well(&uuid, now);
+            Entry { mib: gpu.total.0 / MIB, healthy, uuid }
         };
-        let cards: Vec<Entry> = self.known.iter().map(entry).collect();
+        let gpus: Vec<Entry> = self.known.iter().map(entry).collect();
         self.tell.send_if_modified(|known| {
-            let changes = known.as_ref() != Some(&cards);
+            let changes = known.as_ref() != Some(&gpus);
             if changes {
-                *known = Some(cards);
+                *known = Some(gpus);
             }
             changes
         });
     }
 }
 
-/// As the driver calls it; its bytes do not tell an instance (MIG) from a card.
-fn name(card: &Found) -> String {
-    let name = card.uuid.to_string();
-    if card.number.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
+/// As the driver calls it; its bytes do not tell an instance (MIG) from a GPU.
+fn name(gpu: &Found) -> String {
+    let name = gpu.uuid.to_string();
+    if gpu.number.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
 }
 
 #[cfg(test)]
@@ -257,7 +257,7 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    /// A card, and two instances of another one, which are as sick as their card.
+    /// A GPU, and two instances of another one, which are as sick as their GPU.
     fn found() -> [Found; 3] {
         [("0", 1), ("1.0", 2), ("1.2", 3)].map(|(number, byte)| Found {
             uuid: Uuid([byte; 16]),
@@ -268,21 +268,21 @@ mod tests {
     }
 
     fn told() -> told::Health {
-        let card = |index| told::CardHealth { index, answers: true, wants_reset: false, errors: Vec::new() };
-        told::Health { cards: vec![card(0), card(1)], age_ms: 0, listens: true }
+        let gpu = |index| told::GpuHealth { index, answers: true, wants_reset: false, errors: Vec::new() };
+        told::Health { gpus: vec![gpu(0), gpu(1)], age_ms: 0, listens: true }
     }
 
-    fn lookout() -> (Lookout, watch::Receiver<Cards>) {
+    fn lookout() -> (Lookout, watch::Receiver<Gpus>) {
         let (tell, hears) = watch::channel(None);
         (Lookout::new(Health::new(seconds(300), [94]), tell), hears)
     }
 
-    fn wells(hears: &watch::Receiver<Cards>) -> Vec<bool> {
-        hears.borrow().iter().flatten().map(|card| card.healthy).collect()
+    fn wells(hears: &watch::Receiver<Gpus>) -> Vec<bool> {
+        hears.borrow().iter().flatten().map(|gpu| gpu.healthy).collect()
     }
 
     #[test]
-    fn what_a_monitor_heard_makes_cards_sick_as_what_is_heard_here() {
+    fn what_a_monitor_heard_makes_gpus_sick_as_what_is_heard_here() {
         let becomes = |change: &dyn Fn(&mut told::Health), now: u64| {
             let ((mut lookout, hears), mut told) = (lookout(), told());
             lookout.known = found().to_vec();
@@ -290,16 +290,16 @@ mod tests {
             lookout.hear_monitor(&told, seconds(now));
             wells(&hears)
         };
-        let reports = |card: usize, xid, ago: u64| {
+        let reports = |gpu: usize, xid, ago: u64| {
             move |told: &mut told::Health| {
-                told.cards[card].errors.push(told::CardError { xid, ago_ms: ago * 1000 });
+                told.gpus[gpu].errors.push(told::GpuError { xid, ago_ms: ago * 1000 });
             }
         };
         assert_eq!(becomes(&|_| {}, 1000), [true; 3]);
-        assert_eq!(becomes(&|told| told.cards[0].answers = false, 1000), [false, true, true]);
-        assert_eq!(becomes(&|told| told.cards[1].wants_reset = true, 1000), [true, false, false]);
+        assert_eq!(becomes(&|told| told.gpus[0].answers = false, 1000), [false, true, true]);
+        assert_eq!(becomes(&|told| told.gpus[1].wants_reset = true, 1000), [true, false, false]);
         assert_eq!(becomes(&|told| told.age_ms = 60_000, 1000), [false; 3]);
-        assert_eq!(becomes(&|told| drop(told.cards.pop()), 1000), [true, false, false]);
+        assert_eq!(becomes(&|told| drop(told.gpus.pop()), 1000), [true, false, false]);
         assert_eq!(becomes(&reports(1, 48, 299), 1000), [true, false, false]);
         assert_eq!(becomes(&reports(1, 48, 300), 1000), [true; 3]);
         // A program's own, and one that somebody passes over.
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(becomes(&reports(0, 48, 300), 1), [true; 3]);
     }
 
-    /// A monitor that answers two questions, of the cards and how they are.
+    /// A monitor that answers two questions, of the GPUs and how they are.
     fn ask(lookout: &mut Lookout, replies: [Reply; 2]) -> Result<&'static str, String> {
         let root = tempfile::tempdir().unwrap();
         let socket = UnixListener::bind(paths::socket(root.path())).unwrap();
@@ -334,8 +334,8 @@ mod tests {
     fn a_monitor_that_tells_nothing_makes_nobody_well() {
         let refuses = |errno| Reply::Refused(Refusal::new(errno, "no"));
         let lists = || {
-            let cards = found().iter().map(Listed::from).collect();
-            Reply::Inventory(Inventory { cards, age_ms: 0, simulated: None, allow_overcommit: false })
+            let gpus = found().iter().map(Listed::from).collect();
+            Reply::Inventory(Inventory { gpus, age_ms: 0, simulated: None, allow_overcommit: false })
         };
         let (mut lookout, hears) = lookout();
         assert!(ask(&mut lookout, [refuses(Errno::ENOENT), refuses(Errno::ENOENT)]).is_err());
@@ -344,11 +344,11 @@ mod tests {
         assert_eq!(ask(&mut lookout, [lists(), Reply::Health(told())]), Ok(""));
         assert_eq!(wells(&hears), [false, true, true]);
 
-        // The next monitor's driver tells it nothing, or only which cards there are: what stood stays, whatever time goes by.
+        // The next monitor's driver tells it nothing, or only which GPUs there are: what stood stays, whatever time goes by.
         lookout.start -= seconds(400);
         let heard = lookout.heard;
-        for cards in [refuses(Errno::ENOENT), refuses(Errno::EINVAL), lists()] {
-            assert!(ask(&mut lookout, [cards, refuses(Errno::ENOENT)]).is_err());
+        for gpus in [refuses(Errno::ENOENT), refuses(Errno::EINVAL), lists()] {
+            assert!(ask(&mut lookout, [gpus, refuses(Errno::ENOENT)]).is_err());
         }
         assert!(ask(&mut lookout, [refuses(Errno::ENOENT), refuses(Errno::EINVAL)]).is_err());
         assert_eq!((wells(&hears), lookout.heard), (vec![false, true, true], heard));
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(ask(&mut lookout, [lists(), refuses(Errno::EINVAL)]), Ok(UNHEARD));
         assert_eq!(wells(&hears), [true; 3]);
         let mut lost = told();
-        lost.cards[0].answers = false;
+        lost.gpus[0].answers = false;
         assert_eq!(ask(&mut lookout, [refuses(Errno::ENOENT), Reply::Health(lost)]), Ok(""));
         assert_eq!(wells(&hears), [false, true, true]);
     }

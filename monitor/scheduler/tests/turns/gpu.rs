@@ -1,4 +1,4 @@
-//! A virtual card: contexts take turns by time slices, a switch costs time, work is preempted at slice borders and nowhere else.
+//! A virtual GPU: contexts take turns by time slices, a switch costs time, work is preempted at slice borders and nowhere else.
 
 use std::collections::VecDeque;
 
@@ -36,7 +36,7 @@ pub(crate) struct Queue {
 }
 
 #[derive(Debug)]
-pub(crate) struct Card {
+pub(crate) struct Gpu {
     now: u64,
     slice: u64,
     switch: u64,
@@ -48,13 +48,13 @@ pub(crate) struct Card {
     slice_end: u64,
     /// Which container each context belongs to.
     groups: Vec<usize>,
-    /// Time that each container had the card: its work and the switches among its own contexts.
+    /// Time that each container had the GPU: its work and the switches among its own contexts.
     pub(crate) held: Vec<u64>,
     /// The switch that goes on is between two containers.
     crossing: bool,
 }
 
-impl Card {
+impl Gpu {
     pub(crate) fn new(groups: Vec<usize>, slice: u64, switch: u64) -> Self {
         let queues = vec![Queue::default(); groups.len()];
         let held = vec![0; groups.iter().max().map_or(0, |group| group + 1)];

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_of_another_card - an allocation in a graph is of the card that its node names, whatever context is current.
+ * graph_of_another_gpu - an allocation in a graph is of the GPU that its node names, whatever context is current.
  */
 #include "graph_books.h"
 
-static size_t reserved_on(CUdevice card) {
+static size_t reserved_on(CUdevice gpu) {
     uint64_t value;
-    CHECK(graph.MemGet(card, RESERVED_CURRENT, &value));
+    CHECK(graph.MemGet(gpu, RESERVED_CURRENT, &value));
     return (size_t)value;
 }
 
 int main(void) {
     CUfunction kernel;
     CUcontext first, second;
-    CUdevice card;
+    CUdevice gpu;
     size_t before[2], after[2], total;
     CUstream stream = graphs_begin(60, "spin_5us", &kernel);
     CHECK(cu.cuCtxGetCurrent(&first));
-    CHECK(cu.cuDeviceGet(&card, 1));
-    CHECK(cu.cuDevicePrimaryCtxRetain(&second, card));
+    CHECK(cu.cuDeviceGet(&gpu, 1));
+    CHECK(cu.cuDevicePrimaryCtxRetain(&second, gpu));
     CHECK(cu.cuCtxSetCurrent(second));
     CHECK(cu.cuMemGetInfo(&before[1], &total));
     CHECK(cu.cuCtxSetCurrent(first));

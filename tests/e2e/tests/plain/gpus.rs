@@ -1,4 +1,4 @@
-//! Several unequal cards: each keeps its own limit, whatever the program hides from itself and however it numbers the rest.
+//! Several unequal GPUs: each keeps its own limit, whatever the program hides from itself and however it numbers the rest.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ const UNEQUAL: &str = "T4:15109,A100:40960,A10:23028";
 /// Totals in MiB by UUID, in the program's order.
 fn seen(scene: &Scene, container: &Container) -> Vec<(String, u64)> {
     let outcome = Outcome::of(scene.program_in(container, "visible")).silent();
-    let cards = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
-    let card = |card: serde_json::Value| {
-        (card["uuid"].as_str().expect("a UUID").to_owned(), card["total"].as_u64().expect("a total") / MIB)
+    let gpus = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    let gpu = |gpu: serde_json::Value| {
+        (gpu["uuid"].as_str().expect("a UUID").to_owned(), gpu["total"].as_u64().expect("a total") / MIB)
     };
-    cards.map(card).collect()
+    gpus.map(gpu).collect()
 }
 
-/// The cards' UUIDs in PCI order, and what the driver says they have without a limit.
-fn cards(scene: &Scene) -> Vec<(String, u64)> {
+/// The GPUs' UUIDs in PCI order, and what the driver says they have without a limit.
+fn gpus(scene: &Scene) -> Vec<(String, u64)> {
     let native = scene.container("native").with("CUDA_DEVICE_ORDER", "PCI_BUS_ID").with("NATIVE", "all");
     seen(scene, &native)
 }
@@ -37,11 +37,11 @@ fn choices(n: usize) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn hiding_and_reordering_cards_moves_no_limit() {
+fn hiding_and_reordering_gpus_moves_no_limit() {
     let scene = Scene::new(UNEQUAL);
-    let cards = cards(&scene);
+    let gpus = gpus(&scene);
     let limit: BTreeMap<&str, u64> =
-        cards.iter().map(|(uuid, _)| uuid.as_str()).zip([3072, 4096, 5120]).collect();
+        gpus.iter().map(|(uuid, _)| uuid.as_str()).zip([3072, 4096, 5120]).collect();
     let fastest = [1, 2, 0];
     // Each run is a container of its own: the dead of an earlier one would be in the way of exact figures.
     let mut runs = 0;
@@ -60,7 +60,7 @@ fn hiding_and_reordering_cards_moves_no_limit() {
         }
         seen.into_iter().map(|(uuid, _)| uuid).collect()
     };
-    let uuids = |places: &[usize]| places.iter().map(|&place| cards[place].0.clone()).collect::<Vec<_>>();
+    let uuids = |places: &[usize]| places.iter().map(|&place| gpus[place].0.clone()).collect::<Vec<_>>();
     assert_eq!(order(true, None), uuids(&[0, 1, 2]));
     assert_eq!(order(false, None), uuids(&fastest));
     for choice in choices(3) {
@@ -77,11 +77,11 @@ fn hiding_and_reordering_cards_moves_no_limit() {
 }
 
 #[test]
-fn the_list_of_limits_follows_every_way_to_name_the_cards() {
+fn the_list_of_limits_follows_every_way_to_name_the_gpus() {
     let scene = Scene::new(UNEQUAL);
-    let cards = cards(&scene);
-    let name = |place: usize| cards[place].0.clone();
-    let short = |place: usize| cards[place].0[..10].to_owned();
+    let gpus = gpus(&scene);
+    let name = |place: usize| gpus[place].0.clone();
+    let short = |place: usize| gpus[place].0[..10].to_owned();
     for (row, (visible, expected)) in [
         ("0,1,2".to_owned(), [3, 4, 5]),
         ("2,0,1".to_owned(), [4, 5, 3]),
@@ -108,7 +108,7 @@ fn the_list_of_limits_follows_every_way_to_name_the_cards() {
 }
 
 #[test]
-fn fractions_of_unequal_cards_are_each_cards_own() {
+fn fractions_of_unequal_gpus_are_each_gpus_own() {
     let scene = Scene::new(UNEQUAL);
     let container = scene
         .container("a")
@@ -120,11 +120,11 @@ fn fractions_of_unequal_cards_are_each_cards_own() {
 }
 
 #[test]
-fn native_cards_stay_whole_beside_sliced_ones() {
+fn native_gpus_stay_whole_beside_sliced_ones() {
     let scene = Scene::new(UNEQUAL);
-    let cards = cards(&scene);
-    let whole: Vec<u64> = cards.iter().map(|(_, mib)| *mib).collect();
-    let (uuid, short) = (cards[2].0.as_str(), &cards[1].0[..10]);
+    let gpus = gpus(&scene);
+    let whole: Vec<u64> = gpus.iter().map(|(_, mib)| *mib).collect();
+    let (uuid, short) = (gpus[2].0.as_str(), &gpus[1].0[..10]);
     for (row, (sliced, expected)) in [
         ("0".to_owned(), [3072, whole[1], whole[2]]),
         (uuid.to_owned(), [whole[0], whole[1], 5120]),
@@ -135,8 +135,8 @@ fn native_cards_stay_whole_beside_sliced_ones() {
     .into_iter()
     .enumerate()
     {
-        let native: Vec<&str> = (cards.iter().zip(expected).zip(&whole))
-            .filter_map(|((card, mib), whole)| (mib == *whole).then_some(card.0.as_str()))
+        let native: Vec<&str> = (gpus.iter().zip(expected).zip(&whole))
+            .filter_map(|((gpu, mib), whole)| (mib == *whole).then_some(gpu.0.as_str()))
             .collect();
         let container = scene
             .container(&format!("row-{row}"))
@@ -149,13 +149,13 @@ fn native_cards_stay_whole_beside_sliced_ones() {
     }
 }
 
-/// Peers limited the first card only, or both as one.
+/// Peers limited the first GPU only, or both as one.
 #[test]
-fn one_rank_per_card_fills_its_own_limit() {
+fn one_rank_per_gpu_fills_its_own_limit() {
     let scene = Scene::new(UNEQUAL);
-    let cards = cards(&scene);
+    let gpus = gpus(&scene);
     let container = scene.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,5");
-    let ranks: Vec<(u64, Child)> = (cards.iter().zip([3, 4, 5]))
+    let ranks: Vec<(u64, Child)> = (gpus.iter().zip([3, 4, 5]))
         .map(|((uuid, _), gib)| {
             let rank = container.clone().with("CUDA_VISIBLE_DEVICES", uuid);
             let mut command = scene.program_in(&rank, "alloc_fill");

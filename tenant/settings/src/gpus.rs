@@ -1,4 +1,4 @@
-//! The cards that a process sees, as the driver shows them.
+//! The GPUs that a process sees, as the driver shows them.
 
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
@@ -37,21 +37,21 @@ impl UuidStart {
     }
 }
 
-/// One card, as the shim reads it from NVML or the driver before anything is virtual.
+/// One GPU, as the shim reads it from NVML or the driver before anything is virtual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CardInfo {
-    /// The card's UUID, as `cuDeviceGetUuid_v2` and NVML give it (a MIG instance's own).
+pub struct GpuInfo {
+    /// The GPU's UUID, as `cuDeviceGetUuid_v2` and NVML give it (a MIG instance's own).
     pub uuid: Uuid,
-    /// The card's memory as NVML gives it (`nvmlDeviceGetMemoryInfo`, `total`); the driver's own total where NVML is missing.
+    /// The GPU's memory as NVML gives it (`nvmlDeviceGetMemoryInfo`, `total`); the driver's own total where NVML is missing.
     pub total: Bytes,
-    /// The card's place in PCI order: any number that orders the cards as NVML's index does, such as
-    /// `domain << 16 | bus << 8 | device << 3`, but for its low four bits: there a MIG instance has its place among its card's,
-    /// from 1, and a whole card zero.
+    /// The GPU's place in PCI order: any number that orders the GPUs as NVML's index does, such as
+    /// `domain << 16 | bus << 8 | device << 3`, but for its low four bits: there a MIG instance has its place among its GPU's,
+    /// from 1, and a whole GPU zero.
     pub order: u64,
 }
 
-impl CardInfo {
-    /// A MIG instance's place in `order`: 1 to 7 on all cards so far.
+impl GpuInfo {
+    /// A MIG instance's place in `order`: 1 to 7 on all GPUs so far.
     pub const INSTANCE: u64 = 15;
 
     /// Whether it is a MIG instance.
@@ -60,17 +60,17 @@ impl CardInfo {
         self.order & Self::INSTANCE != 0
     }
 
-    /// The order of the card that it is, or is an instance of.
+    /// The order of the GPU that it is, or is an instance of.
     pub(crate) fn whole_order(&self) -> u64 {
         self.order & !Self::INSTANCE
     }
 }
 
-/// The cards that whoever starts has found.
+/// The GPUs that whoever starts has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// [`Inventory::cards`].
-    pub cards: Vec<CardInfo>,
+    /// [`Inventory::gpus`].
+    pub gpus: Vec<GpuInfo>,
     /// [`Inventory::cut`].
     pub cut: Vec<Uuid>,
     /// [`Inventory::complete`].
@@ -79,30 +79,30 @@ pub struct Found {
 
 impl Found {
     /// Nothing was looked for.
-    pub const NOTHING: Found = Found { cards: Vec::new(), cut: Vec::new(), complete: false };
+    pub const NOTHING: Found = Found { gpus: Vec::new(), cut: Vec::new(), complete: false };
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.cards.is_empty()
+        self.gpus.is_empty()
     }
 
     /// As a start takes it.
     #[must_use]
     pub fn as_given(&self) -> Inventory<'_> {
-        Inventory { cards: &self.cards, cut: &self.cut, complete: self.complete }
+        Inventory { gpus: &self.gpus, cut: &self.cut, complete: self.complete }
     }
 }
 
-/// The cards known at start.
+/// The GPUs known at start.
 #[derive(Clone, Copy, Debug)]
 pub struct Inventory<'a> {
-    /// The cards, in any order.
-    pub cards: &'a [CardInfo],
-    /// Cards that are cut into MIG instances, which are among the cards in their place.
+    /// The GPUs, in any order.
+    pub gpus: &'a [GpuInfo],
+    /// GPUs that are cut into MIG instances, which are among the GPUs in their place.
     pub cut: &'a [Uuid],
-    /// Whether these are all the container's cards (NVML's list, or the driver's with no `CUDA_VISIBLE_DEVICES`). If not, a
-    /// place in `NVIDIA_VISIBLE_DEVICES` cannot be told from a card that the program hid from itself, and lists that need it
+    /// Whether these are all the container's GPUs (NVML's list, or the driver's with no `CUDA_VISIBLE_DEVICES`). If not, a
+    /// place in `NVIDIA_VISIBLE_DEVICES` cannot be told from a GPU that the program hid from itself, and lists that need it
     /// are refused.
     pub complete: bool,
 }

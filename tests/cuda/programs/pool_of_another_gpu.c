@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_of_another_card - a stream's pool is that of the stream's card, whatever card is current; that card is charged. Elsewhere the
- * current one was. Wants two cards.
+ * pool_of_another_gpu - a stream's pool is that of the stream's GPU, whatever GPU is current; that GPU is charged. Elsewhere the
+ * current one was. Wants two GPUs.
  */
 #include "pool.h"
 
@@ -15,27 +15,27 @@ int main(void) {
     context[0] = driver_open();
     pools_open();
     CHECK(cu.cuDevicePrimaryCtxRetain(&context[1], 1));
-    for (int card = 0; card < 2; card++) {
-        CHECK(cu.cuCtxSetCurrent(context[card]));
-        CHECK(cu.cuStreamCreate(&stream[card], CU_STREAM_NON_BLOCKING));
-        CHECK(pools.of_device(&pool[card], card));
+    for (int gpu = 0; gpu < 2; gpu++) {
+        CHECK(cu.cuCtxSetCurrent(context[gpu]));
+        CHECK(cu.cuStreamCreate(&stream[gpu], CU_STREAM_NON_BLOCKING));
+        CHECK(pools.of_device(&pool[gpu], gpu));
     }
     for (int current = 0; current < 2; current++) {
-        for (int card = 0; card < 2; card++) {
+        for (int gpu = 0; gpu < 2; gpu++) {
             for (int seen = 0; seen < 2; seen++) {
                 CHECK(cu.cuCtxSetCurrent(context[seen]));
                 books_open();
                 CHECK(cu.cuCtxSetCurrent(context[current]));
                 for (int named = 0; named < 2; named++) {
-                    CHECK(named ? pools.alloc_from(&address, 100 * MIB, pool[card], stream[card])
-                                : pools.alloc(&address, 100 * MIB, stream[card]));
-                    sum = pool_has(pool[card], RESERVED);
+                    CHECK(named ? pools.alloc_from(&address, 100 * MIB, pool[gpu], stream[gpu])
+                                : pools.alloc(&address, 100 * MIB, stream[gpu]));
+                    sum = pool_has(pool[gpu], RESERVED);
                     HOLDS(sum >= 100 * MIB);
                     CHECK(cu.cuCtxSetCurrent(context[seen]));
-                    TAKEN(seen == card ? sum : 0);
+                    TAKEN(seen == gpu ? sum : 0);
                     CHECK(cu.cuCtxSetCurrent(context[current]));
-                    CHECK(pools.free(address, stream[card]));
-                    CHECK(cu.cuStreamSynchronize(stream[card]));
+                    CHECK(pools.free(address, stream[gpu]));
+                    CHECK(cu.cuStreamSynchronize(stream[gpu]));
                     CHECK(cu.cuCtxSetCurrent(context[seen]));
                     TAKEN(0);
                     CHECK(cu.cuCtxSetCurrent(context[current]));

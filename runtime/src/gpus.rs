@@ -1,11 +1,11 @@
-//! The host's cards: as its monitor tells them, which costs next to nothing, or as NVML does.
+//! The host's GPUs: as its monitor tells them, which costs next to nothing, or as NVML does.
 //!
-//! NVML opens the driver, which takes tens of milliseconds, and seconds where nobody else has a card open. The monitor's program asks it for us
-//! (`cgpu-monitor --list-cards`): ours is linked statically, so that engines wait less for each of its calls, and can load no library.
+//! NVML opens the driver, which takes tens of milliseconds, and seconds where nobody else has a GPU open. The monitor's program asks it for us
+//! (`cgpu-monitor --list-gpus`): ours is linked statically, so that engines wait less for each of its calls, and can load no library.
 //!
 //! A monitor that runs has it open, and asks it every second. What it tells is taken only where it must be what NVML would tell: a monitor of root's or our own,
-//! of the same cards (real ones, as many as the kernel's driver has, or simulated ones of the same state), told within the last moments, and of all cards, none of
-//! which is cut (MIG): what a card is cut into may have changed since, and cards are counted the same then. In any other case NVML is asked, and so it is before
+//! of the same GPUs (real ones, as many as the kernel's driver has, or simulated ones of the same state), told within the last moments, and of all GPUs, none of
+//! which is cut (MIG): what a GPU is cut into may have changed since, and GPUs are counted the same then. In any other case NVML is asked, and so it is before
 //! anything is refused.
 
 use std::collections::BTreeSet;
@@ -20,11 +20,11 @@ use cgpu_shm::paths;
 use rustix::fs::Mode;
 
 use crate::config::{Config, PATH};
-use crate::plan::HostCard;
+use crate::plan::HostGpu;
 
 /// The vendor's library.
 const NVML: &str = "libnvidia-ml.so.1";
-/// Where the kernel's driver has a folder for each card.
+/// Where the kernel's driver has a folder for each GPU.
 const KERNELS: &str = "/proc/driver/nvidia/gpus";
 /// What NVML has told longer ago than this counts no more: the monitor asks it every second.
 const FRESH: Duration = Duration::from_secs(3);
@@ -33,12 +33,12 @@ const ADVICE: &str = "install cgpu-monitor and cgpu-runtime of one release";
 /// A monitor that does not answer within this is not waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Cards as a monitor tells them.
+/// GPUs as a monitor tells them.
 #[derive(Clone, Debug)]
 pub struct Told {
     /// All of the host's.
-    pub cards: Vec<HostCard>,
-    /// Limits of a card may add up to more than it has.
+    pub gpus: Vec<HostGpu>,
+    /// Limits of a GPU may add up to more than it has.
     pub overcommit: bool,
 }
 
@@ -50,49 +50,49 @@ pub fn by_monitor(config: &Config) -> Option<Told> {
     monitor.monitors_user().filter(|user| [0, own].contains(user))?;
     let inventory = monitor.inventory().ok()?;
     let state = config.sim.as_deref().map(|list| config.states().join(paths::simulated_name(list)));
-    let cards = checked(&inventory, state.as_deref(), Path::new(KERNELS))?;
-    Some(Told { cards, overcommit: inventory.allow_overcommit })
+    let gpus = checked(&inventory, state.as_deref(), Path::new(KERNELS))?;
+    Some(Told { gpus, overcommit: inventory.allow_overcommit })
 }
 
-/// The cards of an inventory, if it is fresh and of the cards that are meant: those whose state lies there, or the real ones.
-fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Option<Vec<HostCard>> {
+/// The GPUs of an inventory, if it is fresh and of the GPUs that are meant: those whose state lies there, or the real ones.
+fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Option<Vec<HostGpu>> {
     if Duration::from_millis(inventory.age_ms) > FRESH {
         return None;
     }
-    let cards: Vec<Found> =
-        inventory.cards.iter().map(|listed| Found::try_from(listed).ok()).collect::<Option<_>>()?;
+    let gpus: Vec<Found> =
+        inventory.gpus.iter().map(|listed| Found::try_from(listed).ok()).collect::<Option<_>>()?;
     let is_meant = match (state, &inventory.simulated) {
         (Some(state), Some(theirs)) => state.canonicalize().ok().as_ref() == Some(theirs),
         (None, None) => {
-            let numbers: BTreeSet<u32> = cards.iter().map(|card| card.number.card()).collect();
+            let numbers: BTreeSet<u32> = gpus.iter().map(|gpu| gpu.number.gpu()).collect();
             std::fs::read_dir(kernels).is_ok_and(|entries| entries.flatten().count() == numbers.len())
         }
         _ => false,
     };
-    // Instances may have been made and removed since: the number of cards stays what it is.
-    let is_whole = |card: &Found| !card.number.is_instance() && !card.is_cut;
-    let all_count = cards.iter().all(|card| card.total.0 > 0 && is_whole(card));
-    (is_meant && all_count && !cards.is_empty()).then(|| cards.into_iter().map(HostCard::from).collect())
+    // Instances may have been made and removed since: the number of GPUs stays what it is.
+    let is_whole = |gpu: &Found| !gpu.number.is_instance() && !gpu.is_cut;
+    let all_count = gpus.iter().all(|gpu| gpu.total.0 > 0 && is_whole(gpu));
+    (is_meant && all_count && !gpus.is_empty()).then(|| gpus.into_iter().map(HostGpu::from).collect())
 }
 
 /// Asks NVML for all of them.
 ///
 /// # Errors
-/// NVML is not there, or does not answer for a card: a limit on a card that is not known would be none.
-pub fn by_nvml(config: &Config) -> Result<Vec<HostCard>> {
+/// NVML is not there, or does not answer for a GPU: a limit on a GPU that is not known would be none.
+pub fn by_nvml(config: &Config) -> Result<Vec<HostGpu>> {
     let program = config.monitor().map_err(|error| anyhow!("{error}; {ADVICE}"))?;
     let mut asking = Command::new(program);
-    asking.arg("--list-cards");
+    asking.arg("--list-gpus");
     let Some(list) = &config.sim else { return listed_by(asking.arg(NVML)) };
     let states = config.states();
     std::fs::create_dir_all(&states).with_context(|| format!("cannot make {}", states.display()))?;
     asking.arg(config.simulated(NVML)?);
     asking.env("CGPU_SIM_GPUS", list).env("CGPU_SIM_STATE", states.join(paths::simulated_name(list)));
-    // Containers' users share the cards' state.
+    // Containers' users share the GPUs' state.
     let usual = rustix::process::umask(Mode::empty());
-    let cards = listed_by(&mut asking);
+    let gpus = listed_by(&mut asking);
     rustix::process::umask(usual);
-    cards
+    gpus
 }
 
 /// Why NVML tells nothing, by what the monitor's program has said: a line of the simulated driver's, which knows better, or its own. Anything else, as a word of
@@ -103,8 +103,8 @@ fn reason(said: &str) -> Option<&str> {
         .find_map(|name| said.lines().find_map(|line| line.strip_prefix(name)))
 }
 
-/// The cards that a program prints.
-fn listed_by(asking: &mut Command) -> Result<Vec<HostCard>> {
+/// The GPUs that a program prints.
+fn listed_by(asking: &mut Command) -> Result<Vec<HostGpu>> {
     let program = asking.get_program().to_string_lossy().into_owned();
     let output = asking.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("{program} cannot be run; {ADVICE}"))?;
@@ -113,15 +113,15 @@ fn listed_by(asking: &mut Command) -> Result<Vec<HostCard>> {
         match reason(&said).filter(|_| output.status.code() == Some(1)) {
             Some(reason) => {
                 bail!(
-                    "NVML tells nothing of this host's cards: {reason}; install the driver, or set sim in {PATH}"
+                    "NVML tells nothing of this host's GPUs: {reason}; install the driver, or set sim in {PATH}"
                 )
             }
-            None => bail!("{program} lists no cards ({}: {}); {ADVICE}", output.status, said.trim()),
+            None => bail!("{program} lists no GPUs ({}: {}); {ADVICE}", output.status, said.trim()),
         }
     }
     let listed: Vec<Listed> = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("what {program} prints is no list of cards; {ADVICE}"))?;
-    listed.iter().map(|card| Ok(Found::try_from(card)?.into())).collect()
+        .with_context(|| format!("what {program} prints is no list of GPUs; {ADVICE}"))?;
+    listed.iter().map(|gpu| Ok(Found::try_from(gpu)?.into())).collect()
 }
 
 #[cfg(test)]
@@ -137,9 +137,9 @@ mod tests {
         }
     }
 
-    fn told(cards: &[&str]) -> Inventory {
-        let cards = cards.iter().map(|index| listed(index)).collect();
-        Inventory { cards, age_ms: 900, simulated: None, allow_overcommit: false }
+    fn told(gpus: &[&str]) -> Inventory {
+        let gpus = gpus.iter().map(|index| listed(index)).collect();
+        Inventory { gpus, age_ms: 900, simulated: None, allow_overcommit: false }
     }
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
         for name in ["0000:01:00.0", "0000:02:00.0"] {
             std::fs::create_dir_all(kernels.join(name)).unwrap();
         }
-        let found = |inventory: &Inventory| checked(inventory, None, &kernels).map(|cards| cards.len());
+        let found = |inventory: &Inventory| checked(inventory, None, &kernels).map(|gpus| gpus.len());
         assert_eq!(found(&told(&["0", "1"])), Some(2));
         assert_eq!(found(&told(&["0", "1.0", "1.1"])), None, "one is cut, and may be cut otherwise by now");
         let with = |change: fn(&mut Inventory)| {
@@ -157,31 +157,31 @@ mod tests {
             change(&mut inventory);
             found(&inventory)
         };
-        assert_eq!(with(|told| told.cards.truncate(1)), None, "the kernel's driver has more");
-        assert_eq!(with(|told| told.cards.clear()), None);
+        assert_eq!(with(|told| told.gpus.truncate(1)), None, "the kernel's driver has more");
+        assert_eq!(with(|told| told.gpus.clear()), None);
         assert_eq!(with(|told| told.age_ms = 3001), None, "old");
-        assert_eq!(with(|told| told.cards[1].memory_total = 0), None);
-        assert_eq!(with(|told| told.cards[1].is_cut = true), None, "cut into what nobody can name");
-        assert_eq!(with(|told| told.cards[1].uuid = "GPU-1".into()), None);
+        assert_eq!(with(|told| told.gpus[1].memory_total = 0), None);
+        assert_eq!(with(|told| told.gpus[1].is_cut = true), None, "cut into what nobody can name");
+        assert_eq!(with(|told| told.gpus[1].uuid = "GPU-1".into()), None);
         assert_eq!(with(|told| told.simulated = Some("".into())), None, "simulated ones");
         assert_eq!(
-            checked(&told(&["0", "1"]), None, &folder.path().join("none")).map(|cards| cards.len()),
+            checked(&told(&["0", "1"]), None, &folder.path().join("none")).map(|gpus| gpus.len()),
             None
         );
     }
 
     #[test]
-    fn what_lists_no_cards_is_none() {
+    fn what_lists_no_gpus_is_none() {
         let outcome = |script: &str| listed_by(Command::new("sh").args(["-c", script]));
         let refusal = |script: &str| format!("{:#}", outcome(script).unwrap_err());
         let list = r#"echo '[{"index":0,"uuid":"GPU-8f0e6a8c-0000-4000-8000-00000000002a","memory_total":15842934784}]'"#;
-        assert_eq!(outcome(list).unwrap()[0].card.total.0, 15109 << 20);
+        assert_eq!(outcome(list).unwrap()[0].gpu.total.0, 15109 << 20);
         assert_eq!(outcome("echo '[]'").unwrap().len(), 0);
         let absent =
             refusal("echo ERROR: ld.so: no >&2; echo cgpu-monitor: libnvidia-ml.so.1: absent >&2; exit 1");
-        assert!(absent.contains("host's cards: libnvidia-ml.so.1: absent; install the driver"), "{absent}");
+        assert!(absent.contains("host's GPUs: libnvidia-ml.so.1: absent; install the driver"), "{absent}");
         let better = refusal("echo cgpu-sim: no such model >&2; echo cgpu-monitor: no driver >&2; exit 1");
-        assert!(better.contains("host's cards: no such model; "), "{better}");
+        assert!(better.contains("host's GPUs: no such model; "), "{better}");
         for other in [
             "echo cgpu-monitor: unexpected argument >&2; exit 2",
             "kill -9 $$",
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn simulated_cards_are_those_of_the_same_state() {
+    fn simulated_gpus_are_those_of_the_same_state() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().canonicalize().unwrap();
         for name in ["T4:15109", "A10:23028"] {

@@ -1,4 +1,4 @@
-//! The cards of a node, each with its own size.
+//! The GPUs of a node, each with its own size.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +11,15 @@ use crate::refusal::{Refusal, quoted};
 use crate::share::Share;
 use crate::unit::Unit;
 
-/// Containers that a card has places for: as many as a monitor gives turns to.
+/// Containers that a GPU has places for: as many as a monitor gives turns to.
 pub const PLACES: u32 = 25;
 
-/// Cards that a node may have.
+/// GPUs that a node may have.
 const MOST: u32 = 64;
 
-/// A card.
+/// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Card {
+pub struct Gpu {
     /// Its number on the node.
     pub index: u32,
     /// Its name for the driver, where the device plugin has said it.
@@ -38,8 +38,8 @@ pub struct Card {
     pub healthy: bool,
 }
 
-impl Card {
-    /// A card of which only the size is known; of 0 units, it is not healthy.
+impl Gpu {
+    /// A GPU of which only the size is known; of 0 units, it is not healthy.
     #[must_use]
     pub fn plain(index: u32, units: u64) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Card {
             mib: None,
             percent: 100,
             places: PLACES,
-            // Of a card that is smaller than a unit nobody can have any.
+            // Of a GPU that is smaller than a unit nobody can have any.
             healthy: units > 0,
         }
     }
@@ -62,13 +62,13 @@ impl Card {
     }
 }
 
-/// Which of the cards that fit is taken.
+/// Which of the GPUs that fit is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
     /// The fullest, so that others stay whole.
     #[default]
     Binpack,
-    /// The emptiest, so that each has most of a card to itself.
+    /// The emptiest, so that each has most of a GPU to itself.
     Spread,
 }
 
@@ -84,16 +84,16 @@ impl Placement {
     }
 }
 
-/// What a device plugin writes on its node: the value of `cgpu.dev/cards`.
+/// What a device plugin writes on its node: the value of `cgpu.dev/gpus`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
     /// What a unit is.
     pub unit: Unit,
     /// By index.
-    pub cards: Vec<Entry>,
+    pub gpus: Vec<Entry>,
 }
 
-/// A card in it.
+/// A GPU in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Its name for the driver.
@@ -111,13 +111,13 @@ fn yes() -> bool {
 
 /// A node, as far as it is shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeCards {
+pub struct NodeGpus {
     /// Its name.
     pub name: String,
     /// Its first internal address.
     pub address: String,
     /// By index.
-    pub cards: Vec<Card>,
+    pub gpus: Vec<Gpu>,
     /// Which is taken first.
     pub placement: Placement,
     /// Whether containers are held to their limits.
@@ -128,7 +128,7 @@ pub struct NodeCards {
     pub notes: Vec<String>,
 }
 
-impl NodeCards {
+impl NodeGpus {
     /// Reads a node.
     #[must_use]
     pub fn of(node: &Node) -> Self {
@@ -146,8 +146,8 @@ impl NodeCards {
                 Placement::Binpack
             })
         });
-        let (cards, unreadable) = match cards_of(node) {
-            Ok(cards) => (cards, None),
+        let (gpus, unreadable) = match gpus_of(node) {
+            Ok(gpus) => (gpus, None),
             Err(refusal) => (Vec::new(), Some(refusal)),
         };
         let mode = Mode::of(text(label::SCHEDULE));
@@ -160,7 +160,7 @@ impl NodeCards {
                     label::SCHEDULE,
                     quoted(name)
                 ))),
-                _ if cards.is_empty() => Some(Refusal::new("the node has no cards to share")),
+                _ if gpus.is_empty() => Some(Refusal::new("the node has no GPUs to share")),
                 _ => None,
             }
         });
@@ -168,7 +168,7 @@ impl NodeCards {
         Self {
             name: node.metadata.name.clone(),
             address: address.map_or_else(|| "unknown".to_owned(), |address| address.address.clone()),
-            cards: cards.into_iter().map(|card| Card { percent, ..card }).collect(),
+            gpus: gpus.into_iter().map(|gpu| Gpu { percent, ..gpu }).collect(),
             placement,
             isolated: !matches!(mode, Mode::Share) && text(label::NO_ISOLATION) != Some("true"),
             closed,
@@ -176,20 +176,20 @@ impl NodeCards {
         }
     }
 
-    /// Units of all cards.
+    /// Units of all GPUs.
     #[must_use]
     pub fn units(&self) -> u64 {
-        self.cards.iter().fold(0, |sum, card| sum.saturating_add(card.units))
+        self.gpus.iter().fold(0, |sum, gpu| sum.saturating_add(gpu.units))
     }
 
-    /// The card of this number.
+    /// The GPU of this number.
     #[must_use]
-    pub fn card(&self, index: u32) -> Option<&Card> {
-        self.cards.get(usize::try_from(index).ok()?)
+    pub fn gpu(&self, index: u32) -> Option<&Gpu> {
+        self.gpus.get(usize::try_from(index).ok()?)
     }
 }
 
-/// What the label of a node says of its cards.
+/// What the label of a node says of its GPUs.
 enum Mode<'a> {
     /// Memory and compute are set aside.
     Both,
@@ -212,41 +212,41 @@ impl<'a> Mode<'a> {
     }
 }
 
-fn cards_of(node: &Node) -> Result<Vec<Card>, Refusal> {
-    match node.metadata.annotations.get(annotation::CARDS) {
+fn gpus_of(node: &Node) -> Result<Vec<Gpu>, Refusal> {
+    match node.metadata.annotations.get(annotation::GPUS) {
         Some(text) => listed(text),
         None => divided(node),
     }
 }
 
 /// As our device plugin says.
-fn listed(text: &str) -> Result<Vec<Card>, Refusal> {
+fn listed(text: &str) -> Result<Vec<Gpu>, Refusal> {
     let refuse = |why: String| {
         Refusal::new(format!(
             "the node's annotation {} {why}; remove it, and the device plugin writes it anew",
-            annotation::CARDS
+            annotation::GPUS
         ))
     };
     let inventory: Inventory = serde_json::from_str(text)
         .map_err(|error| refuse(format!("is not what the device plugin writes ({error})")))?;
-    if inventory.cards.len() > MOST as usize {
-        return Err(refuse(format!("lists {} cards, expected at most {MOST}", inventory.cards.len())));
+    if inventory.gpus.len() > MOST as usize {
+        return Err(refuse(format!("lists {} GPUs, expected at most {MOST}", inventory.gpus.len())));
     }
-    let names: BTreeSet<&str> = inventory.cards.iter().map(|entry| entry.uuid.as_str()).collect();
-    if names.len() < inventory.cards.len() {
-        return Err(refuse("lists a card twice".to_owned()));
+    let names: BTreeSet<&str> = inventory.gpus.iter().map(|entry| entry.uuid.as_str()).collect();
+    if names.len() < inventory.gpus.len() {
+        return Err(refuse("lists a GPU twice".to_owned()));
     }
     let unit = inventory.unit;
-    let card = |(index, entry): (u32, Entry)| {
-        let plain = Card::plain(index, unit.units_of(entry.mib));
+    let gpu = |(index, entry): (u32, Entry)| {
+        let plain = Gpu::plain(index, unit.units_of(entry.mib));
         let healthy = entry.healthy && plain.healthy;
-        Card { uuid: Some(entry.uuid), unit, mib: Some(entry.mib), healthy, ..plain }
+        Gpu { uuid: Some(entry.uuid), unit, mib: Some(entry.mib), healthy, ..plain }
     };
-    Ok((0..).zip(inventory.cards).map(card).collect())
+    Ok((0..).zip(inventory.gpus).map(gpu).collect())
 }
 
-/// As gpushare's device plugin leaves it: a sum and a number, so all cards are taken to be equal.
-fn divided(node: &Node) -> Result<Vec<Card>, Refusal> {
+/// As gpushare's device plugin leaves it: a sum and a number, so all GPUs are taken to be equal.
+fn divided(node: &Node) -> Result<Vec<Gpu>, Refusal> {
     let number = |name: &str| match node.status.allocatable.get(name) {
         None => Ok(0),
         Some(written) => quantity::whole(&written.0)
@@ -258,13 +258,13 @@ fn divided(node: &Node) -> Result<Vec<Card>, Refusal> {
     }
     let Some(count) = u32::try_from(count).ok().filter(|count| (1..=MOST).contains(count)) else {
         return Err(Refusal::new(format!(
-            "{COUNT} of the node is {count}, expected 1 to {MOST} cards for its {units} units"
+            "{COUNT} of the node is {count}, expected 1 to {MOST} GPUs for its {units} units"
         )));
     };
     let each = units / u64::from(count);
     // gpushare says nowhere what a unit is. This is how its own table guesses.
     let unit = if each > 100 { Unit::Mib } else { Unit::Gib };
-    Ok((0..count).map(|index| Card { unit, ..Card::plain(index, each) }).collect())
+    Ok((0..count).map(|index| Gpu { unit, ..Gpu::plain(index, each) }).collect())
 }
 
 #[cfg(test)]
