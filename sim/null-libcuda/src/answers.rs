@@ -27,7 +27,7 @@ static MEMORY: LazyLock<usize> = LazyLock::new(|| {
 const NAME: &CStr = c"Null";
 const PCI_BUS_ID: &CStr = c"0000:01:00.0";
 /// The GPU's UUID; the null NVML gives the same.
-const UUID: CUuuid = CUuuid { bytes: *b"null-driver-gpu" };
+const UUID: CUuuid = CUuuid { bytes: *b"null-driver-gpu0" };
 /// What stands for every handle.
 const HANDLE: usize = 0x6e75_6c6c;
 

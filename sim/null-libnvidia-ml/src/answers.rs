@@ -19,7 +19,7 @@ static MEMORY: LazyLock<c_ulonglong> = LazyLock::new(|| {
     asked.filter(|gib| (1..=1 << 13).contains(gib)).unwrap_or(80) << 30
 });
 /// The bytes of the null `libcuda.so.1`'s UUID, as text.
-const UUID: &CStr = c"GPU-6e756c6c-2d64-7269-7665-722d63617264";
+const UUID: &CStr = c"GPU-6e756c6c-2d64-7269-7665-722d67707530";
 /// Host time of a start, an `nvmlInit` while the library has no users: as many milliseconds as `CGPU_SIM_NVML_INIT_MS` says.
 static START: LazyLock<Duration> = LazyLock::new(|| {
     let asked = std::env::var("CGPU_SIM_NVML_INIT_MS").ok().and_then(|text| text.parse().ok());
