@@ -213,7 +213,7 @@ pub(crate) const FIGURES: &[Figure] = &[
     // Faults
     at_most("mem_overshoot_bytes", "most beyond the limit when no call was under way, 8 processes", 0.0)
         .quick(),
-    at_most("mem_leak_bytes", "left on the books after random calls and kill -9", 0.0).quick(),
+    at_most("mem_leak_bytes", "still charged after random calls and kill -9", 0.0).quick(),
     at_most("holder_kill_recover_ms", "turn holder killed: until others run", 50.0).quick(),
     at_most("holder_stop_recover_ms", "turn holder stopped", 50.0),
     at_most("monitor_restart_loss_pct", "lost in 2 s around a monitor's death", 5.0),
@@ -319,7 +319,7 @@ impl Measured {
     }
 
     /// Whether `value` meets the goal, in words; the others' figure where it does not.
-    fn verdict(&self, figure: &Figure, value: f64) -> String {
+    fn compared(&self, figure: &Figure, value: f64) -> String {
         let against = |limit: f64, met: bool, sign: &str| match (met, figure.peers) {
             (true, _) => format!("goal {sign} {limit:.2}: met"),
             (false, "") => format!("goal {sign} {limit:.2}: MISSED"),
@@ -342,8 +342,8 @@ impl Measured {
 
     fn line(&self, figure: &Figure, reading: Reading) -> String {
         let by_time = reading.by_time.map_or(String::new(), |value| format!("{value:.2}"));
-        let verdict = self.verdict(figure, reading.value);
-        format!("{:<34} {:>12.2} {by_time:>10}   {verdict:<28} {}\n", figure.key, reading.value, figure.what)
+        let compared = self.compared(figure, reading.value);
+        format!("{:<34} {:>12.2} {by_time:>10}   {compared:<28} {}\n", figure.key, reading.value, figure.what)
     }
 
     /// One flat object: the figures by key, those by the GPU's time with `_by_time` behind it.
@@ -385,8 +385,8 @@ mod tests {
     fn a_goal_that_is_missed_is_marked_with_what_others_reach() {
         let measured = Measured::default();
         let figure = find("share_error_pct_90_10").expect("a figure");
-        assert_eq!(measured.verdict(figure, 0.5), "goal <= 0.50: met");
-        assert_eq!(measured.verdict(figure, 0.51), "goal <= 0.50: MISSED (others: HAMi 11-33)");
+        assert_eq!(measured.compared(figure, 0.5), "goal <= 0.50: met");
+        assert_eq!(measured.compared(figure, 0.51), "goal <= 0.50: MISSED (others: HAMi 11-33)");
     }
 
     #[test]

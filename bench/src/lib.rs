@@ -7,5 +7,5 @@
     reason = "figures are floating point; the counts here are far below 2^52"
 )]
 
-pub mod stage;
+pub mod fixture;
 pub mod worker;

@@ -1,4 +1,4 @@
-//! Memory under a race: what was ever held beyond the limit, and what is left on the books in the end. Measured by the
+//! Memory under a race: what was ever held beyond the limit, and what is still charged in the end. Measured by the
 //! differential test's program, in its form for races.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Pictures of what was measured, for those who would rather look than read.
+//! Pictures of what was measured.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ pub(crate) const USUAL_SWITCH: u32 = 100;
 /// What there is to draw: filled while the experiments run.
 #[derive(Debug)]
 pub(crate) struct Gallery {
-    /// Where pictures go; none: nobody wants any.
+    /// Where pictures go; none: none are wanted.
     folder: Option<PathBuf>,
     /// What a switch costs, in microseconds.
     switch: u32,
@@ -33,7 +33,7 @@ struct Pair {
     got: f64,
 }
 
-/// A stretch of a run.
+/// A part of a run.
 #[derive(Debug)]
 struct Window {
     name: &'static str,
@@ -60,7 +60,7 @@ impl Gallery {
         Ok(Self { folder, switch, shares, windows, gaps, seed })
     }
 
-    /// Whether anybody wants pictures.
+    /// Whether pictures are wanted.
     pub(crate) fn is_open(&self) -> bool {
         self.folder.is_some()
     }
@@ -94,7 +94,7 @@ impl Gallery {
         self.seed.push(Pair { name: name.to_owned(), set: document, got });
     }
 
-    /// Draws who had the GPU when, out of a journal, from and to so many milliseconds after the first work. `command` is
+    /// Draws which process had the GPU when, out of a journal, from and to so many milliseconds after the first work. `command` is
     /// `cgpu-sim`.
     pub(crate) fn trace(
         &self,

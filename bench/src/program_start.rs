@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use cgpu_stage::stage::{SIMULATED, Simulated, Stage};
+use cgpu_fixture::fixture::{Fixture, SIMULATED, Simulated};
 
 use crate::figure::{Measured, Wanted};
 use crate::pair::median;
@@ -29,7 +29,7 @@ const ROUNDS: usize = 15;
 /// Processes until a container without a monitor knows what a context costs.
 const WARM_UP: usize = 3;
 /// How long a container may take to be made.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Measures those of the figures that are wanted.
 pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
@@ -51,15 +51,15 @@ pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
 /// In the order of the keys, without the row.
 fn ratios(dist: &Path) -> Result<[f64; 4]> {
     let gpus = Simulated::new(SIMULATED).with("CGPU_SIM_NVML_INIT_MS", NVML_INIT_MS);
-    let stage = Stage::set(dist, Some(gpus))?;
-    let program = stage.program("kernels")?;
-    let container = Occupied::make(&stage, "kernels")?;
-    let folder = tempfile::tempdir_in(stage.root())?;
+    let fixture = Fixture::set(dist, Some(gpus))?;
+    let program = fixture.program("kernels")?;
+    let container = Occupied::make(&fixture, "kernels")?;
+    let folder = tempfile::tempdir_in(fixture.root())?;
     let run = |directory: Option<&Path>, own: &[&str]| -> Result<f64> {
-        let mut command = stage.native(&program);
+        let mut command = fixture.native(&program);
         command.args(PROGRAM).args(own);
         if let Some(directory) = directory {
-            let shim = stage.file("libcgpu.so")?;
+            let shim = fixture.file("libcgpu.so")?;
             command.env("LD_PRELOAD", shim).env("CGPU_DIR", directory).envs(LIMIT);
         }
         milliseconds(command)
@@ -71,7 +71,7 @@ fn ratios(dist: &Path) -> Result<[f64; 4]> {
     }
     let mut columns = [(); 4].map(|()| Vec::new());
     for _ in 0..ROUNDS {
-        let (fresh, other) = (tempfile::tempdir_in(stage.root())?, tempfile::tempdir_in(stage.root())?);
+        let (fresh, other) = (tempfile::tempdir_in(fixture.root())?, tempfile::tempdir_in(fixture.root())?);
         let bare = run(None, &[])?;
         let directories = [container.directory.as_path(), fresh.path(), folder.path()];
         for (column, directory) in columns.iter_mut().zip(directories) {
@@ -90,17 +90,17 @@ struct Occupied {
 }
 
 impl Occupied {
-    fn make(stage: &Stage, name: &str) -> Result<Self> {
-        let mut run = stage.run(name);
+    fn make(fixture: &Fixture, name: &str) -> Result<Self> {
+        let mut run = fixture.run(name);
         // It ends with its input.
         run.args(["--mem", "4GiB", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
         let process = run.spawn().context("cannot start `cgpu run`")?;
-        let directory = stage.root().join("containers").join(name);
+        let directory = fixture.root().join("containers").join(name);
         let occupied = Self { directory, process };
         let begun = Instant::now();
-        while !stage.status()?.containers.iter().any(|container| container.dir == occupied.directory) {
+        while !fixture.status()?.containers.iter().any(|container| container.dir == occupied.directory) {
             ensure!(
-                begun.elapsed() < PATIENCE,
+                begun.elapsed() < TIMEOUT,
                 "the monitor does not know of {}",
                 occupied.directory.display()
             );

@@ -26,7 +26,7 @@ const PAIRS_OF_RUNC: usize = 40;
 /// Rounds before those that count: files to be read, and memory to be had, for the first time.
 const WARM_UP: usize = 3;
 /// How long a daemon may take to come and to go.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Measures those of the figures that are wanted.
 pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
@@ -99,7 +99,7 @@ impl Place {
             .env("CGPU_SIM_STATE", gpus.join(GPUS));
         monitor.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = monitor.spawn().context("cannot start cgpu-monitor")?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut ls = Command::new(dist.join("cgpu"));
         ls.args(["get", "0/policy", "--root"]).arg(root);
         while let Err(error) = done(&mut ls) {
@@ -137,8 +137,9 @@ fn done(command: &mut Command) -> Result<Output> {
     Ok(output)
 }
 
-/// The median of what `with` takes beyond the `without` beside it, in percent of the median of those. Who comes first changes with each pair, so that what one leaves to be
-/// done behind it falls on both alike.
+/// The median of what `with` takes beyond the `without` beside it, in percent of the median of all
+/// `without`. Which is first changes with each pair, so that what one leaves to be done behind it
+/// falls on both alike.
 fn compared(
     pairs: usize,
     mut without: impl FnMut() -> Result<()>,
@@ -252,7 +253,7 @@ impl Daemon {
         command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut daemon = Self { process: command.spawn().context("cannot run dockerd")?, host };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while let Err(error) = done(&mut daemon.docker(&["info"])) {
             ensure!(daemon.process.try_wait()?.is_none(), "dockerd has ended");
             if Instant::now() > deadline {
@@ -275,7 +276,7 @@ impl Drop for Daemon {
         // It takes its mounts away, and its containerd with it.
         let pid = self.process.id().to_string();
         let _ = Command::new("kill").arg(pid).status();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline && matches!(self.process.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(50));
         }

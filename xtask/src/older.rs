@@ -36,8 +36,8 @@ const SYSTEMS: &[System] = &[
 const PROFILE: &str = "older";
 /// The C programs of containers' images in the tests.
 const PROGRAMS: &[&str] = &["init", "meminfo", "alloc_fill", "visible", "hold", "worker"];
-/// How long a system may take, in seconds.
-const PATIENCE: &str = "180";
+/// Timeout for a system, in seconds.
+const TIMEOUT: &str = "180";
 
 /// Builds what is tried there; the folder, which is like `dist`.
 pub(crate) fn collect(workspace: &Workspace, shim: &Path) -> Result<PathBuf> {
@@ -129,12 +129,12 @@ impl System {
 
     fn debootstrap(&self, root: &Path, options: &[OsString]) -> Result<()> {
         let output = Command::new("timeout")
-            .arg(PATIENCE)
+            .arg(TIMEOUT)
             .args(["debootstrap", "--variant=minbase"])
             .args(options)
             .arg(self.suite)
             .arg(root)
-            // Programs of administrators, which it calls, are not on everybody's PATH.
+            // Programs of administrators, which it calls, are not on every user's PATH.
             .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))
             .stdin(Stdio::null())
             .output()

@@ -1,4 +1,4 @@
-//! Virtual environments of Python, made here so that nobody has to.
+//! Virtual environments of Python, made here instead of by hand.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(crate) fn environment(workspace: &Workspace) -> Result<PathBuf> {
     let python = make(workspace, "venv", REQUIREMENTS)?;
     let list = workspace.root.join(RUNTIMES);
     let list = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
-    // Who tests them says which it has not found; the others need none.
+    // A test of them says which it has not found; the others need none.
     if let Err(error) = fetch(&python, &workspace.target.join("venv/lib/runtimes"), &list) {
         eprintln!("xtask: {error:#}");
     }

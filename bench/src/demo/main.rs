@@ -11,18 +11,18 @@
     reason = "figures for people; the numbers are far below 2^52"
 )]
 
+mod report;
 mod table;
 mod tenant;
-mod verdict;
 
 use anyhow::{Result, ensure};
-use cgpu_stage::stage::{self, SIMULATED, Simulated, Stage};
+use cgpu_fixture::fixture::{self, Fixture, SIMULATED, Simulated};
 use clap::Parser;
+use report::{Observed, Report, Round};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tenant::{PLANS, Tenant};
-use verdict::{Observed, Round, Verdict};
 
 /// How often one process alone and both tenants together are measured, in turns.
 const ROUNDS: u32 = 3;
@@ -32,7 +32,7 @@ const ALONE: Duration = Duration::from_secs(1);
 const NATIVE: &str = "5";
 const WEIGHTED: &str = "2";
 /// How long after a new policy the next measurement begins.
-const SETTLE: Duration = Duration::from_millis(100);
+const POLICY_DELAY: Duration = Duration::from_millis(100);
 /// Interval between two lines of the table.
 const TABLE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -65,25 +65,25 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     ensure!((3.0..=600.0).contains(&arguments.seconds), "--seconds {}: expected 3 to 600", arguments.seconds);
     let simulated = match &arguments.sim {
         Some(gpus) => Some(Simulated::new(gpus)),
-        None if stage::real_gpu() => None,
+        None if fixture::real_gpu() => None,
         None => Some(Simulated::new(SIMULATED)),
     };
-    let mut stage = Stage::set(&arguments.dist, simulated)?;
-    eprintln!("demo: {} ({}), {} build", stage.gpu(), stage.driver(), verdict::BUILD);
-    let verdict = measure(&mut stage, Duration::from_secs_f64(arguments.seconds))?;
+    let mut fixture = Fixture::set(&arguments.dist, simulated)?;
+    eprintln!("demo: {} ({}), {} build", fixture.gpu(), fixture.driver(), report::BUILD);
+    let report = measure(&mut fixture, Duration::from_secs_f64(arguments.seconds))?;
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&verdict.json(&stage))?);
+        println!("{}", serde_json::to_string_pretty(&report.json(&fixture))?);
     } else {
-        print!("{}", verdict.text(&stage));
+        print!("{}", report.text(&fixture));
     }
-    Ok(if verdict.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Fills both tenants' memory, then measures `time` of both side by side.
-fn measure(stage: &mut Stage, time: Duration) -> Result<Verdict> {
+fn measure(fixture: &mut Fixture, time: Duration) -> Result<Report> {
     eprintln!("demo: tenants a and b start, and allocate memory until it is refused");
-    let a = Tenant::start(stage, &PLANS[0], None)?;
-    let b = Tenant::start(stage, &PLANS[1], Some(a.iterations()))?;
+    let a = Tenant::start(fixture, &PLANS[0], None)?;
+    let b = Tenant::start(fixture, &PLANS[1], Some(a.iterations()))?;
     let mut tenants = [a, b];
     for tenant in &mut tenants {
         tenant.start_filling()?;
@@ -92,43 +92,43 @@ fn measure(stage: &mut Stage, time: Duration) -> Result<Verdict> {
     for tenant in &mut tenants {
         memory.push(tenant.filled()?);
     }
-    let full = stage.status()?;
+    let full = fixture.status()?;
     for tenant in &mut tenants {
         tenant.give_back()?;
     }
 
-    let before = stage.status()?;
+    let before = fixture.status()?;
     let mut rounds = Vec::new();
     for number in 1..=ROUNDS {
         eprintln!(
             "demo: round {number} of {ROUNDS}: one process alone, then both tenants, kernels of 60 us without a pause"
         );
         // Under policy 2, by weight, an idle neighbour's time stays idle.
-        set_policy(stage, NATIVE)?;
+        set_policy(fixture, NATIVE)?;
         let alone = tenants[0].run_one_process(ALONE)?;
-        set_policy(stage, WEIGHTED)?;
-        rounds.push(Round { alone, together: together(stage, &mut tenants, time / ROUNDS)? });
+        set_policy(fixture, WEIGHTED)?;
+        rounds.push(Round { alone, together: together(fixture, &mut tenants, time / ROUNDS)? });
     }
-    let after = stage.status()?;
+    let after = fixture.status()?;
     let observed = Observed { memory, rounds, seconds: (time / ROUNDS).as_secs_f64(), full, before, after };
-    Ok(Verdict::of(stage, &tenants, &observed))
+    Ok(Report::of(fixture, &tenants, &observed))
 }
 
-fn set_policy(stage: &Stage, policy: &str) -> Result<()> {
-    stage.write("0/policy", policy)?;
-    std::thread::sleep(SETTLE);
+fn set_policy(fixture: &Fixture, policy: &str) -> Result<()> {
+    fixture.write("0/policy", policy)?;
+    std::thread::sleep(POLICY_DELAY);
     Ok(())
 }
 
 /// Both tenants side by side; the kernels that each completed.
-fn together(stage: &Stage, tenants: &mut [Tenant; 2], time: Duration) -> Result<Vec<u64>> {
+fn together(fixture: &Fixture, tenants: &mut [Tenant; 2], time: Duration) -> Result<Vec<u64>> {
     for tenant in tenants.iter_mut() {
         tenant.start_running(time)?;
     }
     let start = Instant::now();
     while start.elapsed() + TABLE_INTERVAL <= time {
         std::thread::sleep(TABLE_INTERVAL);
-        eprint!("{}", table::lines(start.elapsed(), &stage.status()?));
+        eprint!("{}", table::lines(start.elapsed(), &fixture.status()?));
     }
     tenants.iter_mut().map(Tenant::ran).collect()
 }

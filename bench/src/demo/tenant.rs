@@ -1,8 +1,8 @@
 //! A tenant: a container of two workers, led over their standard input and output.
 
 use anyhow::{Context, Result};
-use cgpu_stage::stage::Stage;
-use cgpu_stage::worker::Worker;
+use cgpu_fixture::fixture::Fixture;
+use cgpu_fixture::worker::Worker;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -54,11 +54,11 @@ pub(crate) struct Tenant {
 
 impl Tenant {
     /// Starts both workers. `iterations` is the length of a kernel as another tenant's worker has calibrated it.
-    pub(crate) fn start(stage: &Stage, plan: &'static Plan, iterations: Option<u64>) -> Result<Self> {
-        let mut first = worker(stage, plan, iterations)?;
+    pub(crate) fn start(fixture: &Fixture, plan: &'static Plan, iterations: Option<u64>) -> Result<Self> {
+        let mut first = worker(fixture, plan, iterations)?;
         let iterations =
             first.ask("info")?["iterations"].as_u64().context("a worker that does not calibrate")?;
-        let second = worker(stage, plan, Some(iterations))?;
+        let second = worker(fixture, plan, Some(iterations))?;
         Ok(Self { plan, workers: vec![first, second], iterations })
     }
 
@@ -123,11 +123,11 @@ impl Tenant {
     }
 }
 
-fn worker(stage: &Stage, plan: &Plan, iterations: Option<u64>) -> Result<Worker> {
-    let mut command = stage.run(plan.name);
+fn worker(fixture: &Fixture, plan: &Plan, iterations: Option<u64>) -> Result<Worker> {
+    let mut command = fixture.run(plan.name);
     command.args(["--weight", &plan.weight.to_string(), "--"]);
     command
-        .arg(stage.program("worker")?)
+        .arg(fixture.program("worker")?)
         .arg(KERNEL_US)
         .arg(iterations.unwrap_or(0).to_string())
         .env("ALIYUN_COM_GPU_MEM_CONTAINER", plan.mem_container.to_string())

@@ -1,13 +1,13 @@
 //! The same two tenants without turns: by token buckets that let both compute at once, and by the GPU's own slicing.
 //!
 //! The buckets are the textbook's (`load --bucket`): each fills with its tenant's part of the time, every batch is paid with what timing
-//! events say it took, and who has none waits. Nothing of ours is in the way: the programs run in no container. What goes wrong is what
+//! events say it took, and a tenant without any waits. Nothing of ours is in the way: the programs run in no container. What goes wrong is what
 //! the events say: between two of them the other one's slices pass, too.
 
 use anyhow::Result;
 
 use super::load::{Load, Party};
-use super::scene::{Scene, Tenant, together};
+use super::setup::{Setup, Tenant, together};
 use super::shares::{SATURATING, judge};
 use super::{Bench, Figures, WARM, observe};
 
@@ -17,7 +17,7 @@ const SET: [u32; 2] = [75, 25];
 /// When a picture's part of a run begins and ends, in milliseconds.
 const PICTURE: [u32; 2] = [700, 760];
 
-/// Who plays in which scene.
+/// How two tenants share the GPU.
 #[derive(Clone, Copy, PartialEq)]
 enum Scheme {
     Turns,
@@ -26,28 +26,28 @@ enum Scheme {
 }
 
 impl Scheme {
-    fn join(self, scene: &mut Scene, load: Load) -> Result<Vec<Tenant>> {
+    fn join(self, setup: &mut Setup, load: Load) -> Result<Vec<Tenant>> {
         SET.iter()
             .map(|&percent| match self {
-                Self::Turns => scene.join(&Party::of(load).weighing(percent / 25)),
-                Self::Buckets => scene.native(&Load { bucket: percent, ..load }),
-                Self::Native => scene.native(&load),
+                Self::Turns => setup.join(&Party::of(load).weighing(percent / 25)),
+                Self::Buckets => setup.native(&Load { bucket: percent, ..load }),
+                Self::Native => setup.native(&load),
             })
             .collect()
     }
 }
 
 pub(super) fn without_turns(bench: &mut Bench) -> Result<Figures> {
-    let mut scene = bench.scene()?;
-    let alone = scene.native(&SATURATING.load)?.run(WARM + 2.0, 0.01)?;
+    let mut setup = bench.setup()?;
+    let alone = setup.native(&SATURATING.load)?.run(WARM + 2.0, 0.01)?;
     let solo = alone.rate(WARM, alone.length());
     let mut figures = Figures::new();
     for (scheme, error_key, aggregate_key) in [
         (Scheme::Buckets, "bucket_share_error_pct_75_25", "bucket_aggregate_pct_75_25"),
         (Scheme::Native, "native_share_error_pct_75_25", "native_aggregate_pct_75_25"),
     ] {
-        let mut tenants = scheme.join(&mut scene, SATURATING.load)?;
-        let seen = observe(&scene, &mut tenants, bench.seconds())?;
+        let mut tenants = scheme.join(&mut setup, SATURATING.load)?;
+        let seen = observe(&setup, &mut tenants, bench.seconds())?;
         let parties = SET.map(|percent| Party::of(SATURATING.load).weighing(percent));
         figures.push((error_key, judge(bench, error_key, &parties, &seen)));
         let all: f64 = seen.tracks.iter().map(|track| track.rate(WARM, track.length())).sum();
@@ -63,12 +63,12 @@ pub(super) fn without_turns(bench: &mut Bench) -> Result<Figures> {
     Ok(figures)
 }
 
-/// Who had the GPU when, for some cycles. With kernels of 200 us: to keep a journal of each call of short ones takes the host too long.
+/// Which tenant had the GPU when, for some cycles. With kernels of 200 us: to keep a journal of each call of short ones takes the host too long.
 fn picture(bench: &mut Bench, scheme: Scheme, name: &str) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let journal = folder.path().join("journal");
-    let mut scene = Scene::journalled(bench.dist, bench.switch, &journal)?;
-    let mut tenants = scheme.join(&mut scene, Load::saturating(200))?;
+    let mut setup = Setup::journalled(bench.dist, bench.switch, &journal)?;
+    let mut tenants = scheme.join(&mut setup, Load::saturating(200))?;
     together(&mut tenants, 1.0, 0.01, |_| Ok(()))?;
-    bench.gallery.trace(&mut scene.stage.native(&scene.stage.file("cgpu-sim")?), &journal, PICTURE, name)
+    bench.gallery.trace(&mut setup.fixture.native(&setup.fixture.file("cgpu-sim")?), &journal, PICTURE, name)
 }

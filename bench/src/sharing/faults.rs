@@ -1,10 +1,10 @@
-//! What the others lose when somebody dies, stops, or never ends.
+//! What the others lose when one tenant is killed, stops, or never ends.
 
 use anyhow::{Context, Result};
 
 use super::load::{Load, Party};
 use super::response::{reached, solo};
-use super::scene::{Tenant, now, sleep_until, soon, together};
+use super::setup::{Tenant, now, sleep_until, soon, together};
 use super::shares::SATURATING;
 use super::track::Track;
 use super::{Bench, Figures, WARM};
@@ -17,15 +17,16 @@ pub(super) fn holder_stopped(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("holder_stop_recover_ms", recovery(bench, libc::SIGSTOP)?.into())])
 }
 
-/// A tenant is sent `signal` at an instant that nobody chose: milliseconds until the other has the GPU, at the worst of several.
+/// Sends a tenant `signal` at an arbitrary instant. Returns the milliseconds until the other has the
+/// GPU, the worst of several.
 fn recovery(bench: &Bench, signal: i32) -> Result<f64> {
     let step = 0.001;
-    let mut scene = bench.scene()?;
-    let mut stays = scene.join(&Party::of(Load { batch: 8, ..Load::saturating(60) }))?;
+    let mut setup = bench.setup()?;
+    let mut stays = setup.join(&Party::of(Load { batch: 8, ..Load::saturating(60) }))?;
     let solo = solo(&mut stays)?;
     let mut worst: f64 = 0.0;
     for round in 0..if bench.quick { 3 } else { 10 } {
-        let mut goes = scene.join(&SATURATING)?;
+        let mut goes = setup.join(&SATURATING)?;
         let start = soon();
         stays.begin(start, 2.0, step)?;
         goes.begin(start, 2.0, step)?;
@@ -43,13 +44,13 @@ fn recovery(bench: &Bench, signal: i32) -> Result<f64> {
 
 /// The monitor is killed and started again under load: what a tenant loses in the 2 s around it, at the worst.
 pub(super) fn monitor_restarted(bench: &mut Bench) -> Result<Figures> {
-    let mut scene = bench.scene()?;
-    let mut tenants = [scene.join(&SATURATING)?, scene.join(&SATURATING)?];
+    let mut setup = bench.setup()?;
+    let mut tenants = [setup.join(&SATURATING)?, setup.join(&SATURATING)?];
     let mut killed = 0.0;
     let tracks = together(&mut tenants, 6.0, 0.01, |start| {
         sleep_until(start + 3.0);
         killed = now() - start;
-        scene.stage.replace_monitor()
+        setup.fixture.replace_monitor()
     })?;
     let loss = |track: &Track| {
         100.0 * (1.0 - track.rate(killed - 1.0, killed + 1.0) / track.rate(WARM, killed - 1.0))
@@ -59,10 +60,10 @@ pub(super) fn monitor_restarted(bench: &mut Bench) -> Result<Figures> {
 
 /// What is left to the neighbour of a kernel that never ends, of what the GPU's own slicing leaves.
 pub(super) fn persistent_kernel(bench: &mut Bench) -> Result<Figures> {
-    let mut scene = bench.scene()?;
-    let natives = (scene.native(&Load::persistent())?, scene.native(&SATURATING.load)?);
+    let mut setup = bench.setup()?;
+    let natives = (setup.native(&Load::persistent())?, setup.native(&SATURATING.load)?);
     let native = beside_forever(natives)?;
-    let tenants = (scene.join(&Party::of(Load::persistent()))?, scene.join(&SATURATING)?);
+    let tenants = (setup.join(&Party::of(Load::persistent()))?, setup.join(&SATURATING)?);
     Ok(vec![("persistent_kernel_neighbour_pct", (100.0 * beside_forever(tenants)? / native).into())])
 }
 

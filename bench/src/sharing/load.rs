@@ -1,4 +1,4 @@
-//! Who is on the GPU in an experiment, and what they do there.
+//! The tenants of an experiment, and what they do on the GPU.
 
 use std::fmt::Write;
 

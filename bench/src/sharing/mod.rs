@@ -1,6 +1,6 @@
 //! Sharing and faults: what tenants get of a simulated GPU beside each other.
 //!
-//! An experiment is a function that sets a scene of its own and answers figures. Shares come from completed work, in whole cycles of
+//! An experiment is a function that sets up tenants of its own and returns figures. Shares come from completed work, in whole cycles of
 //! turns; how much each process had done when is told by the processes themselves. Beside that stands, where it means the same, for how
 //! long each had the GPU, as the GPU counts it.
 
@@ -9,9 +9,9 @@ mod drift;
 mod faults;
 mod load;
 mod response;
-mod scene;
 mod scrapes;
 mod seed;
+mod setup;
 mod shapes;
 mod shares;
 mod track;
@@ -20,7 +20,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use load::Party;
-use scene::{Scene, SwitchUs, Tenant, now, sleep_until, together};
+use setup::{Setup, SwitchUs, Tenant, now, sleep_until, together};
 use track::Track;
 
 use crate::figure::{Measured, Reading, Wanted};
@@ -111,14 +111,14 @@ pub(crate) fn measure(
     gallery: &mut Gallery,
 ) {
     eprintln!("sharing, a switch costs {switch} us:");
-    for experiment in EXPERIMENTS.iter().filter(|experiment| wanted.any(experiment.keys)) {
+    for setup in EXPERIMENTS.iter().filter(|setup| wanted.any(setup.keys)) {
         let mut bench = Bench { dist, quick: wanted.quick, switch, gallery };
-        match (experiment.measure)(&mut bench) {
+        match (setup.measure)(&mut bench) {
             Ok(figures) => figures
                 .into_iter()
                 .filter(|(key, _)| wanted.has(key))
                 .for_each(|(key, reading)| measured.record(key, reading)),
-            Err(error) => measured.fail(experiment.keys, &error),
+            Err(error) => measured.fail(setup.keys, &error),
         }
     }
 }
@@ -137,13 +137,13 @@ struct Seen {
 }
 
 /// All run for [`WARM`] and so many seconds.
-fn observe(scene: &Scene, tenants: &mut [Tenant], seconds: f64) -> Result<Seen> {
+fn observe(setup: &Setup, tenants: &mut [Tenant], seconds: f64) -> Result<Seen> {
     let programs = tenants.iter().map(Tenant::programs).collect::<Result<Vec<_>>>()?;
     let mut looks = Vec::new();
     let tracks = together(tenants, WARM + seconds, STEP, |start| {
         for moment in [WARM, WARM + seconds - 0.05] {
             sleep_until(start + moment);
-            looks.push((now(), scene.gpu_seconds(&programs)?));
+            looks.push((now(), setup.gpu_seconds(&programs)?));
         }
         Ok(())
     })?;
@@ -153,13 +153,13 @@ fn observe(scene: &Scene, tenants: &mut [Tenant], seconds: f64) -> Result<Seen> 
 }
 
 impl Bench<'_> {
-    fn scene(&self) -> Result<Scene> {
-        Scene::set(self.dist, self.switch)
+    fn setup(&self) -> Result<Setup> {
+        Setup::set(self.dist, self.switch)
     }
 
     /// One whose monitor has this in its configuration.
-    fn scene_with(&self, configuration: &str) -> Result<Scene> {
-        Scene::configured(self.dist, self.switch, configuration)
+    fn setup_with(&self, configuration: &str) -> Result<Setup> {
+        Setup::configured(self.dist, self.switch, configuration)
     }
 
     /// How long a share is watched.
@@ -169,11 +169,11 @@ impl Bench<'_> {
 
     /// All of them on one GPU, with these settings of it.
     fn run(&self, parties: &[Party], settings: &[(&str, &str)]) -> Result<Seen> {
-        let mut scene = self.scene()?;
-        settings.iter().try_for_each(|(path, value)| scene.write(path, value))?;
+        let mut setup = self.setup()?;
+        settings.iter().try_for_each(|(path, value)| setup.write(path, value))?;
         let mut tenants: Vec<Tenant> =
-            parties.iter().map(|party| scene.join(party)).collect::<Result<_>>()?;
-        observe(&scene, &mut tenants, self.seconds())
+            parties.iter().map(|party| setup.join(party)).collect::<Result<_>>()?;
+        observe(&setup, &mut tenants, self.seconds())
     }
 
     /// Saturating tenants of these weights: the greatest error of a share.

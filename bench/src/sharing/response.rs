@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use super::load::{Load, Party};
-use super::scene::{Scene, Tenant, now, sleep_until, soon, together};
+use super::setup::{Setup, Tenant, now, sleep_until, soon, together};
 use super::shares::SATURATING;
 use super::track::{Track, error_pct, parts, shares};
 use super::{Bench, Figures, STEP, WARM};
@@ -16,10 +16,10 @@ pub(super) fn reached(track: &Track, from: f64, good: impl Fn(f64) -> bool) -> O
 
 /// Policy 1, and the neighbour goes idle: milliseconds until the other has the GPU, and how much of it.
 pub(super) fn idle_reclaim(bench: &mut Bench) -> Result<Figures> {
-    let mut scene = bench.scene()?;
-    let mut stays = scene.join(&Party::of(Load { batch: 8, ..Load::saturating(60) }))?;
+    let mut setup = bench.setup()?;
+    let mut stays = setup.join(&Party::of(Load { batch: 8, ..Load::saturating(60) }))?;
     let solo = solo(&mut stays)?;
-    let mut goes = scene.join(&SATURATING)?;
+    let mut goes = setup.join(&SATURATING)?;
     let (mut worst, mut least) = (0.0_f64, f64::INFINITY);
     for _ in 0..3 {
         let start = soon();
@@ -38,16 +38,16 @@ pub(super) fn idle_reclaim(bench: &mut Bench) -> Result<Figures> {
 /// A weight is written while both run: milliseconds until the shares are the new ones, and how exact the next second is.
 pub(super) fn reaction(bench: &mut Bench) -> Result<Figures> {
     let small = Party::of(Load { batch: 8, ..Load::saturating(60) });
-    let mut scene = bench.scene()?;
-    let mut tenants = [scene.join(&small)?, scene.join(&small.weighing(2))?];
-    let node = format!("0/{}/weight", id(&scene, &tenants[1])?);
+    let mut setup = bench.setup()?;
+    let mut tenants = [setup.join(&small)?, setup.join(&small.weighing(2))?];
+    let node = format!("0/{}/weight", id(&setup, &tenants[1])?);
     let (mut slowest, mut worst) = (0.0_f64, 0.0_f64);
     for weight in [4_u32, 1, 6, 2] {
         let mut written = 0.0;
         let tracks = together(&mut tenants, 3.0, STEP, |start| {
             sleep_until(start + 1.0);
             written = now() - start;
-            scene.write(&node, &weight.to_string())
+            setup.write(&node, &weight.to_string())
         })?;
         let set = parts(&[1, weight]);
         let error = |from: f64, to: f64| error_pct(&shares(&tracks, &[60, 60], from, to), &set);
@@ -60,8 +60,8 @@ pub(super) fn reaction(bench: &mut Bench) -> Result<Figures> {
 }
 
 /// The id under which the control tree knows a tenant.
-fn id(scene: &Scene, tenant: &Tenant) -> Result<String> {
-    let status = scene.stage.status()?;
+fn id(setup: &Setup, tenant: &Tenant) -> Result<String> {
+    let status = setup.fixture.status()?;
     let container = status.containers.iter().find(|container| container.name == tenant.name);
     Ok(container.with_context(|| format!("the monitor does not know {}", tenant.name))?.id.clone())
 }
@@ -72,13 +72,13 @@ pub(super) fn gaps(bench: &mut Bench) -> Result<Figures> {
     let (mut of_set, mut of_native) = (f64::INFINITY, f64::INFINITY);
     for gap_us in [20, 200, 1000, 5000] {
         let load = Load::requests(1, 100, gap_us);
-        let mut scene = bench.scene()?;
-        let mut natives = [scene.native(&load)?, scene.native(&SATURATING.load)?];
+        let mut setup = bench.setup()?;
+        let mut natives = [setup.native(&load)?, setup.native(&SATURATING.load)?];
         let native = together(&mut natives, WARM + 3.0, 0.01, |_| Ok(()))?;
         drop(natives);
-        let mut tenant = scene.join(&Party::of(load))?;
+        let mut tenant = setup.join(&Party::of(load))?;
         let solo = solo(&mut tenant)?;
-        let mut tenants = [tenant, scene.join(&SATURATING)?];
+        let mut tenants = [tenant, setup.join(&SATURATING)?];
         let tracks = together(&mut tenants, WARM + bench.seconds() / 2.0, 0.01, |_| Ok(()))?;
         let rate = |track: &Track| track.rate(WARM, track.length());
         let (got, slicing) = (rate(&tracks[0]), rate(&native[0]));
@@ -98,8 +98,8 @@ pub(super) fn gaps(bench: &mut Bench) -> Result<Figures> {
 
 /// Requests of 64 kernels at high priority beside a saturating tenant: the slowest hundredth over alone.
 pub(super) fn priority(bench: &mut Bench) -> Result<Figures> {
-    let mut scene = bench.scene()?;
-    let mut requests = scene.join(&Party::of(Load::requests(64, 100, 3000)).urgent())?;
+    let mut setup = bench.setup()?;
+    let mut requests = setup.join(&Party::of(Load::requests(64, 100, 3000)).urgent())?;
     let slowest = |track: &Track| {
         let at = |part| track.quantile(part).context("no request ended");
         let (half, most, all) = (at(0.5)?, at(0.99)?, at(1.0)?);
@@ -112,7 +112,7 @@ pub(super) fn priority(bench: &mut Bench) -> Result<Figures> {
         anyhow::Ok(most)
     };
     let alone = slowest(&requests.run(bench.seconds() / 2.0, 0.01)?)?;
-    let mut tenants = [requests, scene.join(&SATURATING)?];
+    let mut tenants = [requests, setup.join(&SATURATING)?];
     let beside = slowest(&together(&mut tenants, bench.seconds(), 0.01, |_| Ok(()))?[0])?;
     Ok(vec![("priority_p99_ratio", (beside / alone).into())])
 }

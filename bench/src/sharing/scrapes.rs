@@ -1,4 +1,4 @@
-//! What the metrics endpoint costs whoever is asked often.
+//! What the metrics endpoint costs when it is scraped often.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::scene::{now, sleep_until};
+use super::setup::{now, sleep_until};
 use super::shares::{SATURATING, cpu_seconds};
 use super::{Bench, Figures};
 
@@ -18,12 +18,12 @@ const RATE: f64 = 100.0;
 pub(super) fn cost(bench: &mut Bench) -> Result<Figures> {
     // A port that was free a moment ago.
     let at = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let mut scene = bench.scene_with(&format!("metrics = \"{at}\"\n"))?;
-    let mut tenants = [scene.join(&SATURATING)?, scene.join(&SATURATING)?];
+    let mut setup = bench.setup_with(&format!("metrics = \"{at}\"\n"))?;
+    let mut tenants = [setup.join(&SATURATING)?, setup.join(&SATURATING)?];
     for tenant in &mut tenants {
         tenant.run(0.2, super::STEP)?;
     }
-    let monitor = scene.stage.monitor();
+    let monitor = setup.fixture.monitor();
     let seconds = bench.seconds();
     let mut parts = Vec::new();
     // In turn, so that what changes with the machine is in both.

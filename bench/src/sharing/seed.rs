@@ -1,13 +1,13 @@
 //! The 1:2 table of the product's reference: two containers on an A10, images per second of ResNet50, weights 1 and 2.
 //!
-//! Each row is played as a closed loop whose lengths follow from the document: what both containers got together is taken as what the
-//! GPU does alone; a training step has some 500 kernels and 2 ms of input on the host, an inference some 57 kernels and 30 us between
+//! Each row is a closed loop whose lengths follow from the document: what both containers got
+//! together is taken as what the GPU does alone; a training step has some 500 kernels and 2 ms of input on the host, an inference some 57 kernels and 30 us between
 //! requests. Kernels' lengths vary lognormally. The error is of the ratio, as the document's own.
 
 use anyhow::{Context, Result};
 
 use super::load::{Load, Party};
-use super::scene::together;
+use super::setup::together;
 use super::{Bench, Figures, WARM};
 
 /// A row of the document.
@@ -71,10 +71,10 @@ pub(super) fn table(bench: &mut Bench) -> Result<Figures> {
             continue;
         }
         let load = row.load();
-        let mut scene = bench.scene()?;
-        let mut first = scene.join(&Party::of(load))?;
+        let mut setup = bench.setup()?;
+        let mut first = setup.join(&Party::of(load))?;
         let solo = first.run(WARM + 1.5, 0.01)?.batch_rate(WARM).context("no batch ended alone")?;
-        let mut tenants = [first, scene.join(&Party::of(load).weighing(2))?];
+        let mut tenants = [first, setup.join(&Party::of(load).weighing(2))?];
         let tracks = together(&mut tenants, WARM + bench.seconds() * 0.8, 0.01, |_| Ok(()))?;
         let rate = |place: usize| -> Result<f64> {
             tracks.get(place).and_then(|track| track.batch_rate(WARM)).context("no batch ended")

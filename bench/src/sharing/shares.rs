@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use super::load::{Load, Party};
-use super::scene::{Tenant, together};
+use super::setup::{Tenant, together};
 use super::track::{Track, cycles, error_pct, parts, shares, stretches};
 use super::{Bench, Figures, STEP, Seen, WARM, observe};
 use crate::figure::Reading;
@@ -73,22 +73,22 @@ fn worst_second(
 /// 75:25, and all that is measured beside it.
 pub(super) fn three_to_one(bench: &mut Bench) -> Result<Figures> {
     let parties = [SATURATING.weighing(3), SATURATING];
-    let mut scene = bench.scene()?;
-    let mut first = scene.join(&parties[0])?;
+    let mut setup = bench.setup()?;
+    let mut first = setup.join(&parties[0])?;
     let alone = first.run(WARM + 2.0, STEP)?;
     let solo = alone.rate(WARM, alone.length());
-    let mut tenants = [first, scene.join(&parties[1])?];
-    let monitor = scene.stage.monitor();
+    let mut tenants = [first, setup.join(&parties[1])?];
+    let monitor = setup.fixture.monitor();
     let before = cpu_seconds(monitor)?;
     let seconds = bench.seconds();
-    let seen = observe(&scene, &mut tenants, seconds)?;
+    let seen = observe(&setup, &mut tenants, seconds)?;
     let monitor_cpu = cpu_seconds(monitor)? - before;
     let error = judge(bench, "share_error_pct_75_25", &parties, &seen);
     let worst = worst_second(bench, "75:25, the 25", &parties, 1, &seen.tracks);
     let tracks = &seen.tracks;
     let rates: Vec<f64> = tracks.iter().map(|track| track.rate(WARM, WARM + seconds)).collect();
     // What the program's threads spend for a kernel on its way to the GPU: here the gate's visits, markers and sleeps, alone none of
-    // these. Who launches at the GPU's pace waits at the gate in its turn, and in the driver when it is alone; the driver's waiting is
+    // these. A program that launches at the GPU's pace waits at the gate in its turn, and in the driver when it is alone; the driver's waiting is
     // left out, and so are its threads (`programs/load`), so a sleep at the gate counts in full.
     let per_kernel = |track: &Track| track.cpu / track.between(0.0, track.length());
     let added = (per_kernel(&tracks[0]) - per_kernel(&alone)) * rates[0];
@@ -132,7 +132,7 @@ pub(super) fn processes(bench: &mut Bench) -> Result<Figures> {
     one_like(bench, "share_error_procs_pct", Party { processes: 4, ..SATURATING })
 }
 
-/// Copies are not gated: whoever copies much still computes its share.
+/// Copies are not gated: a tenant that copies much still computes its share.
 pub(super) fn copies(bench: &mut Bench) -> Result<Figures> {
     // Two streams: one copies while the other computes.
     let load = Load { copy: 1 << 20, streams: 2, ..Load::saturating(60) };
@@ -144,7 +144,7 @@ fn one_like(bench: &mut Bench, key: &'static str, party: Party) -> Result<Figure
     Ok(vec![(key, error(bench, key, &[party, SATURATING], &[])?)])
 }
 
-/// Policy 3: alone and beside somebody, percentage points off.
+/// Policy 3: alone and beside another tenant, percentage points off.
 pub(super) fn cap(bench: &mut Bench, key: &'static str, percent: u32) -> Result<Figures> {
     let capped = SATURATING.capped(percent);
     let rest = SATURATING.capped(100 - percent);
@@ -186,7 +186,7 @@ pub(super) fn solo(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("solo_pct", over_native(bench, 1, &[])?.into())])
 }
 
-/// Two under policy 5, which lets everybody launch as they like, over the same two without the shim.
+/// Two under policy 5, which lets every tenant launch as it likes, over the same two without the shim.
 pub(super) fn native_policy(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("policy_5_pct", over_native(bench, 2, &[("0/policy", "5")])?.into())])
 }
@@ -194,10 +194,10 @@ pub(super) fn native_policy(bench: &mut Bench) -> Result<Figures> {
 /// What so many do together under the shim in percent of what they do without it, in turn.
 fn over_native(bench: &mut Bench, tenants: usize, settings: &[(&str, &str)]) -> Result<f64> {
     let load = Load::saturating(20);
-    let mut scene = bench.scene()?;
-    let mut shimmed = (0..tenants).map(|_| scene.join(&Party::of(load))).collect::<Result<Vec<_>>>()?;
-    let mut native = (0..tenants).map(|_| scene.native(&load)).collect::<Result<Vec<_>>>()?;
-    settings.iter().try_for_each(|(path, value)| scene.write(path, value))?;
+    let mut setup = bench.setup()?;
+    let mut shimmed = (0..tenants).map(|_| setup.join(&Party::of(load))).collect::<Result<Vec<_>>>()?;
+    let mut native = (0..tenants).map(|_| setup.native(&load)).collect::<Result<Vec<_>>>()?;
+    settings.iter().try_for_each(|(path, value)| setup.write(path, value))?;
     let mut ratios = Vec::new();
     for _ in 0..if bench.quick { 3 } else { 5 } {
         let rate = |tenants: &mut [Tenant]| -> Result<f64> {

@@ -97,10 +97,10 @@ impl Track {
     }
 }
 
-/// Time in whole cycles of turns, from `from` on: what is between two of these is a whole number of everybody's turns. Where
-/// there are none, all of the time at once.
+/// Time in whole cycles of turns, from `from` on: between two of these, each tenant has a whole
+/// number of turns. Where there are none, all of the time at once.
 pub(crate) fn cycles(tracks: &[Track], batches_us: &[u32], from: f64) -> Vec<f64> {
-    // Whoever shows its work in the smallest pieces shows its turns best.
+    // The tenant with the smallest pieces of work shows its turns best.
     let Some((track, batch)) = tracks.iter().zip(batches_us).rev().min_by_key(|(_, batch)| **batch) else {
         return Vec::new();
     };

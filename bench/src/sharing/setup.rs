@@ -1,12 +1,12 @@
-//! A GPU with tenants on it, made for one experiment.
+//! A GPU with tenants on it, made for one setup.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use cgpu_stage::stage::{SIMULATED, Simulated, Stage};
-use cgpu_stage::worker::Worker;
+use cgpu_fixture::fixture::{Fixture, SIMULATED, Simulated};
+use cgpu_fixture::worker::Worker;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
@@ -19,19 +19,19 @@ pub(crate) type SwitchUs = u32;
 /// The time from telling all workers to their common start.
 const NOTICE: f64 = 0.1;
 
-/// The stage of an experiment, and who has joined so far.
-pub(crate) struct Scene {
-    pub(crate) stage: Stage,
+/// The fixture of an experiment, and how many tenants have joined so far.
+pub(crate) struct Setup {
+    pub(crate) fixture: Fixture,
     joined: usize,
 }
 
-/// A tenant, or somebody in no container.
+/// A tenant, or a program in no container.
 pub(crate) struct Tenant {
     pub(crate) name: String,
     workers: Vec<Worker>,
 }
 
-impl Scene {
+impl Setup {
     pub(crate) fn set(dist: &Path, switch: SwitchUs) -> Result<Self> {
         Self::on(dist, gpu(switch), "")
     }
@@ -47,7 +47,7 @@ impl Scene {
     }
 
     fn on(dist: &Path, gpu: Simulated, configuration: &str) -> Result<Self> {
-        Ok(Self { stage: Stage::configured(dist, Some(gpu), configuration)?, joined: 0 })
+        Ok(Self { fixture: Fixture::configured(dist, Some(gpu), configuration)?, joined: 0 })
     }
 
     /// A container joins.
@@ -55,7 +55,7 @@ impl Scene {
         self.joined += 1;
         let name = format!("tenant-{}", self.joined);
         let start = |_| {
-            let mut command = self.stage.run(&name);
+            let mut command = self.fixture.run(&name);
             // Room for a context of each process.
             let memory = format!("{}MiB", 512 * party.processes);
             command.args(["--mem", &memory, "--weight", &party.weight.to_string()]);
@@ -65,7 +65,7 @@ impl Scene {
             if party.high_priority {
                 command.env("ALIYUN_COM_GPU_HIGH_PRIO", "1");
             }
-            command.arg("--").arg(self.stage.program("load")?);
+            command.arg("--").arg(self.fixture.program("load")?);
             worker(command, &party.load, &name)
         };
         let workers = (0..party.processes).map(start).collect::<Result<_>>()?;
@@ -76,18 +76,18 @@ impl Scene {
     pub(crate) fn native(&mut self, load: &Load) -> Result<Tenant> {
         self.joined += 1;
         let name = format!("native-{}", self.joined);
-        let command = self.stage.native(&self.stage.program("load")?);
+        let command = self.fixture.native(&self.fixture.program("load")?);
         Ok(Tenant { workers: vec![worker(command, load, &name)?], name })
     }
 
     /// Writes a node of the control tree.
     pub(crate) fn write(&self, path: &str, value: &str) -> Result<()> {
-        self.stage.write(path, value).with_context(|| format!("cannot set {path} to {value}"))
+        self.fixture.write(path, value).with_context(|| format!("cannot set {path} to {value}"))
     }
 
     /// Seconds for which each tenant has had the GPU until now, as the simulated GPU itself counts them.
     pub(crate) fn gpu_seconds(&self, tenants: &[Vec<i32>]) -> Result<Vec<f64>> {
-        let mut status = self.stage.native(&self.stage.file("cgpu-sim")?);
+        let mut status = self.fixture.native(&self.fixture.file("cgpu-sim")?);
         let output = status.args(["status", "--json"]).output().context("cgpu-sim status")?;
         ensure!(output.status.success(), "cgpu-sim status: {}", String::from_utf8_lossy(&output.stderr));
         let told: Value = serde_json::from_slice(&output.stdout)?;
@@ -145,8 +145,8 @@ impl Tenant {
     /// Sends a signal to each of its programs.
     pub(crate) fn signal(&self, signal: i32) -> Result<()> {
         for program in self.programs()? {
-            // SAFETY: kill takes any process id and signal; the process is our child or its child, which nobody else reaps
-            // before us.
+            // SAFETY: kill takes any process id and signal; the process is our child or its child,
+            // which no other process reaps before us.
             let sent = unsafe { libc::kill(program, signal) };
             ensure!(sent == 0, "cannot send signal {signal} to {program}");
         }
@@ -154,7 +154,7 @@ impl Tenant {
     }
 }
 
-/// All run at the same time, for so long. `meanwhile` is called with the start; its run counts in nobody's time.
+/// All run at the same time, for so long. `meanwhile` is called with the start; its run counts in no tenant's time.
 pub(crate) fn together(
     tenants: &mut [Tenant],
     seconds: f64,
@@ -167,7 +167,7 @@ pub(crate) fn together(
     tenants.iter_mut().map(|tenant| tenant.end(step)).collect()
 }
 
-/// A moment that everybody told now will not miss.
+/// A time at which every tenant that is told now can start.
 pub(crate) fn soon() -> f64 {
     now() + NOTICE
 }

@@ -1,7 +1,7 @@
 //! What was seen, judged.
 
 use cgpu_client::message::{ShareStatus, Status};
-use cgpu_stage::stage::Stage;
+use cgpu_fixture::fixture::Fixture;
 use serde_json::{Value, json};
 
 use crate::tenant::{Memory, PLANS, Tenant};
@@ -57,7 +57,7 @@ struct Judged {
 }
 
 /// The judgement.
-pub(crate) struct Verdict {
+pub(crate) struct Report {
     tenants: Vec<Judged>,
     share_error_pct: f64,
     /// Work of both in each round, in percent of the most that one process did alone; ascending.
@@ -68,9 +68,9 @@ fn share<'a>(status: &'a Status, name: &str) -> Option<&'a ShareStatus> {
     status.containers.iter().find(|container| container.name == name)?.gpus.first()
 }
 
-impl Verdict {
+impl Report {
     /// Judges what was seen.
-    pub(crate) fn of(stage: &Stage, tenants: &[Tenant; 2], observed: &Observed) -> Self {
+    pub(crate) fn of(fixture: &Fixture, tenants: &[Tenant; 2], observed: &Observed) -> Self {
         let launches: Vec<u64> = (0..tenants.len())
             .map(|tenant| observed.rounds.iter().map(|round| round.together[tenant]).sum())
             .collect();
@@ -82,7 +82,7 @@ impl Verdict {
             .zip(&launches)
             .map(|((tenant, memory), &launches)| {
                 let plan = tenant.plan;
-                let limit_mib = plan.limit_mib(stage.total_mib());
+                let limit_mib = plan.limit_mib(fixture.total_mib());
                 let limit = limit_mib << 20;
                 let taken = share(&observed.full, plan.name).map_or(0, |share| share.used + share.implicit);
                 let time = |status: &Status| share(status, plan.name).map_or(0.0, |share| share.gpu_time_ms);
@@ -144,9 +144,9 @@ impl Verdict {
     }
 }
 
-impl Verdict {
+impl Report {
     /// One object.
-    pub(crate) fn json(&self, stage: &Stage) -> Value {
+    pub(crate) fn json(&self, fixture: &Fixture) -> Value {
         let round = |value: f64| (value * 100.0).round() / 100.0;
         let tenants: Vec<Value> = self
             .tenants
@@ -164,8 +164,8 @@ impl Verdict {
             })
             .collect();
         json!({
-            "gpu": stage.gpu(),
-            "driver": stage.driver(),
+            "gpu": fixture.gpu(),
+            "driver": fixture.driver(),
             "build": BUILD,
             "tenants": tenants,
             "share_error_pct": round(self.share_error_pct),
@@ -178,13 +178,13 @@ impl Verdict {
     }
 
     /// What held, and what did not, for people.
-    pub(crate) fn text(&self, stage: &Stage) -> String {
+    pub(crate) fn text(&self, fixture: &Fixture) -> String {
         let mark = |holds: bool| if holds { "yes" } else { "NO " };
         let mut text = format!(
             "\n{} ({} MiB, {} driver, {BUILD} build)\n\n",
-            stage.gpu(),
-            stage.total_mib(),
-            stage.driver()
+            fixture.gpu(),
+            fixture.total_mib(),
+            fixture.driver()
         );
         for tenant in &self.tenants {
             text += &format!(

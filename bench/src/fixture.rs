@@ -1,4 +1,4 @@
-//! Where demo and benchmarks play: a folder of its own, a monitor, GPUs.
+//! Where demo and benchmarks run: a folder of its own, a monitor, GPUs.
 
 use std::ffi::c_uint;
 use std::fs;
@@ -13,9 +13,9 @@ use cgpu_client::message::Status;
 /// The GPU of the reference documents.
 pub const SIMULATED: &str = "A10:23028";
 
-/// The stage; the monitor ends with it.
+/// The fixture; the monitor ends with it.
 #[derive(Debug)]
-pub struct Stage {
+pub struct Fixture {
     dist: PathBuf,
     root: tempfile::TempDir,
     simulated: Option<Simulated>,
@@ -48,7 +48,7 @@ impl Simulated {
     }
 }
 
-impl Stage {
+impl Fixture {
     /// Sets up simulated GPUs, or takes those that are there, and starts a monitor.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Stage {
     /// The same, with this in the monitor's configuration.
     ///
     /// # Errors
-    /// As [`Stage::set`].
+    /// As [`Fixture::set`].
     pub fn configured(dist: &Path, simulated: Option<Simulated>, configuration: &str) -> Result<Self> {
         let dist = dist
             .canonicalize()
@@ -70,12 +70,12 @@ impl Stage {
         fs::create_dir(root.path().join("gpus"))?;
         fs::write(root.path().join("monitor.toml"), configuration)?;
         let monitor = start_monitor(&dist, root.path(), simulated.as_ref())?;
-        let mut stage = Self { dist, root, simulated, monitor, gpu: String::new(), total_mib: 0 };
-        let status = stage.first_status()?;
+        let mut fixture = Self { dist, root, simulated, monitor, gpu: String::new(), total_mib: 0 };
+        let status = fixture.first_status()?;
         let gpu = status.gpus.first().context("a status that has a GPU")?;
-        stage.gpu.clone_from(&gpu.name);
-        stage.total_mib = gpu.memory_total >> 20;
-        Ok(stage)
+        fixture.gpu.clone_from(&gpu.name);
+        fixture.total_mib = gpu.memory_total >> 20;
+        Ok(fixture)
     }
 
     fn first_status(&mut self) -> Result<Status> {
@@ -204,7 +204,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Fixture {
     fn drop(&mut self) {
         self.end_monitor();
     }
