@@ -23,7 +23,10 @@ mod portable;
 mod programs;
 mod python;
 mod require;
+mod size;
 mod soak;
+mod sources;
+mod terms;
 mod test;
 
 #[derive(Parser)]
@@ -48,6 +51,10 @@ enum Task {
     Test(test::Arguments),
     /// Check what changed and what depends on it: formatting, lints, unit tests
     Check(test::check::Arguments),
+    /// Check that new text has no retired term and no wide line; xtask/terms.txt has what is left
+    Terms(terms::Arguments),
+    /// Count the product's tokens, by package
+    Size(size::Arguments),
     /// Play random programs against a model for long
     Soak(soak::Arguments),
     /// Measure the figures of the specification
@@ -74,6 +81,8 @@ fn main() -> ExitCode {
         }),
         Task::Test(arguments) => test::run(&arguments),
         Task::Check(arguments) => test::check::run(&arguments),
+        Task::Terms(arguments) => terms::run(&arguments),
+        Task::Size(arguments) => size::run(&arguments),
         Task::Soak(arguments) => soak::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Fuzz(arguments) => fuzz::run(&arguments),

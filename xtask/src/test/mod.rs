@@ -19,7 +19,7 @@ use tier::{LEFT_OUT, SAMPLED, Tier};
 use crate::cargo::Workspace;
 use crate::collection::{TEST, TEST_RELEASE};
 use crate::require::requires;
-use crate::{build, gpu_kit, older, portable, python};
+use crate::{build, gpu_kit, older, portable, python, terms};
 
 pub(crate) mod check;
 mod promises;
@@ -277,6 +277,7 @@ fn waiting() -> usize {
 }
 
 fn format(run: &mut Run) -> Result<()> {
+    terms::check(&run.workspace)?;
     let command = run.workspace.cargo(&["fmt", "--all", "--check"]);
     run.check(command)
 }
