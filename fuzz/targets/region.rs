@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use cgpu_fuzz::Container;
 use cgpu_shm::atomic::{AtomicU64, Ordering};
-use cgpu_tenant::{
+use cgpu_memory::{
     Address, Bytes, GpuInfo, Clock, Environment, Inventory, Monotonic, Nanos, Start, Tenant, Uuid,
 };
 use libfuzzer_sys::fuzz_target;

@@ -7,7 +7,7 @@ use std::panic::{self, AssertUnwindSafe};
 use cgpu_abi::nvml_types::nvmlReturn_t;
 use cgpu_abi::types::CUresult;
 use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
-use cgpu_tenant::Reason;
+use cgpu_memory::Reason;
 
 use crate::process;
 

@@ -6,7 +6,7 @@
 
 use cgpu_abi::types::*;
 use cgpu_shm::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use cgpu_tenant::Lane;
+use cgpu_memory::Lane;
 
 use crate::order::Order;
 

@@ -5,7 +5,7 @@ use core::mem;
 
 use cgpu_abi::types::*;
 use cgpu_abi::{driver_index, driver_table};
-use cgpu_tenant::Reason;
+use cgpu_memory::Reason;
 
 use crate::library::DRIVER;
 use crate::process;

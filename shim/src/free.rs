@@ -15,7 +15,7 @@ use core::cell::Cell;
 
 use cgpu_abi::types::{CUcontext, CUdevice, CUresult};
 use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
-use cgpu_tenant::{Bytes, Gpu, Tenant};
+use cgpu_memory::{Bytes, Gpu, Tenant};
 
 use crate::order::Unbound;
 use crate::{captures, driver, gpus, nvml_uses};

@@ -21,7 +21,7 @@ use cgpu_abi::types::*;
 pub(crate) use cgpu_launch::gate::Kernel;
 use cgpu_launch::gate::{self as gate, ContextKey, Gate, Host, Passed, Stream, Thread};
 use cgpu_shm::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
-use cgpu_tenant::{ContextId, Gpu, Tenant};
+use cgpu_memory::{ContextId, Gpu, Tenant};
 
 use self::markers::{Markers, accepted};
 use crate::order::Order;

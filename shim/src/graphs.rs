@@ -6,7 +6,7 @@ use std::collections::TryReserveError;
 
 use cgpu_abi::types::*;
 use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
-use cgpu_tenant::{Address, Bodies, Bytes, Footprint, Gpu, NodeId, PoolDriver, PoolId, Tenant};
+use cgpu_memory::{Address, Bodies, Bytes, Footprint, Gpu, NodeId, PoolDriver, PoolId, Tenant};
 
 use crate::order::Unbound;
 use crate::pools::Source;

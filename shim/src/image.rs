@@ -9,7 +9,7 @@ mod ptx;
 use core::ffi::{CStr, c_void};
 use core::slice;
 
-use cgpu_tenant::Bytes;
+use cgpu_memory::Bytes;
 
 const MAGIC: &[u8] = b"\x7fELF\x02\x01";
 /// Of ELF's header: its length, and where it says where the sections' headers are, how long one is, how many, and which has the names.

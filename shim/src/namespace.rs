@@ -9,7 +9,7 @@ pub(crate) struct Namespace;
 /// The inode of the host's own PID namespace, the same on every machine (`PROC_PID_INIT_INO`).
 const HOSTS: u64 = 0xefff_fffc;
 
-impl cgpu_tenant::Namespace for Namespace {
+impl cgpu_memory::Namespace for Namespace {
     /// Where there is no /proc, there is no telling, and then it is not.
     fn is_hosts(&self) -> bool {
         fs::metadata("/proc/self/ns/pid").is_ok_and(|about| about.ino() == HOSTS)

@@ -5,7 +5,7 @@ use core::mem;
 
 use cgpu_abi::nvml_types::*;
 use cgpu_abi::{nvml_index, nvml_table};
-use cgpu_tenant::Reason;
+use cgpu_memory::Reason;
 
 use crate::library::NVML;
 use crate::process;

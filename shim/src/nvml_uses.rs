@@ -2,7 +2,7 @@
 //!
 //! A start of NVML takes tens of milliseconds, one process after the other, and some drivers hang when they are started again and again. So the
 //! shim starts it at most once in a process, in the thread whose call needs it, and only where no monitor tells the same
-//! ([`cgpu_tenant::Told`]); and it *holds* that use instead of shutting NVML down, so that the program's own `nvmlInit` is no second start.
+//! ([`cgpu_memory::Told`]); and it *holds* that use instead of shutting NVML down, so that the program's own `nvmlInit` is no second start.
 //!
 //! ```text
 //!              nvmlInit of the program                   its last nvmlShutdown

@@ -1,7 +1,7 @@
 //! The order of streams, and captures, in which that order is recorded instead.
 
 use cgpu_abi::types::*;
-use cgpu_tenant::Lane;
+use cgpu_memory::Lane;
 
 use crate::driver;
 

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use core::ptr;
 
 use cgpu_abi::types::*;
-use cgpu_tenant::{Bytes, ContextId, Gpu, PoolDriver, PoolId, Tenant};
+use cgpu_memory::{Bytes, ContextId, Gpu, PoolDriver, PoolId, Tenant};
 
 use crate::driver;
 use crate::order::Unbound;

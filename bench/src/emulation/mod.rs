@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   actor (a thread of a program)   actor ...          actor: the monitor
-//!     gate (cgpu-tenant)                                 controller (cgpu-monitor)
+//!     gate (cgpu-memory)                                 controller (cgpu-monitor)
 //!        |        \___ region files, as between processes ___/ |
 //!     driver calls                                             |
 //!        +------------------ world: time, timeline ------------+

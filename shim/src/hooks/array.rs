@@ -2,7 +2,7 @@
 
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
-use cgpu_tenant::{ArrayId, Bytes, Reason, Shape};
+use cgpu_memory::{ArrayId, Bytes, Reason, Shape};
 
 use super::NOT_STARTED;
 use super::context::current;

@@ -2,7 +2,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_tenant::Tenant;
+use cgpu_memory::Tenant;
 
 use super::{NOT_STARTED, refuse};
 use crate::driver;

@@ -1,7 +1,7 @@
 //! Contexts: each costs memory of the GPU that nobody has asked for, and takes with it, when it goes, all that was in it.
 
 use cgpu_abi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint};
-use cgpu_tenant::{Context, ContextId, Reason, Tenant};
+use cgpu_memory::{Context, ContextId, Reason, Tenant};
 
 use super::NOT_STARTED;
 use super::memory::ask;

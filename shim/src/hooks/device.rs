@@ -1,7 +1,7 @@
 //! What a GPU says of itself.
 
 use cgpu_abi::types::{CUdevice, CUdevice_attribute, CUresult, c_int, c_uint};
-use cgpu_tenant::Bytes;
+use cgpu_memory::Bytes;
 
 use super::refused::announces_refused;
 use crate::{driver, process};

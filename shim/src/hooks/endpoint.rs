@@ -2,7 +2,7 @@
 //! unbinds what this process has bound, whoever else has the endpoint.
 
 use cgpu_abi::types::*;
-use cgpu_tenant::Handle;
+use cgpu_memory::Handle;
 
 use super::multicast::{bind, bind_at, unbind};
 use crate::{driver, process};

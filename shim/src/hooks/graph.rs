@@ -1,10 +1,10 @@
-//! Graphs: what they allocate is charged when they are sent to the GPU, by what that has reserved for them ([`cgpu_tenant`] says how).
+//! Graphs: what they allocate is charged when they are sent to the GPU, by what that has reserved for them ([`cgpu_memory`] says how).
 //!
 //! A process whose graphs never allocate pays for all this with one load in each of these calls, and looks at nothing.
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_tenant::{Bodies, Footprint, GraphId, NodeId, PoolId, Sending, Tenant, Unmade};
+use cgpu_memory::{Bodies, Footprint, GraphId, NodeId, PoolId, Sending, Tenant, Unmade};
 
 use super::memory::ask;
 use super::{NOT_STARTED, refuse};
@@ -438,7 +438,7 @@ unsafe fn instantiate(
 fn update(
     graph_exec: CUgraphExec,
     graph: CUgraph,
-    updated: impl FnOnce(&Tenant, GraphId, &mut Footprint, &'static dyn cgpu_tenant::PoolDriver),
+    updated: impl FnOnce(&Tenant, GraphId, &mut Footprint, &'static dyn cgpu_memory::PoolDriver),
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let Some(tenant) = allocating() else { return call() };

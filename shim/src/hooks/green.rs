@@ -2,7 +2,7 @@
 //! themselves is implicit memory of that, measured as it comes.
 
 use cgpu_abi::types::*;
-use cgpu_tenant::{Bytes, Cause, Context, ContextId, GreenId, Tenant};
+use cgpu_memory::{Bytes, Cause, Context, ContextId, GreenId, Tenant};
 
 use super::{NOT_STARTED, context, module};
 use crate::process::{self, Standing};

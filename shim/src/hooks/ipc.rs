@@ -1,7 +1,7 @@
 //! Linear memory between processes by handles that are bytes: its maker pays as long as anybody has it open.
 
 use cgpu_abi::types::{CUdeviceptr, CUipcMemHandle, CUresult, c_uint};
-use cgpu_tenant::{Address, Bytes, Context, Reason, Tenant, Way};
+use cgpu_memory::{Address, Bytes, Context, Reason, Tenant, Way};
 
 use super::NOT_STARTED;
 use super::context::current;

@@ -1,6 +1,6 @@
 //! What each hooked function does: one file for each noun of the driver, each function under the driver's name for it.
 //!
-//! All of them ask the books ([`cgpu_tenant`]) and the real function, in the order that the case needs; none decides anything.
+//! All of them ask the books ([`cgpu_memory`]) and the real function, in the order that the case needs; none decides anything.
 //! Every hook without a limit is the real call.
 //!
 //! # Safety
@@ -60,7 +60,7 @@ pub(crate) use synchronise::*;
 
 use cgpu_abi::Role;
 use cgpu_abi::types::CUresult;
-use cgpu_tenant::Reason;
+use cgpu_memory::Reason;
 
 use crate::process::{self, Standing};
 

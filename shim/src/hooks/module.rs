@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
-use cgpu_tenant::{Bytes, Cause, Context, Tenant};
+use cgpu_memory::{Bytes, Cause, Context, Tenant};
 
 use super::NOT_STARTED;
 use super::context::current;

@@ -2,7 +2,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_tenant::{Address, Bytes, Gpu, Handle, PoolId, Reason, Tenant};
+use cgpu_memory::{Address, Bytes, Gpu, Handle, PoolId, Reason, Tenant};
 
 use super::memory::ask;
 use super::{NOT_STARTED, ipc, refuse};

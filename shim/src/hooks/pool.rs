@@ -1,8 +1,8 @@
-//! Memory in stream order, and its pools: charged by what the pools hold ([`cgpu_tenant`] says how).
+//! Memory in stream order, and its pools: charged by what the pools hold ([`cgpu_memory`] says how).
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_tenant::{Address, Bytes, Closing, Ending, Patience, PoolId, Reason, Taken, Tenant, Unmade, Way};
+use cgpu_memory::{Address, Bytes, Closing, Ending, Patience, PoolId, Reason, Taken, Tenant, Unmade, Way};
 
 use super::ipc::open;
 use super::{NOT_STARTED, refuse};

@@ -1,7 +1,7 @@
 //! Memory in parts of arrays: it stays charged as long as a tile has it, in the order of the stream.
 
 use cgpu_abi::types::*;
-use cgpu_tenant::{ArrayId, Handle, Tenant, Tiles, Untiled};
+use cgpu_memory::{ArrayId, Handle, Tenant, Tiles, Untiled};
 
 use super::context::current;
 use super::pool::part_in_order;
@@ -84,7 +84,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn refer<'a>(&self, tenant: &'a Tenant) -> Option<cgpu_tenant::Tiling<'a>> {
+    fn refer<'a>(&self, tenant: &'a Tenant) -> Option<cgpu_memory::Tiling<'a>> {
         let maps = self.entry.mem_operation_type == CU_MEM_OPERATION_TYPE_MAP;
         maps.then(|| tenant.tiling(Handle(self.entry.mem_handle), self.tiles)).flatten()
     }

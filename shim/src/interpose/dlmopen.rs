@@ -13,7 +13,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 
-use cgpu_tenant::Reason;
+use cgpu_memory::Reason;
 
 use super::dlopen::clear_deepbind;
 use super::elf;

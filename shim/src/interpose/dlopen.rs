@@ -3,7 +3,7 @@
 //! With it, a library looks for its symbols in itself and what it needs before it looks at the program's: a plugin linked with
 //! libcuda.so.1 would be bound past us. The sanitizers forbid the flag for the same reason.
 
-use cgpu_tenant::Reason;
+use cgpu_memory::Reason;
 
 use super::real::DLOPEN;
 use super::trampoline::{Arguments, Exit, trampoline};

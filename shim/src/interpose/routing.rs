@@ -17,7 +17,7 @@ use core::ffi::{CStr, c_void};
 
 use cgpu_abi::driver::{DefaultStream, proc_address};
 use cgpu_abi::{DRIVER as ROWS, Role, Row};
-use cgpu_tenant::Reason;
+use cgpu_memory::Reason;
 
 use crate::library::{DRIVER, DRIVER_SYMBOLS, Table};
 use crate::process;

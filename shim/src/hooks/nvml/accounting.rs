@@ -4,7 +4,7 @@
 //! whoever it means is alive.
 
 use cgpu_abi::nvml_types::*;
-use cgpu_tenant::Bytes;
+use cgpu_memory::Bytes;
 
 use super::{Concerned, Sliced, all, concerned, put};
 use crate::nvml;

@@ -1,7 +1,7 @@
 //! How large a GPU is and how full: the same as the driver says, to the byte.
 
 use cgpu_abi::nvml_types::*;
-use cgpu_tenant::{Bytes, View};
+use cgpu_memory::{Bytes, View};
 
 use crate::process::{self, Starter, State};
 use crate::{gpus, nvml};

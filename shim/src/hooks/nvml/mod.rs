@@ -26,7 +26,7 @@ pub(crate) use utilisation::*;
 use core::ptr;
 
 use cgpu_abi::nvml_types::*;
-use cgpu_tenant::{Gpu, Member, Names, Tenant};
+use cgpu_memory::{Gpu, Member, Names, Tenant};
 
 use crate::namespace::Namespace;
 use crate::process::{self, Starter, State};

@@ -2,12 +2,12 @@
 //! what the GPU says is used, but for what the dead have left.
 //!
 //! NVML has a list for each kind of process. A process of ours that it lists as computing through MPS is in that list and not in the one
-//! of those who compute; one that draws is in the list of those who draw, too. Who NVML means by a number: [`cgpu_tenant::Names`].
+//! of those who compute; one that draws is in the list of those who draw, too. Who NVML means by a number: [`cgpu_memory::Names`].
 
 use core::ptr;
 
 use cgpu_abi::nvml_types::*;
-use cgpu_tenant::Member;
+use cgpu_memory::Member;
 
 use super::{Concerned, Part, Sliced, all, concerned, ours, put};
 use crate::nvml;

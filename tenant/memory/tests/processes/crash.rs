@@ -14,7 +14,7 @@ use cgpu_shm::atomic::Ordering;
 use cgpu_shm::preamble::Kind;
 use cgpu_shm::region::{Birth, Region};
 use cgpu_shm::units::{DeviceIndex, SlotIndex};
-use cgpu_tenant::{Address, Bytes, ContextId, Denied, Reason, Settled};
+use cgpu_memory::{Address, Bytes, ContextId, Denied, Reason, Settled};
 
 use crate::child::{Child, signal};
 use crate::member::{Inside, Member, Truth, bury, taken};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cgpu_shm::atomic::Ordering;
-use cgpu_tenant::{Address, Bytes};
+use cgpu_memory::{Address, Bytes};
 
 use crate::child::Child;
 use crate::member::{Inside, Member, Truth, bury};

@@ -11,7 +11,7 @@ use cgpu_shm::futex;
 use cgpu_shm::region::Region;
 use cgpu_shm::slots::State;
 use cgpu_shm::units::SlotIndex;
-use cgpu_tenant::{
+use cgpu_memory::{
     Bytes, Clock, Environment, Gpu, GpuInfo, Inventory, Monotonic, Nanos, Start, System, Tenant, Uuid,
 };
 

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use cgpu_shm::atomic::Ordering;
-use cgpu_tenant::{Address, Bytes, Clock, ContextId, Monotonic};
+use cgpu_memory::{Address, Bytes, Clock, ContextId, Monotonic};
 
 use crate::child::Child;
 use crate::member::{Inside, Member, Truth, bury, taken};
