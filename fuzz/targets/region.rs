@@ -77,16 +77,16 @@ fn use_it(tenant: &Tenant) {
         if let Ok(charge) = tenant.charge(gpu, Bytes::from_mib(2 << number)) {
             let bytes = charge.bytes();
             charge.settle(address, None);
-            if let Some(limit) = tenant.limit(gpu) {
+            if let Some(limit) = tenant.view().limit(gpu) {
                 assert!(bytes <= limit, "{bytes:?} of {limit:?}");
             }
         }
-        let _ = (tenant.limit(gpu), tenant.usage(gpu));
-        if let Some(view) = tenant.view(gpu, Bytes::from_mib(1 << 13)) {
+        let _ = (tenant.view().limit(gpu), tenant.view().usage(gpu));
+        if let Some(view) = tenant.view().memory(gpu, Bytes::from_mib(1 << 13)) {
             assert!(view.free <= view.total && view.used <= view.total, "{view:?}");
         }
         if number % 2 == 0
-            && let Some(taken) = tenant.take(address)
+            && let Some(taken) = tenant.allocations().take(address)
         {
             taken.freed();
         }

@@ -6,8 +6,8 @@ use std::panic::{self, AssertUnwindSafe};
 
 use cgpu_abi::nvml_types::nvmlReturn_t;
 use cgpu_abi::types::CUresult;
-use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 use cgpu_memory::Reason;
+use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::process;
 

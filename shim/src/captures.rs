@@ -5,8 +5,8 @@
 //! Without a lock: a forked child may find its parent's threads in the middle of anything.
 
 use cgpu_abi::types::*;
-use cgpu_shm::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use cgpu_memory::Lane;
+use cgpu_shm::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::order::Order;
 

@@ -14,8 +14,8 @@
 use core::cell::Cell;
 
 use cgpu_abi::types::{CUcontext, CUdevice, CUresult};
-use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 use cgpu_memory::{Bytes, Gpu, Tenant};
+use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::order::Unbound;
 use crate::{captures, driver, gpus, nvml_uses};
@@ -36,7 +36,7 @@ pub(crate) fn of_current_at_rest(tenant: &Tenant, gpu: Gpu) -> Option<Bytes> {
     /// What the process had done when it was last seen at rest.
     static AT_REST: AtomicU64 = AtomicU64::new(0);
 
-    let look = || (tenant.activity(gpu), of_current());
+    let look = || (tenant.view().activity(gpu), of_current());
     let mut last = look();
     if AT_REST.load(Relaxed) == last.0 {
         return last.1;
@@ -112,11 +112,11 @@ impl<'a> Gauge<'a> {
         if nvml_uses::is_started() {
             return by(Measure::Nvml, gpus::nvml_free(self.device));
         }
-        let is_known = self.tenant.context_size_is_known(self.gpu);
-        if let Some(free) = self.tenant.told_free(self.gpu) {
+        let is_known = self.tenant.contexts().size_is_known(self.gpu);
+        if let Some(free) = self.tenant.view().told_free(self.gpu) {
             return if is_known { None } else { by(Measure::Made, Some(free)) };
         }
-        if self.tenant.context_size_is_agreed(self.gpu) {
+        if self.tenant.contexts().size_is_agreed(self.gpu) {
             return None;
         }
         if nvml_uses::start() {
@@ -140,7 +140,8 @@ impl<'a> Gauge<'a> {
         let mut total = 0;
         // SAFETY: the total is writable.
         let answer = unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, self.device) };
-        (answer == CUresult::SUCCESS).then(|| Bytes(total as u64) - self.tenant.usage(self.gpu).total())
+        (answer == CUresult::SUCCESS)
+            .then(|| Bytes(total as u64) - self.tenant.view().usage(self.gpu).total())
     }
 }
 

@@ -20,8 +20,8 @@ use cgpu_abi::driver::DefaultStream;
 use cgpu_abi::types::*;
 pub(crate) use cgpu_launch::gate::Kernel;
 use cgpu_launch::gate::{self as gate, ContextKey, Gate, Host, Passed, Stream, Thread};
-use cgpu_shm::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
 use cgpu_memory::{ContextId, Gpu, Tenant};
+use cgpu_shm::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
 
 use self::markers::{Markers, accepted};
 use crate::order::Order;
@@ -316,7 +316,7 @@ impl Standpoint {
             return None;
         }
         let elsewhere = context != current;
-        let known = tenant.context(ContextId(context.0));
+        let known = tenant.contexts().find(ContextId(context.0));
         let booked = known.or_else(|| if elsewhere { None } else { hooks::current(tenant) })?;
         Some(Self { context, gpu: booked.gpu(), elsewhere })
     }

@@ -4,8 +4,8 @@ use core::ffi::{CStr, c_int, c_uint};
 
 use cgpu_abi::nvml_types::{nvmlDevice_t, nvmlMemory_t, nvmlPciInfo_t, nvmlReturn_t};
 use cgpu_abi::types::{CUcontext, CUdevice, CUresult, CUuuid};
-use cgpu_shm::atomic::{AtomicUsize, Ordering::Relaxed};
 use cgpu_memory::{Bytes, Found, Gpu, GpuInfo, System, Tenant, Told, Uuid};
+use cgpu_shm::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::process::Starter;
 use crate::{driver, nvml, nvml_uses};
@@ -41,7 +41,7 @@ impl Devices {
 
     /// Whether there is a limit to keep on any of them.
     pub(crate) fn any_limited(&self, tenant: &Tenant) -> bool {
-        self.devices.iter().filter_map(|device| device.gpu).any(|gpu| tenant.limit(gpu).is_some())
+        self.devices.iter().filter_map(|device| device.gpu).any(|gpu| tenant.view().limit(gpu).is_some())
     }
 
     /// The primary context of a device, as last retained.

@@ -5,8 +5,8 @@ use core::ptr;
 use std::collections::TryReserveError;
 
 use cgpu_abi::types::*;
-use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 use cgpu_memory::{Address, Bodies, Bytes, Footprint, Gpu, NodeId, PoolDriver, PoolId, Tenant};
+use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::order::Unbound;
 use crate::pools::Source;
@@ -169,7 +169,8 @@ fn allocation(
 
 /// The bodies of a conditional node, as the driver named them when it was made; no driver before 13.2 names them again.
 fn bodies(tenant: &Tenant, node: CUgraphNode) -> impl Iterator<Item = CUgraph> {
-    let Bodies { list, count } = tenant.conditional(NodeId(node.0)).unwrap_or(Bodies { list: 0, count: 0 });
+    let Bodies { list, count } =
+        tenant.graphs().conditional(NodeId(node.0)).unwrap_or(Bodies { list: 0, count: 0 });
     let list = ptr::with_exposed_provenance::<CUgraph>(list);
     (0..count as usize).map(move |place| {
         // SAFETY: inside of the list.

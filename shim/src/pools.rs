@@ -182,7 +182,7 @@ fn device_of_created(tenant: &Tenant, stream: CUstream) -> Option<CUdevice> {
     if unsafe { driver::cuStreamGetCtx(stream, &raw mut context) } != CUresult::SUCCESS {
         return None;
     }
-    let gpu = tenant.context(ContextId(context.0))?.gpu();
+    let gpu = tenant.contexts().find(ContextId(context.0))?.gpu();
     process::devices(tenant).of_gpu(gpu)
 }
 

@@ -15,8 +15,8 @@
 
 use core::ptr;
 
-use cgpu_shm::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use cgpu_memory::{Found, Monotonic, Reason, Refusal, Start, System, Tenant, is_called_for};
+use cgpu_shm::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use once_cell::race::OnceBox;
 
 use crate::gpus::{self, Devices};

@@ -7,8 +7,8 @@
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
 use cgpu_launch::gate::{ContextKey, Driver, Event, Failed, Stream};
-use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 use cgpu_memory::{Clock, Monotonic, Nanos, TimeScale};
+use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::progress;
 use crate::library::DRIVER;

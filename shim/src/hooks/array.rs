@@ -97,7 +97,7 @@ pub(crate) unsafe fn cuMipmappedArrayDestroy(array: CUmipmappedArray) -> CUresul
 
 /// Gives back what the array was charged, and lets go what was mapped into it.
 fn destroy(array: ArrayId, call: impl FnOnce() -> CUresult) -> CUresult {
-    let leaving = process::tenant().and_then(|tenant| tenant.array_leaving(array));
+    let leaving = process::tenant().and_then(|tenant| tenant.physical().array_leaving(array));
     let answer = free(array.address().0, call);
     if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {
         leaving.gone();
@@ -117,9 +117,9 @@ fn create(shape: Option<Shape>, call: impl Fn() -> CUresult, made: impl FnOnce()
         return call();
     };
     let gpu = context.gpu();
-    let size = tenant.array_size(gpu, &shape).unwrap_or_else(|| match required(&shape) {
+    let size = tenant.arrays().size(gpu, &shape).unwrap_or_else(|| match required(&shape) {
         Some(size) => {
-            tenant.array_takes(gpu, shape, size);
+            tenant.arrays().takes(gpu, shape, size);
             size
         }
         None => {

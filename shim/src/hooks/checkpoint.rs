@@ -17,7 +17,7 @@ pub(crate) unsafe fn cuCheckpointProcessCheckpoint(
     let answer = unsafe { driver::cuCheckpointProcessCheckpoint(pid, arguments) };
     if let (CUresult::SUCCESS, Some((tenant, pid))) = (answer, process::tenant().zip(u32::try_from(pid).ok()))
     {
-        tenant.checkpointed(pid);
+        tenant.checkpoints().checkpointed(pid);
     }
     answer
 }
@@ -40,7 +40,7 @@ pub(crate) unsafe fn cuCheckpointProcessRestore(
         return refuse(Role::Allocates, call);
     }
     let Ok(id) = u32::try_from(pid) else { return call() };
-    let Ok(restoring) = tenant.restoring(id) else { return CUresult::ERROR_OUT_OF_MEMORY };
+    let Ok(restoring) = tenant.checkpoints().restoring(id) else { return CUresult::ERROR_OUT_OF_MEMORY };
     let answer = call();
     if answer == CUresult::SUCCESS || !is_away(pid) {
         restoring.restored();

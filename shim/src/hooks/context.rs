@@ -66,12 +66,12 @@ pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUre
     // It is the current one. A primary context's uses are counted by the driver alone.
     let attached = current_handle().filter(|current| device_of_primary(*current).is_none());
     let Some(attached) = attached.filter(|current| known(tenant, *current).is_some()) else { return call() };
-    tenant.context_attached(ContextId(attached.0));
+    tenant.contexts().attached(ContextId(attached.0));
     let answer = call();
     if answer != CUresult::SUCCESS {
         // Where another thread has detached the last use meanwhile, there is nothing to take back, and the context stays on the books:
         // its handle may be another context's by now.
-        tenant.context_detaching(ContextId(attached.0));
+        tenant.contexts().detaching(ContextId(attached.0));
     }
     answer
 }
@@ -84,14 +84,14 @@ pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
         // A primary context's uses are counted by the driver alone.
         return release(device, call);
     }
-    let Some(tenant) = process::tenant().filter(|tenant| tenant.context_detaching(ContextId(context.0)))
+    let Some(tenant) = process::tenant().filter(|tenant| tenant.contexts().detaching(ContextId(context.0)))
     else {
         return end(context, call);
     };
     let answer = call();
     if answer != CUresult::SUCCESS {
         // The use has not ended: without it, the end of another one would be taken for the context's.
-        tenant.context_attached(ContextId(context.0));
+        tenant.contexts().attached(ContextId(context.0));
     }
     answer
 }
@@ -159,7 +159,7 @@ fn current_handle() -> Option<CUcontext> {
 /// What the current context's handle stands for.
 #[inline]
 fn known(tenant: &Tenant, current: CUcontext) -> Option<Context> {
-    tenant.context(ContextId(current.0)).or_else(|| take_up(tenant, current))
+    tenant.contexts().find(ContextId(current.0)).or_else(|| take_up(tenant, current))
 }
 
 /// A context whose making we have not seen.
@@ -175,7 +175,7 @@ fn take_up(tenant: &Tenant, context: CUcontext) -> Option<Context> {
         tenant.count(Reason::NativeGpu);
         return None;
     };
-    Some(tenant.context_seen(ContextId(context.0), gpu))
+    Some(tenant.contexts().seen(ContextId(context.0), gpu))
 }
 
 /// Charges a context of the size that contexts have on this GPU, and makes it.
@@ -190,7 +190,7 @@ fn create(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult
         return call();
     };
     let gauge = Gauge::new(tenant, gpu, device);
-    let Ok(starting) = tenant.context_starting(gpu, || gauge.before()) else {
+    let Ok(starting) = tenant.contexts().starting(gpu, || gauge.before()) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
     let answer = ask(tenant, gpu, call);
@@ -213,8 +213,8 @@ fn keep(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) 
     {
         // SAFETY: the driver has just written there.
         let kept = ContextId(unsafe { context.read() }.0);
-        if tenant.context(kept).is_none() {
-            tenant.context_seen(kept, gpu);
+        if tenant.contexts().find(kept).is_none() {
+            tenant.contexts().seen(kept, gpu);
         }
     }
     answer
@@ -222,7 +222,7 @@ fn keep(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) 
 
 /// Off the books before the call: the driver may give the handle to another thread before it returns here.
 fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
-    let leaving = process::tenant().and_then(|tenant| tenant.context_leaving(ContextId(context.0)));
+    let leaving = process::tenant().and_then(|tenant| tenant.contexts().leaving(ContextId(context.0)));
     gate::forget(context);
     let answer = call();
     if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {

@@ -45,5 +45,5 @@ pub(crate) unsafe fn cuDeviceGetAttribute(
 
 fn limit(device: CUdevice) -> Option<Bytes> {
     let tenant = process::tenant()?;
-    tenant.limit(process::devices(tenant).gpu(device)?)
+    tenant.view().limit(process::devices(tenant).gpu(device)?)
 }

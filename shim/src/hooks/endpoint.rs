@@ -28,7 +28,7 @@ pub(crate) unsafe fn cuLogicalEndpointImport(
 
 /// Unbinds what this process has bound.
 pub(crate) unsafe fn cuLogicalEndpointDestroy(endpoint: CUlogicalEndpointId) -> CUresult {
-    let release = process::tenant().and_then(|tenant| tenant.releasing(handle(endpoint)));
+    let release = process::tenant().and_then(|tenant| tenant.physical().releasing(handle(endpoint)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuLogicalEndpointDestroy(endpoint) };
     if let (CUresult::SUCCESS, Some(release)) = (answer, release) {
@@ -66,7 +66,13 @@ pub(crate) unsafe fn cuLogicalEndpointBindMem(
     let call = || unsafe {
         driver::cuLogicalEndpointBindMem(endpoint, device, offset, memory, memory_offset, size, flags)
     };
-    bind(handle(endpoint), Some(device), (offset, size), |tenant| tenant.refer(Handle(memory)), call)
+    bind(
+        handle(endpoint),
+        Some(device),
+        (offset, size),
+        |tenant| tenant.physical().refer(Handle(memory)),
+        call,
+    )
 }
 
 /// Ends bindings of a device, of a range of the endpoint.
@@ -83,7 +89,7 @@ pub(crate) unsafe fn cuLogicalEndpointUnbind(
 
 fn made(endpoint: CUlogicalEndpointId, answer: CUresult) -> CUresult {
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
-        tenant.object_made(handle(endpoint));
+        tenant.physical().object_made(handle(endpoint));
     }
     answer
 }

@@ -4,7 +4,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::{Bodies, Footprint, GraphId, NodeId, PoolId, Sending, Tenant, Unmade};
+use cgpu_memory::{Bodies, Footprint, GraphId, Graphs, NodeId, PoolId, Sending, Tenant, Unmade};
 
 use super::memory::ask;
 use super::{NOT_STARTED, refuse};
@@ -229,7 +229,7 @@ pub(crate) unsafe fn cuGraphExecUpdate(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuGraphExecUpdate(graph_exec, graph, error_node_out, update_result_out) };
-    update(graph_exec, graph, Tenant::graph_updated, call)
+    update(graph_exec, graph, Graphs::updated, call)
 }
 
 /// With more words about what cannot be updated.
@@ -240,7 +240,7 @@ pub(crate) unsafe fn cuGraphExecUpdate_v2(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuGraphExecUpdate_v2(graph_exec, graph, result_info) };
-    update(graph_exec, graph, Tenant::graph_updated, call)
+    update(graph_exec, graph, Graphs::updated, call)
 }
 
 /// A part of it can take something else.
@@ -251,7 +251,7 @@ pub(crate) unsafe fn cuGraphExecChildGraphNodeSetParams(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuGraphExecChildGraphNodeSetParams(graph_exec, node, child_graph) };
-    update(graph_exec, child_graph, Tenant::graph_part_updated, call)
+    update(graph_exec, child_graph, Graphs::part_updated, call)
 }
 
 /// The part may be a child.
@@ -267,7 +267,7 @@ pub(crate) unsafe fn cuGraphExecNodeSetParams(
         Some(params) if params.kind == CU_GRAPH_NODE_TYPE_GRAPH => {
             // SAFETY: the kind says that this member is the one that the program has set.
             let child = unsafe { params.node.graph }.graph;
-            update(graph_exec, child, Tenant::graph_part_updated, call)
+            update(graph_exec, child, Graphs::part_updated, call)
         }
         _ => call(),
     }
@@ -280,10 +280,10 @@ pub(crate) unsafe fn cuGraphExecDestroy(graph_exec: CUgraphExec) -> CUresult {
     // Before the driver can give the handle out again.
     gate::forget_cost(Kernel::graph(graph_exec.0));
     let Some(tenant) = allocating() else { return call() };
-    let number = tenant.graph_number(GraphId(graph_exec.0));
+    let number = tenant.graphs().number(GraphId(graph_exec.0));
     let answer = call();
     if let (CUresult::SUCCESS, Some(number)) = (answer, number) {
-        tenant.graph_gone(GraphId(graph_exec.0), number);
+        tenant.graphs().gone(GraphId(graph_exec.0), number);
     }
     answer
 }
@@ -306,7 +306,7 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     let answer = unsafe { driver::cuDeviceGetGraphMemAttribute(device, attr, value) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant())
         && let Some(gpu) = process::devices(tenant).gpu(device)
-        && let Some(limit) = tenant.limit(gpu)
+        && let Some(limit) = tenant.view().limit(gpu)
     {
         changed(device);
         let value = value.cast::<u64>();
@@ -327,7 +327,7 @@ fn changed(device: CUdevice) {
     if let Some(tenant) = allocating()
         && let Some(gpu) = process::devices(tenant).gpu(device)
     {
-        tenant.pool_changed(PoolId::of_graphs(gpu));
+        tenant.pools().changed(PoolId::of_graphs(gpu));
     }
 }
 
@@ -375,7 +375,7 @@ unsafe fn add(
                 // SAFETY: the kind says that this member is the one that was set.
                 let conditional = unsafe { made.node.conditional };
                 let list = conditional.graph_out.expose_provenance();
-                tenant.conditional_made(NodeId(node.0), Bodies { list, count: conditional.size });
+                tenant.graphs().conditional_made(NodeId(node.0), Bodies { list, count: conditional.size });
             }
             answer
         }
@@ -431,14 +431,14 @@ unsafe fn instantiate(
         // SAFETY: it was made just now, and the program has not seen it. One that cannot be destroyed is never launched.
         let _ = unsafe { driver::cuGraphExecDestroy(CUgraphExec(graph.0)) };
     };
-    answered(tenant.instantiate(&mut footprint, uploads, &Driver, call, undo))
+    answered(tenant.graphs().instantiate(&mut footprint, uploads, &Driver, call, undo))
 }
 
 /// Changes what an executable graph does to what `graph` says.
 fn update(
     graph_exec: CUgraphExec,
     graph: CUgraph,
-    updated: impl FnOnce(&Tenant, GraphId, &mut Footprint, &'static dyn cgpu_memory::PoolDriver),
+    updated: impl FnOnce(Graphs<'static>, GraphId, &mut Footprint, &'static dyn cgpu_memory::PoolDriver),
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let Some(tenant) = allocating() else { return call() };
@@ -447,9 +447,9 @@ fn update(
         Err(unfit) => return unfit_for(unfit, call),
     };
     let answer = call();
-    let concerned = !footprint.is_empty() || tenant.graph_gpu(GraphId(graph_exec.0)).is_some();
+    let concerned = !footprint.is_empty() || tenant.graphs().gpu(GraphId(graph_exec.0)).is_some();
     if answer == CUresult::SUCCESS && concerned {
-        updated(tenant, GraphId(graph_exec.0), &mut footprint, &Driver);
+        updated(tenant.graphs(), GraphId(graph_exec.0), &mut footprint, &Driver);
     }
     answer
 }
@@ -457,7 +457,8 @@ fn update(
 /// Sends an executable graph to the GPU.
 fn send(graph: CUgraphExec, sending: Sending, order: Order, call: impl Fn() -> CUresult) -> CUresult {
     let graph = GraphId(graph.0);
-    let Some((tenant, gpu)) = allocating().and_then(|tenant| Some((tenant, tenant.graph_gpu(graph)?))) else {
+    let Some((tenant, gpu)) = allocating().and_then(|tenant| Some((tenant, tenant.graphs().gpu(graph)?)))
+    else {
         return call();
     };
     match order.is_captured() {
@@ -470,7 +471,7 @@ fn send(graph: CUgraphExec, sending: Sending, order: Order, call: impl Fn() -> C
         CUresult::SUCCESS => Ok(()),
         answer => Err(answer),
     };
-    answered(tenant.send(graph, sending, order.lane(), call, || order.is_busy()))
+    answered(tenant.graphs().send(graph, sending, order.lane(), call, || order.is_busy()))
 }
 
 fn unfit_for(unfit: Unfit, call: impl FnOnce() -> CUresult) -> CUresult {

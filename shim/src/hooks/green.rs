@@ -28,7 +28,7 @@ pub(crate) unsafe fn cuGreenCtxCreate(
     if retained != CUresult::SUCCESS {
         return retained;
     }
-    let answer = match tenant.context(ContextId(whole.0)) {
+    let answer = match tenant.contexts().find(ContextId(whole.0)) {
         // SAFETY: called after the driver has succeeded, so it has written there.
         Some(context) => make(tenant, (whole, context), call, || unsafe { green.read() }),
         None => call(),
@@ -49,7 +49,7 @@ fn make(
     let free = || free::of_context(whole);
     let answer = module::make(tenant, context, Bytes::ZERO, free, call, undo, || Cause::Green(made().0));
     if answer == CUresult::SUCCESS {
-        tenant.green_made(GreenId(made().0), context);
+        tenant.green_contexts().made(GreenId(made().0), context);
     }
     answer
 }
@@ -60,15 +60,15 @@ pub(crate) unsafe fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
     let call = || unsafe { driver::cuGreenCtxDestroy(green) };
     let Some(tenant) = process::tenant() else { return call() };
     let devices = process::devices(tenant);
-    let gpu = tenant.green_gpu(GreenId(green.0));
+    let gpu = tenant.green_contexts().gpu(GreenId(green.0));
     let device = gpu.and_then(|gpu| devices.all().find(|device| devices.gpu(*device) == Some(gpu)));
     let Some(device) = device else { return call() };
     context::release(device, || {
-        let _going = tenant.shrinking(Cause::Green(green.0));
+        let _going = tenant.implicit().shrinking(Cause::Green(green.0));
         let answer = call();
         if answer == CUresult::SUCCESS {
-            tenant.green_gone(GreenId(green.0));
-            tenant.shrunk(Cause::Green(green.0), None, Bytes::MAX);
+            tenant.green_contexts().gone(GreenId(green.0));
+            tenant.implicit().shrunk(Cause::Green(green.0), None, Bytes::MAX);
         }
         answer
     })
@@ -80,7 +80,7 @@ pub(crate) unsafe fn cuCtxFromGreenCtx(context: *mut CUcontext, green: CUgreenCt
     let answer = unsafe { driver::cuCtxFromGreenCtx(context, green) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         // SAFETY: the driver has just written there.
-        tenant.green_seen(GreenId(green.0), ContextId(unsafe { context.read() }.0));
+        tenant.green_contexts().seen(GreenId(green.0), ContextId(unsafe { context.read() }.0));
     }
     answer
 }

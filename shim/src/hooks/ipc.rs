@@ -45,7 +45,7 @@ pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
 
 /// What was opened as often as this is closed, is no longer open.
 pub(crate) unsafe fn cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult {
-    let closing = process::tenant().and_then(|tenant| tenant.closing(Address(address)));
+    let closing = process::tenant().and_then(|tenant| tenant.exports().closing(Address(address)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuIpcCloseMemHandle(address) };
     if let (CUresult::SUCCESS, Some(closing)) = (answer, closing) {
@@ -67,7 +67,7 @@ pub(super) fn open(
     };
     tenant.count(Reason::Imported);
     // Before the call: whoever asks after it has let the memory go sees that it is held here.
-    let opening = tenant.opening(way);
+    let opening = tenant.exports().opening(way);
     let answer = call();
     if answer == CUresult::SUCCESS {
         let (address, context) = opened();
@@ -79,14 +79,14 @@ pub(super) fn open(
 /// The allocation in which an address lies may be held by others.
 pub(super) fn lend(tenant: &Tenant, address: CUdeviceptr, way: Way) {
     let (base, _) = extent(address);
-    tenant.lend(base, way);
+    tenant.exports().lend(base, way);
 }
 
 /// A descriptor holds the allocation in which an address lies, be it ours or open here. How large that is, if the driver says.
 pub(super) fn hand_out(tenant: &Tenant, address: CUdeviceptr) -> Bytes {
     let (base, size) = extent(address);
-    tenant.lend(base, Way::UNSEEN);
-    tenant.pin(base);
+    tenant.exports().lend(base, Way::UNSEEN);
+    tenant.exports().pin(base);
     size
 }
 

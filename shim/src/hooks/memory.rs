@@ -1,7 +1,7 @@
 //! Linear memory: charged before the driver is asked, recorded after, given back where the driver refuses.
 
 use cgpu_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUresult, c_uint};
-use cgpu_memory::{Address, Bytes, Gpu, Patience, Tenant, View};
+use cgpu_memory::{Address, Bytes, Gpu, MemoryInfo, Patience, Tenant};
 
 use super::NOT_STARTED;
 use super::context::current;
@@ -179,8 +179,12 @@ pub(super) fn ask(tenant: &Tenant, gpu: Gpu, call: impl Fn() -> CUresult) -> CUr
 pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(tenant) = process::tenant().filter(|_| address != 0) else { return call() };
     // It may be a pool's where there are any: those are not on the table.
-    let pooled = tenant.has_pools();
-    let taken = if pooled { tenant.take_linear(Address(address)) } else { tenant.take(Address(address)) };
+    let pooled = tenant.pools().any();
+    let taken = if pooled {
+        tenant.allocations().take_linear(Address(address))
+    } else {
+        tenant.allocations().take(Address(address))
+    };
     let Some(taken) = taken else { return free_untold(tenant, address, pooled, call) };
     let answer = call();
     // A refused free is on the table again before anything else is done: meanwhile its address is unknown.
@@ -195,7 +199,7 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
 /// What is not on the table of addresses. What another process's pool has lent is freed like one's own.
 #[inline(never)]
 fn free_untold(tenant: &Tenant, address: u64, pooled: bool, call: impl FnOnce() -> CUresult) -> CUresult {
-    let closing = tenant.closing(Address(address));
+    let closing = tenant.exports().closing(Address(address));
     let answer = call();
     if let (CUresult::SUCCESS, Some(closing)) = (answer, closing) {
         closing.closed();
@@ -211,7 +215,7 @@ fn trimmed_after(answer: CUresult, pooled: bool) -> CUresult {
 
 /// The current GPU as the program sees it. `physical` is what the driver has just said to be free; where
 /// that is not known, it is asked.
-fn view(physical: Option<Bytes>) -> Option<View> {
+fn view(physical: Option<Bytes>) -> Option<MemoryInfo> {
     let tenant = process::tenant()?;
     let gpu = current(tenant)?.gpu();
     let ask = || {
@@ -220,7 +224,7 @@ fn view(physical: Option<Bytes>) -> Option<View> {
         let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
         (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
     };
-    tenant.view(gpu, physical.or_else(ask)?)
+    tenant.view().memory(gpu, physical.or_else(ask)?)
 }
 
 /// # Safety

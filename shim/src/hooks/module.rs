@@ -69,11 +69,11 @@ pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, fat_cubin: *co
 /// Its code and variables go back.
 pub(crate) unsafe fn cuModuleUnload(module: CUmodule) -> CUresult {
     let tenant = process::tenant();
-    let _going = tenant.map(|tenant| tenant.shrinking(Cause::Module(module.0)));
+    let _going = tenant.map(|tenant| tenant.implicit().shrinking(Cause::Module(module.0)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuModuleUnload(module) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, tenant) {
-        tenant.module_unloaded(module.0);
+        tenant.implicit().module_unloaded(module.0);
     }
     answer
 }
@@ -134,11 +134,11 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
 /// Its code and variables go back, from all contexts.
 pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> CUresult {
     let tenant = process::tenant();
-    let _going = tenant.map(|tenant| tenant.shrinking(Cause::Library(library.0)));
+    let _going = tenant.map(|tenant| tenant.implicit().shrinking(Cause::Library(library.0)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuLibraryUnload(library) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, tenant) {
-        tenant.library_unloaded(library.0);
+        tenant.implicit().library_unloaded(library.0);
     }
     answer
 }
@@ -178,17 +178,17 @@ pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     }
     let bytes = |each: usize| Bytes((each as u64).saturating_mul(copies));
     // What came with the context is part of what that costs, and stays so when the limit is made smaller.
-    let came = tenant.came_with(context, Cause::Limit(limit), bytes(former));
+    let came = tenant.implicit().came_with(context, Cause::Limit(limit), bytes(former));
     let beyond = |each: usize| bytes(each) - came;
     // What cannot be told is whether it is taken at once or when a kernel first needs it: it is charged from here on.
-    let Ok(growing) = tenant.growing(context, beyond(value) - beyond(former), || None) else {
+    let Ok(growing) = tenant.implicit().growing(context, beyond(value) - beyond(former), || None) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
-    let _going = tenant.shrinking(Cause::Limit(limit));
+    let _going = tenant.implicit().shrinking(Cause::Limit(limit));
     let answer = ask(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
         growing.grown(Cause::Limit(limit), None);
-        tenant.shrunk(Cause::Limit(limit), Some(context), beyond(former) - beyond(value));
+        tenant.implicit().shrunk(Cause::Limit(limit), Some(context), beyond(former) - beyond(value));
     }
     answer
 }
@@ -294,7 +294,7 @@ pub(super) fn make(
     undo: impl FnOnce() -> CUresult,
     cause: impl FnOnce() -> Cause,
 ) -> CUresult {
-    let Ok(growing) = tenant.growing(context, known, &free) else {
+    let Ok(growing) = tenant.implicit().growing(context, known, &free) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
     let mut answer = ask(tenant, context.gpu(), &call);
@@ -342,7 +342,7 @@ unsafe fn load_library(
         None => load(),
     };
     if answer == CUresult::SUCCESS {
-        tenant.library_loaded(made.get().0, size.variables, context);
+        tenant.implicit().library_loaded(made.get().0, size.variables, context);
     }
     // SAFETY: the caller vouches for it.
     unsafe { made.tell(library, answer) }
@@ -358,7 +358,7 @@ pub(super) fn bring_library(library: CUlibrary, call: impl Fn() -> CUresult) -> 
 fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -> CUresult {
     let Place::On(tenant, context) = place() else { return call() };
     let free = || free::of_current_at_rest(tenant, context.gpu());
-    let growing = match tenant.bringing(context, what, library.map(|library| library.0), free) {
+    let growing = match tenant.implicit().bringing(context, what, library.map(|library| library.0), free) {
         Ok(Some(growing)) => growing,
         Ok(None) => return call(),
         Err(_) => return CUresult::ERROR_OUT_OF_MEMORY,

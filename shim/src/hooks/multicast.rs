@@ -15,7 +15,7 @@ pub(crate) unsafe fn cuMulticastCreate(
     let answer = unsafe { driver::cuMulticastCreate(object, properties) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         // SAFETY: the driver has just written there.
-        tenant.object_made(Handle(unsafe { object.read() }));
+        tenant.physical().object_made(Handle(unsafe { object.read() }));
     }
     answer
 }
@@ -31,7 +31,13 @@ pub(crate) unsafe fn cuMulticastBindMem(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMulticastBindMem(object, offset, memory, memory_offset, size, flags) };
-    bind(Handle(object), None, (offset as u64, size as u64), |tenant| tenant.refer(Handle(memory)), call)
+    bind(
+        Handle(object),
+        None,
+        (offset as u64, size as u64),
+        |tenant| tenant.physical().refer(Handle(memory)),
+        call,
+    )
 }
 
 /// On behalf of a GPU.
@@ -52,7 +58,7 @@ pub(crate) unsafe fn cuMulticastBindMem_v2(
         Handle(object),
         Some(device),
         (offset as u64, size as u64),
-        |tenant| tenant.refer(Handle(memory)),
+        |tenant| tenant.physical().refer(Handle(memory)),
         call,
     )
 }
@@ -124,7 +130,7 @@ pub(super) fn bind_at(
 ) -> CUresult {
     let mut linear = None;
     let refer = |tenant: &'static Tenant| {
-        let reference = tenant.refer_at(Address(address));
+        let reference = tenant.physical().refer_at(Address(address));
         linear = reference.is_none().then_some(tenant);
         reference
     };
@@ -142,7 +148,7 @@ pub(super) fn unbind(
     (offset, size): (u64, u64),
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let unbinding = process::tenant().map(|tenant| (tenant, tenant.unbinding()));
+    let unbinding = process::tenant().map(|tenant| (tenant, tenant.physical().unbinding()));
     let answer = call();
     if let (CUresult::SUCCESS, Some((tenant, unbinding))) = (answer, unbinding)
         && let Some(gpu) = process::devices(tenant).gpu(device)

@@ -50,7 +50,7 @@ pub(crate) unsafe fn cuMemCreate(
         Payer::Nobody => {
             let answer = call();
             if answer == CUresult::SUCCESS {
-                tenant.created_free(made());
+                tenant.physical().created_free(made());
             }
             answer
         }
@@ -60,7 +60,7 @@ pub(crate) unsafe fn cuMemCreate(
 
 /// The last reference gives the memory back.
 pub(crate) unsafe fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
-    let release = process::tenant().and_then(|tenant| tenant.releasing(Handle(handle)));
+    let release = process::tenant().and_then(|tenant| tenant.physical().releasing(Handle(handle)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemRelease(handle) };
     if let (CUresult::SUCCESS, Some(release)) = (answer, release) {
@@ -77,7 +77,7 @@ pub(crate) unsafe fn cuMemMap(
     handle: CUmemGenericAllocationHandle,
     flags: c_ulonglong,
 ) -> CUresult {
-    let reference = process::tenant().and_then(|tenant| tenant.refer(Handle(handle)));
+    let reference = process::tenant().and_then(|tenant| tenant.physical().refer(Handle(handle)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemMap(pointer, size, offset, handle, flags) };
     if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
@@ -88,7 +88,7 @@ pub(crate) unsafe fn cuMemMap(
 
 /// Ends whole mappings, one or several.
 pub(crate) unsafe fn cuMemUnmap(pointer: CUdeviceptr, size: usize) -> CUresult {
-    let unmapping = process::tenant().map(Tenant::unmapping);
+    let unmapping = process::tenant().map(|tenant| tenant.physical().unmapping());
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemUnmap(pointer, size) };
     if let (CUresult::SUCCESS, Some(unmapping)) = (answer, unmapping) {
@@ -103,7 +103,7 @@ pub(crate) unsafe fn cuMemRetainAllocationHandle(
     address: *mut c_void,
 ) -> CUresult {
     let tenant = process::tenant();
-    let reference = tenant.and_then(|tenant| tenant.refer_at(Address(address.addr() as u64)));
+    let reference = tenant.and_then(|tenant| tenant.physical().refer_at(Address(address.addr() as u64)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemRetainAllocationHandle(handle, address) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, tenant) {
@@ -111,7 +111,7 @@ pub(crate) unsafe fn cuMemRetainAllocationHandle(
         let handle = Handle(unsafe { handle.read() });
         match reference {
             Some(reference) => reference.retained(handle),
-            None => tenant.received(handle),
+            None => tenant.physical().received(handle),
         }
     }
     answer
@@ -124,7 +124,7 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     kind: CUmemAllocationHandleType,
     flags: c_ulonglong,
 ) -> CUresult {
-    let reference = process::tenant().and_then(|tenant| tenant.refer(Handle(handle)));
+    let reference = process::tenant().and_then(|tenant| tenant.physical().refer(Handle(handle)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemExportToShareableHandle(shareable, handle, kind, flags) };
     if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
@@ -144,11 +144,11 @@ pub(crate) unsafe fn cuMemGetHandleForAddressRange(
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemGetHandleForAddressRange(handle, address, size, kind, flags) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
-        tenant.range_exported(Address(address), Bytes(size as u64));
+        tenant.physical().range_exported(Address(address), Bytes(size as u64));
         // Where nothing is mapped by hand it is linear memory, of this process or of another one, or a pool's.
         let whole = ipc::hand_out(tenant, address);
         if let Some(pool) = pools::pool_of(address) {
-            tenant.piece_exported(PoolId(pool.0), whole.max(Bytes(size as u64)));
+            tenant.pools().piece_exported(PoolId(pool.0), whole.max(Bytes(size as u64)));
         }
     }
     answer
@@ -171,7 +171,7 @@ pub(crate) unsafe fn cuMemImportFromShareableHandle(
     let answer = call();
     if answer == CUresult::SUCCESS {
         // SAFETY: the driver has just written there.
-        tenant.received(Handle(unsafe { handle.read() }));
+        tenant.physical().received(Handle(unsafe { handle.read() }));
     }
     answer
 }

@@ -88,7 +88,7 @@ pub(crate) unsafe fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const
     if answer == CUresult::SUCCESS {
         // SAFETY: the driver has just written there.
         let made = unsafe { pool.read() };
-        tenant.pool_made(PoolId(made.0), source.gpu(), &Driver);
+        tenant.pools().made(PoolId(made.0), source.gpu(), &Driver);
     }
     answer
 }
@@ -102,7 +102,7 @@ pub(crate) unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     if process::devices(tenant).all().any(|device| pools::default_pool(device) == Some(pool)) {
         return call();
     }
-    match tenant.pool_ending(PoolId(pool.0)) {
+    match tenant.pools().ending(PoolId(pool.0)) {
         Ending::Uncharged => call(),
         Ending::Empty(ended) => {
             let answer = call();
@@ -151,7 +151,7 @@ pub(crate) unsafe fn cuMemPoolImportFromShareableHandle(
         tenant.count(Reason::Imported);
         // SAFETY: the driver has just written there.
         let imported = unsafe { pool.read() };
-        tenant.pool_made(PoolId(imported.0), None, &Driver);
+        tenant.pools().made(PoolId(imported.0), None, &Driver);
     }
     answer
 }
@@ -166,7 +166,7 @@ pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemPoolExportToShareableHandle(handle, pool, kind, flags) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
-        tenant.pool_exported(PoolId(pool.0));
+        tenant.pools().exported(PoolId(pool.0));
     }
     answer
 }
@@ -180,7 +180,7 @@ pub(crate) unsafe fn cuMemPoolExportPointer(
     let answer = unsafe { driver::cuMemPoolExportPointer(data, address) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         // SAFETY: the driver has just written there.
-        tenant.pointer_exported(Way::of_bytes(&unsafe { data.read() }.reserved));
+        tenant.pools().pointer_exported(Way::of_bytes(&unsafe { data.read() }.reserved));
     }
     answer
 }
@@ -239,7 +239,7 @@ fn unless_managed(kind: CUmemAllocationType, call: impl FnOnce() -> CUresult) ->
 fn changed(pool: CUmemoryPool, call: impl FnOnce() -> CUresult) -> CUresult {
     let answer = call();
     if let Some(tenant) = process::tenant() {
-        tenant.pool_changed(PoolId(pool.0));
+        tenant.pools().changed(PoolId(pool.0));
     }
     answer
 }
@@ -275,7 +275,7 @@ unsafe fn allocate(
             Ok(place) => place,
             Err(answer) => return answer,
         };
-        let made = tenant.allocate_from(
+        let made = tenant.pools().allocate(
             PoolId(pool.0),
             Bytes(size as u64),
             || ask(tenant, pool, &call),
@@ -289,7 +289,7 @@ unsafe fn allocate(
             Err(Unmade::Destroyed) => return CUresult::ERROR_INVALID_VALUE,
             Err(Unmade::Unknown) => match Source::learn(tenant, pool, device) {
                 Source::Managed => return refuse(Role::Managed, call),
-                source if tenant.pool_seen(PoolId(pool.0), source.gpu(), &Driver) => {}
+                source if tenant.pools().seen(PoolId(pool.0), source.gpu(), &Driver) => {}
                 _ => return CUresult::ERROR_OUT_OF_MEMORY,
             },
         }
@@ -304,7 +304,7 @@ fn record(
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
     if let Some(pool) = pool
-        && tenant.pool_gpu(PoolId(pool.0)).is_none()
+        && tenant.pools().gpu(PoolId(pool.0)).is_none()
     {
         let _unbound = Unbound::begin();
         let device = pools::device_of(tenant, order.stream()).unwrap_or_default();
@@ -321,7 +321,7 @@ fn ask(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresult) -> Resu
     let mut patience = Patience::default();
     loop {
         let again =
-            || tenant.pool_gpu(PoolId(pool.0)).is_some_and(|gpu| tenant.ask_again(gpu, &mut patience));
+            || tenant.pools().gpu(PoolId(pool.0)).is_some_and(|gpu| tenant.ask_again(gpu, &mut patience));
         match call() {
             CUresult::SUCCESS => return Ok(()),
             CUresult::ERROR_OUT_OF_MEMORY if { again }() => {}
@@ -333,9 +333,9 @@ fn ask(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresult) -> Resu
 /// Linear memory is on the table of addresses; a pool's is not, and stays reserved, so that nothing changes on the books.
 fn free(address: CUdeviceptr, order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(tenant) = process::tenant().filter(|_| address != 0) else { return call() };
-    let Some(taken) = tenant.take_linear(Address(address)) else {
+    let Some(taken) = tenant.allocations().take_linear(Address(address)) else {
         // It may be of another process's pool.
-        return match tenant.closing(Address(address)) {
+        return match tenant.exports().closing(Address(address)) {
             Some(closing) => part(closing, Closing::closed, order, call),
             None => call(),
         };

@@ -67,7 +67,7 @@ unsafe fn map(
         let untiled = match tiling {
             Some(tiling) => tiling.tiled(entry.array, entry.tiles, context),
             // Taken out, or replaced by what is not on the books.
-            None => tenant.untiling(entry.array, entry.tiles),
+            None => tenant.physical().untiling(entry.array, entry.tiles),
         };
         if !untiled.is_empty() {
             part_in_order(untiled, Untiled::gone, order);
@@ -86,7 +86,7 @@ struct Entry {
 impl Entry {
     fn refer<'a>(&self, tenant: &'a Tenant) -> Option<cgpu_memory::Tiling<'a>> {
         let maps = self.entry.mem_operation_type == CU_MEM_OPERATION_TYPE_MAP;
-        maps.then(|| tenant.tiling(Handle(self.entry.mem_handle), self.tiles)).flatten()
+        maps.then(|| tenant.physical().tiling(Handle(self.entry.mem_handle), self.tiles)).flatten()
     }
 }
 

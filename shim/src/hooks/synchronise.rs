@@ -52,7 +52,7 @@ fn waited_for(awaited: Awaited, answer: CUresult) -> CUresult {
 #[inline]
 pub(crate) fn waited(answer: CUresult) -> CUresult {
     if let Some(tenant) = process::tenant() {
-        tenant.pools_changed(None);
+        tenant.pools().all_changed(None);
     }
     answer
 }

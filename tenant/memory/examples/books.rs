@@ -58,12 +58,12 @@ impl Bench {
             exit(1);
         };
         let gpu = tenant.gpu(GPU.uuid).expect("the GPU is sliced");
-        let context = tenant.context_seen(ContextId(0x1000), gpu);
+        let context = tenant.contexts().seen(ContextId(0x1000), gpu);
         Self { tenant, gpu, context, next: 0x7f00_0000_0000, stride }
     }
 
     fn allocate(&mut self) -> Address {
-        let context = self.tenant.context(ContextId(0x1000)).unwrap_or(self.context);
+        let context = self.tenant.contexts().find(ContextId(0x1000)).unwrap_or(self.context);
         let charge = self.tenant.charge(self.gpu, Bytes(self.stride)).expect("it fits");
         self.next += self.stride;
         let address = Address(self.next);
@@ -72,7 +72,7 @@ impl Bench {
     }
 
     fn free(&self, address: Address) {
-        self.tenant.take(address).expect("it is live").freed();
+        self.tenant.allocations().take(address).expect("it is live").freed();
     }
 }
 

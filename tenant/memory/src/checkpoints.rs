@@ -7,27 +7,39 @@
 //! the second has brought the process back already: so who restores looks again when the driver has answered. What is restored from outside of
 //! the container comes with no such word; the monitor finds it on the GPU, as growth.
 
+use cgpu_shm::reason::Reason;
 use cgpu_shm::slots::Word;
 use cgpu_shm::units::{DeviceIndex as Gpu, SlotIndex};
 
-use crate::{Reason, Tenant};
+use crate::tables::Tables;
 
 /// A process that the driver is asked to restore: its memory is charged. Dropped without [`Restoring::restored`]: what was away is away again.
 #[derive(Debug)]
 #[must_use = "a restore that is dropped has not happened"]
 pub struct Restoring<'a> {
-    tenant: &'a Tenant,
+    tables: &'a Tables,
     slot: Option<(SlotIndex, Word)>,
     /// GPUs on which it was away and has been brought back: by their bits.
     gpus: u64,
 }
 
-impl Tenant {
+/// The checkpoints of the container's processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Checkpoints<'a> {
+    tables: &'a Tables,
+}
+
+impl<'a> Checkpoints<'a> {
+    #[inline]
+    pub(crate) fn new(tables: &'a Tables) -> Self {
+        Self { tables }
+    }
+
     /// The driver has taken the memory of the process with this id off its GPUs. One that is not of this container is on the books of its
     /// own.
-    pub fn checkpointed(&self, pid: u32) {
-        if let Some(slot) = self.ledger.slot_of(pid) {
-            Gpu::all().for_each(|gpu| self.ledger.send_away(gpu, slot));
+    pub fn checkpointed(self, pid: u32) {
+        if let Some(slot) = self.tables.ledger.checkpointed().slot_of(pid) {
+            Gpu::all().for_each(|gpu| self.tables.ledger.checkpointed().send_away(gpu, slot));
         }
     }
 
@@ -35,12 +47,13 @@ impl Tenant {
     ///
     /// # Errors
     /// It does not fit: out of memory. Counted.
-    pub fn restoring(&self, pid: u32) -> Result<Restoring<'_>, Reason> {
-        let mut restoring = Restoring { tenant: self, slot: self.ledger.slot_of(pid), gpus: 0 };
+    pub fn restoring(self, pid: u32) -> Result<Restoring<'a>, Reason> {
+        let mut restoring =
+            Restoring { tables: self.tables, slot: self.tables.ledger.checkpointed().slot_of(pid), gpus: 0 };
         if let Some((slot, _)) = restoring.slot {
             for gpu in Gpu::all() {
-                let Ok(was_away) = self.ledger.bring_back(gpu, slot) else {
-                    self.count(Reason::OverLimit);
+                let Ok(was_away) = self.tables.ledger.checkpointed().bring_back(gpu, slot) else {
+                    self.tables.ledger.count(Reason::OverLimit);
                     return Err(Reason::OverLimit);
                 };
                 restoring.gpus |= u64::from(was_away) << gpu.get();
@@ -51,10 +64,10 @@ impl Tenant {
 }
 
 impl Restoring<'_> {
-    /// The driver restored it. Whoever checkpointed it may have said so only after [`Tenant::restoring`].
+    /// The driver restored it. Whoever checkpointed it may have said so only after [`Checkpoints::restoring`].
     pub fn restored(mut self) {
         if let Some(slot) = self.slot.take() {
-            Gpu::all().for_each(|gpu| self.tenant.ledger.is_back(gpu, slot));
+            Gpu::all().for_each(|gpu| self.tables.ledger.checkpointed().is_back(gpu, slot));
         }
     }
 }
@@ -63,7 +76,7 @@ impl Drop for Restoring<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
             let brought = Gpu::all().filter(|gpu| self.gpus >> gpu.get() & 1 == 1);
-            brought.for_each(|gpu| self.tenant.ledger.send_away(gpu, slot));
+            brought.for_each(|gpu| self.tables.ledger.checkpointed().send_away(gpu, slot));
         }
     }
 }
@@ -90,39 +103,39 @@ mod tests {
         let container = Container::limited(10);
         let (tool, worker) = (named(&container, 7), named(&container, 8));
         worker.charge(gpu(), mib(6)).expect("it fits").settle(Address(0x20_0000), None);
-        tool.checkpointed(8);
-        assert_eq!(tool.usage(gpu()).total(), Bytes::ZERO);
+        tool.checkpoints().checkpointed(8);
+        assert_eq!(tool.view().usage(gpu()).total(), Bytes::ZERO);
         let other = tool.charge(gpu(), mib(8)).expect("it fits");
-        assert!(tool.restoring(8).is_err());
-        assert_eq!(tool.usage(gpu()).total(), mib(8));
+        assert!(tool.checkpoints().restoring(8).is_err());
+        assert_eq!(tool.view().usage(gpu()).total(), mib(8));
         drop(other);
         // The driver refuses: it is away as before.
-        drop(tool.restoring(8).expect("it fits"));
-        assert_eq!(tool.usage(gpu()).total(), Bytes::ZERO);
-        tool.restoring(8).expect("it fits").restored();
-        assert_eq!(tool.usage(gpu()).total(), mib(6));
+        drop(tool.checkpoints().restoring(8).expect("it fits"));
+        assert_eq!(tool.view().usage(gpu()).total(), Bytes::ZERO);
+        tool.checkpoints().restoring(8).expect("it fits").restored();
+        assert_eq!(tool.view().usage(gpu()).total(), mib(6));
         // And is its own again.
-        worker.take(Address(0x20_0000)).expect("on the books").freed();
-        assert_eq!(tool.usage(gpu()).total(), Bytes::ZERO);
-        tool.restoring(8).expect("it is there").restored();
+        worker.allocations().take(Address(0x20_0000)).expect("on the books").freed();
+        assert_eq!(tool.view().usage(gpu()).total(), Bytes::ZERO);
+        tool.checkpoints().restoring(8).expect("it is there").restored();
         // It never was away, and the driver says so.
         worker.charge(gpu(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
-        drop(tool.restoring(8).expect("it is there"));
-        assert_eq!(tool.usage(gpu()).total(), mib(4));
-        worker.take(Address(0x20_0000)).expect("on the books").freed();
+        drop(tool.checkpoints().restoring(8).expect("it is there"));
+        assert_eq!(tool.view().usage(gpu()).total(), mib(4));
+        worker.allocations().take(Address(0x20_0000)).expect("on the books").freed();
         // Sent away by one tool while another brings it back: the one's mark comes late.
         worker.charge(gpu(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
-        let restoring = tool.restoring(8).expect("it is there");
-        tool.checkpointed(8);
+        let restoring = tool.checkpoints().restoring(8).expect("it is there");
+        tool.checkpoints().checkpointed(8);
         restoring.restored();
-        assert_eq!(tool.usage(gpu()).total(), mib(4));
-        worker.take(Address(0x20_0000)).expect("on the books").freed();
+        assert_eq!(tool.view().usage(gpu()).total(), mib(4));
+        worker.allocations().take(Address(0x20_0000)).expect("on the books").freed();
         // Whose id is nobody's, or two's, is of another container.
-        tool.checkpointed(9);
+        tool.checkpoints().checkpointed(9);
         let _same = named(&container, 8);
-        tool.checkpointed(8);
+        tool.checkpoints().checkpointed(8);
         worker.charge(gpu(), mib(2)).expect("it fits").settle(Address(0x20_0000), None);
-        assert_eq!(tool.usage(gpu()).total(), mib(2));
+        assert_eq!(tool.view().usage(gpu()).total(), mib(2));
     }
 
     /// What another holds was nobody's while its maker was away.
@@ -133,16 +146,16 @@ mod tests {
         let way = Way::of_bytes(&[1]);
         worker.charge(gpu(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
         worker.charge(gpu(), mib(2)).expect("it fits").settle(Address(0x80_0000), None);
-        worker.lend(Address(0x20_0000), way);
-        tool.opening(way).opened(Address(0x1000_0000), None);
-        worker.take(Address(0x20_0000)).expect("on the books").freed();
-        tool.checkpointed(8);
-        assert_eq!(tool.usage(gpu()).total(), mib(4));
+        worker.exports().lend(Address(0x20_0000), way);
+        tool.exports().opening(way).opened(Address(0x1000_0000), None);
+        worker.allocations().take(Address(0x20_0000)).expect("on the books").freed();
+        tool.checkpoints().checkpointed(8);
+        assert_eq!(tool.view().usage(gpu()).total(), mib(4));
         assert!(tool.charge(gpu(), mib(7)).is_err());
         // It is there already when the rest comes back.
         let other = tool.charge(gpu(), mib(4)).expect("it fits");
-        tool.restoring(8).expect("it fits to the byte").restored();
-        assert_eq!(tool.usage(gpu()).total(), mib(10));
+        tool.checkpoints().restoring(8).expect("it fits to the byte").restored();
+        assert_eq!(tool.view().usage(gpu()).total(), mib(10));
         drop(other);
     }
 
@@ -153,8 +166,8 @@ mod tests {
         let (tool, first, second) = (named(&container, 7), named(&container, 8), named(&container, 9));
         first.charge(gpu(), mib(1)).expect("it fits").settle(Address(0x20_0000), None);
         second.charge(gpu(), mib(2)).expect("it fits").settle(Address(0x20_0000), None);
-        tool.checkpointed(8);
-        let members = tool.members(gpu());
+        tool.checkpoints().checkpointed(8);
+        let members = tool.view().members(gpu());
         let resident = members.iter().filter(|member| member.is_resident());
         assert!(resident.map(|member| (member.pid, member.memory)).eq([(9, mib(2))]));
     }

@@ -1,357 +1,273 @@
-//! The contexts of this process: which GPU each is on, what it costs, and that its memory goes with it.
+//! Contexts: what each is taken to cost, before and after the driver is asked for one.
 //!
-//! A hook looks its context up for every allocation, so looking up takes no lock: the table is a fixed array of pairs (handle,
-//! word), probed linearly. Creation and destruction are rare and take one.
-//!
-//! ```text
-//!   enter ----> known ----> leave ----> gone     the driver destroyed it: its allocations are worth nothing from here on
-//!                 ^           |
-//!                 +--- stay --+                  the driver refused
-//! ```
-//!
-//! While a context leaves it is still looked up: with primary contexts, nobody can tell before the call whether it is the last
-//! one. The driver may give the handle of a destroyed context to another thread before the destroying call has returned here;
-//! that thread enters it as new, and the leaving one is then off the table though not yet gone.
+//! The memory of a context, and what was allocated in it, is refunded in one step when the driver has destroyed it.
 
 pub(crate) mod size;
+pub(crate) mod table;
 
-use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
-use cgpu_shm::units::{Bytes, DeviceIndex};
+use std::mem::ManuallyDrop;
 
-pub(crate) use self::size::Before;
-use cgpu_shm::spin::Spin;
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::ledger::Column;
+use cgpu_shm::lock::Guard;
+use cgpu_shm::reason::Reason;
+use cgpu_shm::slots::{State, Word};
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu, SlotIndex};
 
-use crate::allocations::{Allocations, Owner};
+use self::size::Before;
+use self::table::{Context, Entered, Estate};
+use crate::charge;
+use crate::exports::Exports;
+use crate::handles::ContextId;
+use crate::ledger::Denied;
+use crate::physical::Physical;
+use crate::tables::Tables;
 
-/// Contexts that can be told apart at a time. A context costs a GPU 100 MiB and more, so no process comes near.
-const MOST: usize = 512;
-/// Pairs of the table: a power of two, half empty at least.
-const PAIRS: usize = 2 * MOST;
-/// The handle in a pair whose context is gone: probing goes on past it. No driver's handle is odd.
-const BURIED: usize = 1;
-
-/// A context on the books: which, and on which GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Context {
-    gpu: DeviceIndex,
-    owner: Owner,
+/// The contexts of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Contexts<'a> {
+    tables: &'a Tables,
 }
 
-impl Context {
-    /// The context's GPU.
+impl<'a> Contexts<'a> {
+    #[inline]
+    pub(crate) fn new(tables: &'a Tables) -> Self {
+        Self { tables }
+    }
+
+    /// The context's GPU and place in the accounting. None: its creation was not seen; see [`Contexts::seen`].
     #[inline]
     #[must_use]
-    pub fn gpu(self) -> DeviceIndex {
-        self.gpu
+    pub fn find(self, context: ContextId) -> Option<Context> {
+        self.tables.contexts.find(context.0)
     }
 
-    #[inline]
-    pub(crate) fn owner(self) -> Owner {
-        self.owner
-    }
-
-    fn word(self) -> u64 {
-        (self.gpu.get() as u64) << 32 | u64::from(self.owner.bits())
-    }
-
-    #[inline]
-    fn of_word(word: u64) -> Option<Self> {
-        let gpu = DeviceIndex::new(usize::try_from(word >> 32).ok()?)?;
-        // The lower half is the owner.
-        #[allow(clippy::cast_possible_truncation)]
-        let owner = Owner::of_bits(word as u32);
-        Some(Self { gpu, owner })
-    }
-}
-
-/// A context that is entered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entered {
-    /// It was not known.
-    New(Context),
-    /// It was: nothing has changed.
-    Known(Context),
-    /// There is no room to tell it apart: its memory is the GPU's.
-    Untold(Context),
-}
-
-/// What a destroyed context had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Estate {
-    pub(crate) gpu: DeviceIndex,
-    /// Its allocations.
-    pub(crate) used: Bytes,
-    /// Its own memory.
-    pub(crate) implicit: Bytes,
-}
-
-/// The contexts of a process.
-#[derive(Debug)]
-pub(crate) struct Contexts {
-    table: Box<[Pair; PAIRS]>,
-    registry: Spin<Registry>,
-}
-
-#[derive(Debug, Default)]
-struct Pair {
-    /// The driver's handle; 0: never used. Stored after the word.
-    handle: AtomicUsize,
-    word: AtomicU64,
-}
-
-/// A place in the registry.
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    handle: usize,
-    context: Context,
-    implicit: Bytes,
-    /// Uses of it beyond the first, which its end waits for.
-    attached: u32,
-    /// Calls now in the driver that may destroy it.
-    leaving: u32,
-    open: bool,
-}
-
-#[derive(Debug, Default)]
-struct Registry {
-    /// By the place of their owners, less those of the GPUs.
-    records: Vec<Record>,
-    open: usize,
-}
-
-impl Contexts {
-    pub(crate) fn new() -> Self {
-        let table = Box::new(std::array::from_fn(|_| Pair::default()));
-        Self { table, registry: Spin::new(Registry::default()) }
-    }
-
-    /// The owner of what belongs to a GPU and to no context: the first places are the GPUs'.
-    pub(crate) fn of_gpu(gpu: DeviceIndex) -> Context {
-        let place = u16::try_from(gpu.get()).unwrap_or(0);
-        Context { gpu, owner: Owner::new(place, 0) }
-    }
-
-    /// The context of a handle. No lock; a handle that is destroyed meanwhile may still be found.
-    #[inline]
-    pub(crate) fn find(&self, handle: usize) -> Option<Context> {
-        for pair in self.probe(handle) {
-            // HB context: Acquire meets the Release in `publish`: the word is the handle's or newer.
-            match pair.handle.load(Ordering::Acquire) {
-                0 => return None,
-                found if found == handle => return Context::of_word(pair.word.load(Ordering::Relaxed)),
-                _ => {}
-            }
-        }
-        None
-    }
-
-    /// Whether a handle is a context that is not leaving.
-    pub(crate) fn knows(&self, handle: usize) -> bool {
-        let mut registry = self.registry.lock();
-        let record = self.find(handle).and_then(|context| registry.record(context));
-        record.is_some_and(|record| record.leaving == 0)
-    }
-
-    /// Takes a context in, whose own memory is charged as `implicit` bytes of the GPU. Unless it is new, those are the caller's
-    /// to give back.
-    pub(crate) fn enter(
-        &self,
-        handle: usize,
-        gpu: DeviceIndex,
-        implicit: Bytes,
-        allocations: &Allocations,
-    ) -> Entered {
-        let untold = Entered::Untold(Self::of_gpu(gpu));
-        if handle == 0 || handle == BURIED {
-            return untold;
-        }
-        let mut registry = self.registry.lock();
-        let known = self.find(handle);
-        if let Some(context) = known
-            && registry.record(context).is_some_and(|record| record.leaving == 0)
+    /// Charges a context of the learned size as implicit memory, before the driver is asked to create one. `physical_free`
+    /// reads the GPU's free memory, if it can be read. Not for a primary context that is active already.
+    ///
+    /// # Errors
+    /// [`Denied`]: it would go over the limit.
+    pub fn starting(
+        self,
+        gpu: Gpu,
+        physical_free: impl FnOnce() -> Option<Bytes>,
+    ) -> Result<Starting<'a>, Denied> {
+        let first = self.first(gpu);
+        // Before the creation is marked: while it is, nothing is confirmed.
+        self.tables.ledger.await_confirmation(gpu, self.learned(gpu));
+        self.relearn(gpu);
+        let charged = self.learned(gpu);
+        // Others are looked for before and after the readings: who is found by neither has all of its own before them or all
+        // after them.
+        let already = self.tables.ledger.creations().begin(gpu);
+        if let Err(denied) =
+            charge::hold(self.tables, gpu, Column::Implicit, charged, Reason::ContextOverLimit)
         {
-            return Entered::Known(context);
+            self.tables.ledger.creations().end(gpu);
+            return Err(denied);
         }
-        let Some(pair) = self.pair(handle, known.is_some()) else { return untold };
-        let Some(context) = registry.add(handle, gpu, implicit, allocations) else { return untold };
-        pair.word.store(context.word(), Ordering::Relaxed);
-        // HB context: Release publishes the word.
-        pair.handle.store(handle, Ordering::Release);
-        Entered::New(context)
-    }
-
-    /// One more use.
-    pub(crate) fn attach(&self, handle: usize) {
-        self.uses(handle, |attached| attached.checked_add(1));
-    }
-
-    /// One use less; false: there is only the first one, which the context ends with.
-    pub(crate) fn detach(&self, handle: usize) -> bool {
-        self.uses(handle, |attached| attached.checked_sub(1))
-    }
-
-    fn uses(&self, handle: usize, change: impl FnOnce(u32) -> Option<u32>) -> bool {
-        let mut registry = self.registry.lock();
-        let record = self.find(handle).and_then(|context| registry.record(context));
-        record.is_some_and(|record| {
-            change(record.attached).map(|attached| record.attached = attached).is_some()
-        })
-    }
-
-    /// A call that may destroy the context goes to the driver.
-    pub(crate) fn leave(&self, handle: usize) -> Option<Context> {
-        let mut registry = self.registry.lock();
-        let context = self.find(handle)?;
-        let record = registry.record(context)?;
-        record.leaving = record.leaving.saturating_add(1);
-        Some(context)
-    }
-
-    /// The driver did not destroy it. An estate comes back if it did all the same: its handle has been given out anew meanwhile.
-    pub(crate) fn stay(&self, context: Context, allocations: &Allocations) -> Option<Estate> {
-        let mut registry = self.registry.lock();
-        let record = registry.record(context)?;
-        record.leaving = record.leaving.saturating_sub(1);
-        let present = self.find(record.handle);
-        if present == Some(context) { None } else { registry.close(context, allocations) }
-    }
-
-    /// The driver destroyed it. None if another thread has said so before.
-    pub(crate) fn gone(&self, context: Context, allocations: &Allocations) -> Option<Estate> {
-        let mut registry = self.registry.lock();
-        let handle = registry.record(context)?.handle;
-        if self.find(handle) == Some(context) {
-            self.bury(handle);
-        }
-        registry.close(context, allocations)
-    }
-
-    /// Takes in a handle that is a view of a context: what is allocated in it is that one's.
-    pub(crate) fn enter_view(&self, handle: usize, context: Context) {
-        let _registry = self.registry.lock();
-        if handle == 0 || handle == BURIED || self.find(handle) == Some(context) {
-            return;
-        }
-        if let Some(pair) = self.pair(handle, self.find(handle).is_some()) {
-            pair.word.store(context.word(), Ordering::Relaxed);
-            // HB context: Release publishes the word.
-            pair.handle.store(handle, Ordering::Release);
-        }
-    }
-
-    /// A view is gone.
-    pub(crate) fn leave_view(&self, handle: usize) {
-        let _registry = self.registry.lock();
-        self.bury(handle);
-    }
-
-    /// More memory has come with a context; false: it has gone.
-    pub(crate) fn enlarge(&self, context: Context, bytes: Bytes) -> bool {
-        let mut registry = self.registry.lock();
-        let record = registry.record(context);
-        record.map(|record| record.implicit = record.implicit + bytes).is_some()
-    }
-
-    /// Memory that came with a context has gone before it; how much it had of that.
-    pub(crate) fn lessen(&self, context: Context, bytes: Bytes) -> Bytes {
-        let mut registry = self.registry.lock();
-        let Some(record) = registry.record(context) else { return Bytes::ZERO };
-        let had = record.implicit.min(bytes);
-        record.implicit = record.implicit - had;
-        had
-    }
-
-    fn probe(&self, handle: usize) -> impl Iterator<Item = &Pair> {
-        let spread = (handle as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        let home = usize::try_from(spread).unwrap_or(0) & (PAIRS - 1);
-        // The mask leaves a place in the array.
-        #[allow(clippy::indexing_slicing)]
-        (home..home + PAIRS).map(|place| &self.table[place & (PAIRS - 1)])
-    }
-
-    /// The pair of a handle: its own if it is `present`, else the first that can be had.
-    fn pair(&self, handle: usize, present: bool) -> Option<&Pair> {
-        self.probe(handle).find(|pair| match pair.handle.load(Ordering::Relaxed) {
-            0 | BURIED => !present,
-            found => present && found == handle,
-        })
-    }
-
-    /// Takes a handle off the table. Buried pairs at the end of a chain become unused again, so that searches for unknown handles
-    /// stay short.
-    fn bury(&self, handle: usize) {
-        let Some(place) = self.table.iter().position(|pair| pair.handle.load(Ordering::Relaxed) == handle)
-        else {
-            return;
+        // After the charge: where it is short, it makes room first, by trimming pools or waiting for the dead, and what they give back
+        // would be taken off the context's cost.
+        let (physical_free, booked) = (physical_free(), self.tables.ledger.booked(gpu) - charged);
+        let beside = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
+        let before = Before {
+            physical_free,
+            booked,
+            charged,
+            beside,
+            alone: self.tables.ledger.creations().is_alone(),
         };
-        let handle_at = |place: usize| self.table.get(place & (PAIRS - 1)).map(|pair| &pair.handle);
-        let store = |place: usize, handle: usize| {
-            if let Some(at) = handle_at(place) {
-                at.store(handle, Ordering::Relaxed);
+        Ok(Starting { tables: self.tables, gpu, first, before })
+    }
+
+    /// First contexts are created one after the other: what two that are created at once cost cannot be told apart by the GPU's free
+    /// memory, and all later ones are charged by it. None: it is known.
+    fn first(self, gpu: Gpu) -> Option<Guard<'a>> {
+        if self.learned(gpu) > Bytes::ZERO {
+            return None;
+        }
+        // Whoever was before us may have learned it.
+        self.tables.ledger.creations().learn(gpu).filter(|_| self.learned(gpu) == Bytes::ZERO)
+    }
+
+    /// Whether it is known what a context costs on `gpu`: then one is charged before it is created.
+    #[must_use]
+    pub fn size_is_known(self, gpu: Gpu) -> bool {
+        self.learned(gpu) > Bytes::ZERO
+    }
+
+    /// Whether two contexts in turn were seen to cost the same on `gpu`: then there is nothing left to learn.
+    #[must_use]
+    pub fn size_is_agreed(self, gpu: Gpu) -> bool {
+        self.tables.ledger.region().gpu(gpu).agreed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes up a context whose creation was not seen (made by a private path of the runtime), with the learned size as
+    /// implicit memory, which may exceed the limit. One that is known is left as it is.
+    pub fn seen(self, context: ContextId, gpu: Gpu) -> Context {
+        if let Some(known) = self.tables.contexts.find(context.0) {
+            return known;
+        }
+        self.tables.ledger.count(Reason::UnknownContext);
+        let implicit = self.learned(gpu);
+        self.tables.ledger.book(gpu, Column::Implicit, implicit);
+        self.enter(context, gpu, implicit)
+    }
+
+    /// A context has one more use.
+    pub fn attached(self, context: ContextId) {
+        self.tables.contexts.attach(context.0);
+    }
+
+    /// A use of a context is about to end. False: it is the first one, with which the context ends.
+    pub fn detaching(self, context: ContextId) -> bool {
+        self.tables.contexts.detach(context.0)
+    }
+
+    /// A context is about to be destroyed (or the last reference of a primary context released, or it is reset). None: unknown.
+    pub fn leaving(self, context: ContextId) -> Option<Leaving<'a>> {
+        let context = self.tables.contexts.leave(context.0)?;
+        Some(Leaving { tables: self.tables, context })
+    }
+
+    /// What a context was last seen to cost on the GPU.
+    fn learned(self, gpu: Gpu) -> Bytes {
+        Bytes(self.tables.ledger.region().gpu(gpu).context.load(Ordering::Relaxed))
+    }
+
+    /// Corrects what a context was seen to cost, by what the monitor says of a process that has exactly one, as charged: a neighbour's that
+    /// started at the same instant may have been taken for part of it. Not by one that others may hold memory of: what the monitor finds they
+    /// have let go is in that figure, too.
+    fn relearn(self, gpu: Gpu) {
+        let region = self.tables.ledger.region();
+        let learned = &region.gpu(gpu).context;
+        let known = learned.load(Ordering::Relaxed);
+        for slot in SlotIndex::all().take(region.slots().high_water()) {
+            let cell = region.cell(gpu, slot);
+            let lends = cell.exported.load(Ordering::Relaxed) > 0;
+            if known == 0 || lends || cell.implicit.load(Ordering::Relaxed) != known {
+                continue;
             }
-        };
-        let load = |place: usize| handle_at(place).map_or(0, |handle| handle.load(Ordering::Relaxed));
-        store(place, BURIED);
-        let mut last = place;
-        while load(last) == BURIED && load(last + 1) == 0 {
-            store(last, 0);
-            last = last.wrapping_sub(1) & (PAIRS - 1);
+            let word = Word(region.slot(slot).state.load(Ordering::Relaxed));
+            let growth = region.granted().growth_of(gpu, slot);
+            let short = growth.bytes(word, cell.ended.load(Ordering::Relaxed));
+            // More than booked may as well be code that came since.
+            if word.state() == Some(State::Live) && short < 0 {
+                learned.store(known.saturating_add_signed(short).max(1), Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+
+    /// Enters a context that is charged with `implicit` bytes.
+    fn enter(self, context: ContextId, gpu: Gpu, implicit: Bytes) -> Context {
+        match self.tables.contexts.enter(context.0, gpu, implicit, &self.tables.allocations) {
+            Entered::New(context) => context,
+            Entered::Known(context) => {
+                self.tables.ledger.refund(gpu, Column::Implicit, implicit);
+                context
+            }
+            Entered::Untold(context) => {
+                self.tables.ledger.count(Reason::TooManyContexts);
+                context
+            }
+        }
+    }
+
+    fn wind_up(self, context: Context, estate: Option<Estate>) {
+        if let Some(Estate { gpu, used, implicit }) = estate {
+            Physical::new(self.tables).arrays_gone_with(context.owner());
+            let used = Exports::new(self.tables).unlent(context.owner(), used);
+            self.tables.ledger.refund(gpu, Column::Used, used);
+            self.tables.ledger.end(gpu, implicit);
+            self.tables.implicit.forget(context);
         }
     }
 }
 
-impl Registry {
-    fn place(context: Context) -> Option<usize> {
-        context.owner.place().checked_sub(cgpu_shm::layout::GPUS)
-    }
+/// A context charged by its learned size while the driver is asked to create it. Dropped without [`Starting::created`]: refunded.
+#[derive(Debug)]
+#[must_use = "a context that is not created is refunded"]
+pub struct Starting<'a> {
+    tables: &'a Tables,
+    gpu: Gpu,
+    before: Before,
+    /// Held until the size is known.
+    first: Option<Guard<'a>>,
+}
 
-    /// The record of a context that is not closed.
-    fn record(&mut self, context: Context) -> Option<&mut Record> {
-        let record = self.records.get_mut(Self::place(context)?)?;
-        (record.open && record.context == context).then_some(record)
-    }
-
-    fn add(
-        &mut self,
-        handle: usize,
-        gpu: DeviceIndex,
-        implicit: Bytes,
-        allocations: &Allocations,
-    ) -> Option<Context> {
-        if self.open >= MOST {
-            return None;
+impl Starting<'_> {
+    /// The driver created it. `physical_free` is the GPU's free memory read now, if it could be read: with the one given to
+    /// [`Contexts::starting`] it teaches what a context costs on this GPU. A context that was known already (a second
+    /// retain of a primary context) costs nothing.
+    pub fn created(mut self, context: ContextId, physical_free: Option<Bytes>) -> Context {
+        let _first = self.first.take();
+        let Self { tables, gpu, before, .. } = *ManuallyDrop::new(self);
+        let (ledger, charged) = (&tables.ledger, before.charged);
+        if tables.contexts.knows(context.0) {
+            let known = Contexts::new(tables).enter(context, gpu, charged);
+            ledger.creations().end(gpu);
+            return known;
         }
-        let reusable = |record: &Record| !record.open && record.context.owner.user() + 1 < Owner::USERS;
-        let free = self.records.iter().position(reusable);
-        let place = free.unwrap_or(self.records.len());
-        let number = u16::try_from(place + cgpu_shm::layout::GPUS).ok()?;
-        if usize::from(number) >= Owner::PLACES {
-            return None;
+        let beside = ledger.creations().count(gpu).saturating_sub(1);
+        // Who began without knowing, because whoever was learning took too long, and sees it known now, takes that.
+        let learned = Contexts::new(tables).learned(gpu);
+        let (measured, known) = match (charged, learned) {
+            (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),
+            _ => (
+                Before { alone: before.alone && ledger.creations().is_alone(), ..before }.size(
+                    physical_free,
+                    ledger.booked(gpu) - charged,
+                    beside,
+                ),
+                charged,
+            ),
+        };
+        if let Some(size) = measured {
+            let record = ledger.region().gpu(gpu);
+            record.context.store(size.0, Ordering::Relaxed);
+            record.agreed.store(size::agree(size, charged).into(), Ordering::Relaxed);
         }
-        let user = self.records.get(place).map_or(0, |record| record.context.owner.user() + 1);
-        let context = Context { gpu, owner: Owner::new(number, user) };
-        let record = Record { handle, context, implicit, attached: 0, leaving: 0, open: true };
-        allocations.open(context.owner, gpu).ok()?;
-        match self.records.get_mut(place) {
-            Some(former) => *former = record,
-            None => {
-                self.records.try_reserve(1).ok()?;
-                self.records.push(record);
-            }
+        let implicit = measured.unwrap_or(known);
+        if implicit > charged {
+            ledger.book(gpu, Column::Implicit, implicit - charged);
+        } else {
+            ledger.refund(gpu, Column::Implicit, charged - implicit);
         }
-        self.open += 1;
-        Some(context)
-    }
-
-    fn close(&mut self, context: Context, allocations: &Allocations) -> Option<Estate> {
-        let record = self.record(context)?;
-        record.open = false;
-        let estate =
-            Estate { gpu: context.gpu, used: allocations.close(context.owner), implicit: record.implicit };
-        self.open -= 1;
-        Some(estate)
+        let entered = Contexts::new(tables).enter(context, gpu, implicit);
+        // Not before the books are right: what others then find gone from the GPU, and not there, is theirs.
+        ledger.creations().end(gpu);
+        entered
     }
 }
 
-#[cfg(test)]
-mod tests;
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        // Until then nothing is concluded from what the GPU says.
+        self.tables.ledger.refund(self.gpu, Column::Implicit, self.before.charged);
+        self.tables.ledger.creations().end(self.gpu);
+    }
+}
+
+/// A context whose destruction the driver is being asked for. Dropped without [`Leaving::gone`]: it stays.
+#[derive(Debug)]
+#[must_use = "a leaving context that is dropped stays"]
+pub struct Leaving<'a> {
+    tables: &'a Tables,
+    context: Context,
+}
+
+impl Leaving<'_> {
+    /// It is destroyed: everything in it, and its own memory, is refunded.
+    pub fn gone(self) {
+        let Self { tables, context } = *ManuallyDrop::new(self);
+        Contexts::new(tables).wind_up(context, tables.contexts.gone(context, &tables.allocations));
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let estate = self.tables.contexts.stay(self.context, &self.tables.allocations);
+        Contexts::new(self.tables).wind_up(self.context, estate);
+    }
+}

@@ -11,48 +11,22 @@
 //! is not a guess but a bound. And to charge the bound with every launch would refuse the second one in half a GPU, so a
 //! launch that finds again what the last one took is charged nothing (`pools/table/tenure.rs`). `docs/memory.md` tells why that is safe.
 
-mod executables;
 mod footprint;
+pub(crate) mod table;
 
 use cgpu_shm::layout::GPUS;
 use cgpu_shm::ledger::Column;
+use cgpu_shm::reason::Reason;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
-pub use self::executables::GraphNumber;
-pub(crate) use self::executables::Graphs;
-use self::executables::Share;
 pub use self::footprint::Footprint;
+use self::table::Share;
+pub use self::table::{Bodies, GraphNumber, Lane};
+use crate::handles::{GraphId, NodeId, PoolId};
 use crate::ledger::{Denied, Patience};
-use crate::pools::{Arrival, Departure, Known};
-use crate::{PoolDriver, PoolId, Reason, Tenant, Unmade};
-
-/// An executable graph as the driver names it (the `CUgraphExec` pointer's value).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct GraphId(pub usize);
-
-/// A graph's node as the driver names it (the `CUgraphNode` pointer's value).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NodeId(pub usize);
-
-/// Where the driver keeps the list of a conditional node's bodies, and how many there are. It lives as long as the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bodies {
-    /// The list's address.
-    pub list: usize,
-    /// Its length.
-    pub count: u32,
-}
-
-/// A stream, by a name that no other one has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Lane {
-    /// Its handle.
-    pub stream: usize,
-    /// The context whose default stream it is; 0 for streams that are none.
-    pub context: usize,
-    /// The thread whose default stream it is; 0 for all others.
-    pub thread: u64,
-}
+use crate::pools::table::{Arrival, Departure, Known};
+use crate::pools::{PoolDriver, Pools, Unmade};
+use crate::tables::Tables;
 
 /// What an executable graph is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,38 +37,33 @@ pub enum Sending {
     Upload,
 }
 
-/// The uppermost addresses, which no driver gives out, stand for what GPUs have reserved for graphs.
-const OF_GRAPHS: usize = usize::MAX - (GPUS - 1);
-
-impl PoolId {
-    /// What a GPU has reserved for the graphs of this process.
-    #[must_use]
-    pub fn of_graphs(gpu: Gpu) -> Self {
-        Self(OF_GRAPHS + gpu.get())
-    }
-
-    /// The GPU, if this is what a GPU has reserved for graphs.
-    #[must_use]
-    pub fn graphs_gpu(self) -> Option<Gpu> {
-        Gpu::new(self.0.checked_sub(OF_GRAPHS)?)
-    }
-
-    pub(crate) fn is_of_graphs(self) -> bool {
-        self.0 >= OF_GRAPHS
-    }
-}
-
 /// One call of the program on each GPU that it concerns.
 type Flights = [Option<(Share, Departure)>; GPUS];
 
-impl Tenant {
+/// The executable graphs of this process that allocate memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Graphs<'a> {
+    tables: &'a Tables,
+}
+
+impl<'a> Graphs<'a> {
+    #[inline]
+    pub(crate) fn new(tables: &'a Tables) -> Self {
+        Self { tables }
+    }
+
+    #[inline]
+    fn pools(self) -> Pools<'a> {
+        Pools::new(self.tables)
+    }
+
     /// Instantiates a graph: makes the `call`, looks at what it has taken, and notes what the executable graph can take. With
     /// `uploads` it is made ready as well. `undo` has the driver destroy what the call has made.
     ///
     /// # Errors
     /// [`Unmade::Driver`]; [`Unmade::Denied`]: it would have taken, or has taken, what does not fit, and is destroyed again.
     pub fn instantiate<E>(
-        &self,
+        self,
         footprint: &mut Footprint,
         uploads: bool,
         driver: &'static dyn PoolDriver,
@@ -108,7 +77,7 @@ impl Tenant {
                 self.charge_graph(share, &|| false).map(|()| bytes)
             } else {
                 // The driver takes the memory later, as far as is known, so what does not fit yet is no reason to refuse.
-                Ok(self.ledger.attempt(gpu, Column::Used, bytes).map_or(Bytes::ZERO, |()| bytes))
+                Ok(self.tables.ledger.attempt(gpu, Column::Used, bytes).map_or(Bytes::ZERO, |()| bytes))
             };
             match charged {
                 Ok(charged) => *place = self.depart(share, charged),
@@ -123,14 +92,14 @@ impl Tenant {
         let graph = answer.map_err(Unmade::Driver)?;
         if let Some(share) = grown {
             undo(graph);
-            return Err(Unmade::Denied(self.expel(share.at, share.bytes)));
+            return Err(Unmade::Denied(self.pools().expel(share.at, share.bytes)));
         }
         self.enter_graph(graph, flights.iter().flatten().map(|(share, _)| *share));
         Ok(())
     }
 
     /// An executable graph does from now on what another graph says, the whole of it.
-    pub fn graph_updated(&self, graph: GraphId, footprint: &mut Footprint, driver: &'static dyn PoolDriver) {
+    pub fn updated(self, graph: GraphId, footprint: &mut Footprint, driver: &'static dyn PoolDriver) {
         let mut shares = [None; GPUS];
         for (place, (gpu, bytes)) in shares.iter_mut().zip(footprint.bounds()) {
             *place = self.share(gpu, bytes, driver);
@@ -139,16 +108,11 @@ impl Tenant {
     }
 
     /// A part of an executable graph does from now on what another graph says; what it did before stays counted.
-    pub fn graph_part_updated(
-        &self,
-        graph: GraphId,
-        footprint: &mut Footprint,
-        driver: &'static dyn PoolDriver,
-    ) {
+    pub fn part_updated(self, graph: GraphId, footprint: &mut Footprint, driver: &'static dyn PoolDriver) {
         for (gpu, bytes) in footprint.bounds() {
             let Some(share) = self.share(gpu, bytes, driver) else { continue };
-            if self.graphs.add(graph, share).is_err() {
-                self.count(Reason::Unrecorded);
+            if self.tables.graphs.add(graph, share).is_err() {
+                self.tables.ledger.count(Reason::Unrecorded);
             }
         }
     }
@@ -157,11 +121,11 @@ impl Tenant {
     /// without a lock.
     #[inline]
     #[must_use]
-    pub fn graph_gpu(&self, graph: GraphId) -> Option<Gpu> {
-        if !self.graphs.may_know(graph) {
+    pub fn gpu(self, graph: GraphId) -> Option<Gpu> {
+        if !self.tables.graphs.may_know(graph) {
             return None;
         }
-        self.graphs.shares(graph).next().map(|share| share.at.gpu)
+        self.tables.graphs.shares(graph).next().map(|share| share.at.gpu)
     }
 
     /// Sends an executable graph to the GPU: charges what it may take, makes the `call`, looks at what it has taken. `is_busy`
@@ -170,7 +134,7 @@ impl Tenant {
     /// # Errors
     /// [`Unmade::Driver`]; [`Unmade::Denied`]: it can take more than there is room for, and the driver was not asked.
     pub fn send<E>(
-        &self,
+        self,
         graph: GraphId,
         sending: Sending,
         lane: Lane,
@@ -178,7 +142,7 @@ impl Tenant {
         is_busy: impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
         let mut flights: Flights = [None; GPUS];
-        for (place, share) in flights.iter_mut().zip(self.graphs.shares(graph)) {
+        for (place, share) in flights.iter_mut().zip(self.tables.graphs.shares(graph)) {
             match self.board(share, lane, &is_busy) {
                 Ok(flight) => *place = flight,
                 Err(denied) => {
@@ -191,66 +155,66 @@ impl Tenant {
         let has = |arrival: Arrival| answer.is_ok() && (arrival.seen || sending == Sending::Launch);
         let grown = self.land(&flights, |share, arrival| {
             let since = arrival.filter(|arrival| has(*arrival)).map(|arrival| (arrival.tenure, lane));
-            self.graphs.set(graph, share, since);
+            self.tables.graphs.set(graph, share, since);
         });
         if let Some(share) = grown {
             // It is launched, and nobody can undo that.
-            self.count(Reason::GraphGrew);
-            self.pools.paid(share.at);
+            self.tables.ledger.count(Reason::GraphGrew);
+            self.tables.pools.paid(share.at);
         }
         answer.map_err(Unmade::Driver)
     }
 
     /// Which executable graph with memory stands under a handle; asked before the driver destroys it.
     #[must_use]
-    pub fn graph_number(&self, graph: GraphId) -> Option<GraphNumber> {
-        self.graphs.number(graph)
+    pub fn number(self, graph: GraphId) -> Option<GraphNumber> {
+        self.tables.graphs.number(graph)
     }
 
     /// The driver has destroyed that one. What it has taken stays reserved.
-    pub fn graph_gone(&self, graph: GraphId, number: GraphNumber) {
-        self.graphs.gone(graph, number);
+    pub fn gone(self, graph: GraphId, number: GraphNumber) {
+        self.tables.graphs.gone(graph, number);
     }
 
     /// The driver has made a conditional node.
-    pub fn conditional_made(&self, node: NodeId, bodies: Bodies) {
-        if self.graphs.conditional(node, bodies).is_err() {
-            self.count(Reason::Unrecorded);
+    pub fn conditional_made(self, node: NodeId, bodies: Bodies) {
+        if self.tables.graphs.conditional(node, bodies).is_err() {
+            self.tables.ledger.count(Reason::Unrecorded);
         }
     }
 
     /// The bodies of a conditional node.
     #[must_use]
-    pub fn conditional(&self, node: NodeId) -> Option<Bodies> {
-        self.graphs.bodies(node)
+    pub fn conditional(self, node: NodeId) -> Option<Bodies> {
+        self.tables.graphs.bodies(node)
     }
 
     /// What a graph can take of a GPU. None: no host memory for the books of that.
-    fn share(&self, gpu: Gpu, bytes: Bytes, driver: &'static dyn PoolDriver) -> Option<Share> {
+    fn share(self, gpu: Gpu, bytes: Bytes, driver: &'static dyn PoolDriver) -> Option<Share> {
         let id = PoolId::of_graphs(gpu);
-        self.pool_seen(id, Some(gpu), driver);
-        match self.pools.find(id) {
+        self.pools().seen(id, Some(gpu), driver);
+        match self.tables.pools.find(id) {
             Known::Charged(at) => Some(Share::new(at, bytes)),
             _ => None,
         }
     }
 
     /// Without host memory for an entry, growth is seen by readings only.
-    fn enter_graph(&self, graph: GraphId, shares: impl Iterator<Item = Share>) {
-        if self.graphs.enter(graph, shares).is_err() {
-            self.count(Reason::Unrecorded);
+    fn enter_graph(self, graph: GraphId, shares: impl Iterator<Item = Share>) {
+        if self.tables.graphs.enter(graph, shares).is_err() {
+            self.tables.ledger.count(Reason::Unrecorded);
         }
     }
 
     /// Goes to the driver: with what the graph has since its last launch, else under a charge for all that it can take.
     fn board(
-        &self,
+        self,
         share: Share,
         lane: Lane,
         is_busy: &impl Fn() -> bool,
     ) -> Result<Option<(Share, Departure)>, Denied> {
         let has = share.has.filter(|(_, since)| *since == lane);
-        match has.and_then(|(tenure, _)| self.pools.depart_again(share.at, share.bytes, tenure)) {
+        match has.and_then(|(tenure, _)| self.tables.pools.depart_again(share.at, share.bytes, tenure)) {
             Some(departure) => Ok(Some((share, departure))),
             None => {
                 self.charge_graph(share, is_busy)?;
@@ -260,29 +224,29 @@ impl Tenant {
     }
 
     /// Goes to the driver, under a charge that is on the ledger.
-    fn depart(&self, share: Share, charged: Bytes) -> Option<(Share, Departure)> {
-        let departure = self.pools.depart(share.at, share.bytes, charged);
+    fn depart(self, share: Share, charged: Bytes) -> Option<(Share, Departure)> {
+        let departure = self.tables.pools.depart(share.at, share.bytes, charged);
         if departure.is_none() {
-            self.ledger.refund(share.at.gpu, Column::Used, charged);
+            self.tables.ledger.refund(share.at.gpu, Column::Used, charged);
         }
         Some((share, departure?))
     }
 
     /// Looks at what came of a call, and says where more was taken than fits.
-    fn land(&self, flights: &Flights, mut arrived: impl FnMut(Share, Option<Arrival>)) -> Option<Share> {
+    fn land(self, flights: &Flights, mut arrived: impl FnMut(Share, Option<Arrival>)) -> Option<Share> {
         let mut grown = None;
         for (share, departure) in flights.iter().flatten() {
-            if !self.landed(share.at, departure.flight) {
+            if !self.pools().landed(share.at, departure.flight) {
                 grown = Some(*share);
             }
-            arrived(*share, self.pools.arrive(departure));
+            arrived(*share, self.tables.pools.arrive(departure));
         }
         grown
     }
 
     #[inline]
-    fn charge_graph(&self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {
-        match self.ledger.attempt(share.at.gpu, Column::Used, share.bytes) {
+    fn charge_graph(self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {
+        match self.tables.ledger.attempt(share.at.gpu, Column::Used, share.bytes) {
             Ok(()) => Ok(()),
             Err(_) => self.charge_graph_patiently(share, is_busy),
         }
@@ -291,21 +255,21 @@ impl Tenant {
     /// Makes room: what pools and graphs can spare goes back, and what the stream still uses is waited for.
     #[cold]
     #[inline(never)]
-    fn charge_graph_patiently(&self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {
+    fn charge_graph_patiently(self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {
         let Share { at, bytes, .. } = share;
         let mut patience = Patience::default();
-        while bytes <= self.ledger.limit(at.gpu) {
+        while bytes <= self.tables.ledger.limit(at.gpu) {
             // Asked before the trim that is to see what the stream has come to.
             let is_idle = !is_busy();
-            self.each_pool(Some(at.gpu), true);
-            if self.ledger.charge_patiently(at.gpu, Column::Used, bytes).is_ok() {
+            self.pools().each_pool(Some(at.gpu), true);
+            if self.tables.ledger.charge_patiently(at.gpu, Column::Used, bytes).is_ok() {
                 return Ok(());
             }
-            if is_idle || !self.ledger.nap(&mut patience) {
+            if is_idle || !self.tables.ledger.nap(&mut patience) {
                 break;
             }
         }
-        self.ledger.charge(at.gpu, Column::Used, bytes, Reason::OverLimit)
+        self.tables.ledger.charge(at.gpu, Column::Used, bytes, Reason::OverLimit)
     }
 }
 

@@ -5,20 +5,24 @@
 //! been looked for and their memory has been waited for.
 
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
+use cgpu_shm::clock::Clock;
 use cgpu_shm::grant::Heartbeat;
 use cgpu_shm::layout::GPUS;
 use cgpu_shm::ledger::{Account, Column, OwnCell, Refused, Terms, Usage};
 use cgpu_shm::liveness::Lifeline;
-use cgpu_shm::lock::{Acquired, Guard, Owner};
+use cgpu_shm::lock::Owner;
+use cgpu_shm::reason::Reason;
 use cgpu_shm::region::Region;
-use cgpu_shm::slots::{Claim, State, Word};
-use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
+use cgpu_shm::slots::{Claim, Word};
+use cgpu_shm::units::{Bytes, DeviceIndex, Nanos};
 use cgpu_shm::uuid::Uuid;
 
 use self::confirmation::Unconfirmable;
-use crate::{Clock, Reason};
 
+mod checkpointed;
 mod confirmation;
+mod creations;
+mod exported;
 
 /// How long a charge waits for a GPU's lock. Its owner holds it for some 20 ns; after so long it is stopped (SIGSTOP, a
 /// debugger).
@@ -209,76 +213,6 @@ impl Ledger {
         self.region.granted().growth_of(gpu, slot).bytes(word, ended)
     }
 
-    /// Others may hold `bytes` of what this process has: they outlive it on the books.
-    pub(crate) fn export(&self, gpu: DeviceIndex, bytes: Bytes) {
-        self.own(gpu).export(bytes);
-    }
-
-    /// They can no more, of what was let go here before.
-    pub(crate) fn withdraw_kept(&self, gpu: DeviceIndex, bytes: Bytes) {
-        self.withdraw_any(gpu, bytes, true);
-    }
-
-    /// They can no more, of what this process has, or has just given back to the driver.
-    pub(crate) fn withdraw(&self, gpu: DeviceIndex, bytes: Bytes) {
-        self.withdraw_any(gpu, bytes, false);
-    }
-
-    fn withdraw_any(&self, gpu: DeviceIndex, bytes: Bytes, kept: bool) {
-        let life = |owner| self.region.life(owner);
-        self.account(gpu).withdraw(bytes, kept, || self.terms(gpu), LOCK_PATIENCE, life);
-    }
-
-    /// Others may hold what this process exported, by handles with these bits.
-    pub(crate) fn lend(&self, bits: u64) {
-        self.region.lend(self.claim.slot, bits);
-    }
-
-    /// The handles that processes of the container have open, as bits.
-    pub(crate) fn opened(&self) -> u64 {
-        self.region.opened()
-    }
-
-    /// Says which handles this process has open.
-    pub(crate) fn set_opened(&self, bits: u64) {
-        self.region.set_opened(self.claim.slot, bits);
-    }
-
-    /// While this is held, nobody else of the container creates a context on the GPU without knowing what one costs. None: whoever has
-    /// it lives and takes longer than anybody should wait.
-    pub(crate) fn learning(&self, gpu: DeviceIndex) -> Option<Guard<'_>> {
-        let lock = &self.region.gpu(gpu).learning;
-        let life = |owner| self.region.life(owner);
-        lock.acquire(self.me(), LEARNING_PATIENCE, life).ok().map(Acquired::guard)
-    }
-
-    /// A context is being created: how many others of the container are.
-    pub(crate) fn creation_begins(&self, gpu: DeviceIndex) -> u64 {
-        let others = self.creations(gpu);
-        self.region.cell(gpu, self.claim.slot).creating.fetch_add(1, Ordering::Relaxed);
-        others
-    }
-
-    /// It is created, or was not.
-    pub(crate) fn creation_ends(&self, gpu: DeviceIndex) {
-        let less = |creating: u32| creating.checked_sub(1);
-        // Zero if somebody else wrote there: then it stays so.
-        let mine = &self.region.cell(gpu, self.claim.slot).creating;
-        let _ = mine.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-    }
-
-    /// How many contexts of the container are being created, ours among them.
-    pub(crate) fn creations(&self, gpu: DeviceIndex) -> u64 {
-        let slots = SlotIndex::all().take(self.region.slots().high_water());
-        let creating = slots.map(|slot| self.region.cell(gpu, slot).creating.load(Ordering::Relaxed));
-        creating.map(u64::from).sum()
-    }
-
-    /// Whether the container has no other process on its books, dead or alive.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.region.slots().occupied().all(|(slot, _)| slot == self.claim.slot)
-    }
-
     /// Whether to ask the driver once more, which refused what the limit allows.
     pub(crate) fn ask_again(&self, gpu: DeviceIndex, patience: &mut Patience) -> bool {
         if patience.since.is_none() {
@@ -291,50 +225,12 @@ impl Ledger {
         (drains && patience.rest(self.clock)) || (before && !drains)
     }
 
-    /// The slot of the container's living process of that id, and who has it, if there is one and no other of the same id in a namespace of
-    /// its own.
-    pub(crate) fn slot_of(&self, pid: u32) -> Option<(SlotIndex, Word)> {
-        self.sweep();
-        let slots = self.region.slots().occupied().filter(|(_, state)| *state == State::Live);
-        let mut named = slots
-            .filter(|(slot, _)| self.region.slot(*slot).pid.load(Ordering::Relaxed) == pid)
-            .map(|(slot, _)| slot);
-        let slot = named.next()?;
-        named.next().is_none().then(|| (slot, self.word_of(slot)))
-    }
-
-    /// What a process has on the GPU is away. Nothing to do if its slot is no longer its own.
-    pub(crate) fn send_away(&self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
-        if self.word_of(slot) == word {
-            self.account(gpu).send_away(slot);
-        }
-    }
-
-    /// What a process has on the GPU is there again, whatever the books say. Nothing to do if its slot is no longer its own.
-    pub(crate) fn is_back(&self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
-        if self.word_of(slot) == word {
-            let life = |owner| self.region.life(owner);
-            self.account(gpu).is_back(slot, || self.terms(gpu), LOCK_PATIENCE, life);
-        }
-    }
-
-    fn word_of(&self, slot: SlotIndex) -> Word {
-        Word(self.region.slot(slot).state.load(Ordering::Relaxed))
-    }
-
-    /// What a process had on the GPU is to come back, if it fits or will fit when the dead are gone. `false`: it is there.
-    pub(crate) fn bring_back(&self, gpu: DeviceIndex, slot: SlotIndex) -> Result<bool, Refused> {
-        let mut patience = Patience::default();
-        loop {
-            self.sweep();
-            let life = |owner| self.region.life(owner);
-            match self.account(gpu).bring_back(slot, || self.terms(gpu), LOCK_PATIENCE, life) {
-                Ok(was_away) => return Ok(was_away),
-                Err(Refused::Short { used, wanted, limit })
-                    if used - self.usage(gpu).draining + wanted <= limit && patience.rest(self.clock) => {}
-                Err(refused) => return Err(refused),
-            }
-        }
+    /// The refusal of what no GPU has. Counted.
+    #[cold]
+    pub(crate) fn too_large(&self, gpu: DeviceIndex, wanted: Bytes) -> Denied {
+        let reason = Reason::TooLarge;
+        self.count(reason);
+        Denied { reason, wanted, used: self.total(gpu), limit: self.limit(gpu) }
     }
 
     /// Counts a reason in the process's slot.

@@ -5,12 +5,29 @@
 //!
 //! ```text
 //!   variables, limits file --> cgpu-settings
-//!   the driver's GPUs ------> cgpu-settings --> process (Tenant) --> ledger ------> `use` file (cgpu_shm)
-//!                                         |        |  |  |
-//!                              refusal <--+        |  |  +--> view, names  what the program is shown
-//!                                                  |  +-----> contexts     the GPU's own overhead
-//!                                                  +--------> allocations  address -> bytes, context
+//!   the driver's GPUs ------> cgpu-settings --> start --> Tenant --> its parts --> ledger --> `use` file (cgpu_shm)
+//!                                         |
+//!                              refusal <--+
 //! ```
+//!
+//! [`Tenant`] owns the state of one process ([`tables`]) and hands out its parts, each a module:
+//!
+//! | part | what it accounts |
+//! |---|---|
+//! | [`charge`] | two-phase charges: charged, then committed or refunded |
+//! | [`allocations`] | linear memory and arrays, by address |
+//! | [`physical`] | physical memory behind handles, its mappings, bindings and tiles |
+//! | [`pools`] | memory pools, by what they hold of the GPU |
+//! | [`graphs`] | memory that graphs allocate |
+//! | [`exports`] | memory between processes |
+//! | [`contexts`], [`green`] | contexts, their cost, and views of them |
+//! | [`implicit`] | memory that comes with modules, libraries and limits |
+//! | [`checkpoints`] | memory that leaves the GPU and comes back |
+//! | [`view`], [`names`] | nothing: what the program is shown |
+//! | [`ledger`] | this process's part of the container's ledger; below all of them |
+//!
+//! A part's `table` holds its state and calls nothing; [`tables`] imports the tables, the parts import [`tables`], and [`tenant`]
+//! imports the parts.
 //!
 //! The library lives inside other people's processes: it never panics, never prints (but for the one line of
 //! [`Refusal::announce`]), keeps no thread-local with a destructor and takes no lock across a call of the driver. Nothing of it
@@ -29,41 +46,51 @@
 
 mod allocations;
 mod arrays;
+mod charge;
 mod checkpoints;
 mod contexts;
 #[cfg(test)]
 mod doubles;
 mod exports;
 mod graphs;
+mod green;
+mod handles;
 mod implicit;
 mod ledger;
 mod names;
+mod ordered;
 mod physical;
 mod pools;
-mod process;
 mod start;
+mod tables;
+mod tenant;
 mod told;
 mod view;
-mod views;
 
-pub use arrays::{ArrayId, Shape};
+pub use allocations::{Allocations, Taken};
+pub use arrays::{Arrays, Shape};
 pub use cgpu_settings::{Environment, Found, GpuInfo, Inventory, Refusal, System};
 pub use cgpu_shm::clock::{Clock, Monotonic};
 pub use cgpu_shm::ledger::Usage;
 pub use cgpu_shm::reason::Reason;
 pub use cgpu_shm::units::{Bytes, DeviceIndex as Gpu, Nanos, TimeScale};
 pub use cgpu_shm::uuid::Uuid;
-pub use checkpoints::Restoring;
-pub use contexts::Context;
-pub use exports::{Closing, Opening, Way};
-pub use graphs::{Bodies, Footprint, GraphId, GraphNumber, Lane, NodeId, Sending};
-pub use implicit::{Bringing, Cause, Growing};
+pub use charge::{Charge, Settled};
+pub use checkpoints::{Checkpoints, Restoring};
+pub use contexts::table::Context;
+pub use contexts::{Contexts, Leaving, Starting};
+pub use exports::{Closing, Exports, Opening, Way};
+pub use graphs::{Bodies, Footprint, GraphNumber, Graphs, Lane, Sending};
+pub use green::GreenContexts;
+pub use handles::{Address, ArrayId, ContextId, GraphId, GreenId, Handle, NodeId, PoolId};
+pub use implicit::{Bringing, Cause, Growing, Implicit, Shrinking};
 pub use ledger::{Denied, Patience};
 pub use names::{Names, Namespace};
-pub use physical::{Handle, LeavingArray, Reference, Release, Tiles, Tiling, Unbinding, Unmapping, Untiled};
-pub use pools::{Ended, Ending, PoolDriver, PoolId, Unmade};
-pub use process::{Address, Charge, ContextId, Leaving, Settled, Start, Starting, Taken, Tenant};
+pub use physical::{
+    LeavingArray, Physical, Reference, Release, Tiles, Tiling, Unbinding, Unmapping, Untiled,
+};
+pub use pools::{Ended, Ending, PoolDriver, Pools, Unmade};
 pub use start::is_called_for;
+pub use tenant::{Start, Tenant};
 pub use told::Told;
-pub use view::{Member, View};
-pub use views::GreenId;
+pub use view::{Member, MemoryInfo, View};

@@ -14,7 +14,7 @@
 //! here, and nobody, not even ourselves, under one that does not exist here. What cannot be told is left out: a figure may be missing
 //! then (for an instant while a process begins: it is on the books before NVML lists it), never be somebody else's.
 
-use crate::Member;
+use crate::view::Member;
 
 /// The PID namespace that this process lives in.
 pub trait Namespace {

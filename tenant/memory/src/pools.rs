@@ -15,37 +15,23 @@
 //! ones and waits for those under way. A pool that is destroyed while it holds something is kept, and ended by whoever
 //! later sees that it is empty.
 
+mod driver;
 mod growth;
-mod table;
+pub(crate) mod table;
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 
 use cgpu_shm::ledger::Column;
+use cgpu_shm::reason::Reason;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
+pub use self::driver::PoolDriver;
 use self::growth::least;
-pub(crate) use self::table::Pools;
-pub(crate) use self::table::{Arrival, At, Departure, Known, Tenure};
-use self::table::{Balance, Estate, Flight};
+use self::table::{At, Balance, Estate, Flight, Known};
+use crate::exports::{Exports, Way};
+use crate::handles::PoolId;
 use crate::ledger::{Denied, Patience};
-use crate::{Address, Reason, Taken, Tenant, Way};
-
-/// A pool as the driver names it (the `CUmemoryPool` pointer's value).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PoolId(pub usize);
-
-/// What the driver says of its pools, and what it does with them on our account.
-pub trait PoolDriver: fmt::Debug + Sync {
-    /// What the pool holds of its GPU, used or not (`RESERVED_MEM_CURRENT`). None: the driver does not say.
-    fn reserved(&self, pool: PoolId) -> Option<Bytes>;
-    /// What of that is in use (`USED_MEM_CURRENT`). None: the driver does not say.
-    fn used(&self, pool: PoolId) -> Option<Bytes>;
-    /// Gives back what can be spared.
-    fn trim(&self, pool: PoolId);
-    /// Destroys a pool that holds nothing. `false`: the driver refused.
-    fn destroy(&self, pool: PoolId) -> bool;
-}
+use crate::tables::Tables;
 
 /// Why an allocation from a pool was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +40,7 @@ pub enum Unmade<E> {
     Driver(E),
     /// It would have gone over the limit, or did and went back.
     Denied(Denied),
-    /// The pool is not known: see [`Tenant::pool_seen`], then try again.
+    /// The pool is not known: see [`Pools::seen`], then try again.
     Unknown,
     /// The program has destroyed the pool.
     Destroyed,
@@ -77,7 +63,7 @@ pub enum Ending<'a> {
 #[derive(Debug)]
 #[must_use = "an ended pool that is dropped stays"]
 pub struct Ended<'a> {
-    tenant: &'a Tenant,
+    tables: &'a Tables,
     at: At,
     outlives: bool,
 }
@@ -85,33 +71,44 @@ pub struct Ended<'a> {
 impl Ended<'_> {
     /// The driver destroyed it.
     pub fn gone(self) {
-        let Self { tenant, at, .. } = *ManuallyDrop::new(self);
-        tenant.give_back(tenant.pools.gone(at));
+        let Self { tables, at, .. } = *ManuallyDrop::new(self);
+        Pools::new(tables).give_back(tables.pools.gone(at));
     }
 }
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        self.tenant.pools.stay(self.at, self.outlives);
+        self.tables.pools.stay(self.at, self.outlives);
     }
 }
 
-impl Tenant {
+/// The pools of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Pools<'a> {
+    tables: &'a Tables,
+}
+
+impl<'a> Pools<'a> {
+    #[inline]
+    pub(crate) fn new(tables: &'a Tables) -> Self {
+        Self { tables }
+    }
+
     /// The driver has made a pool of `gpu`'s memory; none: its memory is not counted here, because it is the host's, another
     /// process's or of a GPU that is not sliced.
-    pub fn pool_made(&self, id: PoolId, gpu: Option<Gpu>, driver: &'static dyn PoolDriver) {
-        match self.pools.made(id, gpu, driver) {
+    pub fn made(self, id: PoolId, gpu: Option<Gpu>, driver: &'static dyn PoolDriver) {
+        match self.tables.pools.made(id, gpu, driver) {
             Ok(former) => self.give_back(former),
             // It will be taken up with its first allocation, or that be refused.
-            Err(_) => self.count(Reason::Unrecorded),
+            Err(_) => self.tables.ledger.count(Reason::Unrecorded),
         }
     }
 
-    /// As [`Tenant::pool_made`], for a pool that may be known. `false`: no host memory for it, refuse.
-    pub fn pool_seen(&self, id: PoolId, gpu: Option<Gpu>, driver: &'static dyn PoolDriver) -> bool {
-        let seen = self.pools.seen(id, gpu, driver);
+    /// As [`Pools::made`], for a pool that may be known. `false`: no host memory for it, refuse.
+    pub fn seen(self, id: PoolId, gpu: Option<Gpu>, driver: &'static dyn PoolDriver) -> bool {
+        let seen = self.tables.pools.seen(id, gpu, driver);
         if seen.is_err() {
-            self.count(Reason::Unrecorded);
+            self.tables.ledger.count(Reason::Unrecorded);
         }
         seen.is_ok()
     }
@@ -122,28 +119,28 @@ impl Tenant {
     /// # Errors
     /// [`Unmade`]. What the pool holds is then within the limit again; where the stream does not come to the free within a second,
     /// what remains is shown and blocks new allocations.
-    pub fn allocate_from<E>(
-        &self,
+    pub fn allocate<E>(
+        self,
         id: PoolId,
         size: Bytes,
         call: impl Fn() -> Result<(), E>,
         undo: impl Fn(),
         is_busy: impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
-        let at = match self.pools.find(id) {
+        let at = match self.tables.pools.find(id) {
             Known::Charged(at) => at,
             Known::Elsewhere => return call().map_err(Unmade::Driver),
             Known::Unknown => return Err(Unmade::Unknown),
             Known::Outlives => return Err(Unmade::Destroyed),
             Known::Leaving => {
-                self.ledger.pause();
+                self.tables.ledger.pause();
                 return Err(Unmade::Unknown);
             }
         };
-        let Some(charged) = self.pools.likely(at, size) else {
-            return Err(Unmade::Denied(self.too_large(at.gpu, size)));
+        let Some(charged) = self.tables.pools.likely(at, size) else {
+            return Err(Unmade::Denied(self.tables.ledger.too_large(at.gpu, size)));
         };
-        match self.ledger.attempt(at.gpu, Column::Used, charged) {
+        match self.tables.ledger.attempt(at.gpu, Column::Used, charged) {
             Ok(()) => match self.make(at, Flight::charged(charged, size), &call, &undo) {
                 Err(Unmade::Denied(_)) => {
                     self.make_patiently(at, Flight::charged(charged, size), &call, &undo, &is_busy)
@@ -155,9 +152,9 @@ impl Tenant {
     }
 
     /// What a pool holds may have changed: reads it again.
-    pub fn pool_changed(&self, id: PoolId) {
-        if self.pools.any()
-            && let Known::Charged(at) = self.pools.find(id)
+    pub fn changed(self, id: PoolId) {
+        if self.tables.pools.any()
+            && let Known::Charged(at) = self.tables.pools.find(id)
         {
             self.look(at, false);
         }
@@ -165,16 +162,16 @@ impl Tenant {
 
     /// What pools hold may have changed, of all GPUs or of one: reads them again, and ends those that were waiting for that.
     #[inline]
-    pub fn pools_changed(&self, gpu: Option<Gpu>) {
-        if self.pools.any() {
+    pub fn all_changed(self, gpu: Option<Gpu>) {
+        if self.tables.pools.any() {
             self.each_pool(gpu, false);
         }
     }
 
     /// The GPU that pays for a pool.
     #[must_use]
-    pub fn pool_gpu(&self, id: PoolId) -> Option<Gpu> {
-        match self.pools.find(id) {
+    pub fn gpu(self, id: PoolId) -> Option<Gpu> {
+        match self.tables.pools.find(id) {
             Known::Charged(at) => Some(at.gpu),
             _ => None,
         }
@@ -183,20 +180,20 @@ impl Tenant {
     /// Whether this process has pools on the books.
     #[inline]
     #[must_use]
-    pub fn has_pools(&self) -> bool {
-        self.pools.any()
+    pub fn any(self) -> bool {
+        self.tables.pools.any()
     }
 
     /// The program destroys a pool; not a default one, which the driver refuses to destroy.
-    pub fn pool_ending(&self, id: PoolId) -> Ending<'_> {
+    pub fn ending(self, id: PoolId) -> Ending<'a> {
         if id.is_of_graphs() {
             return Ending::Uncharged;
         }
-        let at = match self.pools.find(id) {
+        let at = match self.tables.pools.find(id) {
             Known::Charged(at) => at,
             Known::Unknown => return Ending::Uncharged,
             Known::Elsewhere => {
-                self.pools.forget(id);
+                self.tables.pools.forget(id);
                 return Ending::Uncharged;
             }
             Known::Outlives | Known::Leaving => return Ending::Destroyed,
@@ -204,22 +201,16 @@ impl Tenant {
         if let Some(ended) = self.end_if_empty(at, false) {
             return Ending::Empty(ended);
         }
-        self.count(Reason::PoolOutlived);
-        self.pools.outlive(at);
+        self.tables.ledger.count(Reason::PoolOutlived);
+        self.tables.pools.outlive(at);
         Ending::Outlives
-    }
-
-    /// As [`Tenant::take`], for an address that may be a pool's: those are not on the table, and nothing is unusual about that.
-    #[inline]
-    pub fn take_linear(&self, address: Address) -> Option<Taken<'_>> {
-        self.take_known(address)
     }
 
     /// What pools hold beyond their use is given back, so that a charge on `gpu` may fit.
     #[cold]
-    pub(crate) fn relieve(&self, gpu: Gpu) {
-        self.look_at_kept();
-        if self.pools.any() {
+    pub(crate) fn relieve(self, gpu: Gpu) {
+        Exports::new(self.tables).look_at_kept();
+        if self.tables.pools.any() {
             self.each_pool(Some(gpu), true);
         }
     }
@@ -228,7 +219,7 @@ impl Tenant {
     #[cold]
     #[inline(never)]
     fn make_room<E>(
-        &self,
+        self,
         at: At,
         likely: Flight,
         call: &impl Fn() -> Result<(), E>,
@@ -236,7 +227,7 @@ impl Tenant {
         is_busy: &impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
         self.each_pool(Some(at.gpu), false);
-        let now = if self.ledger.attempt(at.gpu, Column::Used, likely.charged).is_ok() {
+        let now = if self.tables.ledger.attempt(at.gpu, Column::Used, likely.charged).is_ok() {
             Some(likely)
         } else {
             // It may do with what it holds; if that is in too many pieces, or of other streams, it grows.
@@ -252,7 +243,7 @@ impl Tenant {
     #[cold]
     #[inline(never)]
     fn make_patiently<E>(
-        &self,
+        self,
         at: At,
         likely: Flight,
         call: &impl Fn() -> Result<(), E>,
@@ -265,17 +256,19 @@ impl Tenant {
             // What was freed in the stream can be had when the stream has come to that; asked before the trim that is to see it.
             let is_idle = !is_busy();
             self.each_pool(Some(at.gpu), true);
-            let mut wait = || !is_idle && self.ledger.nap(&mut patience);
+            let mut wait = || !is_idle && self.tables.ledger.nap(&mut patience);
             // Where only the dead are in the way of a chunk they are waited for: under a lesser charge the pool would grow by one all
             // the same.
-            let flight = if self.ledger.charge_patiently(at.gpu, Column::Used, likely.charged).is_ok() {
+            let flight = if self.tables.ledger.charge_patiently(at.gpu, Column::Used, likely.charged).is_ok()
+            {
                 likely
-            } else if self.ledger.attempt(at.gpu, Column::Used, exact.charged).is_ok() {
+            } else if self.tables.ledger.attempt(at.gpu, Column::Used, exact.charged).is_ok() {
                 exact
             } else if wait() {
                 continue;
             } else {
-                let denied = self.ledger.charge(at.gpu, Column::Used, exact.charged, Reason::OverLimit);
+                let denied =
+                    self.tables.ledger.charge(at.gpu, Column::Used, exact.charged, Reason::OverLimit);
                 denied.map_err(Unmade::Denied)?;
                 exact
             };
@@ -288,23 +281,23 @@ impl Tenant {
     }
 
     /// Whether a pool has `size` bytes that are not in use.
-    fn may_hold(&self, at: At, size: Bytes) -> bool {
-        let Some(ticket) = self.pools.look(at) else { return false };
+    fn may_hold(self, at: At, size: Bytes) -> bool {
+        let Some(ticket) = self.tables.pools.look(at) else { return false };
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
-        self.settle(at, self.pools.seen_to_hold(at, ticket, reserved, None));
+        self.settle(at, self.tables.pools.seen_to_hold(at, ticket, reserved, None));
         reserved.zip(used).is_some_and(|(reserved, used)| reserved >= used + size)
     }
 
     /// Makes the call under a charge that is on the ledger, and looks at what came of it.
     fn make<E>(
-        &self,
+        self,
         at: At,
         flight: Flight,
         call: &impl Fn() -> Result<(), E>,
         undo: &impl Fn(),
     ) -> Result<(), Unmade<E>> {
-        if !self.pools.start(at, flight) {
-            self.ledger.refund(at.gpu, Column::Used, flight.charged);
+        if !self.tables.pools.start(at, flight) {
+            self.tables.ledger.refund(at.gpu, Column::Used, flight.charged);
             return Err(Unmade::Unknown);
         }
         let answer = call();
@@ -321,14 +314,14 @@ impl Tenant {
 
     /// Looks at what came of a call. `false`: the pool has grown by what does not fit.
     #[inline]
-    pub(crate) fn landed(&self, at: At, flight: Flight) -> bool {
-        let balance = match self.pools.look(at) {
+    pub(crate) fn landed(self, at: At, flight: Flight) -> bool {
+        let balance = match self.tables.pools.look(at) {
             Some(ticket) => {
                 let reading = at.driver.reserved(at.id);
                 if reading.is_none() {
-                    self.count(Reason::PoolUnread);
+                    self.tables.ledger.count(Reason::PoolUnread);
                 }
-                self.pools.seen_to_hold(at, ticket, reading, Some(flight))
+                self.tables.pools.seen_to_hold(at, ticket, reading, Some(flight))
             }
             None => Balance { surplus: flight.charged, ..Balance::default() },
         };
@@ -337,10 +330,10 @@ impl Tenant {
 
     /// Does on the ledger what a look has shown. `false`: the pool has grown by what does not fit.
     #[inline]
-    fn settle(&self, at: At, balance: Balance) -> bool {
+    fn settle(self, at: At, balance: Balance) -> bool {
         let kept = if balance.exported { self.enter_export(at) } else { Bytes::ZERO };
         if balance.surplus > kept {
-            self.ledger.refund(at.gpu, Column::Used, balance.surplus - kept);
+            self.tables.ledger.refund(at.gpu, Column::Used, balance.surplus - kept);
         }
         let within = balance.lack == Bytes::ZERO && !balance.unpaid || self.make_good(at, balance);
         if balance.exported && balance.lack > Bytes::ZERO {
@@ -350,56 +343,56 @@ impl Tenant {
     }
 
     #[cold]
-    fn make_good(&self, at: At, balance: Balance) -> bool {
+    fn make_good(self, at: At, balance: Balance) -> bool {
         let mut balance = balance;
         // A reading may be older than its ticket says, if what it saw has gone meanwhile: a lack is believed when seen twice.
         if balance.lack > Bytes::ZERO
-            && let Some(ticket) = self.pools.look(at)
+            && let Some(ticket) = self.tables.pools.look(at)
         {
-            balance = self.pools.seen_to_hold(at, ticket, at.driver.reserved(at.id), None);
-            self.ledger.refund(at.gpu, Column::Used, balance.surplus);
+            balance = self.tables.pools.seen_to_hold(at, ticket, at.driver.reserved(at.id), None);
+            self.tables.ledger.refund(at.gpu, Column::Used, balance.surplus);
         }
         while balance.lack > Bytes::ZERO {
-            let paid = self.ledger.attempt(at.gpu, Column::Used, balance.lack).is_ok();
+            let paid = self.tables.ledger.attempt(at.gpu, Column::Used, balance.lack).is_ok();
             if !paid {
                 // Another thread may have charged it meanwhile, or a later look shown less.
-                let lack = self.pools.lack(at);
+                let lack = self.tables.pools.lack(at);
                 if lack != balance.lack {
                     balance.lack = lack;
                     continue;
                 }
-                self.ledger.book(at.gpu, Column::Used, lack);
+                self.tables.ledger.book(at.gpu, Column::Used, lack);
             }
-            balance = self.pools.add(at, balance.lack, !paid);
-            self.ledger.refund(at.gpu, Column::Used, balance.surplus);
+            balance = self.tables.pools.add(at, balance.lack, !paid);
+            self.tables.ledger.refund(at.gpu, Column::Used, balance.surplus);
         }
-        let within = self.ledger.total(at.gpu) <= self.ledger.limit(at.gpu);
+        let within = self.tables.ledger.total(at.gpu) <= self.tables.ledger.limit(at.gpu);
         if within {
-            self.pools.paid(at);
+            self.tables.pools.paid(at);
         }
         within || !balance.unpaid
     }
 
     /// Gets rid of an excess whose cause was freed in its stream just now: when the stream has come to that, a trim gives it back.
     #[cold]
-    pub(crate) fn expel(&self, at: At, size: Bytes) -> Denied {
-        let (reason, limit) = (Reason::PoolGrew, self.ledger.limit(at.gpu));
-        self.count(reason);
-        let denied = Denied { reason, wanted: size, used: self.ledger.total(at.gpu), limit };
+    pub(crate) fn expel(self, at: At, size: Bytes) -> Denied {
+        let (reason, limit) = (Reason::PoolGrew, self.tables.ledger.limit(at.gpu));
+        self.tables.ledger.count(reason);
+        let denied = Denied { reason, wanted: size, used: self.tables.ledger.total(at.gpu), limit };
         let mut patience = Patience::default();
         loop {
             self.each_pool(Some(at.gpu), true);
-            let over = self.ledger.total(at.gpu) > self.ledger.limit(at.gpu);
-            if !over || !self.ledger.nap(&mut patience) {
-                self.pools.paid(at);
+            let over = self.tables.ledger.total(at.gpu) > self.tables.ledger.limit(at.gpu);
+            if !over || !self.tables.ledger.nap(&mut patience) {
+                self.tables.pools.paid(at);
                 return denied;
             }
         }
     }
 
-    pub(crate) fn each_pool(&self, gpu: Option<Gpu>, trim: bool) {
+    pub(crate) fn each_pool(self, gpu: Option<Gpu>, trim: bool) {
         let mut last = None;
-        while let Some((at, outlives)) = self.pools.after(last, gpu) {
+        while let Some((at, outlives)) = self.tables.pools.after(last, gpu) {
             last = Some(at.id);
             let held = self.look(at, trim || outlives);
             if outlives
@@ -413,83 +406,83 @@ impl Tenant {
     }
 
     /// Reads what a pool holds, after a trim if that is wanted.
-    fn look(&self, at: At, trim: bool) -> Option<Bytes> {
+    fn look(self, at: At, trim: bool) -> Option<Bytes> {
         if trim {
-            self.pools.look(at)?;
+            self.tables.pools.look(at)?;
             at.driver.trim(at.id);
-            self.pools.looked(at);
+            self.tables.pools.looked(at);
         }
         // Begun after the trim: what others read meanwhile may be from before.
-        let ticket = self.pools.look(at)?;
+        let ticket = self.tables.pools.look(at)?;
         let reading = at.driver.reserved(at.id);
-        self.settle(at, self.pools.seen_to_hold(at, ticket, reading, None));
+        self.settle(at, self.tables.pools.seen_to_hold(at, ticket, reading, None));
         reading
     }
 
     /// Bars a pool that holds nothing, so that the driver can be asked to destroy it.
-    fn end_if_empty(&self, at: At, outlives: bool) -> Option<Ended<'_>> {
+    fn end_if_empty(self, at: At, outlives: bool) -> Option<Ended<'a>> {
         self.look(at, true);
-        let ticket = self.pools.look(at)?;
+        let ticket = self.tables.pools.look(at)?;
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
-        self.settle(at, self.pools.seen_to_hold(at, ticket, reserved, None));
+        self.settle(at, self.tables.pools.seen_to_hold(at, ticket, reserved, None));
         // Where the driver does not say, nothing could be waited for.
         let empty = reserved.unwrap_or_default() == Bytes::ZERO && used.unwrap_or_default() == Bytes::ZERO;
-        if !empty || !self.pools.leave(at) {
+        if !empty || !self.tables.pools.leave(at) {
             return None;
         }
         // Calls of the driver that only read or trim: they end.
-        while self.pools.is_looked_at(at) {
-            self.ledger.pause();
+        while self.tables.pools.is_looked_at(at) {
+            self.tables.ledger.pause();
         }
-        Some(Ended { tenant: self, at, outlives })
+        Some(Ended { tables: self.tables, at, outlives })
     }
 
-    fn give_back(&self, estate: Option<Estate>) {
+    fn give_back(self, estate: Option<Estate>) {
         if let Some(Estate { gpu, booked, exported }) = estate {
-            self.ledger.withdraw_kept(gpu, exported);
-            self.ledger.refund(gpu, Column::Used, booked);
+            self.tables.ledger.exported().withdraw_kept(gpu, exported);
+            self.tables.ledger.refund(gpu, Column::Used, booked);
         }
     }
 
     /// The driver gave out a handle to a pool: others may hold what comes from it, and what is left of us pays for all that it holds.
-    pub fn pool_exported(&self, id: PoolId) {
-        if let Known::Charged(at) = self.pools.find(id) {
-            self.pools.export(at);
+    pub fn exported(self, id: PoolId) {
+        if let Known::Charged(at) = self.tables.pools.find(id) {
+            self.tables.pools.export(at);
             self.enter_export(at);
         }
     }
 
     /// The driver gave out a descriptor of a piece of this size, the end of which nobody sees.
-    pub fn piece_exported(&self, id: PoolId, piece: Bytes) {
-        if let Known::Charged(at) = self.pools.find(id) {
-            self.ledger.lend(Way::UNSEEN.0);
-            self.pools.hand_out(at, piece);
-            self.pools.export(at);
+    pub fn piece_exported(self, id: PoolId, piece: Bytes) {
+        if let Known::Charged(at) = self.tables.pools.find(id) {
+            self.tables.ledger.exported().lend(Way::UNSEEN.0);
+            self.tables.pools.hand_out(at, piece);
+            self.tables.pools.export(at);
             self.enter_export(at);
         }
     }
 
     /// The driver gave out a pointer of an exported pool's, by which others open it.
-    pub fn pointer_exported(&self, way: Way) {
-        self.ledger.lend(way.0);
-        self.pools.point(way.0);
+    pub fn pointer_exported(self, way: Way) {
+        self.tables.ledger.exported().lend(way.0);
+        self.tables.pools.point(way.0);
     }
 
     /// Enters what an exported pool holds as exported. What it holds no more may be held by others, by pointers that they have open or by
     /// descriptors: how much of it stays charged.
-    fn enter_export(&self, at: At) -> Bytes {
-        let (more, less) = self.pools.exported(at);
+    fn enter_export(self, at: At) -> Bytes {
+        let (more, less) = self.tables.pools.exported(at);
         if more > Bytes::ZERO {
-            self.ledger.export(at.gpu, more);
+            self.tables.ledger.exported().export(at.gpu, more);
         }
-        if less == Bytes::ZERO || self.keep(at.gpu, less, self.pools.pointers()) {
+        if less == Bytes::ZERO || Exports::new(self.tables).keep(at.gpu, less, self.tables.pools.pointers()) {
             return less;
         }
-        let held = self.pools.held_by_descriptors(at, less);
+        let held = self.tables.pools.held_by_descriptors(at, less);
         if held > Bytes::ZERO {
-            self.count(Reason::ExportedKept);
+            self.tables.ledger.count(Reason::ExportedKept);
         }
-        self.ledger.withdraw_kept(at.gpu, less - held);
+        self.tables.ledger.exported().withdraw_kept(at.gpu, less - held);
         held
     }
 }

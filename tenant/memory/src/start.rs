@@ -7,19 +7,20 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cgpu_settings::{self as settings, Settings, Variables, Verdict};
+use cgpu_settings::{self as settings, Environment, Inventory, Refusal, Settings, Variables, Verdict};
+use cgpu_shm::clock::Clock;
 use cgpu_shm::gpus::Gpu as Registration;
 use cgpu_shm::grant::{Heartbeat, Monitor};
 use cgpu_shm::layout::{GPUS, SLOTS};
 use cgpu_shm::liveness::Lifeline;
 use cgpu_shm::paths::Candidate;
+use cgpu_shm::reason::Reason;
 use cgpu_shm::region::{Birth, Region};
 use cgpu_shm::slots::{Claim, Claimant};
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, TimeScale};
 use cgpu_shm::uuid::Uuid;
 
 use crate::ledger::Ledger;
-use crate::{Clock, Environment, Inventory, Reason, Refusal};
 
 /// How long a start waits for a slot while all are taken, some of them by processes that have ended.
 const SLOT_PATIENCE: Nanos = Nanos::from_millis(1000);

@@ -17,13 +17,13 @@
 //! Where no monitor has told anything, a process of the container that started before may have asked NVML: the GPUs that it registered are known if
 //! they are just those that the driver shows.
 
-use cgpu_settings::{Variables, file};
+use cgpu_settings::{Environment, Found, GpuInfo, Variables, file};
 use cgpu_shm::devices::Device;
 use cgpu_shm::region::Region;
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 
-use crate::{Environment, Found, GpuInfo, start};
+use crate::start;
 
 /// What a monitor has told, or a process before this one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,14 +1,19 @@
 //! What the program is shown.
 
 use cgpu_shm::atomic::Ordering;
+use cgpu_shm::ledger::Usage;
 use cgpu_shm::slots::State;
-use cgpu_shm::units::{Bytes, DeviceIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::uuid::Uuid;
 
+use crate::exports::Exports;
 use crate::ledger::Ledger;
+use crate::pools::Pools;
+use crate::tables::Tables;
 
 /// A GPU's memory as every getter shows it: taken once, so that they agree to the byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct View {
+pub struct MemoryInfo {
     /// The limit.
     pub total: Bytes,
     /// What can still be allocated: `min(limit - used, physically free)`.
@@ -17,7 +22,7 @@ pub struct View {
     pub used: Bytes,
 }
 
-impl View {
+impl MemoryInfo {
     /// The one formula. `limit` and `used` are the container's, `physical_free` the GPU's.
     #[must_use]
     pub fn of(limit: Bytes, used: Bytes, physical_free: Bytes) -> Self {
@@ -47,23 +52,80 @@ impl Member {
     }
 }
 
-impl Ledger {
-    /// The container's living processes, in the order of their slots, as they stand on `gpu`. What [`View::used`] has beyond them is of
-    /// processes that have just ended, or have left it to the container.
-    pub(crate) fn members(&self, gpu: DeviceIndex) -> Vec<Member> {
-        // The dead are no members, found or not.
-        self.sweep();
-        let region = self.region();
-        let alive = self.account(gpu);
-        let alive = alive.shares().filter(|(_, word, _)| word.state() == Some(State::Live));
-        let member = |(slot, word, memory)| Member {
-            pid: region.slot(slot).pid.load(Ordering::Relaxed),
-            host_pid: region.granted().host_pid(slot, word),
-            memory,
-            peak: memory.max(Bytes(region.cell(gpu, slot).peak.load(Ordering::Relaxed))),
-        };
-        alive.map(member).collect()
+/// What the container is shown of its GPUs.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    tables: &'a Tables,
+    gpus: &'a [(Uuid, Gpu)],
+}
+
+impl<'a> View<'a> {
+    #[inline]
+    pub(crate) fn new(tables: &'a Tables, gpus: &'a [(Uuid, Gpu)]) -> Self {
+        Self { tables, gpus }
     }
+
+    /// The limit now in force on `gpu`; none: accounted, but not limited.
+    #[must_use]
+    pub fn limit(self, gpu: Gpu) -> Option<Bytes> {
+        Some(self.tables.ledger.limit(gpu)).filter(|limit| *limit != Bytes::MAX)
+    }
+
+    /// What every getter shows for `gpu`, with the physically free memory that the real getter gave. Not limited: none, show
+    /// what the real getter gave.
+    #[must_use]
+    pub fn memory(self, gpu: Gpu, physical_free: Bytes) -> Option<MemoryInfo> {
+        let limit = self.limit(gpu)?;
+        Pools::new(self.tables).all_changed(Some(gpu));
+        Exports::new(self.tables).look_at_kept();
+        self.tables.ledger.glance();
+        Some(MemoryInfo::of(limit, self.tables.ledger.total(gpu), physical_free))
+    }
+
+    /// The container's living processes as they stand on `gpu`, in the order of their slots. What [`MemoryInfo::used`] has beyond
+    /// them is of processes that have just ended, or have left it to the container.
+    #[must_use]
+    pub fn members(self, gpu: Gpu) -> Vec<Member> {
+        Pools::new(self.tables).all_changed(Some(gpu));
+        members(&self.tables.ledger, gpu)
+    }
+
+    /// What the container uses on `gpu`, apart: asked for, implicit, draining.
+    #[must_use]
+    pub fn usage(self, gpu: Gpu) -> Usage {
+        self.tables.ledger.usage(gpu)
+    }
+
+    /// A number that changes with every charge and every refund of this process on `gpu`.
+    #[must_use]
+    pub fn activity(self, gpu: Gpu) -> u64 {
+        let ledger = &self.tables.ledger;
+        let cell = ledger.region().cell(gpu, ledger.me().slot());
+        let charges = u64::from(cell.charges.load(Ordering::Relaxed));
+        charges.rotate_left(32) ^ cell.held.load(Ordering::Relaxed)
+    }
+
+    /// What of `gpu` was free when a monitor asked NVML last; none: no monitor has told it lately.
+    #[must_use]
+    pub fn told_free(self, gpu: Gpu) -> Option<Bytes> {
+        let (uuid, _) = self.gpus.iter().find(|(_, known)| *known == gpu)?;
+        self.tables.ledger.told_free(*uuid)
+    }
+}
+
+fn members(ledger: &Ledger, gpu: Gpu) -> Vec<Member> {
+    // The dead are no members, found or not.
+    ledger.sweep();
+    let region = ledger.region();
+    let alive = ledger.account(gpu);
+    let alive = alive.shares().filter(|(_, word, _)| word.state() == Some(State::Live));
+    let member = |(slot, word, memory)| Member {
+        pid: region.slot(slot).pid.load(Ordering::Relaxed),
+        host_pid: region.granted().host_pid(slot, word),
+        memory,
+        peak: memory.max(Bytes(region.cell(gpu, slot).peak.load(Ordering::Relaxed))),
+    };
+    alive.map(member).collect()
 }
 
 #[cfg(test)]
@@ -86,17 +148,17 @@ mod tests {
 
     /// What each member has.
     fn shares(tenant: &Tenant) -> Vec<u64> {
-        tenant.members(gpu()).iter().map(|member| member.memory.0 / MIB).collect()
+        tenant.view().members(gpu()).iter().map(|member| member.memory.0 / MIB).collect()
     }
 
     fn used(tenant: &Tenant) -> u64 {
-        tenant.view(gpu(), Bytes::MAX).expect("a limit").used.0 / MIB
+        tenant.view().memory(gpu(), Bytes::MAX).expect("a limit").used.0 / MIB
     }
 
     proptest! {
         #[test]
         fn nothing_is_ever_negative(limit: u64, used: u64, physical: u64) {
-            let view = View::of(Bytes(limit), Bytes(used), Bytes(physical));
+            let view = MemoryInfo::of(Bytes(limit), Bytes(used), Bytes(physical));
             prop_assert_eq!(view.total, Bytes(limit));
             prop_assert_eq!(view.free.0 + view.used.0, limit);
             prop_assert_eq!(view.free.0, limit.saturating_sub(used).min(physical));
@@ -126,11 +188,11 @@ mod tests {
         allocate(&first, 10);
         allocate(&second, 4);
         assert_eq!((shares(&first), used(&first)), (vec![10, 4, 0], 14));
-        let residents = idle.members(gpu()).into_iter().filter(Member::is_resident);
+        let residents = idle.view().members(gpu()).into_iter().filter(Member::is_resident);
         assert!(residents.map(|member| (member.pid, member.host_pid)).eq([(std::process::id(), None); 2]));
-        second.take(Address(0x20_0000)).expect("it is there").freed();
+        second.allocations().take(Address(0x20_0000)).expect("it is there").freed();
         assert_eq!((shares(&idle), used(&idle)), (vec![10, 0, 0], 10));
-        assert_eq!(idle.members(gpu())[1].peak, Bytes(4 * MIB));
+        assert_eq!(idle.view().members(gpu())[1].peak, Bytes(4 * MIB));
     }
 
     #[test]
@@ -145,7 +207,7 @@ mod tests {
         monitor.set_host_pid(slot, word, Some(4711));
         let growth = i64::try_from(6 * MIB).expect("a small number");
         monitor.set_growth(gpu(), slot, Growth::new(word, ended, growth), true);
-        let member = tenant.members(gpu())[0];
+        let member = tenant.view().members(gpu())[0];
         assert_eq!(
             (member.host_pid, member.memory, member.peak),
             (Some(4711), Bytes(16 * MIB), Bytes(16 * MIB))

@@ -1,7 +1,7 @@
 //! How large a GPU is and how full: the same as the driver says, to the byte.
 
 use cgpu_abi::nvml_types::*;
-use cgpu_memory::{Bytes, View};
+use cgpu_memory::{Bytes, MemoryInfo};
 
 use crate::process::{self, Starter, State};
 use crate::{gpus, nvml};
@@ -25,7 +25,7 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
     // SAFETY: the program's own call.
     let answer = unsafe { nvml::nvmlDeviceGetMemoryInfo_v2(device, memory) };
     let second = |memory: &nvmlMemory_v2_t| {
-        let View { total, free, used } = view(device, Bytes(memory.free))?;
+        let MemoryInfo { total, free, used } = view(device, Bytes(memory.free))?;
         Some(nvmlMemory_v2_t {
             version: memory.version,
             total: total.0,
@@ -118,7 +118,7 @@ pub(crate) unsafe fn nvmlDeviceGetAttributes_v2(
 }
 
 fn first(device: nvmlDevice_t, memory: &nvmlMemory_t) -> Option<nvmlMemory_t> {
-    let View { total, free, used } = view(device, Bytes(memory.free))?;
+    let MemoryInfo { total, free, used } = view(device, Bytes(memory.free))?;
     Some(nvmlMemory_t { total: total.0, free: free.0, used: used.0 })
 }
 
@@ -148,16 +148,16 @@ unsafe fn exchange<T>(
 }
 
 /// A tool may use NVML and never the driver, so the books may have to be opened from here.
-fn view(device: nvmlDevice_t, physical_free: Bytes) -> Option<View> {
+fn view(device: nvmlDevice_t, physical_free: Bytes) -> Option<MemoryInfo> {
     let State::On(tenant) = process::start(Starter::Nvml) else {
         return None;
     };
-    tenant.view(tenant.gpu(gpus::nvml_uuid(device)?)?, physical_free)
+    tenant.view().memory(tenant.gpu(gpus::nvml_uuid(device)?)?, physical_free)
 }
 
 fn limit(device: nvmlDevice_t) -> Option<Bytes> {
     let State::On(tenant) = process::start(Starter::Nvml) else {
         return None;
     };
-    tenant.limit(tenant.gpu(gpus::nvml_uuid(device)?)?)
+    tenant.view().limit(tenant.gpu(gpus::nvml_uuid(device)?)?)
 }

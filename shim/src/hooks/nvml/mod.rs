@@ -73,7 +73,7 @@ fn concerned(device: nvmlDevice_t) -> Concerned {
 }
 
 fn part(tenant: &'static Tenant, device: nvmlDevice_t) -> Option<Part> {
-    let gpu = tenant.gpu(gpus::nvml_uuid(device)?).filter(|gpu| tenant.limit(*gpu).is_some())?;
+    let gpu = tenant.gpu(gpus::nvml_uuid(device)?).filter(|gpu| tenant.view().limit(*gpu).is_some())?;
     let (mut gpu_instance, mut compute_instance) = (NO_INSTANCE, NO_INSTANCE);
     // Of a whole GPU they are refused, and stay as they are.
     // SAFETY: the number is writable.
@@ -89,9 +89,9 @@ const NO_INSTANCE: c_uint = c_uint::MAX;
 impl Sliced {
     /// The container's living processes, with what they have on this device.
     fn members(&self) -> impl Iterator<Item = (Member, &Part)> {
-        self.parts
-            .iter()
-            .flat_map(|part| self.tenant.members(part.gpu).into_iter().map(move |member| (member, part)))
+        self.parts.iter().flat_map(|part| {
+            self.tenant.view().members(part.gpu).into_iter().map(move |member| (member, part))
+        })
     }
 
     /// What NVML calls them.

@@ -1,8 +1,10 @@
 //! Bounds, names in the table, and what is kept of the driver's answers.
 
+use super::requirements::{KEPT, Requirements};
+use super::shape::LAYERED;
 use super::*;
 use crate::doubles::{Container, gpu};
-use crate::{Reason, Settled};
+use crate::{ArrayId, Reason, Settled};
 
 const MIB: u64 = 1 << 20;
 
@@ -50,18 +52,18 @@ fn an_array_goes_with_its_context_and_is_freed_like_memory() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     let handle = container.handle();
-    let context = tenant.context_seen(handle, gpu());
+    let context = tenant.contexts().seen(handle, gpu());
     let arrays = [ArrayId::Array(0x5555_0000_1230), ArrayId::Mipmapped(0x5555_0000_1230), ArrayId::Array(1)];
     for array in arrays {
         let charge = tenant.charge(gpu(), Bytes(3 * MIB)).expect("it fits");
         assert_eq!(charge.settle(array.address(), Some(context)), Settled::Recorded);
     }
-    assert_eq!(tenant.usage(gpu()).used, Bytes(12 * MIB), "each has a name of its own");
-    tenant.take(arrays[0].address()).expect("on the books").freed();
-    assert_eq!(tenant.usage(gpu()).used, Bytes(8 * MIB));
-    tenant.context_leaving(handle).expect("known").gone();
-    assert_eq!(tenant.usage(gpu()).used, Bytes::ZERO);
-    assert!(tenant.take(arrays[1].address()).is_none(), "it went with its context");
+    assert_eq!(tenant.view().usage(gpu()).used, Bytes(12 * MIB), "each has a name of its own");
+    tenant.allocations().take(arrays[0].address()).expect("on the books").freed();
+    assert_eq!(tenant.view().usage(gpu()).used, Bytes(8 * MIB));
+    tenant.contexts().leaving(handle).expect("known").gone();
+    assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
+    assert!(tenant.allocations().take(arrays[1].address()).is_none(), "it went with its context");
 }
 
 #[test]
@@ -70,7 +72,7 @@ fn a_handle_like_no_other_stays_charged() {
     let tenant = container.tenant();
     let charge = tenant.charge(gpu(), Bytes(2 * MIB)).expect("it fits");
     assert_eq!(charge.settle(ArrayId::Array(usize::MAX).address(), None), Settled::Unrecorded);
-    assert_eq!(tenant.usage(gpu()).used, Bytes(2 * MIB));
+    assert_eq!(tenant.view().usage(gpu()).used, Bytes(2 * MIB));
     let counter = &tenant.region().slot(tenant.name().slot()).counter[Reason::Unrecorded as usize];
     assert_eq!(counter.load(cgpu_shm::atomic::Ordering::Relaxed), 1);
 }
@@ -82,7 +84,7 @@ fn the_last_answers_are_kept() {
     for width in 0..KEPT as u64 + 10 {
         requirements.keep(gpu(), shape(width), Bytes(width));
     }
-    assert_eq!(requirements.known.len(), KEPT);
+    assert_eq!(requirements.len(), KEPT);
     for width in 0..KEPT as u64 + 10 {
         let expected = (width >= 10).then_some(Bytes(width));
         assert_eq!(requirements.find(gpu(), &shape(width)), expected, "{width}");

@@ -4,7 +4,10 @@
 use cgpu_shm::slots::LINGERS;
 use proptest::prelude::*;
 
+use cgpu_shm::atomic::Ordering;
+
 use super::*;
+use crate::Tenant;
 use crate::doubles::{Container, gpu};
 
 const MIB: u64 = 1 << 20;
@@ -15,8 +18,8 @@ fn mib(count: u64) -> Bytes {
 }
 
 fn used(tenant: &Tenant) -> Bytes {
-    tenant.look_at_kept();
-    tenant.usage(gpu()).used
+    tenant.exports().look_at_kept();
+    tenant.view().usage(gpu()).used
 }
 
 fn allocate(tenant: &Tenant, address: u64, size: Bytes, context: Option<Context>) {
@@ -24,7 +27,7 @@ fn allocate(tenant: &Tenant, address: u64, size: Bytes, context: Option<Context>
 }
 
 fn free(tenant: &Tenant, address: u64) {
-    tenant.take(Address(address)).expect("on the books").freed();
+    tenant.allocations().take(Address(address)).expect("on the books").freed();
 }
 
 /// The handle of that number; the bits of the first ones differ.
@@ -62,7 +65,7 @@ fn what_nobody_has_open_goes_when_it_is_freed() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     allocate(&tenant, BASE, mib(6), None);
-    tenant.lend(Address(BASE), way(1));
+    tenant.exports().lend(Address(BASE), way(1));
     free(&tenant, BASE);
     assert_eq!(used(&tenant), Bytes::ZERO);
     assert_eq!(tenant.region().cell(gpu(), tenant.name().slot()).exported.load(Ordering::Relaxed), 0);
@@ -74,13 +77,13 @@ fn what_another_has_open_stays_charged_to_its_maker() {
     let container = Container::limited(10);
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.lend(Address(BASE), way(1));
-    holder.opening(way(1)).opened(Address(0x1000_0000), None);
+    maker.exports().lend(Address(BASE), way(1));
+    holder.exports().opening(way(1)).opened(Address(0x1000_0000), None);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     assert!(holder.charge(gpu(), mib(6)).is_err());
-    holder.closing(Address(0x1000_0000)).expect("open").closed();
-    assert!(holder.closing(Address(0x1000_0000)).is_none());
+    holder.exports().closing(Address(0x1000_0000)).expect("open").closed();
+    assert!(holder.exports().closing(Address(0x1000_0000)).is_none());
     // Only its maker gives it back, when it needs some or looks.
     assert!(maker.charge(gpu(), mib(10)).is_ok());
 }
@@ -91,11 +94,11 @@ fn what_a_descriptor_holds_of_anothers_memory_stays_charged_while_its_holder_liv
     let container = Container::limited(10);
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.lend(Address(BASE), way(1));
-    holder.opening(way(1)).opened(Address(0x1000_0000), None);
-    holder.pin(Address(0x1000_0000));
-    holder.pin(Address(0x2000_0000));
-    holder.closing(Address(0x1000_0000)).expect("open").closed();
+    maker.exports().lend(Address(BASE), way(1));
+    holder.exports().opening(way(1)).opened(Address(0x1000_0000), None);
+    holder.exports().pin(Address(0x1000_0000));
+    holder.exports().pin(Address(0x2000_0000));
+    holder.exports().closing(Address(0x1000_0000)).expect("open").closed();
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     drop(holder);
@@ -108,8 +111,8 @@ fn an_opening_that_the_driver_refuses_holds_nothing() {
     let container = Container::limited(10);
     let (maker, other) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.lend(Address(BASE), way(1));
-    let opening = other.opening(way(1));
+    maker.exports().lend(Address(BASE), way(1));
+    let opening = other.exports().opening(way(1));
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     drop(opening);
@@ -121,9 +124,9 @@ fn a_free_that_the_driver_refuses_changes_nothing() {
     let container = Container::limited(10);
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.lend(Address(BASE), way(1));
-    drop(maker.take(Address(BASE)));
-    holder.opening(way(1)).opened(Address(0x1000_0000), None);
+    maker.exports().lend(Address(BASE), way(1));
+    drop(maker.allocations().take(Address(BASE)));
+    holder.exports().opening(way(1)).opened(Address(0x1000_0000), None);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6), "it is lent as before");
 }
@@ -133,19 +136,19 @@ fn a_context_that_ends_takes_what_was_not_lent() {
     let container = Container::limited(50);
     let (maker, holder) = (container.tenant(), container.tenant());
     let id = container.handle();
-    let context = maker.context_seen(id, gpu());
+    let context = maker.contexts().seen(id, gpu());
     for (place, size) in [(0, 2), (1, 4), (2, 8)] {
         allocate(&maker, BASE + place * 16 * MIB, mib(size), Some(context));
     }
-    maker.lend(Address(BASE), way(1));
-    maker.lend(Address(BASE + 16 * MIB), way(2));
+    maker.exports().lend(Address(BASE), way(1));
+    maker.exports().lend(Address(BASE + 16 * MIB), way(2));
     let theirs = container.handle();
-    let open_in = holder.context_seen(theirs, gpu());
-    holder.opening(way(2)).opened(Address(0x1000_0000), Some(open_in));
-    maker.context_leaving(id).expect("known").gone();
+    let open_in = holder.contexts().seen(theirs, gpu());
+    holder.exports().opening(way(2)).opened(Address(0x1000_0000), Some(open_in));
+    maker.contexts().leaving(id).expect("known").gone();
     assert_eq!(used(&maker), mib(4), "the one that is open elsewhere");
     // It is closed when the context it was opened in ends.
-    holder.context_leaving(theirs).expect("known").gone();
+    holder.contexts().leaving(theirs).expect("known").gone();
     assert_eq!(used(&maker), Bytes::ZERO);
 }
 
@@ -154,12 +157,12 @@ fn a_descriptor_keeps_what_the_maker_frees_until_the_maker_ends() {
     let container = Container::limited(10);
     let (maker, other) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.lend(Address(BASE), Way::UNSEEN);
+    maker.exports().lend(Address(BASE), Way::UNSEEN);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     drop(maker);
     bury(&container, &other);
-    let usage = other.usage(gpu());
+    let usage = other.view().usage(gpu());
     assert_eq!((usage.used, usage.orphan, usage.draining), (mib(6), mib(6), Bytes::ZERO), "{usage:?}");
     drop(other);
     let next = container.tenant();
@@ -228,7 +231,7 @@ proptest! {
                     if own.is_empty() { continue }
                     let count = own.len();
                     let truth = &mut own[which % count];
-                    processes[truth.maker].as_ref().unwrap().lend(Address(truth.address), way(truth.handle));
+                    processes[truth.maker].as_ref().unwrap().exports().lend(Address(truth.address), way(truth.handle));
                     truth.lent = true;
                 }
                 Step::Open(process, which) => {
@@ -238,7 +241,7 @@ proptest! {
                     if good.is_empty() { continue }
                     let count = good.len();
                     let truth = &mut good[which % count];
-                    tenant.opening(way(truth.handle)).opened(Address(truth.address + 1024 * MIB), None);
+                    tenant.exports().opening(way(truth.handle)).opened(Address(truth.address + 1024 * MIB), None);
                     truth.open.push(process);
                 }
                 Step::Close(which) => {
@@ -248,7 +251,7 @@ proptest! {
                     let truth = &mut open[which % count];
                     let process = truth.open.swap_remove(0);
                     let tenant = processes[process].as_ref().unwrap();
-                    tenant.closing(Address(truth.address + 1024 * MIB)).expect("open").closed();
+                    tenant.exports().closing(Address(truth.address + 1024 * MIB)).expect("open").closed();
                 }
                 Step::Free(which) => {
                     let mut own: Vec<_> = memory.iter_mut().filter(|truth| truth.owned).collect();
@@ -269,20 +272,20 @@ proptest! {
             }
             memory.retain(|truth| truth.owned || !truth.open.is_empty());
             for tenant in processes.iter().flatten() {
-                tenant.look_at_kept();
+                tenant.exports().look_at_kept();
             }
             bury(&container, &witness);
             let there: Bytes = memory.iter().map(|truth| truth.size).sum();
             // What a dead one had exported goes as a whole.
-            let usage = witness.usage(gpu());
+            let usage = witness.view().usage(gpu());
             prop_assert!(usage.orphan > Bytes::ZERO || usage.used == there, "{:?}: {:?}, {:?}", step, usage, memory);
-            prop_assert!(witness.usage(gpu()).used >= there, "{:?}: {:?}", step, memory);
+            prop_assert!(witness.view().usage(gpu()).used >= there, "{:?}: {:?}", step, memory);
         }
         // All of it goes with the last of them.
         processes.clear();
         bury(&container, &witness);
         bury(&container, &witness);
-        prop_assert_eq!(witness.usage(gpu()).used, Bytes::ZERO);
+        prop_assert_eq!(witness.view().usage(gpu()).used, Bytes::ZERO);
         prop_assert!(witness.region().is_valid());
     }
 }

@@ -7,7 +7,7 @@ use std::collections::TryReserveError;
 
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
-use crate::Address;
+use crate::handles::Address;
 
 /// A page of the GPU, of which the memory behind addresses is made.
 const PAGE: u64 = 2 << 20;

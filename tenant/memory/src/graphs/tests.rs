@@ -7,8 +7,8 @@ use cgpu_shm::atomic::Ordering;
 use proptest::prelude::*;
 
 use super::*;
-use crate::Address;
 use crate::doubles::{Container, gpu};
+use crate::{Address, Tenant};
 
 const PAGE: u64 = 2 << 20;
 
@@ -141,7 +141,7 @@ impl World {
             });
             Ok(GraphId(id))
         };
-        self.tenant.instantiate(footprint, takes, self.driver, make, |graph| {
+        self.tenant.graphs().instantiate(footprint, takes, self.driver, make, |graph| {
             assert_eq!(graph, GraphId(id));
             self.destroy_in_driver(id);
         })
@@ -155,10 +155,10 @@ impl World {
     }
 
     fn destroy(&self, id: usize) {
-        let number = self.tenant.graph_number(GraphId(id));
+        let number = self.tenant.graphs().number(GraphId(id));
         self.destroy_in_driver(id);
         if let Some(number) = number {
-            self.tenant.graph_gone(GraphId(id), number);
+            self.tenant.graphs().gone(GraphId(id), number);
         }
     }
 
@@ -181,11 +181,11 @@ impl World {
                 busy
             })
         };
-        self.tenant.send(GraphId(id), sending, Lane { stream, context: 0, thread: 0 }, call, is_busy)
+        self.tenant.graphs().send(GraphId(id), sending, Lane { stream, context: 0, thread: 0 }, call, is_busy)
     }
 
     fn used(&self) -> Bytes {
-        self.tenant.usage(gpu()).used
+        self.tenant.view().usage(gpu()).used
     }
 
     fn count(&self, reason: Reason) -> u32 {
@@ -196,7 +196,7 @@ impl World {
     /// The books are what the driver has reserved.
     fn holds(&self, bytes: Bytes) {
         assert_eq!((self.used(), self.driver.on(|inside| Bytes(inside.reserved()))), (bytes, bytes));
-        assert_eq!(self.tenant.pools.sums(), (bytes, Bytes::ZERO));
+        assert_eq!(self.tenant.tables.pools.sums(), (bytes, Bytes::ZERO));
     }
 }
 
@@ -212,10 +212,10 @@ fn a_graph_is_charged_by_what_is_reserved_for_it() {
         world.holds(mib(30));
     }
     world.destroy(1);
-    assert_eq!(world.tenant.graph_gpu(GraphId(1)), None);
+    assert_eq!(world.tenant.graphs().gpu(GraphId(1)), None);
     world.holds(mib(30));
     world.driver.on(Inside::trim);
-    world.tenant.pool_changed(PoolId::of_graphs(gpu()));
+    world.tenant.pools().changed(PoolId::of_graphs(gpu()));
     world.holds(Bytes::ZERO);
 }
 
@@ -327,7 +327,7 @@ fn a_graph_that_takes_its_memory_when_it_is_made_is_not_made_where_there_is_no_r
             Ok::<_, u32>(GraphId(id))
         };
         let undo = |_| world.destroy_in_driver(id);
-        world.tenant.instantiate(&mut footprint, uploads, world.driver, make, undo)
+        world.tenant.graphs().instantiate(&mut footprint, uploads, world.driver, make, undo)
     };
     made(1, mib(60), true).expect("it fits");
     world.holds(mib(60));
@@ -339,7 +339,7 @@ fn a_graph_that_takes_its_memory_when_it_is_made_is_not_made_where_there_is_no_r
     // A driver that takes it although nobody asked for that.
     assert!(matches!(made(4, mib(170), false), Err(Unmade::Denied(_))));
     world.holds(Bytes::ZERO);
-    assert_eq!((world.count(Reason::PoolGrew), world.tenant.graph_gpu(GraphId(4))), (1, None));
+    assert_eq!((world.count(Reason::PoolGrew), world.tenant.graphs().gpu(GraphId(4))), (1, None));
 }
 
 #[test]
@@ -347,10 +347,10 @@ fn a_graph_that_the_driver_does_not_launch_costs_nothing() {
     let world = World::new(100);
     world.instantiate(1, mib(60)).expect("it takes nothing yet");
     let lane = Lane { stream: 1, context: 0, thread: 0 };
-    let failed = world.tenant.send(GraphId(1), Sending::Launch, lane, || Err(1), || false);
+    let failed = world.tenant.graphs().send(GraphId(1), Sending::Launch, lane, || Err(1), || false);
     assert_eq!(failed, Err(Unmade::Driver(1)));
     world.holds(Bytes::ZERO);
-    let failed = world.tenant.instantiate(
+    let failed = world.tenant.graphs().instantiate(
         &mut Footprint::new(),
         false,
         world.driver,
@@ -381,38 +381,39 @@ fn what_a_graph_is_changed_to_counts() {
         footprint.add(gpu(), Address(PAGE), bytes).expect("host memory");
         footprint
     };
-    let bounds = |id| world.tenant.graphs.shares(GraphId(id)).map(|share| share.bytes).collect::<Vec<_>>();
+    let bounds =
+        |id| world.tenant.tables.graphs.shares(GraphId(id)).map(|share| share.bytes).collect::<Vec<_>>();
     world.instantiate(1, mib(10)).expect("it takes nothing yet");
-    world.tenant.graph_updated(GraphId(1), &mut footprint(mib(20)), world.driver);
+    world.tenant.graphs().updated(GraphId(1), &mut footprint(mib(20)), world.driver);
     assert_eq!(bounds(1), [mib(20)]);
-    world.tenant.graph_part_updated(GraphId(1), &mut footprint(mib(30)), world.driver);
+    world.tenant.graphs().part_updated(GraphId(1), &mut footprint(mib(30)), world.driver);
     assert_eq!(bounds(1), [mib(50)]);
     // One that had no memory.
-    world.tenant.graph_part_updated(GraphId(2), &mut footprint(mib(30)), world.driver);
+    world.tenant.graphs().part_updated(GraphId(2), &mut footprint(mib(30)), world.driver);
     assert_eq!(bounds(2), [mib(30)]);
-    world.tenant.graph_updated(GraphId(2), &mut Footprint::new(), world.driver);
-    assert_eq!((bounds(2), world.tenant.graph_gpu(GraphId(2))), (Vec::new(), None));
+    world.tenant.graphs().updated(GraphId(2), &mut Footprint::new(), world.driver);
+    assert_eq!((bounds(2), world.tenant.graphs().gpu(GraphId(2))), (Vec::new(), None));
 }
 
 #[test]
 fn a_handle_that_is_given_out_again_is_another_graph() {
     let world = World::new(100);
     world.instantiate(1, mib(10)).expect("it takes nothing yet");
-    let former = world.tenant.graph_number(GraphId(1)).expect("it is known");
+    let former = world.tenant.graphs().number(GraphId(1)).expect("it is known");
     // Destroyed, and made again by another thread before the first one has said so.
     world.instantiate(1, mib(20)).expect("it takes nothing yet");
-    world.tenant.graph_gone(GraphId(1), former);
-    assert_eq!(world.tenant.graph_gpu(GraphId(1)), Some(gpu()));
+    world.tenant.graphs().gone(GraphId(1), former);
+    assert_eq!(world.tenant.graphs().gpu(GraphId(1)), Some(gpu()));
     world.destroy(1);
-    assert_eq!(world.tenant.graph_gpu(GraphId(1)), None);
-    assert_eq!(world.tenant.graph_number(GraphId(1)), None);
+    assert_eq!(world.tenant.graphs().gpu(GraphId(1)), None);
+    assert_eq!(world.tenant.graphs().number(GraphId(1)), None);
 }
 
 #[test]
 fn a_pool_of_that_name_cannot_be_destroyed() {
     let world = World::new(100);
     world.instantiate(1, mib(10)).expect("it takes nothing yet");
-    let ending = world.tenant.pool_ending(PoolId::of_graphs(gpu()));
+    let ending = world.tenant.pools().ending(PoolId::of_graphs(gpu()));
     assert!(matches!(ending, crate::Ending::Uncharged), "{ending:?}");
     world.launch(1, 1).expect("it fits");
     world.holds(mib(10));
@@ -435,7 +436,7 @@ fn a_launch_under_way_keeps_what_it_counts_on() {
             // and a third one tries for the rest.
             if trims {
                 world.driver.on(Inside::trim);
-                world.tenant.pool_changed(PoolId::of_graphs(gpu()));
+                world.tenant.pools().changed(PoolId::of_graphs(gpu()));
             } else {
                 world.launch(2, 2).expect("it fits");
             }
@@ -443,7 +444,11 @@ fn a_launch_under_way_keeps_what_it_counts_on() {
             world.driver.on(|inside| inside.launch(1, 1, false));
             Ok(())
         };
-        world.tenant.send(GraphId(1), Sending::Launch, lane, call, || false).expect("it has its memory");
+        world
+            .tenant
+            .graphs()
+            .send(GraphId(1), Sending::Launch, lane, call, || false)
+            .expect("it has its memory");
         world.holds(if trims { mib(40) } else { mib(80) });
         assert_eq!(world.count(Reason::GraphGrew), 0);
     }
@@ -475,7 +480,7 @@ proptest! {
                 5 if there => world.driver.on(|inside| inside.executables.get_mut(&id).expect("there").lives = false),
                 6 => {
                     world.driver.on(Inside::trim);
-                    world.tenant.pool_changed(PoolId::of_graphs(gpu()));
+                    world.tenant.pools().changed(PoolId::of_graphs(gpu()));
                 }
                 7 => world.driver.on(|inside| inside.thrifty = pages % 2 == 0),
                 8 if pages % 2 == 0 => linear.extend(world.tenant.charge(gpu(), Bytes(pages * PAGE))),
@@ -486,7 +491,7 @@ proptest! {
             let reserved = world.driver.on(|inside| Bytes(inside.reserved()));
             prop_assert_eq!(world.used(), reserved + others);
             prop_assert!(world.used() <= mib(100));
-            prop_assert_eq!(world.tenant.pools.sums(), (reserved, Bytes::ZERO));
+            prop_assert_eq!(world.tenant.tables.pools.sums(), (reserved, Bytes::ZERO));
         }
         prop_assert_eq!(world.count(Reason::GraphGrew), 0);
     }
@@ -517,6 +522,6 @@ fn threads_launch_and_leave_nothing_on_the_books() {
     });
     assert_eq!(world.count(Reason::GraphGrew), 0);
     world.driver.on(Inside::trim);
-    world.tenant.pool_changed(PoolId::of_graphs(gpu()));
+    world.tenant.pools().changed(PoolId::of_graphs(gpu()));
     world.holds(Bytes::ZERO);
 }

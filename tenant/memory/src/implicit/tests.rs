@@ -1,11 +1,13 @@
 //! Code and limits on the books; the monitor's figure for a process.
 
+use cgpu_shm::atomic::Ordering;
 use cgpu_shm::grant::Grantor;
 use cgpu_shm::growth::Growth;
+use cgpu_shm::slots::Word;
 
 use super::*;
 use crate::doubles::{Container, gpu};
-use crate::{Address, Context, ContextId};
+use crate::{Address, ContextId, Tenant};
 
 fn mib(count: u64) -> Bytes {
     Bytes::from_mib(count)
@@ -18,7 +20,7 @@ fn counted(tenant: &Tenant, reason: Reason) -> u32 {
 /// A process with a context of 10 MiB.
 fn process(container: &Container) -> (Tenant, ContextId, Context) {
     let (tenant, handle) = (container.tenant(), container.handle());
-    let starting = tenant.context_starting(gpu(), || Some(mib(100))).expect("it fits");
+    let starting = tenant.contexts().starting(gpu(), || Some(mib(100))).expect("it fits");
     let context = starting.created(handle, Some(mib(90)));
     (tenant, handle, context)
 }
@@ -39,21 +41,21 @@ fn what_the_monitor_took_off_is_not_given_back_again() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     let load = |came: u64| {
-        let growing = tenant.growing(context, mib(4), || Some(mib(80))).expect("it fits");
+        let growing = tenant.implicit().growing(context, mib(4), || Some(mib(80))).expect("it fits");
         growing.grown(Cause::Module(1), Some(mib(80 - came)));
     };
-    let total = || tenant.usage(gpu()).total();
+    let total = || tenant.view().usage(gpu()).total();
     load(9);
     assert_eq!(total(), mib(19));
     measure(&container, &tenant, -(5 << 20));
     assert_eq!(total(), mib(14));
-    tenant.shrunk(Cause::Module(1), None, Bytes::MAX);
+    tenant.implicit().shrunk(Cause::Module(1), None, Bytes::MAX);
     assert_eq!(total(), mib(10), "the context is still there");
     // What it has beyond its books does not go with a module.
     load(4);
     measure(&container, &tenant, 3 << 20);
     assert_eq!(total(), mib(17));
-    tenant.shrunk(Cause::Module(1), None, Bytes::MAX);
+    tenant.implicit().shrunk(Cause::Module(1), None, Bytes::MAX);
     assert_eq!(total(), mib(13));
 }
 
@@ -63,14 +65,14 @@ fn what_the_monitor_took_off_is_not_given_back_again() {
 fn nothing_is_concluded_from_what_the_gpu_says_while_a_module_goes() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
-    let growing = tenant.growing(context, mib(4), || Some(mib(80))).expect("it fits");
+    let growing = tenant.implicit().growing(context, mib(4), || Some(mib(80))).expect("it fits");
     growing.grown(Cause::Module(1), Some(mib(76)));
     let creating = || tenant.region().cell(gpu(), tenant.name().slot()).creating.load(Ordering::Relaxed);
-    let other = tenant.shrinking(Cause::Module(2));
+    let other = tenant.implicit().shrinking(Cause::Module(2));
     assert_eq!(creating(), 0, "it has nothing here");
-    let going = tenant.shrinking(Cause::Module(1));
+    let going = tenant.implicit().shrinking(Cause::Module(1));
     assert_eq!(creating(), 1);
-    tenant.shrunk(Cause::Module(1), None, Bytes::MAX);
+    tenant.implicit().shrunk(Cause::Module(1), None, Bytes::MAX);
     assert_eq!(creating(), 1, "until it is gone from the books");
     drop((going, other));
     assert_eq!(creating(), 0);
@@ -81,23 +83,23 @@ fn what_a_module_takes_is_on_the_books_until_it_is_unloaded() {
     let container = Container::limited(50);
     let (tenant, handle, context) = process(&container);
     let load = |module, known: u64, came: u64| {
-        let growing = tenant.growing(context, mib(known), || Some(mib(80))).expect("it fits");
+        let growing = tenant.implicit().growing(context, mib(known), || Some(mib(80))).expect("it fits");
         assert!(!growing.exceeds(Some(mib(80 - came))));
         growing.grown(Cause::Module(module), Some(mib(80 - came)));
     };
     load(1, 0, 4);
-    assert_eq!(tenant.usage(gpu()).implicit, mib(14));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(14));
     // What was known beforehand was too much, or too little.
     load(2, 8, 6);
     load(3, 2, 3);
-    assert_eq!(tenant.usage(gpu()).implicit, mib(23));
-    tenant.shrunk(Cause::Module(2), None, Bytes::MAX);
-    tenant.shrunk(Cause::Module(2), None, Bytes::MAX);
-    assert_eq!(tenant.usage(gpu()).implicit, mib(17));
-    tenant.context_leaving(handle).expect("known").gone();
-    assert_eq!(tenant.usage(gpu()).implicit, Bytes::ZERO);
-    tenant.shrunk(Cause::Module(1), None, Bytes::MAX);
-    assert_eq!(tenant.usage(gpu()).implicit, Bytes::ZERO);
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(23));
+    tenant.implicit().shrunk(Cause::Module(2), None, Bytes::MAX);
+    tenant.implicit().shrunk(Cause::Module(2), None, Bytes::MAX);
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(17));
+    tenant.contexts().leaving(handle).expect("known").gone();
+    assert_eq!(tenant.view().usage(gpu()).implicit, Bytes::ZERO);
+    tenant.implicit().shrunk(Cause::Module(1), None, Bytes::MAX);
+    assert_eq!(tenant.view().usage(gpu()).implicit, Bytes::ZERO);
     assert_eq!(tenant.region().cell(gpu(), tenant.name().slot()).creating.load(Ordering::Relaxed), 0);
 }
 
@@ -105,9 +107,12 @@ fn what_a_module_takes_is_on_the_books_until_it_is_unloaded() {
 fn what_is_known_not_to_fit_is_refused_beforehand() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
-    assert_eq!(tenant.growing(context, mib(41), || None).expect_err("over").reason, Reason::CodeOverLimit);
-    drop(tenant.growing(context, mib(40), || None).expect("it fits"));
-    assert_eq!(tenant.usage(gpu()).implicit, mib(10));
+    assert_eq!(
+        tenant.implicit().growing(context, mib(41), || None).expect_err("over").reason,
+        Reason::CodeOverLimit
+    );
+    drop(tenant.implicit().growing(context, mib(40), || None).expect("it fits"));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
     assert_eq!(counted(&tenant, Reason::CodeOverLimit), 1);
 }
 
@@ -115,13 +120,14 @@ fn what_is_known_not_to_fit_is_refused_beforehand() {
 fn what_turns_out_not_to_fit_is_told_from_what_others_take() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
-    let growing = tenant.growing(context, Bytes::ZERO, || Some(mib(80))).expect("nothing is known");
+    let growing =
+        tenant.implicit().growing(context, Bytes::ZERO, || Some(mib(80))).expect("nothing is known");
     assert!(!growing.exceeds(Some(mib(40))));
     assert!(growing.exceeds(Some(mib(38))));
     assert!(growing.came_back(Some(mib(38)), Some(mib(80))));
     assert!(!growing.came_back(Some(mib(38)), Some(mib(39))), "a neighbour has it");
     growing.denied();
-    assert_eq!(tenant.usage(gpu()).implicit, mib(10));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
 }
 
 #[test]
@@ -130,14 +136,14 @@ fn a_limit_is_charged_by_what_it_is_larger() {
     let (tenant, _, context) = process(&container);
     let heap = Cause::Limit(2);
     for bytes in [8, 4] {
-        tenant.growing(context, mib(bytes), || None).expect("it fits").grown(heap, None);
+        tenant.implicit().growing(context, mib(bytes), || None).expect("it fits").grown(heap, None);
     }
-    assert_eq!(tenant.usage(gpu()).implicit, mib(22));
-    tenant.shrunk(heap, Some(context), mib(5));
-    assert_eq!(tenant.usage(gpu()).implicit, mib(17));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(22));
+    tenant.implicit().shrunk(heap, Some(context), mib(5));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(17));
     // No more than was charged for it.
-    tenant.shrunk(heap, Some(context), mib(50));
-    assert_eq!(tenant.usage(gpu()).implicit, mib(10));
+    tenant.implicit().shrunk(heap, Some(context), mib(50));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
 }
 
 #[test]
@@ -146,9 +152,9 @@ fn measured_growth_is_shown_and_in_the_way_of_everything() {
     let ((tenant, handle, _), other) = (process(&container), container.tenant());
     let charge = tenant.charge(gpu(), mib(20)).expect("it fits");
     charge.settle(Address(0x20_0000), None);
-    tenant.take(Address(0x20_0000)).expect("live").freed();
+    tenant.allocations().take(Address(0x20_0000)).expect("live").freed();
     measure(&container, &tenant, 26 << 20);
-    assert_eq!((tenant.usage(gpu()).implicit, tenant.usage(gpu()).growth), (mib(36), mib(26)));
+    assert_eq!((tenant.view().usage(gpu()).implicit, tenant.view().usage(gpu()).growth), (mib(36), mib(26)));
     assert!(tenant.charge(gpu(), mib(20)).is_err(), "what was spare is compared anew");
     assert!(other.charge(gpu(), mib(16)).is_err());
     assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 0, "it is within the limit");
@@ -160,8 +166,8 @@ fn measured_growth_is_shown_and_in_the_way_of_everything() {
     }
     assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 1);
     // It ends with the context that it was measured of.
-    tenant.context_leaving(handle).expect("known").gone();
-    assert_eq!(tenant.usage(gpu()).total(), Bytes::ZERO);
+    tenant.contexts().leaving(handle).expect("known").gone();
+    assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
 }
 
 #[test]
@@ -169,15 +175,15 @@ fn a_first_context_that_was_mistaken_is_set_right_for_the_next() {
     let container = Container::limited(50);
     let (tenant, other) = (container.tenant(), container.tenant());
     // A neighbour's context of 20 MiB starts at the same instant.
-    let starting = tenant.context_starting(gpu(), || Some(mib(100))).expect("it fits");
+    let starting = tenant.contexts().starting(gpu(), || Some(mib(100))).expect("it fits");
     starting.created(container.handle(), Some(mib(70)));
-    assert_eq!(tenant.usage(gpu()).implicit, mib(30));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
     measure(&container, &tenant, -20 << 20);
-    assert_eq!(tenant.usage(gpu()).implicit, mib(10));
-    let starting = other.context_starting(gpu(), || Some(mib(70))).expect("10 fit");
-    assert_eq!(other.usage(gpu()).implicit, mib(20));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
+    let starting = other.contexts().starting(gpu(), || Some(mib(70))).expect("10 fit");
+    assert_eq!(other.view().usage(gpu()).implicit, mib(20));
     starting.created(container.handle(), Some(mib(60)));
-    assert_eq!(other.usage(gpu()).implicit, mib(20));
+    assert_eq!(other.view().usage(gpu()).implicit, mib(20));
 }
 
 /// The figure of a process whose memory others had, and let go, was taken for its context's: the size fell to a byte, and all later contexts of the
@@ -188,11 +194,11 @@ fn what_others_let_go_makes_no_context_smaller() {
     let ((tenant, ..), other) = (process(&container), container.tenant());
     let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
     charge.settle(Address(0x20_0000), None);
-    tenant.lend(Address(0x20_0000), crate::Way::UNSEEN);
+    tenant.exports().lend(Address(0x20_0000), crate::Way::UNSEEN);
     measure(&container, &tenant, -30 << 20);
-    let before = other.usage(gpu()).total();
-    let starting = other.context_starting(gpu(), || Some(mib(70))).expect("it fits");
-    assert_eq!(other.usage(gpu()).total() - before, mib(10));
+    let before = other.view().usage(gpu()).total();
+    let starting = other.contexts().starting(gpu(), || Some(mib(70))).expect("it fits");
+    assert_eq!(other.view().usage(gpu()).total() - before, mib(10));
     drop(starting);
 }
 
@@ -203,12 +209,12 @@ fn returned_memory_that_is_freed_is_taken_off_once() {
     let (tenant, ..) = process(&container);
     let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
     charge.settle(Address(0x20_0000), None);
-    tenant.lend(Address(0x20_0000), crate::Way::of_bytes(b"handle"));
+    tenant.exports().lend(Address(0x20_0000), crate::Way::of_bytes(b"handle"));
     let monitor = Grantor::open(container.run()).expect("the grant file");
     monitor.set_returned(gpu(), mib(8).0);
-    assert_eq!(tenant.usage(gpu()).total(), mib(32));
-    tenant.take(Address(0x20_0000)).expect("live").freed();
-    assert_eq!(tenant.usage(gpu()).total(), mib(10));
+    assert_eq!(tenant.view().usage(gpu()).total(), mib(32));
+    tenant.allocations().take(Address(0x20_0000)).expect("live").freed();
+    assert_eq!(tenant.view().usage(gpu()).total(), mib(10));
 }
 
 /// By whatever handle it is first asked for, and once in each context.
@@ -217,39 +223,39 @@ fn a_library_is_charged_where_it_is_brought() {
     let container = Container::limited(50);
     let (tenant, handle, context) = process(&container);
     let bring = |what: usize, library: Option<usize>, came: u64| {
-        let bringing = tenant.bringing(context, what, library, || Some(mib(80))).expect("it fits");
+        let bringing = tenant.implicit().bringing(context, what, library, || Some(mib(80))).expect("it fits");
         bringing.map(|bringing| bringing.brought(Some(mib(80 - came)))).is_some()
     };
-    tenant.library_loaded(7, mib(8), None);
-    assert_eq!(tenant.usage(gpu()).implicit, mib(10));
+    tenant.implicit().library_loaded(7, mib(8), None);
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
     // A kernel of it, and then itself and another kernel, which brings code.
     assert!(bring(70, Some(7), 9));
     assert!(!bring(70, Some(7), 0) && !bring(7, Some(7), 0));
     assert!(bring(71, Some(7), 1));
-    assert_eq!(tenant.usage(gpu()).implicit, mib(20));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(20));
     // One whose image does not say is measured; what it says is refused where there is no room for it.
-    tenant.library_loaded(8, Bytes::ZERO, None);
+    tenant.implicit().library_loaded(8, Bytes::ZERO, None);
     assert!(bring(8, Some(8), 12));
-    tenant.library_loaded(9, mib(20), None);
-    assert!(tenant.bringing(context, 9, Some(9), || Some(mib(80))).is_err());
+    tenant.implicit().library_loaded(9, mib(20), None);
+    assert!(tenant.implicit().bringing(context, 9, Some(9), || Some(mib(80))).is_err());
     // Another one that goes makes nobody forget what is there.
-    tenant.library_unloaded(6);
+    tenant.implicit().library_unloaded(6);
     assert!(!bring(8, Some(8), 0) && !bring(70, Some(7), 0));
     assert_eq!(counted(&tenant, Reason::CodeOverLimit), 1);
     // The two kernels' code stays with the context.
-    tenant.library_unloaded(7);
-    assert_eq!(tenant.usage(gpu()).implicit, mib(24));
+    tenant.implicit().library_unloaded(7);
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(24));
     assert!(bring(9, Some(9), 20));
     // In a context where it is from the start there is nothing to bring.
-    tenant.library_loaded(10, mib(40), Some(context));
+    tenant.implicit().library_loaded(10, mib(40), Some(context));
     assert!(!bring(10, Some(10), 0));
     // Over the limit nothing more is brought, whatever it says.
     assert!(bring(11, None, 7));
-    assert_eq!(tenant.usage(gpu()).implicit, mib(51));
-    assert!(tenant.bringing(context, 12, None, || Some(mib(80))).is_err());
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(51));
+    assert!(tenant.implicit().bringing(context, 12, None, || Some(mib(80))).is_err());
     assert!(!bring(11, None, 0), "it is there");
-    tenant.context_leaving(handle).expect("known").gone();
-    assert_eq!(tenant.usage(gpu()).total(), Bytes::ZERO);
+    tenant.contexts().leaving(handle).expect("known").gone();
+    assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
 }
 
 /// A driver gives a function of a module the handle that one of a module before it had: its code was not looked at.
@@ -258,14 +264,15 @@ fn functions_of_a_module_that_is_gone_are_forgotten() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     let bring = |function: usize, library: Option<usize>, came: u64| {
-        let bringing = tenant.bringing(context, function, library, || Some(mib(80))).expect("it fits");
+        let bringing =
+            tenant.implicit().bringing(context, function, library, || Some(mib(80))).expect("it fits");
         bringing.map(|bringing| bringing.brought(Some(mib(80 - came)))).is_some()
     };
-    tenant.library_loaded(7, Bytes::ZERO, None);
+    tenant.implicit().library_loaded(7, Bytes::ZERO, None);
     assert!(bring(1, None, 2) && bring(70, Some(7), 2));
     assert!(!bring(1, None, 0) && !bring(70, Some(7), 0));
-    tenant.module_unloaded(5);
+    tenant.implicit().module_unloaded(5);
     assert!(bring(1, None, 2), "it may be another one");
     assert!(!bring(70, Some(7), 0), "a library's kernels are not its");
-    assert_eq!(tenant.usage(gpu()).implicit, mib(16));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(16));
 }

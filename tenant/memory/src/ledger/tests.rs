@@ -5,7 +5,6 @@ use cgpu_shm::growth::Growth;
 use cgpu_shm::slots::LINGERS;
 
 use super::*;
-use crate::Tenant;
 use crate::doubles::{Container, gpu};
 
 fn mib(count: u64) -> Bytes {
@@ -21,7 +20,7 @@ fn charge(ledger: &Ledger, bytes: Bytes) -> bool {
 }
 
 fn word(ledger: &Ledger) -> Word {
-    ledger.word_of(ledger.claim.slot)
+    ledger.checkpointed().word_of(ledger.claim.slot)
 }
 
 /// What a monitor would say that it measures of a process now.
@@ -46,7 +45,7 @@ fn signed_mib(count: i64) -> i64 {
 /// A container with a limit of 100 MiB, of which a context whose size is not confirmed has 60.
 fn unconfirmed() -> (Container, Ledger) {
     let container = Container::limited(100);
-    let Tenant { ledger, .. } = container.tenant();
+    let ledger = container.tenant().tables.ledger;
     ledger.book(gpu(), Column::Implicit, mib(60));
     (container, ledger)
 }
@@ -106,20 +105,20 @@ fn limit_set_from_outside_is_not_lifted_by_the_region() {
     let container = Container::limited(50);
     let mut tenant = container.tenant();
     let told = mib(10);
-    tenant.ledger.told[gpu().get()] = told;
-    let registered = &tenant.ledger.region.gpu(gpu()).limit;
+    tenant.tables.ledger.told[gpu().get()] = told;
+    let registered = &tenant.tables.ledger.region.gpu(gpu()).limit;
     for written in [told, told + Bytes(1), Bytes::MAX, Bytes::ZERO] {
         registered.store(written.0, Ordering::Relaxed);
-        assert_eq!(tenant.ledger.limit(gpu()), told, "{written}");
+        assert_eq!(tenant.tables.ledger.limit(gpu()), told, "{written}");
     }
     registered.store(told.0 - 1, Ordering::Relaxed);
-    assert_eq!(tenant.ledger.limit(gpu()), told - Bytes(1), "a lower limit holds");
+    assert_eq!(tenant.tables.ledger.limit(gpu()), told - Bytes(1), "a lower limit holds");
 }
 
 #[test]
 fn booking_is_counted_only_beyond_the_limit() {
     let container = Container::limited(10);
-    let Tenant { ledger, .. } = container.tenant();
+    let ledger = container.tenant().tables.ledger;
     ledger.book(gpu(), Column::Implicit, mib(10));
     assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 0);
     ledger.book(gpu(), Column::Implicit, Bytes(1));
@@ -130,7 +129,7 @@ fn booking_is_counted_only_beyond_the_limit() {
 #[test]
 fn cached_memory_is_taken_up_to_what_was_given_back() {
     let container = Container::limited(10);
-    let Tenant { ledger, .. } = container.tenant();
+    let ledger = container.tenant().tables.ledger;
     assert!(charge(&ledger, mib(2)));
     ledger.refund(gpu(), Column::Used, mib(2));
     assert!(!ledger.take_spare(gpu(), mib(3)));
@@ -143,7 +142,7 @@ fn cached_memory_is_taken_up_to_what_was_given_back() {
 #[test]
 fn measured_excess_is_counted_once_an_edition() {
     let container = Container::limited(10);
-    let Tenant { ledger, .. } = container.tenant();
+    let ledger = container.tenant().tables.ledger;
     let counted = || count(&ledger, Reason::ImplicitOverLimit);
     assert!(charge(&ledger, mib(8)));
     assert!(!charge(&ledger, mib(4)));
@@ -163,7 +162,7 @@ fn measured_excess_is_counted_once_an_edition() {
 #[test]
 fn booked_excess_is_not_counted_as_measured() {
     let container = Container::limited(10);
-    let Tenant { ledger, .. } = container.tenant();
+    let ledger = container.tenant().tables.ledger;
     ledger.book(gpu(), Column::Implicit, mib(11));
     assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 1);
     // As after any growth that has gone again.
@@ -177,7 +176,7 @@ fn booked_excess_is_not_counted_as_measured() {
 #[test]
 fn booked_memory_is_without_what_was_measured() {
     let container = Container::limited(50);
-    let Tenant { ledger, .. } = container.tenant();
+    let ledger = container.tenant().tables.ledger;
     assert!(charge(&ledger, mib(3)));
     ledger.book(gpu(), Column::Implicit, mib(10));
     publish(&container, &ledger, measured(&ledger, signed_mib(4)), true);
@@ -188,7 +187,7 @@ fn booked_memory_is_without_what_was_measured() {
 fn end_of_a_context_ends_what_was_measured() {
     for growth in [-4, 4] {
         let container = Container::limited(50);
-        let Tenant { ledger, .. } = container.tenant();
+        let ledger = container.tenant().tables.ledger;
         ledger.book(gpu(), Column::Implicit, mib(10));
         publish(&container, &ledger, measured(&ledger, signed_mib(growth)), true);
         assert_eq!(ledger.total(gpu()), Bytes(mib(10).0.saturating_add_signed(signed_mib(growth))));
@@ -202,7 +201,7 @@ fn end_of_a_context_ends_what_was_measured() {
 fn shrink_ends_a_correction_and_keeps_growth() {
     for (growth, total) in [(-4, 8), (4, 12)] {
         let container = Container::limited(50);
-        let Tenant { ledger, .. } = container.tenant();
+        let ledger = container.tenant().tables.ledger;
         ledger.book(gpu(), Column::Implicit, mib(10));
         publish(&container, &ledger, measured(&ledger, signed_mib(growth)), true);
         ledger.shrink(gpu(), mib(2));
@@ -213,7 +212,7 @@ fn shrink_ends_a_correction_and_keeps_growth() {
 #[test]
 fn shrink_ends_a_correction_that_is_on_its_way() {
     let container = Container::limited(50);
-    let Tenant { ledger, .. } = container.tenant();
+    let ledger = container.tenant().tables.ledger;
     ledger.book(gpu(), Column::Implicit, mib(10));
     let on_its_way = measured(&ledger, signed_mib(-4));
     ledger.shrink(gpu(), mib(2));
@@ -223,10 +222,10 @@ fn shrink_ends_a_correction_that_is_on_its_way() {
 
 /// A process with 10 MiB, of which it exported 4 MiB, and 4 MiB of implicit memory.
 fn exporter(container: &Container) -> Ledger {
-    let Tenant { ledger, .. } = container.tenant();
+    let ledger = container.tenant().tables.ledger;
     assert!(charge(&ledger, mib(10)));
     ledger.book(gpu(), Column::Implicit, mib(4));
-    ledger.export(gpu(), mib(4));
+    ledger.exported().export(gpu(), mib(4));
     ledger
 }
 
@@ -241,7 +240,7 @@ fn withdrawn_memory_counts_until_it_is_given_back() {
     let monitor = Grantor::open(container.run()).expect("the grant file");
     monitor.set_returned(gpu(), mib(5).0);
     assert_eq!(ledger.total(gpu()), mib(23));
-    other.withdraw_kept(gpu(), mib(3));
+    other.exported().withdraw_kept(gpu(), mib(3));
     assert_eq!(exported(&other), mib(1));
     assert_eq!(ledger.total(gpu()), mib(26));
     other.refund(gpu(), Column::Used, mib(3));
@@ -250,8 +249,8 @@ fn withdrawn_memory_counts_until_it_is_given_back() {
         mib(23),
         "what the monitor has seen to have left the GPU may be just this"
     );
-    other.withdraw_kept(gpu(), mib(1));
-    ledger.withdraw_kept(gpu(), mib(4));
+    other.exported().withdraw_kept(gpu(), mib(1));
+    ledger.exported().withdraw_kept(gpu(), mib(4));
     assert_eq!(ledger.total(gpu()), mib(25), "nothing is left of it");
 }
 
@@ -261,7 +260,7 @@ fn withdraw_keeps_a_correction_that_is_on_its_way() {
     let container = Container::limited(50);
     let ledger = exporter(&container);
     let on_its_way = measured(&ledger, signed_mib(-2));
-    ledger.withdraw(gpu(), mib(4));
+    ledger.exported().withdraw(gpu(), mib(4));
     publish(&container, &ledger, on_its_way, false);
     assert_eq!(ledger.total(gpu()), mib(12));
 }
@@ -271,14 +270,13 @@ fn withdraw_keeps_a_correction_that_is_on_its_way() {
 #[test]
 fn handles_opened_by_any_process_are_seen_by_all() {
     let container = Container::limited(50);
-    let (Tenant { ledger: first, .. }, Tenant { ledger: second, .. }) =
-        (container.tenant(), container.tenant());
-    assert_eq!(first.opened(), 0);
-    first.set_opened(0b101);
-    second.set_opened(0b10);
-    assert_eq!((first.opened(), second.opened()), (0b111, 0b111));
-    first.lend(0b1000);
-    first.lend(0b1);
+    let [first, second] = [(); 2].map(|()| container.tenant().tables.ledger);
+    assert_eq!(first.exported().opened(), 0);
+    first.exported().set_opened(0b101);
+    second.exported().set_opened(0b10);
+    assert_eq!((first.exported().opened(), second.exported().opened()), (0b111, 0b111));
+    first.exported().lend(0b1000);
+    first.exported().lend(0b1);
     let slot = second.region.slot(first.claim.slot);
     assert_eq!(slot.lent.load(Ordering::Relaxed), 0b1001, "readable after it has exited");
 }
@@ -286,49 +284,47 @@ fn handles_opened_by_any_process_are_seen_by_all() {
 #[test]
 fn context_creations_of_all_processes_are_counted() {
     let container = Container::limited(50);
-    let (Tenant { ledger: first, .. }, Tenant { ledger: second, .. }) =
-        (container.tenant(), container.tenant());
-    let begun = [&first, &second, &first].map(|ledger| ledger.creation_begins(gpu()));
+    let [first, second] = [(); 2].map(|()| container.tenant().tables.ledger);
+    let begun = [&first, &second, &first].map(|ledger| ledger.creations().begin(gpu()));
     assert_eq!(begun, [0, 1, 2], "how many are under way besides");
-    assert_eq!(second.creations(gpu()), 3);
+    assert_eq!(second.creations().count(gpu()), 3);
     for left in [2, 1, 1] {
-        first.creation_ends(gpu());
-        assert_eq!(second.creations(gpu()), left, "no end lowers another process's count");
+        first.creations().end(gpu());
+        assert_eq!(second.creations().count(gpu()), left, "no end lowers another process's count");
     }
 }
 
 #[test]
 fn first_context_is_learned_by_one_process_at_a_time() {
     let container = Container::limited(50);
-    let (Tenant { ledger: first, .. }, Tenant { ledger: second, .. }) =
-        (container.tenant(), container.tenant());
+    let [first, second] = [(); 2].map(|()| container.tenant().tables.ledger);
     let lock = &second.region.gpu(gpu()).learning;
-    let guard = first.learning(gpu()).expect("it is free");
+    let guard = first.creations().learn(gpu()).expect("it is free");
     assert_eq!(lock.owner(), Some(first.me()));
     drop(guard);
-    assert!(second.learning(gpu()).is_some());
+    assert!(second.creations().learn(gpu()).is_some());
     assert_eq!(lock.owner(), None);
 }
 
 #[test]
 fn process_is_alone_when_no_other_one_is_left_on_the_gpu() {
     let container = Container::limited(50);
-    let Tenant { ledger, .. } = container.tenant();
-    assert!(ledger.is_alone());
+    let ledger = container.tenant().tables.ledger;
+    assert!(ledger.creations().is_alone());
     let other = container.tenant();
-    assert!(!ledger.is_alone());
+    assert!(!ledger.creations().is_alone());
     drop(other);
     ledger.sweep();
-    assert!(!ledger.is_alone(), "its memory may still be on the GPU");
+    assert!(!ledger.creations().is_alone(), "its memory may still be on the GPU");
     container.clock.advance(LINGERS);
     ledger.sweep();
-    assert!(ledger.is_alone());
+    assert!(ledger.creations().is_alone());
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------
 
 fn named(container: &Container, pid: u32) -> Ledger {
-    let Tenant { ledger, .. } = container.tenant();
+    let ledger = container.tenant().tables.ledger;
     ledger.region.slot(ledger.claim.slot).pid.store(pid, Ordering::Relaxed);
     ledger
 }
@@ -337,10 +333,10 @@ fn named(container: &Container, pid: u32) -> Ledger {
 fn process_is_found_by_its_id_while_it_lives() {
     let container = Container::limited(50);
     let (tool, worker) = (named(&container, 7), named(&container, 8));
-    assert_eq!(tool.slot_of(8), Some((worker.claim.slot, word(&worker))));
-    assert_eq!(tool.slot_of(9), None);
+    assert_eq!(tool.checkpointed().slot_of(8), Some((worker.claim.slot, word(&worker))));
+    assert_eq!(tool.checkpointed().slot_of(9), None);
     drop(worker);
-    assert_eq!(tool.slot_of(8), None, "it is draining");
+    assert_eq!(tool.checkpointed().slot_of(8), None, "it is draining");
 }
 
 #[test]
@@ -350,13 +346,13 @@ fn former_user_of_a_slot_is_neither_sent_away_nor_back() {
     assert!(charge(&worker, mib(6)));
     let now = (worker.claim.slot, word(&worker));
     let former = (worker.claim.slot, Word(word(&worker).0 + (1 << 8)));
-    tool.send_away(gpu(), former);
+    tool.checkpointed().send_away(gpu(), former);
     assert_eq!(tool.total(gpu()), mib(6));
-    tool.send_away(gpu(), now);
+    tool.checkpointed().send_away(gpu(), now);
     assert_eq!(tool.total(gpu()), Bytes::ZERO);
-    tool.is_back(gpu(), former);
+    tool.checkpointed().is_back(gpu(), former);
     assert_eq!(tool.total(gpu()), Bytes::ZERO);
-    tool.is_back(gpu(), now);
+    tool.checkpointed().is_back(gpu(), now);
     assert_eq!(tool.total(gpu()), mib(6));
 }
 
@@ -366,7 +362,7 @@ fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
     let container = Container::limited(10);
     let (tool, worker) = (named(&container, 7), named(&container, 8));
     assert!(charge(&worker, mib(6)));
-    tool.send_away(gpu(), (worker.claim.slot, word(&worker)));
+    tool.checkpointed().send_away(gpu(), (worker.claim.slot, word(&worker)));
     let exiting = named(&container, 9);
     assert!(charge(&exiting, exited) && charge(&tool, living));
     drop(exiting);
@@ -376,17 +372,17 @@ fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
 #[test]
 fn bring_back_waits_for_draining_memory() {
     let (container, tool, worker) = occupied(mib(4), mib(6));
-    assert_eq!(tool.bring_back(gpu(), worker.claim.slot), Ok(true));
+    assert_eq!(tool.checkpointed().bring_back(gpu(), worker.claim.slot), Ok(true));
     assert!(container.clock.slept() >= LINGERS);
     assert_eq!(tool.total(gpu()), mib(10));
-    assert_eq!(tool.bring_back(gpu(), worker.claim.slot), Ok(false), "it is there");
+    assert_eq!(tool.checkpointed().bring_back(gpu(), worker.claim.slot), Ok(false), "it is there");
 }
 
 #[test]
 fn bring_back_does_not_wait_where_that_would_not_help() {
     let (container, tool, worker) = occupied(mib(5), mib(5));
     let refused = Refused::Short { used: mib(10), wanted: mib(6), limit: mib(10) };
-    assert_eq!(tool.bring_back(gpu(), worker.claim.slot), Err(refused));
+    assert_eq!(tool.checkpointed().bring_back(gpu(), worker.claim.slot), Err(refused));
     assert_eq!(container.clock.slept(), Nanos::ZERO);
 }
 
@@ -424,7 +420,7 @@ fn driver_is_asked_once_more_when_the_last_memory_has_gone() {
 #[test]
 fn wait_for_the_gpu_begins_short_and_ends() {
     let container = Container::limited(10);
-    let Tenant { ledger, .. } = container.tenant();
+    let ledger = container.tenant().tables.ledger;
     let mut patience = Patience::default();
     let mut naps = Vec::new();
     loop {
@@ -446,7 +442,7 @@ fn wait_for_the_gpu_begins_short_and_ends() {
 #[test]
 fn glance_finds_exited_processes_at_intervals() {
     let container = Container::limited(10);
-    let Tenant { ledger, .. } = container.tenant();
+    let ledger = container.tenant().tables.ledger;
     let exits = || {
         let exiting = named(&container, 8);
         assert!(charge(&exiting, mib(1)));

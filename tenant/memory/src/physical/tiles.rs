@@ -5,125 +5,48 @@
 
 use std::mem::ManuallyDrop;
 
-use super::ordered::Ordered;
-use super::{Handle, Physicals, RecordId};
-use crate::allocations::Owner;
-use crate::{ArrayId, Context, Reason, Tenant};
+use cgpu_shm::reason::Reason;
 
-/// An array of which parts are mapped.
-#[derive(Debug)]
-pub(super) struct Tiled {
-    array: u64,
-    /// With whose end it goes.
-    owner: Option<Owner>,
-    /// Which destruction it is in, by its serial; 0: none. Another array may have its handle before that has returned.
-    leaving: u64,
-    tiles: Ordered<RecordId>,
-}
+use super::Physical;
+use super::table::{RecordId, Tiled, Tiles};
+use crate::allocations::table::Owner;
+use crate::contexts::table::Context;
+use crate::handles::{ArrayId, Handle};
+use crate::tables::Tables;
 
-/// A box of tiles: first and last in each direction, below a name for all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tiles {
-    /// What tells this part of the array from others: a level and a layer; below 2^16.
-    pub part: u64,
-    /// The first tile, in each direction; below 2^16.
-    pub from: [u64; 3],
-    /// The first tile beyond.
-    pub to: [u64; 3],
-}
-
-impl Tiles {
-    /// The names of all of them.
-    fn names(self) -> impl Iterator<Item = u64> {
-        let Self { part, from, to } = self;
-        let rows = (from[2]..to[2]).flat_map(move |z| (from[1]..to[1]).map(move |y| (z, y)));
-        rows.flat_map(move |(z, y)| (from[0]..to[0]).map(move |x| part << 48 | z << 32 | y << 16 | x))
-    }
-}
-
-impl Physicals {
-    fn tiled(&mut self, array: ArrayId, owner: Option<Owner>) -> Option<&mut Tiled> {
-        let array = array.address().0;
-        match self.tiled.iter().position(|tiled| tiled.array == array && tiled.leaving == 0) {
-            Some(place) => self.tiled.get_mut(place),
-            None => {
-                self.tiled.try_reserve(1).ok()?;
-                self.tiled.push(Tiled { array, owner, leaving: 0, tiles: Ordered::new() });
-                self.tiled.last_mut()
-            }
-        }
-    }
-
-    /// Puts memory into a tile, or takes it out; what was there before. A reference to what is put in has been added.
-    fn tile(
-        &mut self,
-        array: ArrayId,
-        owner: Option<Owner>,
-        name: u64,
-        record: Option<RecordId>,
-    ) -> Option<RecordId> {
-        let tiles = &mut self.tiled(array, owner)?.tiles;
-        match record {
-            // Without host memory for it the reference stays.
-            Some(record) => tiles.insert(name, record).ok().flatten(),
-            None => tiles.remove(name),
-        }
-    }
-
-    /// Takes one reference off an array of that description which is gone.
-    fn untile(&mut self, gone: impl Fn(&Tiled) -> bool) -> Option<RecordId> {
-        loop {
-            let place = self.tiled.iter().position(&gone)?;
-            let tiles = &mut self.tiled.get_mut(place)?.tiles;
-            if let Some((name, record)) = tiles.from(0) {
-                tiles.remove(name);
-                return Some(record);
-            }
-            self.tiled.swap_remove(place);
-        }
-    }
-}
-
-impl Tenant {
+impl<'a> Physical<'a> {
     /// Memory is about to be mapped into parts of an array: a reference for each, if it is on the books.
-    pub fn tiling(&self, handle: Handle, tiles: Tiles) -> Option<Tiling<'_>> {
-        let mut physicals = self.physicals.lock();
-        let record = physicals.handles.get(handle.0)?.record;
+    pub fn tiling(self, handle: Handle, tiles: Tiles) -> Option<Tiling<'a>> {
         let count = tiles.names().count() as u64;
-        let found = physicals.records.get(record)?;
-        found.references = found.references.saturating_add(count);
-        Some(Tiling { tenant: self, record, count })
+        let record = self.tables.physical.lock().refer_times(handle, count)?;
+        Some(Tiling { tables: self.tables, record, count })
     }
 
     /// The driver takes what is in parts of an array out, when the stream comes to it.
-    pub fn untiling(&self, array: ArrayId, tiles: Tiles) -> Untiled<'_> {
-        let mut untiled = Untiled { tenant: self, records: Vec::new() };
-        tiles.names().for_each(|name| untiled.add(self.physicals.lock().tile(array, None, name, None)));
+    pub fn untiling(self, array: ArrayId, tiles: Tiles) -> Untiled<'a> {
+        let mut untiled = Untiled { tables: self.tables, records: Vec::new() };
+        tiles.names().for_each(|name| untiled.add(self.tables.physical.lock().tile(array, None, name, None)));
         untiled
     }
 
     /// An array is about to be destroyed. None: nothing was mapped into it.
-    pub fn array_leaving(&self, array: ArrayId) -> Option<LeavingArray<'_>> {
-        let mut physicals = self.physicals.lock();
-        let array = array.address().0;
-        let place = physicals.tiled.iter().position(|tiled| tiled.array == array && tiled.leaving == 0)?;
-        let serial = physicals.serial();
-        physicals.tiled.get_mut(place)?.leaving = serial;
-        Some(LeavingArray { tenant: self, serial })
+    pub fn array_leaving(self, array: ArrayId) -> Option<LeavingArray<'a>> {
+        let serial = self.tables.physical.lock().leave_array(array)?;
+        Some(LeavingArray { tables: self.tables, serial })
     }
 
     /// The driver destroyed a context, and the arrays in it.
-    pub(crate) fn arrays_gone_with(&self, owner: Owner) {
+    pub(crate) fn arrays_gone_with(self, owner: Owner) {
         self.untile(|tiled| tiled.owner == Some(owner));
     }
 
-    fn untile(&self, gone: impl Fn(&Tiled) -> bool) {
+    fn untile(self, gone: impl Fn(&Tiled) -> bool) {
         loop {
-            let mut physicals = self.physicals.lock();
-            let Some(record) = physicals.untile(&gone) else { return };
-            let fate = physicals.drop_references(record, 1);
-            drop(physicals);
-            self.wind_up_physical(fate);
+            let mut table = self.tables.physical.lock();
+            let Some(record) = table.untile(&gone) else { return };
+            let fate = table.drop_references(record, 1);
+            drop(table);
+            self.wind_up(fate);
         }
     }
 }
@@ -132,24 +55,20 @@ impl Tenant {
 #[derive(Debug)]
 #[must_use = "a leaving array that is dropped stays"]
 pub struct LeavingArray<'a> {
-    tenant: &'a Tenant,
+    tables: &'a Tables,
     serial: u64,
 }
 
 impl LeavingArray<'_> {
     /// The driver destroyed it: what was mapped into it is let go.
     pub fn gone(self) {
-        self.tenant.untile(|tiled| tiled.leaving == self.serial);
+        Physical::new(self.tables).untile(|tiled| tiled.leaving == self.serial);
     }
 }
 
 impl Drop for LeavingArray<'_> {
     fn drop(&mut self) {
-        for tiled in
-            self.tenant.physicals.lock().tiled.iter_mut().filter(|tiled| tiled.leaving == self.serial)
-        {
-            tiled.leaving = 0;
-        }
+        self.tables.physical.lock().keep_array(self.serial);
     }
 }
 
@@ -157,7 +76,7 @@ impl Drop for LeavingArray<'_> {
 #[derive(Debug)]
 #[must_use = "a tiling that is dropped has not happened"]
 pub struct Tiling<'a> {
-    tenant: &'a Tenant,
+    tables: &'a Tables,
     record: RecordId,
     count: u64,
 }
@@ -165,11 +84,11 @@ pub struct Tiling<'a> {
 impl<'a> Tiling<'a> {
     /// The driver will have mapped it when the stream comes to it; what was there before goes then. The array is of that context.
     pub fn tiled(self, array: ArrayId, tiles: Tiles, context: Option<Context>) -> Untiled<'a> {
-        let Self { tenant, record, .. } = *ManuallyDrop::new(self);
+        let Self { tables, record, .. } = *ManuallyDrop::new(self);
         let owner = context.map(Context::owner);
-        let mut untiled = Untiled { tenant, records: Vec::new() };
+        let mut untiled = Untiled { tables, records: Vec::new() };
         for name in tiles.names() {
-            untiled.add(tenant.physicals.lock().tile(array, owner, name, Some(record)));
+            untiled.add(tables.physical.lock().tile(array, owner, name, Some(record)));
         }
         untiled
     }
@@ -177,8 +96,8 @@ impl<'a> Tiling<'a> {
 
 impl Drop for Tiling<'_> {
     fn drop(&mut self) {
-        let fate = self.tenant.physicals.lock().drop_references(self.record, self.count);
-        self.tenant.wind_up_physical(fate);
+        let fate = self.tables.physical.lock().drop_references(self.record, self.count);
+        Physical::new(self.tables).wind_up(fate);
     }
 }
 
@@ -186,7 +105,7 @@ impl Drop for Tiling<'_> {
 #[derive(Debug)]
 #[must_use = "what was in the tiles stays charged"]
 pub struct Untiled<'a> {
-    tenant: &'a Tenant,
+    tables: &'a Tables,
     records: Vec<(RecordId, u64)>,
 }
 
@@ -198,7 +117,7 @@ impl Untiled<'_> {
         } else if self.records.try_reserve(1).is_ok() {
             self.records.push((record, 1));
         } else {
-            self.tenant.count(Reason::Unrecorded);
+            self.tables.ledger.count(Reason::Unrecorded);
         }
     }
 
@@ -211,8 +130,8 @@ impl Untiled<'_> {
     /// The stream has come to it.
     pub fn gone(self) {
         for (record, count) in self.records {
-            let fate = self.tenant.physicals.lock().drop_references(record, count);
-            self.tenant.wind_up_physical(fate);
+            let fate = self.tables.physical.lock().drop_references(record, count);
+            Physical::new(self.tables).wind_up(fate);
         }
     }
 }

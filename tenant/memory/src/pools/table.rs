@@ -13,10 +13,11 @@ use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 pub(crate) use self::tenure::{Arrival, Departure, Tenure};
 use cgpu_shm::spin::Spin;
 
+use super::driver::PoolDriver;
 use super::growth::Growth;
-use super::{PoolDriver, PoolId};
-use crate::allocations::Exhausted;
-use crate::physical::ordered::Ordered;
+use crate::allocations::table::Exhausted;
+use crate::handles::PoolId;
+use crate::ordered::Ordered;
 
 /// A pool that is charged: which, and how it is reached. Another one may have its handle later.
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +178,7 @@ impl Pool {
 
 /// The table.
 #[derive(Debug)]
-pub(crate) struct Pools {
+pub(crate) struct PoolTable {
     /// How many are charged, or were lately: none in most programs, and then nobody looks further.
     charged: AtomicUsize,
     /// The pointers that were given out, as bits.
@@ -203,7 +204,7 @@ fn key(id: PoolId) -> u64 {
     id.0 as u64
 }
 
-impl Pools {
+impl PoolTable {
     pub(crate) fn new() -> Self {
         Self {
             charged: AtomicUsize::new(0),

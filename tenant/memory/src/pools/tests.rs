@@ -6,8 +6,9 @@ use std::sync::Mutex;
 use cgpu_shm::units::Nanos;
 use proptest::prelude::*;
 
-use super::table::Ticket;
+use super::table::{PoolTable, Ticket};
 use super::*;
+use crate::Tenant;
 use crate::doubles::{Container, gpu};
 
 fn mib(count: u64) -> Bytes {
@@ -132,8 +133,8 @@ impl World {
     fn with(limit: u64, driver: &'static Fake) -> Self {
         let container = Container::limited(limit);
         let tenant = container.tenant();
-        tenant.pool_made(FIRST, Some(gpu()), driver);
-        tenant.pool_made(SECOND, Some(gpu()), driver);
+        tenant.pools().made(FIRST, Some(gpu()), driver);
+        tenant.pools().made(SECOND, Some(gpu()), driver);
         Self { container, tenant, driver }
     }
 
@@ -143,7 +144,7 @@ impl World {
             self.driver.allocate(pool, size, growth);
             Ok(())
         };
-        self.tenant.allocate_from(pool, size, call, || self.driver.free(pool), || false)
+        self.tenant.pools().allocate(pool, size, call, || self.driver.free(pool), || false)
     }
 
     /// Frees in streams are done after so many trims.
@@ -152,7 +153,7 @@ impl World {
     }
 
     fn used(&self) -> Bytes {
-        self.tenant.usage(gpu()).used
+        self.tenant.view().usage(gpu()).used
     }
 
     fn count(&self, reason: Reason) -> u32 {
@@ -163,7 +164,7 @@ impl World {
 
     fn check(&self) {
         assert_eq!(self.used(), self.driver.held());
-        assert_eq!(self.tenant.pools.sums(), (self.driver.held(), Bytes::ZERO));
+        assert_eq!(self.tenant.tables.pools.sums(), (self.driver.held(), Bytes::ZERO));
     }
 }
 
@@ -185,7 +186,7 @@ fn a_pool_counts_what_it_holds() {
     world.driver.free(FIRST);
     assert_eq!(world.used(), mib(32), "what is freed stays reserved");
     world.driver.trim(FIRST);
-    world.tenant.pool_changed(FIRST);
+    world.tenant.pools().changed(FIRST);
     world.check();
     assert_eq!(world.used(), Bytes::ZERO);
 }
@@ -197,12 +198,12 @@ fn a_descriptor_of_a_piece_holds_no_more_than_its_pool_had() {
     let cycle = |hand_out: bool| {
         world.allocate(FIRST, mib(5), mib(32)).expect("it fits");
         if hand_out {
-            world.tenant.piece_exported(FIRST, mib(5));
-            world.tenant.piece_exported(FIRST, mib(5));
+            world.tenant.pools().piece_exported(FIRST, mib(5));
+            world.tenant.pools().piece_exported(FIRST, mib(5));
         }
         world.driver.free(FIRST);
         world.driver.trim(FIRST);
-        world.tenant.pool_changed(FIRST);
+        world.tenant.pools().changed(FIRST);
         world.used()
     };
     assert_eq!(cycle(false), Bytes::ZERO);
@@ -218,7 +219,7 @@ fn what_is_shown_is_read_anew() {
     world.allocate(FIRST, mib(40), mib(64)).expect("it fits");
     world.driver.free(FIRST);
     world.driver.trim(FIRST);
-    let view = world.tenant.view(gpu(), mib(1000)).expect("a limit is set");
+    let view = world.tenant.view().memory(gpu(), mib(1000)).expect("a limit is set");
     assert_eq!(view.used, Bytes::ZERO);
 }
 
@@ -229,8 +230,8 @@ fn growth_beyond_the_pre_charge_is_charged_too_and_learned() {
     world.check();
     assert_eq!(world.used(), mib(64));
     assert_eq!(world.count(Reason::PoolGrew), 0);
-    let Known::Charged(at) = world.tenant.pools.find(FIRST) else { panic!("it is charged") };
-    assert_eq!(world.tenant.pools.likely(at, Bytes(1)), Some(mib(64)));
+    let Known::Charged(at) = world.tenant.tables.pools.find(FIRST) else { panic!("it is charged") };
+    assert_eq!(world.tenant.tables.pools.likely(at, Bytes(1)), Some(mib(64)));
 }
 
 #[test]
@@ -294,7 +295,7 @@ fn a_pool_in_pieces_grows_though_it_seemed_to_hold_enough() {
         world.driver.allocate(FIRST, mib(30), Bytes::ZERO);
         Ok(())
     };
-    let made = world.tenant.allocate_from(FIRST, mib(30), call, || world.driver.free(FIRST), || false);
+    let made = world.tenant.pools().allocate(FIRST, mib(30), call, || world.driver.free(FIRST), || false);
     assert_eq!(made, Ok(()), "with what a trim has given back");
     world.check();
     assert_eq!(world.used(), mib(33));
@@ -329,7 +330,7 @@ fn a_busy_stream_is_waited_for_before_anything_is_refused() {
         Ok(())
     };
     let is_busy = || *world.driver.slow.lock().expect("no panic") > 0;
-    world.tenant.allocate_from(SECOND, mib(60), call, || (), is_busy).expect("it comes to the free");
+    world.tenant.pools().allocate(SECOND, mib(60), call, || (), is_busy).expect("it comes to the free");
     world.check();
     assert_eq!(world.used(), mib(60));
     // Not for what would not come.
@@ -351,7 +352,7 @@ fn the_last_part_of_a_limit_is_tried_for_without_a_chunk() {
 fn an_allocation_that_the_driver_refuses_costs_nothing() {
     let world = World::new(100);
     let refused =
-        world.tenant.allocate_from(FIRST, mib(40), || Err(2), || panic!("nothing to free"), || false);
+        world.tenant.pools().allocate(FIRST, mib(40), || Err(2), || panic!("nothing to free"), || false);
     assert_eq!(refused, Err(Unmade::Driver(2)));
     assert_eq!(world.used(), Bytes::ZERO);
     // One that grew the pool before it failed.
@@ -359,7 +360,7 @@ fn an_allocation_that_the_driver_refuses_costs_nothing() {
         world.driver.on(FIRST, |inside| inside.reserved = mib(32));
         Err(700)
     };
-    let refused = world.tenant.allocate_from(FIRST, mib(40), call, || panic!("nothing to free"), || false);
+    let refused = world.tenant.pools().allocate(FIRST, mib(40), call, || panic!("nothing to free"), || false);
     assert_eq!(refused, Err(Unmade::Driver(700)));
     world.check();
     let too_large = denied(world.allocate(FIRST, Bytes(u64::MAX), mib(1)));
@@ -371,26 +372,26 @@ fn a_destroyed_pool_is_charged_until_it_is_empty() {
     let world = World::new(100);
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
-    assert!(matches!(world.tenant.pool_ending(FIRST), Ending::Outlives));
-    assert!(matches!(world.tenant.pool_ending(FIRST), Ending::Destroyed));
+    assert!(matches!(world.tenant.pools().ending(FIRST), Ending::Outlives));
+    assert!(matches!(world.tenant.pools().ending(FIRST), Ending::Destroyed));
     assert_eq!(world.allocate(FIRST, mib(1), mib(32)), Err(Unmade::Destroyed));
     // Trimmed to what is in use.
     assert_eq!(world.used(), mib(2));
     world.driver.free(FIRST);
-    world.tenant.pools_changed(None);
+    world.tenant.pools().all_changed(None);
     assert_eq!(world.used(), mib(1));
     // Freed in a stream that has not come to it.
     world.slow(2);
     world.driver.free(FIRST);
-    world.tenant.pools_changed(None);
+    world.tenant.pools().all_changed(None);
     assert_eq!(world.used(), mib(1));
-    world.tenant.pools_changed(None);
+    world.tenant.pools().all_changed(None);
     assert_eq!(world.used(), Bytes::ZERO);
     assert!(world.driver.pools.lock().expect("no panic")[&FIRST].destroyed);
     assert_eq!(world.count(Reason::PoolOutlived), 1);
     // Its handle may be given out again.
     assert_eq!(world.allocate(FIRST, mib(1), mib(32)), Err(Unmade::Unknown));
-    assert!(matches!(world.tenant.pool_ending(FIRST), Ending::Uncharged));
+    assert!(matches!(world.tenant.pools().ending(FIRST), Ending::Uncharged));
 }
 
 #[test]
@@ -398,13 +399,13 @@ fn an_empty_pool_is_destroyed_at_once_unless_the_driver_refuses() {
     let world = World::new(100);
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
     world.driver.free(FIRST);
-    match world.tenant.pool_ending(FIRST) {
+    match world.tenant.pools().ending(FIRST) {
         Ending::Empty(refused) => drop(refused),
         other => panic!("{other:?}"),
     }
     world.allocate(FIRST, mib(1), mib(32)).expect("it is still there");
     world.driver.free(FIRST);
-    match world.tenant.pool_ending(FIRST) {
+    match world.tenant.pools().ending(FIRST) {
         Ending::Empty(ended) => {
             assert_eq!(
                 world.allocate(FIRST, mib(1), mib(32)),
@@ -416,7 +417,7 @@ fn an_empty_pool_is_destroyed_at_once_unless_the_driver_refuses() {
         }
         other => panic!("{other:?}"),
     }
-    world.tenant.pools_changed(None);
+    world.tenant.pools().all_changed(None);
     assert_eq!(world.used(), Bytes::ZERO);
     assert_eq!(world.count(Reason::PoolOutlived), 0);
 }
@@ -428,15 +429,15 @@ fn a_handle_given_out_again_is_another_pool() {
     let call = || {
         // Destroyed and made again, unseen, while the call is under way.
         world.driver.pools.lock().expect("no panic").remove(&FIRST);
-        world.tenant.pool_made(FIRST, Some(gpu()), world.driver);
+        world.tenant.pools().made(FIRST, Some(gpu()), world.driver);
         Err(400)
     };
-    assert_eq!(world.tenant.allocate_from(FIRST, mib(1), call, || (), || false), Err(Unmade::Driver(400)));
+    assert_eq!(world.tenant.pools().allocate(FIRST, mib(1), call, || (), || false), Err(Unmade::Driver(400)));
     world.check();
     assert_eq!(world.used(), Bytes::ZERO);
     // One that is known is left as it is.
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
-    assert!(world.tenant.pool_seen(FIRST, Some(gpu()), world.driver));
+    assert!(world.tenant.pools().seen(FIRST, Some(gpu()), world.driver));
     assert_eq!(world.used(), mib(32));
 }
 
@@ -444,11 +445,11 @@ fn a_handle_given_out_again_is_another_pool() {
 fn pools_of_other_memory_cost_nothing() {
     let world = World::new(10);
     let host = PoolId(0x300);
-    world.tenant.pool_made(host, None, world.driver);
+    world.tenant.pools().made(host, None, world.driver);
     world.allocate(host, mib(500), mib(512)).expect("it is the host's");
     assert_eq!(world.used(), Bytes::ZERO);
-    assert_eq!(world.tenant.pool_gpu(host), None);
-    assert!(matches!(world.tenant.pool_ending(host), Ending::Uncharged));
+    assert_eq!(world.tenant.pools().gpu(host), None);
+    assert!(matches!(world.tenant.pools().ending(host), Ending::Uncharged));
     assert_eq!(world.allocate(host, mib(1), mib(1)), Err(Unmade::Unknown));
 }
 
@@ -462,7 +463,7 @@ fn a_driver_that_does_not_say_is_charged_what_is_likely() {
     assert_eq!(world.used(), mib(96));
     denied(world.allocate(FIRST, mib(8), mib(8)));
     assert_eq!(world.count(Reason::PoolUnread), 3);
-    match world.tenant.pool_ending(FIRST) {
+    match world.tenant.pools().ending(FIRST) {
         Ending::Empty(ended) => ended.gone(),
         other => panic!("{other:?}"),
     }
@@ -505,7 +506,7 @@ proptest! {
     fn any_history_is_on_the_books_to_the_byte(steps in prop::collection::vec(step(), 1..120)) {
         let world = World::new(100);
         let mut ids = [FIRST, SECOND, PoolId(0x300)];
-        world.tenant.pool_made(ids[2], Some(gpu()), world.driver);
+        world.tenant.pools().made(ids[2], Some(gpu()), world.driver);
         for step in steps {
             match step {
                 Step::Allocate { pool, size, growth } => {
@@ -514,23 +515,23 @@ proptest! {
                     prop_assert!(matches!(answer, Ok(()) | Err(Unmade::Denied(_))), "{:?}", answer);
                 }
                 Step::Refused { pool, size } => {
-                    let answer = world.tenant.allocate_from(ids[pool], Bytes(size), || Err(2), || (), || false);
+                    let answer = world.tenant.pools().allocate(ids[pool], Bytes(size), || Err(2), || (), || false);
                     prop_assert!(answer.is_err());
                 }
                 Step::Free { pool } => world.driver.free(ids[pool]),
                 Step::Trim { pool } => {
                     world.driver.trim(ids[pool]);
-                    world.tenant.pool_changed(ids[pool]);
+                    world.tenant.pools().changed(ids[pool]);
                 }
                 Step::Slow { trims } => world.slow(trims),
                 Step::Linear { size } => drop(world.tenant.charge(gpu(), Bytes(size))),
                 Step::Destroy { pool } => {
-                    if let Ending::Empty(ended) = world.tenant.pool_ending(ids[pool]) {
+                    if let Ending::Empty(ended) = world.tenant.pools().ending(ids[pool]) {
                         world.driver.destroy(ids[pool]);
                         ended.gone();
                     }
                     ids[pool] = PoolId(ids[pool].0 + 1);
-                    world.tenant.pool_made(ids[pool], Some(gpu()), world.driver);
+                    world.tenant.pools().made(ids[pool], Some(gpu()), world.driver);
                 }
             }
             world.check();
@@ -556,7 +557,7 @@ proptest! {
     #[test]
     fn readings_in_any_order_lose_no_growth(steps in prop::collection::vec((0..7_u8, 0..64_usize, 0..33_u64), 1..200)) {
         let driver = Fake::leaked();
-        let pools = Pools::new();
+        let pools = PoolTable::new();
         pools.made(FIRST, Some(gpu()), driver).expect("memory");
         let Known::Charged(at) = pools.find(FIRST) else { panic!("it is charged") };
         let (mut truth, mut ledger) = (Bytes::ZERO, Bytes::ZERO);
@@ -642,18 +643,18 @@ fn threads_keep_the_books_right_between_them() {
                     let growth = if draw(8) == 0 { mib(48) } else { mib(32) };
                     match draw(8) {
                         0..5 if world.allocate(pool, size, growth).is_ok() => world.driver.free(pool),
-                        5 => world.tenant.pools_changed(None),
+                        5 => world.tenant.pools().all_changed(None),
                         6 => drop(world.tenant.charge(gpu(), size)),
                         _ => {
                             world.driver.trim(pool);
-                            world.tenant.pool_changed(pool);
+                            world.tenant.pools().changed(pool);
                         }
                     }
                 }
             });
         }
     });
-    world.tenant.pools_changed(None);
+    world.tenant.pools().all_changed(None);
     world.check();
     assert!(world.used() <= mib(100), "{}", world.used());
 }
@@ -665,18 +666,18 @@ fn nobody_looks_into_a_pool_that_is_gone() {
     std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
             for _ in 0..5000 {
-                world.tenant.pools_changed(None);
-                world.tenant.relieve(gpu());
+                world.tenant.pools().all_changed(None);
+                world.tenant.pools().relieve(gpu());
             }
         });
         for number in 1..2000 {
             let pool = PoolId(0x1000 + number);
-            world.tenant.pool_made(pool, Some(gpu()), world.driver);
+            world.tenant.pools().made(pool, Some(gpu()), world.driver);
             world.allocate(pool, mib(1), mib(32)).expect("it fits");
             if number % 2 == 0 {
                 world.driver.free(pool);
             }
-            match world.tenant.pool_ending(pool) {
+            match world.tenant.pools().ending(pool) {
                 Ending::Empty(ended) => {
                     world.driver.destroy(pool);
                     ended.gone();
@@ -687,6 +688,6 @@ fn nobody_looks_into_a_pool_that_is_gone() {
         }
         looking.join().expect("no panic");
     });
-    world.tenant.pools_changed(None);
+    world.tenant.pools().all_changed(None);
     assert_eq!(world.used(), Bytes::ZERO);
 }

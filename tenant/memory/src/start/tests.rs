@@ -131,16 +131,16 @@ fn more_gpus_than_a_container_has_are_refused() {
 fn a_container_has_one_limit() {
     let mut container = Container::with(&LIMIT);
     let first = on(&container);
-    assert_eq!(first.limit(gpu()), Some(Bytes::from_mib(10)));
+    assert_eq!(first.view().limit(gpu()), Some(Bytes::from_mib(10)));
     // Another process with other variables does not change it.
     container.environment.set(&["ALIYUN_COM_GPU_MEM_CONTAINER=50"]);
     let second = on(&container);
-    assert_eq!(second.limit(gpu()), Some(Bytes::from_mib(10)));
+    assert_eq!(second.view().limit(gpu()), Some(Bytes::from_mib(10)));
     // The next container in the same directory does.
     drop((first, second));
     drop(on(&container));
     container.clock.advance(cgpu_shm::units::Nanos::from_millis(600));
-    assert_eq!(on(&container).limit(gpu()), Some(Bytes::from_mib(50)));
+    assert_eq!(on(&container).view().limit(gpu()), Some(Bytes::from_mib(50)));
 }
 
 #[test]
@@ -153,8 +153,8 @@ fn without_a_limit_books_are_kept_only_for_a_monitor() {
     Grantor::open(container.run()).expect("the grant file").adopt(1);
     let tenant = on(&container);
     let sliced = tenant.gpu(GPU.uuid).expect("all GPUs are on the books");
-    assert_eq!(tenant.limit(sliced), None);
-    assert_eq!(tenant.view(sliced, Bytes(1)), None);
+    assert_eq!(tenant.view().limit(sliced), None);
+    assert_eq!(tenant.view().memory(sliced, Bytes(1)), None);
     assert!(tenant.charge(sliced, Bytes::from_mib(1 << 10)).is_ok(), "accounted, not limited");
 }
 
@@ -239,7 +239,7 @@ fn a_limits_file_counts_before_all_variables() {
     write_limits(&container, &format!("version 1\nname trainer\ngpu {} 5242880\n", GPU.uuid));
     let ran = as_nobody(|| {
         let tenant = on(&container);
-        assert_eq!(tenant.limit(gpu()), Some(Bytes::from_mib(5)));
+        assert_eq!(tenant.view().limit(gpu()), Some(Bytes::from_mib(5)));
         assert_eq!(tenant.region().directory(), container.run());
     });
     assert!(ran || !is_root(), "root can be somebody else");
@@ -257,16 +257,16 @@ fn what_is_written_into_the_region_lifts_no_limit_from_outside() {
         let tenant = on(&container);
         for registered in [Bytes::MAX, Bytes::ZERO, Bytes::from_mib(6)] {
             tenant.region().gpu(gpu()).limit.store(registered.0, Ordering::Relaxed);
-            assert_eq!(tenant.limit(gpu()), Some(Bytes::from_mib(5)), "{registered:?}");
+            assert_eq!(tenant.view().limit(gpu()), Some(Bytes::from_mib(5)), "{registered:?}");
             assert!(tenant.charge(gpu(), Bytes::from_mib(6)).is_err());
         }
         // What it takes away from itself is its own loss.
         tenant.region().gpu(gpu()).limit.store(1 << 20, Ordering::Relaxed);
-        assert_eq!(tenant.limit(gpu()), Some(Bytes::from_mib(1)));
+        assert_eq!(tenant.view().limit(gpu()), Some(Bytes::from_mib(1)));
         // A monitor's word counts before both.
         let grantor = Grantor::open(container.run()).expect("a monitor");
         grantor.gpu(gpu()).limit.store(8 << 20, Ordering::Relaxed);
-        assert_eq!(tenant.limit(gpu()), Some(Bytes::from_mib(8)));
+        assert_eq!(tenant.view().limit(gpu()), Some(Bytes::from_mib(8)));
     });
     assert!(ran || !is_root(), "root can be somebody else");
 }
@@ -322,9 +322,9 @@ fn gpus_of_a_limits_file_need_not_be_visible() {
     as_nobody(|| {
         let tenant = on(&container);
         let gpu = tenant.gpu(unseen.parse().expect("a UUID")).expect("it is on the books");
-        assert_eq!(tenant.limit(gpu), Some(Bytes::from_mib(7)));
+        assert_eq!(tenant.view().limit(gpu), Some(Bytes::from_mib(7)));
         let gpu = tenant.gpu(GPU.uuid).expect("it is on the books");
-        assert_eq!(tenant.limit(gpu), Some(Bytes::from_mib(5)));
+        assert_eq!(tenant.view().limit(gpu), Some(Bytes::from_mib(5)));
     });
 }
 

@@ -10,11 +10,11 @@ use std::fs;
 use std::path::Path;
 use std::ptr;
 
+use cgpu_memory::{Address, Bytes, ContextId, Denied, Reason, Settled};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::preamble::Kind;
 use cgpu_shm::region::{Birth, Region};
 use cgpu_shm::units::{DeviceIndex, SlotIndex};
-use cgpu_memory::{Address, Bytes, ContextId, Denied, Reason, Settled};
 
 use crate::child::{Child, signal};
 use crate::member::{Inside, Member, Truth, bury, taken};
@@ -42,11 +42,11 @@ pub(crate) fn life(directory: &Path, _: usize) {
     signal(pid, libc::SIGSTOP);
 
     // A context whose size is not known: measured, and on the books only then.
-    let starting = tenant.context_starting(gpu, || Some(Bytes(100 * MIB))).expect("it fits");
+    let starting = tenant.contexts().starting(gpu, || Some(Bytes(100 * MIB))).expect("it fits");
     let context = starting.created(ContextId(0x1000), Some(Bytes(100 * MIB) - CONTEXT));
     driver(held(CONTEXT));
     // One whose size is known; the driver makes it while the call is on its way.
-    let starting = tenant.context_starting(gpu, || None).expect("it fits");
+    let starting = tenant.contexts().starting(gpu, || None).expect("it fits");
     driver(held(CONTEXT));
     starting.created(ContextId(0x2000), None);
     // Allocations that the driver makes, in a context and in none; that it refuses; that do not fit.
@@ -62,12 +62,12 @@ pub(crate) fn life(directory: &Path, _: usize) {
     let denied = tenant.charge(gpu, Bytes(60 * MIB)).expect_err("it does not fit");
     assert!(matches!(denied, Denied { reason: Reason::OverLimit, .. }));
     // Frees: one that succeeds, one that the driver refuses.
-    let taken = tenant.take(Address(next)).expect("live");
+    let taken = tenant.allocations().take(Address(next)).expect("live");
     driver(-held(Bytes(6 * MIB)));
     taken.freed();
-    drop(tenant.take(Address(next - 16 * MIB)).expect("live"));
+    drop(tenant.allocations().take(Address(next - 16 * MIB)).expect("live"));
     // A context goes, with what is in it.
-    let leaving = tenant.context_leaving(ContextId(0x1000)).expect("known");
+    let leaving = tenant.contexts().leaving(ContextId(0x1000)).expect("known");
     driver(-held(CONTEXT + Bytes(6 * MIB)));
     leaving.gone();
     signal(pid, libc::SIGSTOP);
@@ -98,11 +98,11 @@ fn survive(file: &[u8], held: Bytes) {
     fs::write(directory.path().join(Kind::Use.name()), file).expect("a copy");
     let member = Member::join_by(&Inside { directory: directory.path(), limit_mib: LIMIT_MIB });
     let (tenant, gpu) = (&member.tenant, member.gpu);
-    let usage = tenant.usage(gpu);
+    let usage = tenant.view().usage(gpu);
     assert!(usage.total() >= held, "{usage:?} on the books, and {held} with the driver");
     assert!(usage.total() <= LIMIT, "{usage:?}");
     assert_eq!(usage.draining, usage.total(), "it is the dead one's");
-    let view = tenant.view(gpu, LIMIT).expect("a limit is set");
+    let view = tenant.view().memory(gpu, LIMIT).expect("a limit is set");
     assert_eq!(view.free, LIMIT - usage.total());
     // The lock, with the dead one's name in it perhaps, is to be had, and what is left of the limit.
     let even = Bytes((LIMIT - usage.total()).0 & !(2 * MIB - 1));
@@ -110,9 +110,9 @@ fn survive(file: &[u8], held: Bytes) {
     let address = Address(0x7f00_0000_0000);
     assert_eq!(charge.settle(address, None), Settled::Recorded);
     bury(tenant.region());
-    assert_eq!(tenant.usage(gpu).total(), even, "nothing of the dead one stays");
+    assert_eq!(tenant.view().usage(gpu).total(), even, "nothing of the dead one stays");
     assert_eq!(taken(tenant.region()), [tenant.name().slot()]);
-    tenant.take(address).expect("live").freed();
+    tenant.allocations().take(address).expect("live").freed();
     assert!(tenant.charge(gpu, LIMIT).is_ok(), "all of it is there again");
 }
 

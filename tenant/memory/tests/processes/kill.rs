@@ -4,8 +4,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use cgpu_shm::atomic::Ordering;
 use cgpu_memory::{Address, Bytes, Clock, ContextId, Monotonic};
+use cgpu_shm::atomic::Ordering;
 
 use crate::child::Child;
 use crate::member::{Inside, Member, Truth, bury, taken};
@@ -50,26 +50,26 @@ pub(crate) fn churn(directory: &Path, worker: usize) {
         let handle = ContextId(0x1000 + 64 * random.choose(4));
         match random.below(12) {
             0 => {
-                if let Ok(starting) = tenant.context_starting(gpu, || Some(Bytes(9 << 20))) {
+                if let Ok(starting) = tenant.contexts().starting(gpu, || Some(Bytes(9 << 20))) {
                     starting.created(handle, Some(Bytes(8 << 20)));
                 }
             }
             1 => {
-                if let Some(leaving) = tenant.context_leaving(handle) {
+                if let Some(leaving) = tenant.contexts().leaving(handle) {
                     leaving.gone();
                 }
             }
             2..8 if live.len() < LIVE => {
                 if let Ok(charge) = tenant.charge(gpu, Bytes(random.below(4 << 20) + 1)) {
                     next += 8 << 20;
-                    charge.settle(Address(next), tenant.context(handle));
+                    charge.settle(Address(next), tenant.contexts().find(handle));
                     live.push(Address(next));
                 }
             }
             8 => drop(tenant.charge(gpu, Bytes(random.below(4 << 20)))),
             _ if !live.is_empty() => {
                 let address = live.swap_remove(random.choose(live.len()));
-                if let Some(taken) = tenant.take(address) {
+                if let Some(taken) = tenant.allocations().take(address) {
                     taken.freed();
                 }
             }
@@ -115,7 +115,7 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     let member = Member::join_by(&environment);
     bury(member.tenant.region());
     assert_eq!(taken(member.tenant.region()), [member.tenant.name().slot()]);
-    assert_eq!(member.tenant.usage(member.gpu).total(), Bytes::ZERO);
+    assert_eq!(member.tenant.view().usage(member.gpu).total(), Bytes::ZERO);
     let all = member.tenant.charge(member.gpu, Bytes(LIMIT_MIB << 20));
     assert!(all.is_ok(), "the whole limit is there again, whoever died where");
 }

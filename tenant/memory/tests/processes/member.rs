@@ -6,14 +6,14 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr;
 
+use cgpu_memory::{
+    Bytes, Clock, Environment, Gpu, GpuInfo, Inventory, Monotonic, Nanos, Start, System, Tenant, Uuid,
+};
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_shm::futex;
 use cgpu_shm::region::Region;
 use cgpu_shm::slots::State;
 use cgpu_shm::units::SlotIndex;
-use cgpu_memory::{
-    Bytes, Clock, Environment, Gpu, GpuInfo, Inventory, Monotonic, Nanos, Start, System, Tenant, Uuid,
-};
 
 const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes(1 << 40), order: 0 };
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use cgpu_shm::atomic::Ordering;
 use cgpu_memory::{Address, Bytes};
+use cgpu_shm::atomic::Ordering;
 
 use crate::child::Child;
 use crate::member::{Inside, Member, Truth, bury};
@@ -33,7 +33,7 @@ pub(crate) fn rounds(directory: &Path, _: usize) {
         }
         truth.meet(RACERS);
         assert_eq!(granted.load(Ordering::SeqCst), 1, "round {round}: one fits and one has to get it");
-        let usage = member.tenant.usage(member.gpu).total();
+        let usage = member.tenant.view().usage(member.gpu).total();
         assert_eq!(usage, WANTED, "round {round}");
         truth.meet(RACERS);
         granted.store(0, Ordering::SeqCst);
@@ -43,7 +43,7 @@ pub(crate) fn rounds(directory: &Path, _: usize) {
                 drop(charge);
             } else {
                 charge.settle(Address(0x20_0000), None);
-                member.tenant.take(Address(0x20_0000)).expect("just settled").freed();
+                member.tenant.allocations().take(Address(0x20_0000)).expect("just settled").freed();
             }
         }
     }
@@ -87,7 +87,7 @@ fn fresh_processes_race_for_a_region_too() {
         assert_eq!(truth.word(round).load(Ordering::SeqCst), 1, "round {round}");
         // All were in one container.
         let member = Member::join_by(&Inside { directory: directory.path(), limit_mib: LIMIT_MIB });
-        assert_eq!(member.tenant.usage(member.gpu).total(), WANTED);
+        assert_eq!(member.tenant.view().usage(member.gpu).total(), WANTED);
         bury(member.tenant.region());
         assert!(member.tenant.charge(member.gpu, WANTED).is_ok());
     }

@@ -215,28 +215,33 @@ impl<'a> World<'a> {
                     return None;
                 }
                 let inside = Address(place(at + mapped.slots).0 - 1);
-                Call::Retain { reference: tenant.refer_at(inside), id: mapped.id, value: None }
+                Call::Retain { reference: tenant.physical().refer_at(inside), id: mapped.id, value: None }
             }
             Step::Release(which) => {
                 let (id, value) = self.pick(which).filter(|(id, _)| !self.is_named(*id))?;
                 self.held.swap_remove(which % self.held.len());
-                Call::Release { token: tenant.releasing(Handle(value)), id }
+                Call::Release { token: tenant.physical().releasing(Handle(value)), id }
             }
             Step::Map(which, first, slots) => {
                 let (id, value) = self.pick(which)?;
                 let slots = slots.min(self.driver.memory[&id].slots);
-                Call::Map { reference: tenant.refer(Handle(value)), id, first, slots }
+                Call::Map { reference: tenant.physical().refer(Handle(value)), id, first, slots }
             }
             Step::Unmap(first, slots) => {
                 let within = self.driver.within(first, slots);
                 if within.iter().any(|(_, it)| !it.returned || self.is_named(it.id)) {
                     return None;
                 }
-                Call::Unmap { token: tenant.unmapping(), first, slots, latest: self.driver.mappings }
+                Call::Unmap {
+                    token: tenant.physical().unmapping(),
+                    first,
+                    slots,
+                    latest: self.driver.mappings,
+                }
             }
             Step::Export(which) => {
                 let (id, value) = self.pick(which)?;
-                Call::Export { reference: tenant.refer(Handle(value)), id }
+                Call::Export { reference: tenant.physical().refer(Handle(value)), id }
             }
             Step::Drive(..) | Step::Return(_) => return None,
         })
@@ -293,14 +298,14 @@ impl<'a> World<'a> {
             }
             Call::Import { made } => {
                 let (id, value) = made.expect("driven");
-                self.tenant.received(Handle(value));
+                self.tenant.physical().received(Handle(value));
                 self.held.push((id, value));
             }
             Call::Retain { reference, id, value } => {
                 let value = value.expect("driven");
                 match reference {
                     Some(reference) => reference.retained(Handle(value)),
-                    None => self.tenant.received(Handle(value)),
+                    None => self.tenant.physical().received(Handle(value)),
                 }
                 self.held.push((id, value));
             }
@@ -358,9 +363,6 @@ proptest! {
             world.quiesce();
         }
         prop_assert_eq!(used(&tenant), length(world.kept));
-        let physicals = tenant.physicals.lock();
-        prop_assert!(physicals.records.from(0).is_none());
-        prop_assert!(physicals.handles.from(0).is_none());
-        prop_assert!(physicals.mapped.from(0).is_none());
+        prop_assert!(tenant.tables.physical.lock().is_empty());
     }
 }

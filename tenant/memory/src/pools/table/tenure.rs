@@ -8,7 +8,7 @@
 //! has landed. Either it still has it, or it takes again what a trim has just freed, or what another call has been charged for and then
 //! taken from it.
 
-use super::{At, Bytes, Flight, Pool, Pools, Stage};
+use super::{At, Bytes, Flight, Pool, PoolTable, Stage};
 
 /// A time during which the pool keeps what it has given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Pool {
     }
 }
 
-impl Pools {
+impl PoolTable {
     /// A call that may need `size` more was charged `charged`, and goes to the driver. None: the pool is gone.
     pub(crate) fn depart(&self, at: At, size: Bytes, charged: Bytes) -> Option<Departure> {
         let mut table = self.table.lock();
@@ -59,7 +59,7 @@ impl Pools {
         Some(pool.depart(Flight { charged: Bytes::ZERO, size, kept: size }))
     }
 
-    /// The call has landed ([`crate::Tenant::landed`]): whether the pool has what it needs. None: others may have that by now.
+    /// The call has landed ([`crate::pools::Pools::landed`]): whether the pool has what it needs. None: others may have that by now.
     pub(crate) fn arrive(&self, departure: &Departure) -> Option<Arrival> {
         let Departure { at, flight, .. } = *departure;
         let mut table = self.table.lock();

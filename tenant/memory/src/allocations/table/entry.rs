@@ -15,7 +15,7 @@ const OFFSET_BITS: u32 = REGION_BITS - ALIGNMENT_BITS;
 const UNITS_BITS: u32 = 31;
 
 /// Units that an entry cannot say any more: 1 TiB.
-pub(crate) const MOST_UNITS: u32 = 1 << UNITS_BITS;
+pub(super) const MOST_UNITS: u32 = 1 << UNITS_BITS;
 
 /// Who owns an allocation: a place in the registry, and which user of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 //! A step moves one run or, when a run is made or dropped, the list of runs: 32 bytes for some hundred entries. Unlike the
 //! standard library's ordered maps it can be told that there is no host memory.
 
-use crate::allocations::Exhausted;
+use crate::allocations::table::Exhausted;
 
 /// Entries of a run: as many as are moved in some 50 ns.
 const MOST: usize = 128;

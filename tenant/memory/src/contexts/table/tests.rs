@@ -1,7 +1,7 @@
 //! Contexts that come and go, and whose handles come again.
 
 use super::*;
-use crate::allocations::{Allocation, Inserted};
+use crate::allocations::table::{Allocation, Inserted};
 
 fn gpu(index: usize) -> DeviceIndex {
     DeviceIndex::new(index).expect("a GPU's index")
@@ -14,13 +14,13 @@ fn new(entered: Entered) -> Context {
     }
 }
 
-fn allocate(allocations: &Allocations, context: Context, address: u64) -> Inserted {
+fn allocate(allocations: &AllocationTable, context: Context, address: u64) -> Inserted {
     allocations.insert(Allocation { address, units: 1, owner: context.owner() })
 }
 
 #[test]
 fn a_context_is_found_until_it_is_gone() {
-    let (contexts, allocations) = (Contexts::new(), Allocations::new());
+    let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
     assert_eq!(contexts.find(0x1000), None);
     let context = new(contexts.enter(0x1000, gpu(3), Bytes(7), &allocations));
     assert_eq!(context.gpu(), gpu(3));
@@ -39,7 +39,7 @@ fn a_context_is_found_until_it_is_gone() {
 /// There were places for sixteen such contexts: the first use of another one that ended took its memory off the books.
 #[test]
 fn each_context_has_its_uses_however_many_there_are() {
-    let (contexts, allocations) = (Contexts::new(), Allocations::new());
+    let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
     let handles: Vec<usize> = (1..=100).map(|number| number * 0x1000).collect();
     for handle in &handles {
         new(contexts.enter(*handle, gpu(0), Bytes(7), &allocations));
@@ -54,7 +54,7 @@ fn each_context_has_its_uses_however_many_there_are() {
 
 #[test]
 fn a_context_that_the_driver_keeps_stays() {
-    let (contexts, allocations) = (Contexts::new(), Allocations::new());
+    let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
     let context = new(contexts.enter(0x1000, gpu(0), Bytes(7), &allocations));
     let leaving = contexts.leave(0x1000).expect("known");
     assert_eq!(contexts.stay(leaving, &allocations), None);
@@ -64,7 +64,7 @@ fn a_context_that_the_driver_keeps_stays() {
 
 #[test]
 fn a_handle_given_out_anew_is_another_context() {
-    let (contexts, allocations) = (Contexts::new(), Allocations::new());
+    let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
     let former = new(contexts.enter(0x1000, gpu(0), Bytes(7), &allocations));
     assert_eq!(allocate(&allocations, former, 512), Inserted::New);
     let leaving = contexts.leave(0x1000).expect("known");
@@ -85,13 +85,13 @@ fn a_handle_given_out_anew_is_another_context() {
 
 #[test]
 fn there_is_room_for_many_and_no_more() {
-    let (contexts, allocations) = (Contexts::new(), Allocations::new());
+    let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
     let handle = |number: usize| 0x5500_0000_0000 + number * 0x40;
     for number in 0..MOST {
         new(contexts.enter(handle(number), gpu(0), Bytes(1), &allocations));
     }
     let one_more = contexts.enter(handle(MOST), gpu(0), Bytes(1), &allocations);
-    assert_eq!(one_more, Entered::Untold(Contexts::of_gpu(gpu(0))));
+    assert_eq!(one_more, Entered::Untold(ContextTable::of_gpu(gpu(0))));
     for number in 0..MOST {
         let context = contexts.find(handle(number)).expect("known");
         let leaving = contexts.leave(handle(number)).expect("known");
@@ -104,7 +104,7 @@ fn there_is_room_for_many_and_no_more() {
 
 #[test]
 fn churn_finds_its_own_context_every_time() {
-    let (contexts, allocations) = (Contexts::new(), Allocations::new());
+    let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
     let stays = new(contexts.enter(0x10, gpu(0), Bytes(1), &allocations));
     for round in 0..20_000_usize {
         let handle = 0x1000 + (round % 1500) * 16;
@@ -119,7 +119,7 @@ fn churn_finds_its_own_context_every_time() {
 
 #[test]
 fn look_ups_race_creation_and_destruction() {
-    let (contexts, allocations) = (Contexts::new(), Allocations::new());
+    let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
     let stays = new(contexts.enter(0x10, gpu(5), Bytes(1), &allocations));
     std::thread::scope(|scope| {
         for thread in 0..2_usize {

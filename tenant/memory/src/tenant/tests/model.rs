@@ -107,7 +107,7 @@ impl<'a> World<'a> {
         let (process, charge) = self.pending.swap_remove(which % self.pending.len());
         let contexts = &self.books[process].contexts;
         let context = context.and_then(|which| contexts.get(which % contexts.len().max(1))).map(|it| it.0);
-        let known = context.map(|handle| self.tenants[process].context(handle).expect("it is known"));
+        let known = context.map(|handle| self.tenants[process].contexts().find(handle).expect("it is known"));
         // Mostly neighbours, at times far away.
         self.next += if which.is_multiple_of(5) { 3 << 24 } else { 8 * MIB };
         let bytes = charge.bytes();
@@ -123,7 +123,7 @@ impl<'a> World<'a> {
     fn create(&mut self, process: usize) {
         let known = Bytes(self.tenants[process].region().gpu(gpu()).context.load(Ordering::Relaxed));
         let fits = self.fits(known);
-        match self.tenants[process].context_starting(gpu(), || Some(mib(90))) {
+        match self.tenants[process].contexts().starting(gpu(), || Some(mib(90))) {
             Ok(starting) => {
                 assert!(fits);
                 let handle = self.container.handle();
@@ -144,7 +144,7 @@ impl<'a> World<'a> {
         }
         let place = which % contexts.len();
         let handle = contexts[place].0;
-        let leaving = self.tenants[process].context_leaving(handle).expect("it is known");
+        let leaving = self.tenants[process].contexts().leaving(handle).expect("it is known");
         if destroyed {
             contexts.swap_remove(place);
             self.books[process].live.retain(|_, it| it.1 != Some(handle));
@@ -161,17 +161,17 @@ impl<'a> World<'a> {
             }
             Step::Free { process, which } => {
                 if let Some(address) = self.pick(process, which) {
-                    self.tenants[process].take(Address(address)).expect("it is live").freed();
+                    self.tenants[process].allocations().take(Address(address)).expect("it is live").freed();
                     self.books[process].live.remove(&address);
                 }
             }
             Step::FreeRefused { process, which } => {
                 if let Some(address) = self.pick(process, which) {
-                    drop(self.tenants[process].take(Address(address)).expect("it is live"));
+                    drop(self.tenants[process].allocations().take(Address(address)).expect("it is live"));
                 }
             }
             Step::FreeUnknown { process } => {
-                assert!(self.tenants[process].take(Address(self.next + 512)).is_none());
+                assert!(self.tenants[process].allocations().take(Address(self.next + 512)).is_none());
             }
             Step::CreateContext { process } => self.create(process),
             Step::DestroyContext { process, which } => self.leave(process, which, true),
@@ -194,12 +194,12 @@ impl<'a> World<'a> {
     fn check(&self) {
         let total = self.total();
         for (tenant, books) in self.tenants.iter().zip(&self.books) {
-            assert_eq!(tenant.usage(gpu()).total(), total);
-            let view = tenant.view(gpu(), mib(90)).expect("a limit is set");
+            assert_eq!(tenant.view().usage(gpu()).total(), total);
+            let view = tenant.view().memory(gpu(), mib(90)).expect("a limit is set");
             assert_eq!(view.free, mib(LIMIT_MIB) - total);
             assert_eq!(view.used + view.free, view.total);
             let live = books.live.values().map(|it| it.0).sum();
-            assert_eq!(tenant.allocations.count(), (books.live.len(), live));
+            assert_eq!(tenant.tables.allocations.count(), (books.live.len(), live));
         }
     }
 }
@@ -222,23 +222,23 @@ proptest! {
                 world.take(step);
             }
             (books, next) = world.end();
-            prop_assert!(tenants.iter().all(|tenant| tenant.allocations.is_valid()));
+            prop_assert!(tenants.iter().all(|tenant| tenant.tables.allocations.is_valid()));
 
             let total: Bytes = books.iter().map(Books::total).sum();
             let left = std::mem::take(&mut books[dies]).total();
             drop(tenants.remove(dies));
             let region = tenants[0].region();
             for usage in [
-                Usage { draining: Bytes::ZERO, ..tenants[0].usage(gpu()) },
-                Usage { draining: left, ..tenants[0].usage(gpu()) },
+                Usage { draining: Bytes::ZERO, ..tenants[0].view().usage(gpu()) },
+                Usage { draining: left, ..tenants[0].view().usage(gpu()) },
             ] {
                 prop_assert_eq!(usage.total(), total, "its memory stays on the books until it is gone");
-                prop_assert_eq!(tenants[0].usage(gpu()), usage);
+                prop_assert_eq!(tenants[0].view().usage(gpu()), usage);
                 region.sweep(container.clock.now(), false).expect("it can be looked for");
             }
             container.clock.advance(Nanos::from_millis(600));
             region.sweep(container.clock.now(), false).expect("it can be looked for");
-            prop_assert_eq!(tenants[0].usage(gpu()).total(), total - left);
+            prop_assert_eq!(tenants[0].view().usage(gpu()).total(), total - left);
             tenants.insert(dies, container.tenant());
         }
     }

@@ -39,7 +39,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #[test]
     fn it_is_a_map_whose_owners_can_go(steps in proptest::collection::vec(step(), 1..600)) {
-        let table = Allocations::new();
+        let table = AllocationTable::new();
         let mut users = [1_u32; 3];
         let owner = |users: &[u32; 3], context: usize| {
             Owner::new(u16::try_from(context).expect("small"), users[context])
@@ -86,7 +86,7 @@ proptest! {
 
 #[test]
 fn what_was_taken_out_goes_back_only_where_nothing_new_is() {
-    let table = Allocations::new();
+    let table = AllocationTable::new();
     let owner = Owner::new(0, 0);
     table.open(owner, gpu(0)).expect("memory");
     let allocation = |units| Allocation { address: 512, units, owner };
@@ -105,7 +105,7 @@ fn what_was_taken_out_goes_back_only_where_nothing_new_is() {
 
 #[test]
 fn churn_over_many_addresses_leaves_no_room_behind() {
-    let table = Allocations::new();
+    let table = AllocationTable::new();
     let owner = Owner::new(0, 1);
     table.open(owner, gpu(0)).expect("memory");
     // As a driver that never gives an address twice.
@@ -120,7 +120,7 @@ fn churn_over_many_addresses_leaves_no_room_behind() {
 
 #[test]
 fn entries_of_closed_owners_make_way() {
-    let table = Allocations::new();
+    let table = AllocationTable::new();
     for user in 1..50_u32 {
         let owner = Owner::new(7, user);
         table.open(owner, gpu(0)).expect("memory");
@@ -139,7 +139,7 @@ fn entries_of_closed_owners_make_way() {
 
 #[test]
 fn threads_keep_their_own() {
-    let table = Allocations::new();
+    let table = AllocationTable::new();
     std::thread::scope(|scope| {
         for thread in 0..4_u16 {
             let table = &table;

@@ -9,10 +9,30 @@ use cgpu_shm::layout::GPUS;
 use cgpu_shm::spin::Spin;
 use cgpu_shm::units::Bytes;
 
-use super::{Bodies, GraphId, Lane, NodeId};
-use crate::allocations::Exhausted;
-use crate::physical::ordered::Ordered;
-use crate::pools::{At, Tenure};
+use crate::allocations::table::Exhausted;
+use crate::handles::{GraphId, NodeId};
+use crate::ordered::Ordered;
+use crate::pools::table::{At, Tenure};
+
+/// Where the driver keeps the list of a conditional node's bodies, and how many there are. It lives as long as the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bodies {
+    /// The list's address.
+    pub list: usize,
+    /// Its length.
+    pub count: u32,
+}
+
+/// A stream, by a name that no other one has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lane {
+    /// Its handle.
+    pub stream: usize,
+    /// The context whose default stream it is; 0 for streams that are none.
+    pub context: usize,
+    /// The thread whose default stream it is; 0 for all others.
+    pub thread: u64,
+}
 
 /// What an executable graph can take of one GPU.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +58,7 @@ pub struct GraphNumber(u64);
 
 /// The table.
 #[derive(Debug)]
-pub(crate) struct Graphs {
+pub(crate) struct GraphTable {
     /// How many executable graphs with memory have a handle of each kind ([`kind`]): all others need not be looked for.
     kinds: [AtomicU32; KINDS],
     table: Spin<Table>,
@@ -85,7 +105,7 @@ fn kind(graph: GraphId) -> usize {
     usize::from(u16::from_be_bytes([high, low])) % KINDS
 }
 
-impl Graphs {
+impl GraphTable {
     pub(crate) fn new() -> Self {
         let table = Table { shares: Ordered::new(), bodies: Ordered::new(), made: 0 };
         Self { kinds: [const { AtomicU32::new(0) }; KINDS], table: Spin::new(table) }

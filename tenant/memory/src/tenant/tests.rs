@@ -4,8 +4,13 @@ use cgpu_shm::grant::Grantor;
 use cgpu_shm::lock::Life;
 use cgpu_shm::units::{Nanos, SlotIndex};
 
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::ledger::Column;
+
 use super::*;
+use crate::allocations::table::units::{bytes, units};
 use crate::doubles::{Container, Hand, gpu};
+use crate::{Address, Context, ContextId, MemoryInfo, Settled, Usage};
 
 const MIB: u64 = 1 << 20;
 
@@ -54,15 +59,15 @@ fn sizes_are_rounded_as_the_driver_does() {
 fn a_charge_is_on_the_books_until_it_is_freed() {
     let container = Container::limited(10);
     let tenant = container.tenant();
-    assert_eq!(tenant.limit(gpu()), Some(mib(10)));
+    assert_eq!(tenant.view().limit(gpu()), Some(mib(10)));
     assert!(allocate(&tenant, 0x1000, Bytes(1000), None));
-    assert_eq!(tenant.usage(gpu()).used, Bytes(1024));
+    assert_eq!(tenant.view().usage(gpu()).used, Bytes(1024));
     // A free that the driver refuses changes nothing.
-    drop(tenant.take(Address(0x1000)).expect("it is on the books"));
-    assert_eq!(tenant.usage(gpu()).used, Bytes(1024));
-    tenant.take(Address(0x1000)).expect("it is still there").freed();
-    assert_eq!(tenant.usage(gpu()).total(), Bytes::ZERO);
-    assert!(tenant.take(Address(0x1000)).is_none());
+    drop(tenant.allocations().take(Address(0x1000)).expect("it is on the books"));
+    assert_eq!(tenant.view().usage(gpu()).used, Bytes(1024));
+    tenant.allocations().take(Address(0x1000)).expect("it is still there").freed();
+    assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
+    assert!(tenant.allocations().take(Address(0x1000)).is_none());
     assert_eq!(count(&tenant, Reason::FreeRefused), 1);
     assert_eq!(count(&tenant, Reason::UnknownFree), 1);
 }
@@ -73,10 +78,10 @@ fn a_charge_that_the_driver_refuses_is_given_back() {
     let tenant = container.tenant();
     let charge = tenant.charge(gpu(), mib(10)).expect("it fits");
     assert_eq!(charge.bytes(), mib(10));
-    assert_eq!(tenant.usage(gpu()).used, mib(10));
+    assert_eq!(tenant.view().usage(gpu()).used, mib(10));
     assert!(tenant.charge(gpu(), Bytes(1)).is_err(), "a reservation counts");
     drop(charge);
-    assert_eq!(tenant.usage(gpu()).used, Bytes::ZERO);
+    assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
 }
 
 #[test]
@@ -102,7 +107,7 @@ fn processes_of_a_container_share_its_limit() {
     assert!(allocate(&first, 0x20_0000, mib(6), None));
     assert!(!allocate(&second, 0x20_0000, mib(6), None));
     assert!(allocate(&second, 0x20_0000, mib(4), None), "addresses are each process's own");
-    assert_eq!(first.usage(gpu()), second.usage(gpu()));
+    assert_eq!(first.view().usage(gpu()), second.view().usage(gpu()));
 }
 
 #[test]
@@ -111,7 +116,7 @@ fn an_address_given_out_twice_replaces_what_was_there() {
     let tenant = container.tenant();
     assert!(allocate(&tenant, 0x20_0000, mib(6), None));
     assert!(allocate(&tenant, 0x20_0000, mib(2), None));
-    assert_eq!(tenant.usage(gpu()).used, mib(2));
+    assert_eq!(tenant.view().usage(gpu()).used, mib(2));
     assert_eq!(count(&tenant, Reason::AddressReplaced), 1);
 }
 
@@ -120,18 +125,18 @@ fn an_address_given_to_another_thread_before_the_free_returns_is_the_others() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     assert!(allocate(&tenant, 0x20_0000, mib(2), None));
-    let taken = tenant.take(Address(0x20_0000)).expect("it is on the books");
+    let taken = tenant.allocations().take(Address(0x20_0000)).expect("it is on the books");
     // The driver has freed it and gives the address out again, in another thread.
     assert!(allocate(&tenant, 0x20_0000, mib(4), None));
     taken.freed();
-    assert_eq!(tenant.usage(gpu()).used, mib(4));
-    let taken = tenant.take(Address(0x20_0000)).expect("it is on the books");
+    assert_eq!(tenant.view().usage(gpu()).used, mib(4));
+    let taken = tenant.allocations().take(Address(0x20_0000)).expect("it is on the books");
     assert!(allocate(&tenant, 0x20_0000, mib(6), None));
     // A free that is said to have failed, of an address that is another's by now.
     drop(taken);
-    assert_eq!(tenant.usage(gpu()).used, mib(6));
-    tenant.take(Address(0x20_0000)).expect("the other's").freed();
-    assert_eq!(tenant.usage(gpu()).used, Bytes::ZERO);
+    assert_eq!(tenant.view().usage(gpu()).used, mib(6));
+    tenant.allocations().take(Address(0x20_0000)).expect("the other's").freed();
+    assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
 }
 
 #[test]
@@ -139,22 +144,22 @@ fn a_context_takes_its_memory_with_it() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     let handle = container.handle();
-    let starting = tenant.context_starting(gpu(), || Some(mib(90))).expect("its size is not known");
+    let starting = tenant.contexts().starting(gpu(), || Some(mib(90))).expect("its size is not known");
     let context = starting.created(handle, Some(mib(60)));
-    assert_eq!(tenant.usage(gpu()).implicit, mib(30));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
     assert!(allocate(&tenant, 0x20_0000, mib(2), Some(context)));
     assert!(allocate(&tenant, 0x40_0000, mib(4), None));
     // The driver refuses to destroy it.
-    drop(tenant.context_leaving(handle).expect("known"));
-    assert_eq!(tenant.usage(gpu()).total(), mib(36));
+    drop(tenant.contexts().leaving(handle).expect("known"));
+    assert_eq!(tenant.view().usage(gpu()).total(), mib(36));
     let late = tenant.charge(gpu(), mib(2)).expect("it fits");
-    tenant.context_leaving(handle).expect("known").gone();
-    assert_eq!(tenant.usage(gpu()).total(), mib(6), "what belongs to no context stays");
+    tenant.contexts().leaving(handle).expect("known").gone();
+    assert_eq!(tenant.view().usage(gpu()).total(), mib(6), "what belongs to no context stays");
     assert_eq!(late.settle(Address(0x60_0000), Some(context)), Settled::Refunded);
-    assert_eq!(tenant.usage(gpu()).total(), mib(4));
-    assert!(tenant.context(handle).is_none());
-    assert!(tenant.context_leaving(handle).is_none());
-    assert!(tenant.take(Address(0x20_0000)).is_none(), "it went with its context");
+    assert_eq!(tenant.view().usage(gpu()).total(), mib(4));
+    assert!(tenant.contexts().find(handle).is_none());
+    assert!(tenant.contexts().leaving(handle).is_none());
+    assert!(tenant.allocations().take(Address(0x20_0000)).is_none(), "it went with its context");
     assert_eq!(count(&tenant, Reason::StaleContext), 1);
 }
 
@@ -162,22 +167,22 @@ fn a_context_takes_its_memory_with_it() {
 fn later_contexts_are_charged_in_advance_in_every_process() {
     let container = Container::limited(100);
     let (first, second) = (container.tenant(), container.tenant());
-    let starting = first.context_starting(gpu(), || Some(mib(100))).expect("its size is not known");
+    let starting = first.contexts().starting(gpu(), || Some(mib(100))).expect("its size is not known");
     starting.created(container.handle(), Some(mib(60)));
-    let starting = second.context_starting(gpu(), || Some(mib(60))).expect("40 + 40 fit");
-    assert_eq!(second.usage(gpu()).implicit, mib(80), "charged before the driver is asked");
+    let starting = second.contexts().starting(gpu(), || Some(mib(60))).expect("40 + 40 fit");
+    assert_eq!(second.view().usage(gpu()).implicit, mib(80), "charged before the driver is asked");
     starting.created(container.handle(), Some(mib(20)));
-    assert_eq!(second.usage(gpu()).implicit, mib(80));
-    let denied = first.context_starting(gpu(), || None).expect_err("120 do not fit");
+    assert_eq!(second.view().usage(gpu()).implicit, mib(80));
+    let denied = first.contexts().starting(gpu(), || None).expect_err("120 do not fit");
     assert_eq!(denied.reason, Reason::ContextOverLimit);
     // One that fails is given back.
     let context = container.handle();
-    second.context_seen(context, gpu());
-    assert_eq!(second.usage(gpu()).implicit, mib(120), "what is there already cannot be refused");
+    second.contexts().seen(context, gpu());
+    assert_eq!(second.view().usage(gpu()).implicit, mib(120), "what is there already cannot be refused");
     assert_eq!(count(&second, Reason::ImplicitOverLimit), 1);
     assert_eq!(second.charge(gpu(), Bytes(1)).expect_err("over").reason, Reason::OverLimit);
-    second.context_leaving(context).expect("known").gone();
-    assert_eq!(second.usage(gpu()).implicit, mib(80));
+    second.contexts().leaving(context).expect("known").gone();
+    assert_eq!(second.view().usage(gpu()).implicit, mib(80));
 }
 
 #[test]
@@ -185,18 +190,19 @@ fn a_context_that_is_not_created_costs_nothing() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     tenant
-        .context_starting(gpu(), || Some(mib(100)))
+        .contexts()
+        .starting(gpu(), || Some(mib(100)))
         .expect("fits")
         .created(container.handle(), Some(mib(70)));
-    drop(tenant.context_starting(gpu(), || Some(mib(70))).expect("fits"));
-    assert_eq!(tenant.usage(gpu()).implicit, mib(30));
+    drop(tenant.contexts().starting(gpu(), || Some(mib(70))).expect("fits"));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
     // A second retain of a primary context finds it known.
     let known = container.handle();
-    let context = tenant.context_seen(known, gpu());
-    let starting = tenant.context_starting(gpu(), || Some(mib(40))).expect("fits");
+    let context = tenant.contexts().seen(known, gpu());
+    let starting = tenant.contexts().starting(gpu(), || Some(mib(40))).expect("fits");
     assert_eq!(starting.created(known, Some(mib(40))), context);
-    assert_eq!(tenant.context_seen(known, gpu()), context);
-    assert_eq!(tenant.usage(gpu()).implicit, mib(60));
+    assert_eq!(tenant.contexts().seen(known, gpu()), context);
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(60));
     let cell = tenant.region().cell(gpu(), tenant.name().slot());
     assert_eq!(cell.creating.load(Ordering::Relaxed), 0);
 }
@@ -206,18 +212,19 @@ fn threads_that_see_a_new_context_at_once_charge_it_once() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     tenant
-        .context_starting(gpu(), || Some(mib(50)))
+        .contexts()
+        .starting(gpu(), || Some(mib(50)))
         .expect("fits")
         .created(container.handle(), Some(mib(49)));
     for _ in 0..200 {
         let handle = container.handle();
         std::thread::scope(|scope| {
-            let threads = [0; 3].map(|_| scope.spawn(|| tenant.context_seen(handle, gpu())));
+            let threads = [0; 3].map(|_| scope.spawn(|| tenant.contexts().seen(handle, gpu())));
             let seen = threads.map(|thread| thread.join().expect("no panic"));
             assert!(seen.iter().all(|context| *context == seen[0]));
         });
-        assert_eq!(tenant.usage(gpu()).implicit, mib(2));
-        tenant.context_leaving(handle).expect("known").gone();
+        assert_eq!(tenant.view().usage(gpu()).implicit, mib(2));
+        tenant.contexts().leaving(handle).expect("known").gone();
     }
 }
 
@@ -227,16 +234,16 @@ fn getters_agree_to_the_byte() {
     let tenant = container.tenant();
     let used = Bytes(3 * 512);
     assert!(allocate(&tenant, 0x1000, used, None));
-    let view = tenant.view(gpu(), mib(90)).expect("a limit is set");
-    assert_eq!(view, View { total: mib(50), free: mib(50) - used, used });
+    let view = tenant.view().memory(gpu(), mib(90)).expect("a limit is set");
+    assert_eq!(view, MemoryInfo { total: mib(50), free: mib(50) - used, used });
     // Neighbours have left less than the limit promises.
-    let view = tenant.view(gpu(), mib(10)).expect("a limit is set");
-    assert_eq!(view, View { total: mib(50), free: mib(10), used: mib(40) });
+    let view = tenant.view().memory(gpu(), mib(10)).expect("a limit is set");
+    assert_eq!(view, MemoryInfo { total: mib(50), free: mib(10), used: mib(40) });
     assert_eq!(view.free + view.used, view.total);
     // Over the limit nothing is free, and nothing wraps.
-    tenant.ledger.book(gpu(), Column::Implicit, mib(60));
-    let view = tenant.view(gpu(), mib(90)).expect("a limit is set");
-    assert_eq!(view, View { total: mib(50), free: Bytes::ZERO, used: mib(50) });
+    tenant.tables.ledger.book(gpu(), Column::Implicit, mib(60));
+    let view = tenant.view().memory(gpu(), mib(90)).expect("a limit is set");
+    assert_eq!(view, MemoryInfo { total: mib(50), free: Bytes::ZERO, used: mib(50) });
 }
 
 #[test]
@@ -250,11 +257,11 @@ fn the_memory_of_the_dead_is_waited_for() {
     // Not for what would not fit even then.
     assert!(!allocate(&survivor, 0x40_0000, mib(9), None));
     assert_eq!(container.clock.slept(), Nanos::ZERO);
-    assert_eq!(survivor.usage(gpu()).draining, mib(6));
+    assert_eq!(survivor.view().usage(gpu()).draining, mib(6));
     assert!(allocate(&survivor, 0x40_0000, mib(8), None));
     let slept = container.clock.slept();
     assert!(slept >= Nanos::from_millis(490) && slept <= Nanos::from_millis(510), "{slept}");
-    assert_eq!(survivor.usage(gpu()).draining, Bytes::ZERO);
+    assert_eq!(survivor.view().usage(gpu()).draining, Bytes::ZERO);
     assert_eq!(count(&survivor, Reason::WaitedForDraining), 1);
 }
 
@@ -288,7 +295,7 @@ fn memory_that_a_monitor_still_sees_is_waited_for_a_second_and_no_longer() {
     assert!(!allocate(&survivor, 0x40_0000, mib(8), None));
     let slept = container.clock.slept();
     assert!(slept >= Nanos::from_millis(990) && slept <= Nanos::from_millis(1010), "{slept}");
-    assert_eq!(survivor.usage(gpu()).draining, mib(6));
+    assert_eq!(survivor.view().usage(gpu()).draining, mib(6));
     // The monitor says that the memory is gone.
     let region = survivor.region();
     for slot in SlotIndex::all() {
@@ -316,7 +323,7 @@ fn a_driver_without_memory_is_asked_again_while_the_dead_drain() {
     }
     let slept = container.clock.slept();
     assert!(slept >= Nanos::from_millis(490) && slept <= Nanos::from_millis(510), "{slept}");
-    assert_eq!(survivor.usage(gpu()).draining, Bytes::ZERO);
+    assert_eq!(survivor.view().usage(gpu()).draining, Bytes::ZERO);
     assert_eq!(count(&survivor, Reason::DriverRefused), 2, "once for each call of the program");
 }
 
@@ -328,10 +335,13 @@ fn a_limit_that_shrinks_refuses_until_use_has_fallen() {
     assert!(allocate(&tenant, 0x200_0000, mib(20), None));
     let monitor = Grantor::open(container.run()).expect("the grant file");
     monitor.gpu(gpu()).limit.store(mib(30).0, Ordering::Relaxed);
-    assert_eq!(tenant.limit(gpu()), Some(mib(30)));
-    assert_eq!(tenant.view(gpu(), mib(60)), Some(View { total: mib(30), free: Bytes::ZERO, used: mib(30) }));
+    assert_eq!(tenant.view().limit(gpu()), Some(mib(30)));
+    assert_eq!(
+        tenant.view().memory(gpu(), mib(60)),
+        Some(MemoryInfo { total: mib(30), free: Bytes::ZERO, used: mib(30) })
+    );
     assert!(!allocate(&tenant, 0x400_0000, Bytes(1), None));
-    tenant.take(Address(0x20_0000)).expect("live").freed();
+    tenant.allocations().take(Address(0x20_0000)).expect("live").freed();
     assert!(allocate(&tenant, 0x400_0000, mib(10), None));
 }
 

@@ -1,0 +1,305 @@
+//! The live allocations of this process: address -> bytes, owner.
+//!
+//! ```text
+//!   address -- bits 27.. --> shard (a lock, and sums by owner) --> stretch of 128 MiB
+//!           -- bits 21.. --> region of 2 MiB: one entry in place, further ones in a leaf
+//!           -- bits  8.. --> place in the leaf
+//! ```
+//!
+//! Neighbours in the address space are neighbours here, as they are in time in most programs: what was just allocated is freed
+//! without a cache miss, however many others live. A step of growth moves one leaf (at most the 8,192 addresses of a region) or
+//! one shard's list of stretches (16 bytes for 128 MiB, of a sixty-fourth of them all), so no call stalls for the whole table.
+//!
+//! **A context dies in one step for each shard, without a look at its allocations.** Every entry names its owner: a place in the
+//! registry of contexts and which user of that place. A shard keeps, for each place, the present user and the sum of its
+//! entries. To close an owner is to take the sum and move to the next user; entries of former users are *stale*: they are worth
+//! nothing, nobody finds them, and they make way when their address is given out again or their shard grows.
+
+mod entry;
+mod leaf;
+mod stretch;
+pub(crate) mod units;
+
+use cgpu_shm::units::{Bytes, DeviceIndex};
+
+pub(crate) use self::entry::Owner;
+use self::entry::{Entry, Offset};
+pub(crate) use self::leaf::Exhausted;
+use cgpu_shm::spin::Spin;
+
+use self::stretch::Stretches;
+use self::units::UNIT;
+
+/// log2 of the shards.
+const SHARD_BITS: u32 = 6;
+const SHARDS: usize = 1 << SHARD_BITS;
+
+/// An allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allocation {
+    pub(crate) address: u64,
+    pub(crate) units: u32,
+    pub(crate) owner: Owner,
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inserted {
+    /// It is in.
+    New,
+    /// It is in, in place of one of this size on this GPU whose free nobody saw.
+    Replaced(DeviceIndex, Bytes),
+    /// Its owner is closed.
+    Stale,
+    /// There is no host memory for it.
+    Exhausted,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct AllocationTable {
+    shards: Box<[Padded]>,
+}
+
+/// A shard on cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded(Spin<Shard>);
+
+impl AllocationTable {
+    pub(crate) fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Padded(Spin::new(Shard::default()))).collect() }
+    }
+
+    /// Lets `owner` own allocations, on `gpu`. Its place's former users must be closed.
+    pub(crate) fn open(&self, owner: Owner, gpu: DeviceIndex) -> Result<(), Exhausted> {
+        self.shards.iter().try_for_each(|shard| shard.0.lock().open(owner, gpu))
+    }
+
+    /// Ends `owner`: its allocations are off the table. Returns what they came to; nothing if it was closed before.
+    pub(crate) fn close(&self, owner: Owner) -> Bytes {
+        bytes(self.shards.iter().map(|shard| shard.0.lock().close(owner)).sum())
+    }
+
+    /// Puts an allocation in that the driver has just made.
+    #[inline]
+    pub(crate) fn insert(&self, allocation: Allocation) -> Inserted {
+        let Allocation { address, units, owner } = allocation;
+        self.put_in(address, units, owner)
+    }
+
+    // Its parts apart, as in `take_out`: in registers, where a record would go by way of the stack.
+    #[inline(never)]
+    fn put_in(&self, address: u64, units: u32, owner: Owner) -> Inserted {
+        match self.shard(address) {
+            Some(shard) => shard.lock().insert(Allocation { address, units, owner }),
+            None => Inserted::Exhausted,
+        }
+    }
+
+    /// Puts an allocation back that was taken out. If its address is another's by now, it is worth nothing.
+    pub(crate) fn restore(&self, allocation: Allocation) -> Inserted {
+        let Some(shard) = self.shard(allocation.address) else { return Inserted::Exhausted };
+        let mut shard = shard.lock();
+        if shard.holds(allocation.address) { Inserted::Stale } else { shard.insert(allocation) }
+    }
+
+    /// Takes the allocation at `address` out; none if there is none, or only a stale one.
+    #[inline]
+    pub(crate) fn remove(&self, address: u64) -> Option<(DeviceIndex, Allocation)> {
+        let (entry, gpu) = self.take_out(address);
+        let allocation = Allocation { address, units: entry.units(), owner: entry.owner() };
+        (!entry.is_vacant()).then_some((gpu, allocation))
+    }
+
+    /// A vacant entry: there was none.
+    #[inline(never)]
+    fn take_out(&self, address: u64) -> (Entry, DeviceIndex) {
+        let none = (Entry::VACANT, DeviceIndex::default());
+        self.shard(address).and_then(|shard| shard.lock().remove(address)).unwrap_or(none)
+    }
+
+    /// The allocation at `address`.
+    #[cold]
+    pub(crate) fn find(&self, address: u64) -> Option<(DeviceIndex, Allocation)> {
+        self.shard(address)?.lock().find(address)
+    }
+
+    /// Live allocations and their size, by walking the whole table: for tests.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> (usize, Bytes) {
+        let shards = self.shards.iter().map(|shard| shard.0.lock().count());
+        let (count, units) = shards.fold((0, 0), |sum, shard| (sum.0 + shard.0, sum.1 + shard.1));
+        (count, bytes(units))
+    }
+
+    /// Whether every shard's sums are those of its entries, and every entry is found where it is: for tests.
+    #[cfg(test)]
+    pub(crate) fn is_valid(&self) -> bool {
+        self.shards.iter().all(|shard| shard.0.lock().is_valid())
+    }
+
+    #[inline]
+    fn shard(&self, address: u64) -> Option<&Spin<Shard>> {
+        // The upper bits; the list of stretches goes by the lower ones.
+        let place = spread(stretch::number(address)) >> (32 - SHARD_BITS);
+        self.shards.get(place).map(|shard| &shard.0)
+    }
+}
+
+/// Fibonacci hashing: the upper half of the product with 2^64 / golden ratio; 32 good bits.
+#[inline]
+fn spread(value: u64) -> usize {
+    // 32 bits fit.
+    #[allow(clippy::cast_possible_truncation)]
+    let spread = (value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+    spread
+}
+
+#[inline]
+fn bytes(units: u64) -> Bytes {
+    Bytes(units * UNIT)
+}
+
+/// What a shard knows of a place in the registry.
+#[derive(Clone, Copy, Debug)]
+struct Sum {
+    owner: Owner,
+    gpu: DeviceIndex,
+    units: u64,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    /// By place in the registry; places that were never opened may be missing.
+    sums: Vec<Option<Sum>>,
+    stretches: Stretches,
+    /// Whether an owner was closed whose entries may still be here.
+    stale: bool,
+}
+
+impl Shard {
+    fn open(&mut self, owner: Owner, gpu: DeviceIndex) -> Result<(), Exhausted> {
+        let place = owner.place();
+        if self.sums.len() <= place {
+            self.sums.try_reserve(place + 1 - self.sums.len()).map_err(|_| Exhausted)?;
+            self.sums.resize(place + 1, None);
+        }
+        let sum = self.sums.get_mut(place).ok_or(Exhausted)?;
+        *sum = Some(Sum { owner, gpu, units: 0 });
+        Ok(())
+    }
+
+    fn close(&mut self, owner: Owner) -> u64 {
+        match self.sums.get_mut(owner.place()) {
+            Some(place) if place.is_some_and(|sum| sum.owner == owner) => {
+                self.stale = true;
+                place.take().map_or(0, |sum| sum.units)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether a live entry has this address.
+    fn holds(&mut self, address: u64) -> bool {
+        self.find(address).is_some()
+    }
+
+    fn find(&mut self, address: u64) -> Option<(DeviceIndex, Allocation)> {
+        let entry = self.stretches.find(stretch::number(address))?.find(address, Offset::of(address)?);
+        if entry.is_vacant() {
+            return None;
+        }
+        let gpu = sum_of(&mut self.sums, entry.owner())?.gpu;
+        Some((gpu, Allocation { address, units: entry.units(), owner: entry.owner() }))
+    }
+
+    #[inline]
+    fn insert(&mut self, allocation: Allocation) -> Inserted {
+        let Allocation { address, units, owner } = allocation;
+        let Some(entry) = Offset::of(address).and_then(|offset| Entry::new(offset, units, owner)) else {
+            return Inserted::Exhausted;
+        };
+        if sum_of(&mut self.sums, owner).is_none() {
+            return Inserted::Stale;
+        }
+        if self.stale && self.stretches.is_full() {
+            self.clean();
+        }
+        let Ok(stretch) = self.stretches.find_or_make(stretch::number(address)) else {
+            return Inserted::Exhausted;
+        };
+        let Ok(former) = stretch.insert(address, entry) else { return Inserted::Exhausted };
+        if let Some(sum) = sum_of(&mut self.sums, owner) {
+            sum.units += u64::from(units);
+        }
+        if former.is_vacant() {
+            return Inserted::New;
+        }
+        let gpu = self.take_off(former);
+        gpu.map_or(Inserted::New, |gpu| Inserted::Replaced(gpu, bytes(u64::from(former.units()))))
+    }
+
+    #[inline]
+    fn remove(&mut self, address: u64) -> Option<(Entry, DeviceIndex)> {
+        let number = stretch::number(address);
+        let stretch = self.stretches.find(number)?;
+        let entry = stretch.remove(address, Offset::of(address)?);
+        if stretch.is_empty() {
+            self.stretches.emptied(number);
+        }
+        Some((entry, self.take_off(entry)?))
+    }
+
+    /// Takes a removed entry off its owner's sum; none if it was vacant or stale.
+    #[inline]
+    fn take_off(&mut self, entry: Entry) -> Option<DeviceIndex> {
+        if entry.is_vacant() {
+            return None;
+        }
+        let sum = sum_of(&mut self.sums, entry.owner())?;
+        sum.units = sum.units.saturating_sub(u64::from(entry.units()));
+        Some(sum.gpu)
+    }
+
+    /// Drops what is stale. It is done when the shard would grow, so it comes to a step for each entry that came in.
+    #[cold]
+    fn clean(&mut self) {
+        self.stale = false;
+        let sums = &mut self.sums;
+        self.stretches.retain(|entry| sum_of(sums, entry.owner()).is_some());
+    }
+
+    #[cfg(test)]
+    fn count(&mut self) -> (usize, u64) {
+        let Self { sums, stretches, .. } = self;
+        let live = stretches.iter().filter(|(_, entry)| sum_of(sums, entry.owner()).is_some());
+        live.fold((0, 0), |(count, units), (_, entry)| (count + 1, units + u64::from(entry.units())))
+    }
+
+    #[cfg(test)]
+    fn is_valid(&mut self) -> bool {
+        let Self { sums, stretches, .. } = self;
+        let mut left: Vec<u64> = sums.iter().map(|sum| sum.map_or(0, |sum| sum.units)).collect();
+        let entries: Vec<(u64, Entry)> = stretches.iter().collect();
+        for (address, entry) in entries {
+            let stretch = stretches.find(stretch::number(address));
+            if stretch.map(|stretch| stretch.find(address, entry.offset())) != Some(entry) {
+                return false;
+            }
+            if sum_of(sums, entry.owner()).is_some() {
+                left[entry.owner().place()] -= u64::from(entry.units());
+            }
+        }
+        left.iter().all(|&left| left == 0)
+    }
+}
+
+/// The sum of `owner`, if it is open.
+#[inline]
+fn sum_of(sums: &mut [Option<Sum>], owner: Owner) -> Option<&mut Sum> {
+    sums.get_mut(owner.place())?.as_mut().filter(|sum| sum.owner == owner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! A charge in two phases: the bytes are charged before the driver is asked, and then committed or refunded.
+//!
+//! ```text
+//!   charge ---> the driver allocates ---> commit(address, context)
+//!      |                 |                   recorded, or refunded if the context went meanwhile
+//!      +--- dropped: refunded
+//! ```
+//!
+//! Every pair of calls encloses one call of the driver, and no lock is held across it. The ledger is changed on the safe side of
+//! the driver: raised before memory can be taken, lowered after it is back.
+
+use cgpu_shm::ledger::{Column, Refused};
+use cgpu_shm::reason::Reason;
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+
+use crate::allocations::table::units::{bytes, units};
+use crate::ledger::Denied;
+use crate::pools::Pools;
+use crate::tables::Tables;
+
+/// Bytes charged for an allocation that the driver is now asked for. Dropped without [`Charge::settle`]: refunded.
+#[derive(Debug)]
+#[must_use = "a charge that is dropped is refunded"]
+pub struct Charge<'a> {
+    pub(crate) tables: &'a Tables,
+    pub(crate) gpu: Gpu,
+    pub(crate) units: u32,
+}
+
+/// What became of a settled charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// On the books, under its address.
+    Recorded,
+    /// The context was destroyed meanwhile, the memory with it: refunded.
+    Refunded,
+    /// Charged, but without an entry (no host memory): refunded when the process ends.
+    Unrecorded,
+}
+
+impl Charge<'_> {
+    /// What is charged: the size rounded as the driver does.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        bytes(self.units)
+    }
+}
+
+impl Drop for Charge<'_> {
+    // Inlined, and what is cold is called by value: so that a charge that is settled lives in registers.
+    #[inline]
+    fn drop(&mut self) {
+        refused(self.tables, self.gpu, self.units);
+    }
+}
+
+#[cold]
+fn refused(tables: &Tables, gpu: Gpu, units: u32) {
+    tables.ledger.refund(gpu, Column::Used, bytes(units));
+}
+
+/// Charges a size, rounded as the driver does.
+#[inline]
+pub(crate) fn charge(tables: &Tables, gpu: Gpu, size: Bytes) -> Result<Charge<'_>, Denied> {
+    let Some(units) = units(size) else { return Err(tables.ledger.too_large(gpu, size)) };
+    hold(tables, gpu, Column::Used, bytes(units), Reason::OverLimit)?;
+    Ok(Charge { tables, gpu, units })
+}
+
+/// Charges; where that does not fit, what pools can spare is given back first.
+#[inline]
+pub(crate) fn hold(
+    tables: &Tables,
+    gpu: Gpu,
+    column: Column,
+    bytes: Bytes,
+    denied: Reason,
+) -> Result<(), Denied> {
+    if column == Column::Used && tables.ledger.take_spare(gpu, bytes) {
+        return Ok(());
+    }
+    hold_among_others(tables, gpu, column, bytes, denied)
+}
+
+#[inline(never)]
+fn hold_among_others(
+    tables: &Tables,
+    gpu: Gpu,
+    column: Column,
+    bytes: Bytes,
+    denied: Reason,
+) -> Result<(), Denied> {
+    tables.ledger.attempt(gpu, column, bytes).or_else(|refused| {
+        if matches!(refused, Refused::Short { .. }) {
+            Pools::new(tables).relieve(gpu);
+        }
+        tables.ledger.insist(gpu, column, bytes, denied, refused)
+    })
+}

@@ -1,0 +1,354 @@
+//! The contexts of this process: which GPU each is on, what it costs, and that its memory goes with it.
+//!
+//! A hook looks its context up for every allocation, so looking up takes no lock: the table is a fixed array of pairs (handle,
+//! word), probed linearly. Creation and destruction are rare and take one.
+//!
+//! ```text
+//!   enter ----> known ----> leave ----> gone     the driver destroyed it: its allocations are worth nothing from here on
+//!                 ^           |
+//!                 +--- stay --+                  the driver refused
+//! ```
+//!
+//! While a context leaves it is still looked up: with primary contexts, nobody can tell before the call whether it is the last
+//! one. The driver may give the handle of a destroyed context to another thread before the destroying call has returned here;
+//! that thread enters it as new, and the leaving one is then off the table though not yet gone.
+
+use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
+use cgpu_shm::units::{Bytes, DeviceIndex};
+
+use cgpu_shm::spin::Spin;
+
+use crate::allocations::table::{AllocationTable, Owner};
+
+/// Contexts that can be told apart at a time. A context costs a GPU 100 MiB and more, so no process comes near.
+const MOST: usize = 512;
+/// Pairs of the table: a power of two, half empty at least.
+const PAIRS: usize = 2 * MOST;
+/// The handle in a pair whose context is gone: probing goes on past it. No driver's handle is odd.
+const BURIED: usize = 1;
+
+/// A context on the books: which, and on which GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Context {
+    gpu: DeviceIndex,
+    owner: Owner,
+}
+
+impl Context {
+    /// The context's GPU.
+    #[inline]
+    #[must_use]
+    pub fn gpu(self) -> DeviceIndex {
+        self.gpu
+    }
+
+    #[inline]
+    pub(crate) fn owner(self) -> Owner {
+        self.owner
+    }
+
+    fn word(self) -> u64 {
+        (self.gpu.get() as u64) << 32 | u64::from(self.owner.bits())
+    }
+
+    #[inline]
+    fn of_word(word: u64) -> Option<Self> {
+        let gpu = DeviceIndex::new(usize::try_from(word >> 32).ok()?)?;
+        // The lower half is the owner.
+        #[allow(clippy::cast_possible_truncation)]
+        let owner = Owner::of_bits(word as u32);
+        Some(Self { gpu, owner })
+    }
+}
+
+/// A context that is entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entered {
+    /// It was not known.
+    New(Context),
+    /// It was: nothing has changed.
+    Known(Context),
+    /// There is no room to tell it apart: its memory is the GPU's.
+    Untold(Context),
+}
+
+/// What a destroyed context had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Estate {
+    pub(crate) gpu: DeviceIndex,
+    /// Its allocations.
+    pub(crate) used: Bytes,
+    /// Its own memory.
+    pub(crate) implicit: Bytes,
+}
+
+/// The contexts of a process.
+#[derive(Debug)]
+pub(crate) struct ContextTable {
+    table: Box<[Pair; PAIRS]>,
+    registry: Spin<Registry>,
+}
+
+#[derive(Debug, Default)]
+struct Pair {
+    /// The driver's handle; 0: never used. Stored after the word.
+    handle: AtomicUsize,
+    word: AtomicU64,
+}
+
+/// A place in the registry.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    handle: usize,
+    context: Context,
+    implicit: Bytes,
+    /// Uses of it beyond the first, which its end waits for.
+    attached: u32,
+    /// Calls now in the driver that may destroy it.
+    leaving: u32,
+    open: bool,
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    /// By the place of their owners, less those of the GPUs.
+    records: Vec<Record>,
+    open: usize,
+}
+
+impl ContextTable {
+    pub(crate) fn new() -> Self {
+        let table = Box::new(std::array::from_fn(|_| Pair::default()));
+        Self { table, registry: Spin::new(Registry::default()) }
+    }
+
+    /// The owner of what belongs to a GPU and to no context: the first places are the GPUs'.
+    pub(crate) fn of_gpu(gpu: DeviceIndex) -> Context {
+        let place = u16::try_from(gpu.get()).unwrap_or(0);
+        Context { gpu, owner: Owner::new(place, 0) }
+    }
+
+    /// The context of a handle. No lock; a handle that is destroyed meanwhile may still be found.
+    #[inline]
+    pub(crate) fn find(&self, handle: usize) -> Option<Context> {
+        for pair in self.probe(handle) {
+            // HB context: Acquire meets the Release in `publish`: the word is the handle's or newer.
+            match pair.handle.load(Ordering::Acquire) {
+                0 => return None,
+                found if found == handle => return Context::of_word(pair.word.load(Ordering::Relaxed)),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Whether a handle is a context that is not leaving.
+    pub(crate) fn knows(&self, handle: usize) -> bool {
+        let mut registry = self.registry.lock();
+        let record = self.find(handle).and_then(|context| registry.record(context));
+        record.is_some_and(|record| record.leaving == 0)
+    }
+
+    /// Takes a context in, whose own memory is charged as `implicit` bytes of the GPU. Unless it is new, those are the caller's
+    /// to give back.
+    pub(crate) fn enter(
+        &self,
+        handle: usize,
+        gpu: DeviceIndex,
+        implicit: Bytes,
+        allocations: &AllocationTable,
+    ) -> Entered {
+        let untold = Entered::Untold(Self::of_gpu(gpu));
+        if handle == 0 || handle == BURIED {
+            return untold;
+        }
+        let mut registry = self.registry.lock();
+        let known = self.find(handle);
+        if let Some(context) = known
+            && registry.record(context).is_some_and(|record| record.leaving == 0)
+        {
+            return Entered::Known(context);
+        }
+        let Some(pair) = self.pair(handle, known.is_some()) else { return untold };
+        let Some(context) = registry.add(handle, gpu, implicit, allocations) else { return untold };
+        pair.word.store(context.word(), Ordering::Relaxed);
+        // HB context: Release publishes the word.
+        pair.handle.store(handle, Ordering::Release);
+        Entered::New(context)
+    }
+
+    /// One more use.
+    pub(crate) fn attach(&self, handle: usize) {
+        self.uses(handle, |attached| attached.checked_add(1));
+    }
+
+    /// One use less; false: there is only the first one, which the context ends with.
+    pub(crate) fn detach(&self, handle: usize) -> bool {
+        self.uses(handle, |attached| attached.checked_sub(1))
+    }
+
+    fn uses(&self, handle: usize, change: impl FnOnce(u32) -> Option<u32>) -> bool {
+        let mut registry = self.registry.lock();
+        let record = self.find(handle).and_then(|context| registry.record(context));
+        record.is_some_and(|record| {
+            change(record.attached).map(|attached| record.attached = attached).is_some()
+        })
+    }
+
+    /// A call that may destroy the context goes to the driver.
+    pub(crate) fn leave(&self, handle: usize) -> Option<Context> {
+        let mut registry = self.registry.lock();
+        let context = self.find(handle)?;
+        let record = registry.record(context)?;
+        record.leaving = record.leaving.saturating_add(1);
+        Some(context)
+    }
+
+    /// The driver did not destroy it. An estate comes back if it did all the same: its handle has been given out anew meanwhile.
+    pub(crate) fn stay(&self, context: Context, allocations: &AllocationTable) -> Option<Estate> {
+        let mut registry = self.registry.lock();
+        let record = registry.record(context)?;
+        record.leaving = record.leaving.saturating_sub(1);
+        let present = self.find(record.handle);
+        if present == Some(context) { None } else { registry.close(context, allocations) }
+    }
+
+    /// The driver destroyed it. None if another thread has said so before.
+    pub(crate) fn gone(&self, context: Context, allocations: &AllocationTable) -> Option<Estate> {
+        let mut registry = self.registry.lock();
+        let handle = registry.record(context)?.handle;
+        if self.find(handle) == Some(context) {
+            self.bury(handle);
+        }
+        registry.close(context, allocations)
+    }
+
+    /// Takes in a handle that is a view of a context: what is allocated in it is that one's.
+    pub(crate) fn enter_view(&self, handle: usize, context: Context) {
+        let _registry = self.registry.lock();
+        if handle == 0 || handle == BURIED || self.find(handle) == Some(context) {
+            return;
+        }
+        if let Some(pair) = self.pair(handle, self.find(handle).is_some()) {
+            pair.word.store(context.word(), Ordering::Relaxed);
+            // HB context: Release publishes the word.
+            pair.handle.store(handle, Ordering::Release);
+        }
+    }
+
+    /// A view is gone.
+    pub(crate) fn leave_view(&self, handle: usize) {
+        let _registry = self.registry.lock();
+        self.bury(handle);
+    }
+
+    /// More memory has come with a context; false: it has gone.
+    pub(crate) fn enlarge(&self, context: Context, bytes: Bytes) -> bool {
+        let mut registry = self.registry.lock();
+        let record = registry.record(context);
+        record.map(|record| record.implicit = record.implicit + bytes).is_some()
+    }
+
+    /// Memory that came with a context has gone before it; how much it had of that.
+    pub(crate) fn lessen(&self, context: Context, bytes: Bytes) -> Bytes {
+        let mut registry = self.registry.lock();
+        let Some(record) = registry.record(context) else { return Bytes::ZERO };
+        let had = record.implicit.min(bytes);
+        record.implicit = record.implicit - had;
+        had
+    }
+
+    fn probe(&self, handle: usize) -> impl Iterator<Item = &Pair> {
+        let spread = (handle as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let home = usize::try_from(spread).unwrap_or(0) & (PAIRS - 1);
+        // The mask leaves a place in the array.
+        #[allow(clippy::indexing_slicing)]
+        (home..home + PAIRS).map(|place| &self.table[place & (PAIRS - 1)])
+    }
+
+    /// The pair of a handle: its own if it is `present`, else the first that can be had.
+    fn pair(&self, handle: usize, present: bool) -> Option<&Pair> {
+        self.probe(handle).find(|pair| match pair.handle.load(Ordering::Relaxed) {
+            0 | BURIED => !present,
+            found => present && found == handle,
+        })
+    }
+
+    /// Takes a handle off the table. Buried pairs at the end of a chain become unused again, so that searches for unknown handles
+    /// stay short.
+    fn bury(&self, handle: usize) {
+        let Some(place) = self.table.iter().position(|pair| pair.handle.load(Ordering::Relaxed) == handle)
+        else {
+            return;
+        };
+        let handle_at = |place: usize| self.table.get(place & (PAIRS - 1)).map(|pair| &pair.handle);
+        let store = |place: usize, handle: usize| {
+            if let Some(at) = handle_at(place) {
+                at.store(handle, Ordering::Relaxed);
+            }
+        };
+        let load = |place: usize| handle_at(place).map_or(0, |handle| handle.load(Ordering::Relaxed));
+        store(place, BURIED);
+        let mut last = place;
+        while load(last) == BURIED && load(last + 1) == 0 {
+            store(last, 0);
+            last = last.wrapping_sub(1) & (PAIRS - 1);
+        }
+    }
+}
+
+impl Registry {
+    fn place(context: Context) -> Option<usize> {
+        context.owner.place().checked_sub(cgpu_shm::layout::GPUS)
+    }
+
+    /// The record of a context that is not closed.
+    fn record(&mut self, context: Context) -> Option<&mut Record> {
+        let record = self.records.get_mut(Self::place(context)?)?;
+        (record.open && record.context == context).then_some(record)
+    }
+
+    fn add(
+        &mut self,
+        handle: usize,
+        gpu: DeviceIndex,
+        implicit: Bytes,
+        allocations: &AllocationTable,
+    ) -> Option<Context> {
+        if self.open >= MOST {
+            return None;
+        }
+        let reusable = |record: &Record| !record.open && record.context.owner.user() + 1 < Owner::USERS;
+        let free = self.records.iter().position(reusable);
+        let place = free.unwrap_or(self.records.len());
+        let number = u16::try_from(place + cgpu_shm::layout::GPUS).ok()?;
+        if usize::from(number) >= Owner::PLACES {
+            return None;
+        }
+        let user = self.records.get(place).map_or(0, |record| record.context.owner.user() + 1);
+        let context = Context { gpu, owner: Owner::new(number, user) };
+        let record = Record { handle, context, implicit, attached: 0, leaving: 0, open: true };
+        allocations.open(context.owner, gpu).ok()?;
+        match self.records.get_mut(place) {
+            Some(former) => *former = record,
+            None => {
+                self.records.try_reserve(1).ok()?;
+                self.records.push(record);
+            }
+        }
+        self.open += 1;
+        Some(context)
+    }
+
+    fn close(&mut self, context: Context, allocations: &AllocationTable) -> Option<Estate> {
+        let record = self.record(context)?;
+        record.open = false;
+        let estate =
+            Estate { gpu: context.gpu, used: allocations.close(context.owner), implicit: record.implicit };
+        self.open -= 1;
+        Some(estate)
+    }
+}
+
+#[cfg(test)]
+mod tests;

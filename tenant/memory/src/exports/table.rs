@@ -1,0 +1,141 @@
+//! What others may hold of this process's memory, and what it has open of theirs.
+//!
+//! Nothing in here calls the ledger.
+
+use cgpu_shm::atomic::{AtomicBool, Ordering};
+use cgpu_shm::spin::Spin;
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+
+use super::route::{BITS, Way};
+use crate::allocations::table::Owner;
+use crate::ordered::Ordered;
+
+/// An allocation that others may hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lent {
+    pub(super) gpu: Gpu,
+    pub(super) bytes: Bytes,
+    pub(super) owner: Owner,
+    pub(super) ways: u64,
+}
+
+/// What was freed here, and others may hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    pub(super) gpu: Gpu,
+    pub(super) bytes: Bytes,
+    pub(super) ways: u64,
+}
+
+/// What we have open of others'.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opened {
+    pub(super) way: Way,
+    /// Whose end closes it.
+    pub(super) owner: Option<Owner>,
+    /// How often it was opened.
+    pub(super) times: u32,
+}
+
+/// The tables of a process.
+#[derive(Debug)]
+pub(crate) struct ExportTable {
+    /// Whether there ever was anything: in most programs never, and then nobody looks further.
+    any: AtomicBool,
+    pub(super) records: Spin<Records>,
+}
+
+#[derive(Debug)]
+pub(super) struct Records {
+    /// By the first address.
+    pub(super) lent: Ordered<Lent>,
+    pub(super) kept: Vec<Kept>,
+    /// By the first address.
+    pub(super) opened: Ordered<Opened>,
+    /// How often handles of each bit are open, or about to be.
+    open: [u32; BITS],
+}
+
+impl ExportTable {
+    pub(crate) fn new() -> Self {
+        let records =
+            Records { lent: Ordered::new(), kept: Vec::new(), opened: Ordered::new(), open: [0; BITS] };
+        Self { any: AtomicBool::new(false), records: Spin::new(records) }
+    }
+
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// From here on there is something to look for.
+    pub(super) fn used(&self) {
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes an allocation off the table that is about to be freed; the ways in which it was lent.
+    #[cold]
+    pub(crate) fn take(&self, address: u64) -> u64 {
+        self.records.lock().lent.remove(address).map_or(0, |lent| lent.ways)
+    }
+
+    /// Puts an allocation back whose free the driver has refused.
+    #[cold]
+    pub(crate) fn restore(&self, address: u64, gpu: Gpu, bytes: Bytes, owner: Owner, ways: u64) {
+        // There was room for it just now.
+        let _ = self.records.lock().lent.insert(address, Lent { gpu, bytes, owner, ways });
+    }
+}
+
+impl Records {
+    /// A handle of this bit is about to be opened. `true`: the slot does not say so yet.
+    pub(super) fn begin(&mut self, way: Way) -> bool {
+        let count = self.count(way);
+        let first = count.is_some_and(|count| *count == 0);
+        if let Some(count) = self.count(way) {
+            *count = count.saturating_add(1);
+        }
+        first
+    }
+
+    pub(super) fn end(&mut self, way: Way) {
+        if let Some(count) = self.count(way) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    fn count(&mut self, way: Way) -> Option<&mut u32> {
+        self.open.get_mut(usize::try_from(way.0.trailing_zeros()).unwrap_or(BITS))
+    }
+
+    /// What the slot is to say.
+    pub(super) fn bits(&self) -> u64 {
+        let bit = |(bit, count): (usize, &u32)| u64::from(*count > 0) << bit;
+        self.open.iter().enumerate().map(bit).fold(0, |all, bit| all | bit)
+    }
+
+    /// Takes off one entry that belongs to `owner`.
+    pub(super) fn lent_by(&mut self, owner: Owner, from: &mut u64) -> Option<Lent> {
+        while let Some((address, lent)) = self.lent.from(*from) {
+            if lent.owner == owner {
+                return self.lent.remove(address);
+            }
+            *from = address.checked_add(1)?;
+        }
+        None
+    }
+
+    pub(super) fn close_of(&mut self, owner: Owner) -> bool {
+        let (mut from, mut any) = (0, false);
+        while let Some((address, opened)) = self.opened.from(from) {
+            if opened.owner == Some(owner) {
+                self.opened.remove(address);
+                (0..opened.times).for_each(|_| self.end(opened.way));
+                any = true;
+            }
+            let Some(next) = address.checked_add(1) else { break };
+            from = next;
+        }
+        any
+    }
+}

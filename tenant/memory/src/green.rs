@@ -1,0 +1,84 @@
+//! Green contexts, which compute on a part of the GPU and allocate in the primary context.
+
+pub(crate) mod table;
+
+use cgpu_shm::units::DeviceIndex as Gpu;
+
+use self::table::Green;
+use crate::contexts::table::Context;
+use crate::handles::{ContextId, GreenId};
+use crate::tables::Tables;
+
+/// The green contexts of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct GreenContexts<'a> {
+    tables: &'a Tables,
+}
+
+impl<'a> GreenContexts<'a> {
+    #[inline]
+    pub(crate) fn new(tables: &'a Tables) -> Self {
+        Self { tables }
+    }
+
+    /// The driver made a green context of the GPU whose primary context this is.
+    pub fn made(self, id: GreenId, whole: Context) {
+        let mut table = self.tables.green.0.lock();
+        table.retain(|green| green.id != id);
+        if table.try_reserve(1).is_ok() {
+            table.push(Green { id, whole, handle: None });
+        }
+    }
+
+    /// The driver named a green context as a context: what is allocated in that is the primary context's.
+    pub fn seen(self, id: GreenId, handle: ContextId) {
+        let mut table = self.tables.green.0.lock();
+        let Some(green) = table.iter_mut().find(|green| green.id == id) else { return };
+        green.handle = Some(handle);
+        self.tables.contexts.enter_view(handle.0, green.whole);
+    }
+
+    /// The GPU of a green context.
+    #[must_use]
+    pub fn gpu(self, id: GreenId) -> Option<Gpu> {
+        self.tables.green.0.lock().iter().find(|green| green.id == id).map(|green| green.whole.gpu())
+    }
+
+    /// The driver destroyed a green context. What was allocated in it stays.
+    pub fn gone(self, id: GreenId) {
+        let mut table = self.tables.green.0.lock();
+        let Some(place) = table.iter().position(|green| green.id == id) else { return };
+        if let Some(handle) = table.swap_remove(place).handle {
+            self.tables.contexts.leave_view(handle.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::doubles::{Container, gpu};
+    use crate::{Address, Bytes, ContextId, GreenId};
+
+    #[test]
+    fn what_is_allocated_in_a_view_is_the_primary_contexts() {
+        let container = Container::limited(50);
+        let tenant = container.tenant();
+        let (whole, view) = (container.handle(), container.handle());
+        let context = tenant.contexts().seen(whole, gpu());
+        tenant.green_contexts().made(GreenId(8), context);
+        tenant.green_contexts().seen(GreenId(8), view);
+        assert_eq!(tenant.contexts().find(view), Some(context));
+        assert_eq!(tenant.green_contexts().gpu(GreenId(8)), Some(gpu()));
+        let charge = tenant.charge(gpu(), Bytes(512)).expect("it fits");
+        charge.settle(Address(0x1000), tenant.contexts().find(view));
+        tenant.green_contexts().gone(GreenId(8));
+        assert_eq!((tenant.contexts().find(view), tenant.green_contexts().gpu(GreenId(8))), (None, None));
+        assert_eq!(tenant.view().usage(gpu()).used, Bytes(512));
+        tenant.contexts().leaving(whole).expect("known").gone();
+        assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
+        // Its handle may be another context's.
+        let other = tenant.contexts().seen(view, gpu());
+        assert_ne!(other, context);
+        assert_eq!(tenant.contexts().find(ContextId(view.0)), Some(other));
+    }
+}

@@ -1,0 +1,25 @@
+//! Which green contexts there are.
+
+use cgpu_shm::spin::Spin;
+
+use crate::contexts::table::Context;
+use crate::handles::{ContextId, GreenId};
+
+/// The green contexts of a process. There are few: each holds some of a GPU's multiprocessors.
+#[derive(Debug)]
+pub(crate) struct GreenTable(pub(super) Spin<Vec<Green>>);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Green {
+    pub(super) id: GreenId,
+    /// The primary context.
+    pub(super) whole: Context,
+    /// Its own handle as a context, once it was asked for.
+    pub(super) handle: Option<ContextId>,
+}
+
+impl GreenTable {
+    pub(crate) fn new() -> Self {
+        Self(Spin::new(Vec::new()))
+    }
+}

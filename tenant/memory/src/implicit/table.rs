@@ -1,0 +1,168 @@
+//! What is charged for which object, and what is known of libraries.
+//!
+//! Nothing in here calls the driver or the ledger.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
+use cgpu_shm::spin::Spin;
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+
+use crate::contexts::table::Context;
+
+/// What implicit memory came with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A module, by its handle (`CUmodule`).
+    Module(usize),
+    /// A library, by its handle (`CUlibrary`).
+    Library(usize),
+    /// A limit of the context (`CUlimit`).
+    Limit(u32),
+    /// A green context, by its handle (`CUgreenCtx`).
+    Green(usize),
+    /// Code that stays with its context.
+    Code,
+}
+
+/// What is booked for objects that can give it back, and what came with their contexts before.
+#[derive(Debug)]
+pub(crate) struct ImplicitTable {
+    shares: Spin<Vec<Share>>,
+    came: Spin<Vec<Share>>,
+    pub(super) libraries: Spin<Libraries>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    cause: Cause,
+    pub(super) context: Context,
+    pub(super) bytes: Bytes,
+}
+
+impl ImplicitTable {
+    pub(crate) fn new() -> Self {
+        Self {
+            shares: Spin::new(Vec::new()),
+            came: Spin::new(Vec::new()),
+            libraries: Spin::new(Libraries::default()),
+        }
+    }
+
+    /// What of a cause came with a context: what it was when it was first asked for. Without host memory to note it, that is now.
+    pub(super) fn came_with(&self, context: Context, cause: Cause, now: Bytes) -> Bytes {
+        let mut came = self.came.lock();
+        if let Some(share) = came.iter().find(|share| share.cause == cause && share.context == context) {
+            return share.bytes;
+        }
+        if came.try_reserve(1).is_ok() {
+            came.push(Share { cause, context, bytes: now });
+        }
+        now
+    }
+
+    /// Notes more for an object. Without host memory for it, it stays with the context.
+    pub(super) fn add(&self, cause: Cause, context: Context, bytes: Bytes) {
+        if cause == Cause::Code || bytes == Bytes::ZERO {
+            return;
+        }
+        let mut shares = self.shares.lock();
+        if let Some(share) = shares.iter_mut().find(|share| share.cause == cause && share.context == context)
+        {
+            share.bytes = share.bytes + bytes;
+        } else if shares.try_reserve(1).is_ok() {
+            shares.push(Share { cause, context, bytes });
+        }
+    }
+
+    /// An object's share in each context, which is taken off; of `context` only, if there is one, and `most` of it.
+    pub(super) fn take(&self, cause: Cause, context: Option<Context>, most: Bytes) -> Vec<Share> {
+        let mut taken = Vec::new();
+        self.shares.lock().retain_mut(|share| {
+            if share.cause != cause || context.is_some_and(|context| context != share.context) {
+                return true;
+            }
+            let bytes = share.bytes.min(most);
+            if taken.try_reserve(1).is_ok() {
+                taken.push(Share { bytes, ..*share });
+                share.bytes = share.bytes - bytes;
+            }
+            share.bytes > Bytes::ZERO
+        });
+        taken
+    }
+
+    /// The GPUs on which an object has a share, a bit each.
+    pub(super) fn gpus(&self, cause: Cause) -> u32 {
+        let shares = self.shares.lock();
+        let its = shares.iter().filter(|share| share.cause == cause);
+        its.fold(0, |gpus, share| gpus | bit(share.context.gpu()))
+    }
+
+    /// A context has ended, and all that was in it.
+    pub(crate) fn forget(&self, context: Context) {
+        self.shares.lock().retain(|share| share.context != context);
+        self.came.lock().retain(|share| share.context != context);
+        self.libraries.lock().brought.retain(|(_, other), _| *other != context);
+    }
+}
+
+/// The keys are the driver's own handles: nobody chooses them to collide, and random seeds would need a symbol
+/// (`getrandom`) that older C libraries lack.
+type Unseeded = BuildHasherDefault<DefaultHasher>;
+
+/// What is known of libraries, their kernels and functions, by the driver's handles. Without host memory to note something it is not known: then
+/// a library's size is measured only, and a look-up is measured again.
+#[derive(Debug, Default)]
+pub(super) struct Libraries {
+    /// What the variables of each take in a context, as its image says.
+    variables: Vec<(usize, Bytes)>,
+    /// What is in which context, and of which library it is, if that is known. A framework looks up thousands.
+    brought: HashMap<(usize, Context), Option<usize>, Unseeded>,
+}
+
+impl Libraries {
+    pub(super) fn is_brought(&self, what: usize, context: Context) -> bool {
+        self.brought.contains_key(&(what, context))
+    }
+
+    pub(super) fn bring(&mut self, what: usize, context: Context, library: Option<usize>) {
+        if self.brought.try_reserve(1).is_ok() {
+            self.brought.entry((what, context)).or_insert(library);
+        }
+    }
+
+    /// A library is gone, and what is of it; its handles may be others' next. So may be those of which nobody knows what they are of.
+    pub(super) fn unload(&mut self, library: usize) {
+        self.variables.retain(|(handle, _)| *handle != library);
+        self.brought.retain(|_, its| its.is_some_and(|its| its != library));
+    }
+
+    /// A module is gone, and its functions, of which nobody knows which they are: their handles may be others' next.
+    pub(super) fn forget_functions(&mut self) {
+        self.brought.retain(|_, library| library.is_some());
+    }
+
+    /// A library was loaded; it is in `context` already, if there is one.
+    pub(super) fn load(&mut self, library: usize, variables: Bytes, context: Option<Context>) {
+        if let Some(context) = context {
+            self.bring(library, context, Some(library));
+        }
+        if variables > Bytes::ZERO && self.variables.try_reserve(1).is_ok() {
+            self.variables.push((library, variables));
+        }
+    }
+
+    pub(super) fn variables(&self, library: usize) -> Bytes {
+        let of_it = self.variables.iter().find(|(handle, _)| *handle == library);
+        of_it.map_or(Bytes::ZERO, |(_, bytes)| *bytes)
+    }
+}
+
+fn bit(gpu: Gpu) -> u32 {
+    1 << gpu.get()
+}
+
+pub(super) fn gpus_in(bits: u32) -> impl Iterator<Item = Gpu> {
+    Gpu::all().filter(move |gpu| bits & bit(*gpu) != 0)
+}

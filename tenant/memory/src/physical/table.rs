@@ -1,0 +1,292 @@
+//! Which handles, mappings, bindings and tiles refer to which memory.
+//!
+//! Nothing in here calls the driver or the ledger; what has to be refunded comes back as a [`Fate`].
+
+mod bindings;
+mod tiles;
+
+use cgpu_shm::layout::LENT_UNSEEN;
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+
+use self::bindings::Binding;
+pub(super) use self::bindings::Change;
+pub(super) use self::tiles::Tiled;
+pub use self::tiles::Tiles;
+use crate::allocations::table::Exhausted;
+use crate::exports::route::Way;
+use crate::handles::{Address, Handle};
+use crate::ordered::Ordered;
+
+/// Which record; no two of a process are the same.
+pub(in crate::physical) type RecordId = u64;
+
+/// Physical memory that is charged.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    gpu: Gpu,
+    bytes: Bytes,
+    /// Handles, as often as they are held; mappings; calls that are about to add one.
+    references: u64,
+    /// How others may hold it too: as [`Way`]s; 0: they do not.
+    ways: u64,
+    /// How often it is bound to objects that others have.
+    bound: u32,
+}
+
+impl Record {
+    /// Whether it is entered as exported.
+    fn is_lent(&self) -> bool {
+        self.ways != 0 || self.bound > 0
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    record: RecordId,
+    references: u64,
+    /// Releases that are now in the driver.
+    leaving: u64,
+    /// Which memory's turn it is to have this value: the same may have it again.
+    tenure: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    length: u64,
+    record: RecordId,
+    /// When it was made, among all that comes and goes here.
+    serial: u64,
+}
+
+/// What became of memory that lost references.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::physical) enum Fate {
+    /// There are others.
+    Stays,
+    /// It is gone from here; others may hold it in these ways.
+    Gone(Gpu, Bytes, u64),
+    /// What cost nothing is gone from here: others' memory, or an object to which memory is bound.
+    ObjectGone(RecordId, u64),
+}
+
+/// The tables.
+#[derive(Debug)]
+pub(crate) struct PhysicalTable {
+    records: Ordered<Record>,
+    handles: Ordered<Held>,
+    /// By first address; none overlaps another.
+    mapped: Ordered<Mapping>,
+    bindings: Vec<Binding>,
+    tiled: Vec<Tiled>,
+    made: RecordId,
+    serials: u64,
+}
+
+impl PhysicalTable {
+    pub(crate) const fn new() -> Self {
+        Self {
+            records: Ordered::new(),
+            handles: Ordered::new(),
+            mapped: Ordered::new(),
+            bindings: Vec::new(),
+            tiled: Vec::new(),
+            made: 0,
+            serials: 0,
+        }
+    }
+
+    /// Adds a record with one reference. None: no host memory.
+    pub(in crate::physical) fn record(&mut self, gpu: Gpu, bytes: Bytes) -> Option<RecordId> {
+        self.made += 1;
+        let record = Record { gpu, bytes, references: 1, ways: 0, bound: 0 };
+        self.records.insert(self.made, record).ok()?;
+        Some(self.made)
+    }
+
+    fn add_reference(&mut self, record: RecordId) -> Option<RecordId> {
+        let found = self.records.get(record)?;
+        found.references = found.references.saturating_add(1);
+        Some(record)
+    }
+
+    pub(in crate::physical) fn drop_references(&mut self, record: RecordId, count: u64) -> Fate {
+        let Some(found) = self.records.get(record) else { return Fate::Stays };
+        found.references = found.references.saturating_sub(count);
+        if found.references > 0 {
+            return Fate::Stays;
+        }
+        let Record { gpu, bytes, ways, .. } = *found;
+        self.records.remove(record);
+        if bytes == Bytes::ZERO { Fate::ObjectGone(record, ways) } else { Fate::Gone(gpu, bytes, ways) }
+    }
+
+    /// The mapping that an address lies in.
+    fn mapped_at(&self, address: u64) -> Option<(u64, Mapping)> {
+        self.mapped.up_to(address).filter(|(first, mapping)| address - first < mapping.length)
+    }
+
+    /// The mapping that an address lies in, or else the next one after it.
+    fn mapped_from(&self, address: u64) -> Option<(u64, Mapping)> {
+        self.mapped_at(address).or_else(|| self.mapped.from(address))
+    }
+
+    /// One more reference to the memory behind a handle.
+    pub(in crate::physical) fn refer(&mut self, handle: Handle) -> Option<RecordId> {
+        let record = self.handles.get(handle.0)?.record;
+        self.add_reference(record)
+    }
+
+    /// One more reference to the memory that is mapped at an address.
+    pub(in crate::physical) fn refer_at(&mut self, address: Address) -> Option<RecordId> {
+        let record = self.mapped_at(address.0)?.1.record;
+        self.add_reference(record)
+    }
+
+    /// Lets a mapping have a reference that has been added.
+    pub(in crate::physical) fn map(
+        &mut self,
+        address: Address,
+        length: Bytes,
+        record: RecordId,
+    ) -> Result<(), Exhausted> {
+        let serial = self.serial();
+        self.mapped.insert(address.0, Mapping { length: length.0, record, serial }).map(|_| ())
+    }
+
+    /// Exports the first mapping from an address on that begins before `end`. Returns where to go on, and what is to be entered as
+    /// exported, if it was not.
+    pub(in crate::physical) fn export_mapped(
+        &mut self,
+        from: u64,
+        end: u64,
+        way: Way,
+    ) -> Option<(u64, Option<(Gpu, Bytes)>)> {
+        let (first, mapping) = self.mapped_from(from).filter(|(first, _)| *first < end)?;
+        let exported = self.export(mapping.record, way);
+        Some((first.saturating_add(mapping.length.max(1)), exported))
+    }
+
+    /// Others may hold it from now on. What is to be entered as exported, if it was not.
+    pub(in crate::physical) fn export(&mut self, record: RecordId, way: Way) -> Option<(Gpu, Bytes)> {
+        let record = self.records.get(record)?;
+        let is_first = !record.is_lent();
+        record.ways |= way.0;
+        is_first.then_some((record.gpu, record.bytes))
+    }
+
+    /// Lets a handle have a reference of `record` that has been added. If the handle was another's, that one's are gone.
+    /// None: no host memory.
+    pub(in crate::physical) fn hold(&mut self, handle: Handle, record: RecordId) -> Option<Fate> {
+        if let Some(held) = self.handles.get(handle.0).filter(|held| held.record == record) {
+            held.references = held.references.saturating_add(1);
+            return Some(Fate::Stays);
+        }
+        let tenure = self.serial();
+        let held = Held { record, references: 1, leaving: 0, tenure };
+        let former = self.handles.insert(handle.0, held).ok()?;
+        Some(former.map_or(Fate::Stays, |former| self.drop_references(former.record, former.references)))
+    }
+
+    /// A release goes to the driver. Returns the tenure that it is of.
+    pub(in crate::physical) fn leave(&mut self, handle: Handle) -> Option<u64> {
+        let held = self.handles.get(handle.0)?;
+        held.leaving = held.leaving.saturating_add(1);
+        Some(held.tenure)
+    }
+
+    /// The driver has answered a release, of a reference that `handle` had in that tenure.
+    pub(in crate::physical) fn released(&mut self, handle: Handle, tenure: u64, gone: bool) -> Fate {
+        let Some(held) = self.handles.get(handle.0).filter(|held| held.tenure == tenure) else {
+            return Fate::Stays;
+        };
+        let record = held.record;
+        held.leaving = held.leaving.saturating_sub(1);
+        if !gone {
+            return Fate::Stays;
+        }
+        held.references = held.references.saturating_sub(1);
+        if held.references == 0 {
+            self.handles.remove(handle.0);
+        }
+        self.drop_references(record, 1)
+    }
+
+    /// The driver has given this value to memory that it took in. If it is held by more than those who are releasing it, that is
+    /// our own memory; else it is not on the books.
+    pub(in crate::physical) fn received(&mut self, handle: Handle) -> Fate {
+        match self.handles.get(handle.0) {
+            Some(held) if held.references > held.leaving => {
+                held.references = held.references.saturating_add(1);
+                let record = held.record;
+                self.add_reference(record);
+                Fate::Stays
+            }
+            _ => self.made_costless(handle, LENT_UNSEEN),
+        }
+    }
+
+    /// Something that costs nothing has got this handle: whatever had it before is gone.
+    pub(in crate::physical) fn made_costless(&mut self, handle: Handle, ways: u64) -> Fate {
+        let fate = self.forget(handle);
+        // Without host memory it is not known, as others are that were made before us.
+        let _ = self.costless(handle, ways);
+        fate
+    }
+
+    /// Enters what costs nothing under a handle that is nobody's. None: no host memory.
+    fn costless(&mut self, handle: Handle, ways: u64) -> Option<RecordId> {
+        let record = self.record(Gpu::new(0)?, Bytes::ZERO)?;
+        self.records.get(record)?.ways = ways;
+        self.hold(handle, record)?;
+        Some(record)
+    }
+
+    /// The driver has given this value to memory that is not on the books.
+    pub(in crate::physical) fn forget(&mut self, handle: Handle) -> Fate {
+        let former = self.handles.remove(handle.0);
+        former.map_or(Fate::Stays, |former| self.drop_references(former.record, former.references))
+    }
+
+    /// Takes off one mapping that lies in the range whole.
+    pub(in crate::physical) fn end_within(
+        &mut self,
+        address: Address,
+        end: u64,
+        before: u64,
+    ) -> Option<Fate> {
+        let mut from = address.0;
+        while let Some((first, mapping)) = self.mapped.from(from) {
+            let (last, overflown) = first.overflowing_add(mapping.length);
+            if first >= end || overflown || last > end {
+                return None;
+            }
+            if mapping.serial < before {
+                self.mapped.remove(first);
+                return Some(self.drop_references(mapping.record, 1));
+            }
+            from = last;
+        }
+        None
+    }
+
+    /// Takes off one mapping that touches the range.
+    pub(in crate::physical) fn end_touching(&mut self, address: Address, end: u64) -> Option<Fate> {
+        let (first, mapping) = self.mapped.up_to(end.checked_sub(1)?)?;
+        let touches = first >= address.0 || address.0 - first < mapping.length;
+        touches.then(|| {
+            self.mapped.remove(first);
+            self.drop_references(mapping.record, 1)
+        })
+    }
+
+    /// Whether nothing is charged, held or mapped: for tests.
+    #[cfg(test)]
+    pub(in crate::physical) fn is_empty(&self) -> bool {
+        self.records.from(0).is_none() && self.handles.from(0).is_none() && self.mapped.from(0).is_none()
+    }
+
+    pub(in crate::physical) fn serial(&mut self) -> u64 {
+        self.serials += 1;
+        self.serials
+    }
+}

@@ -1,0 +1,113 @@
+//! Which memory is bound to which object.
+
+use cgpu_shm::layout::LENT_UNSEEN;
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+
+use super::{Fate, PhysicalTable, RecordId};
+use crate::handles::Handle;
+
+/// A piece of memory bound to an object.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Binding {
+    object: RecordId,
+    /// On whose behalf.
+    gpu: Gpu,
+    offset: u64,
+    length: u64,
+    record: RecordId,
+    /// When it was made, among all that comes and goes here.
+    serial: u64,
+}
+
+/// What changes in what this process has exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::physical) enum Change {
+    None,
+    Lent(Gpu, Bytes),
+    Withdrawn(Gpu, Bytes),
+}
+
+impl PhysicalTable {
+    /// The object of a handle; one that nobody has seen made is others' too.
+    fn object(&mut self, handle: Handle) -> Option<RecordId> {
+        match self.handles.get(handle.0) {
+            Some(held) => Some(held.record),
+            None => self.costless(handle, LENT_UNSEEN),
+        }
+    }
+
+    fn is_shared(&mut self, object: RecordId) -> bool {
+        self.records.get(object).is_some_and(|object| object.ways != 0)
+    }
+
+    /// Adds or takes away a binding of a record to a shared object.
+    fn bound(&mut self, record: RecordId, more: bool) -> Change {
+        let Some(found) = self.records.get(record) else { return Change::None };
+        let before = found.is_lent();
+        found.bound = if more { found.bound.saturating_add(1) } else { found.bound.saturating_sub(1) };
+        match (before, found.is_lent()) {
+            (false, true) => Change::Lent(found.gpu, found.bytes),
+            (true, false) => Change::Withdrawn(found.gpu, found.bytes),
+            _ => Change::None,
+        }
+    }
+
+    /// None: no host memory, or no such object.
+    pub(in crate::physical) fn bind(
+        &mut self,
+        handle: Handle,
+        gpu: Option<Gpu>,
+        offset: u64,
+        length: u64,
+        record: RecordId,
+    ) -> Option<Change> {
+        let object = self.object(handle)?;
+        let gpu = gpu.or_else(|| self.records.get(record).map(|record| record.gpu))?;
+        self.bindings.try_reserve(1).ok()?;
+        let serial = self.serial();
+        self.bindings.push(Binding { object, gpu, offset, length, record, serial });
+        Some(if self.is_shared(object) { self.bound(record, true) } else { Change::None })
+    }
+
+    /// Takes off one binding that lies in the range whole.
+    pub(in crate::physical) fn unbind(
+        &mut self,
+        handle: Handle,
+        gpu: Gpu,
+        offset: u64,
+        end: u64,
+        before: u64,
+    ) -> Option<(Change, Fate)> {
+        let object = self.handles.get(handle.0)?.record;
+        let ends = |binding: &Binding| {
+            let last = binding.offset.saturating_add(binding.length);
+            let within = binding.offset >= offset && last <= end;
+            binding.object == object && binding.gpu == gpu && within && binding.serial < before
+        };
+        let place = self.bindings.iter().position(ends)?;
+        let Binding { record, .. } = self.bindings.swap_remove(place);
+        let change = if self.is_shared(object) { self.bound(record, false) } else { Change::None };
+        Some((change, self.drop_references(record, 1)))
+    }
+
+    /// Takes off one binding of an object that is gone from here.
+    pub(in crate::physical) fn unbind_any(&mut self, object: RecordId, ways: u64) -> Option<Fate> {
+        let place = self.bindings.iter().position(|binding| binding.object == object)?;
+        let Binding { record, .. } = self.bindings.swap_remove(place);
+        if ways != 0
+            && let Some(bound) = self.records.get(record)
+        {
+            // Others may have the object, and with it what is bound.
+            bound.ways |= ways;
+            bound.bound = bound.bound.saturating_sub(1);
+        }
+        Some(self.drop_references(record, 1))
+    }
+
+    /// The object is shared from now on: notes it with the first binding after a serial.
+    pub(in crate::physical) fn share(&mut self, object: RecordId, after: u64) -> Option<(u64, Change)> {
+        let of = self.bindings.iter().filter(|binding| binding.object == object && binding.serial > after);
+        let Binding { record, serial, .. } = *of.min_by_key(|binding| binding.serial)?;
+        Some((serial, self.bound(record, true)))
+    }
+}

@@ -1,0 +1,104 @@
+//! Which memory is mapped into which tiles of arrays.
+
+use super::{PhysicalTable, RecordId};
+use crate::allocations::table::Owner;
+use crate::handles::{ArrayId, Handle};
+use crate::ordered::Ordered;
+
+/// An array of which parts are mapped.
+#[derive(Debug)]
+pub(in crate::physical) struct Tiled {
+    array: u64,
+    /// With whose end it goes.
+    pub(in crate::physical) owner: Option<Owner>,
+    /// Which destruction it is in, by its serial; 0: none. Another array may have its handle before that has returned.
+    pub(in crate::physical) leaving: u64,
+    tiles: Ordered<RecordId>,
+}
+
+/// A box of tiles: first and last in each direction, below a name for all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiles {
+    /// What tells this part of the array from others: a level and a layer; below 2^16.
+    pub part: u64,
+    /// The first tile, in each direction; below 2^16.
+    pub from: [u64; 3],
+    /// The first tile beyond.
+    pub to: [u64; 3],
+}
+
+impl Tiles {
+    /// The names of all of them.
+    pub(in crate::physical) fn names(self) -> impl Iterator<Item = u64> {
+        let Self { part, from, to } = self;
+        let rows = (from[2]..to[2]).flat_map(move |z| (from[1]..to[1]).map(move |y| (z, y)));
+        rows.flat_map(move |(z, y)| (from[0]..to[0]).map(move |x| part << 48 | z << 32 | y << 16 | x))
+    }
+}
+
+impl PhysicalTable {
+    fn tiled(&mut self, array: ArrayId, owner: Option<Owner>) -> Option<&mut Tiled> {
+        let array = array.address().0;
+        match self.tiled.iter().position(|tiled| tiled.array == array && tiled.leaving == 0) {
+            Some(place) => self.tiled.get_mut(place),
+            None => {
+                self.tiled.try_reserve(1).ok()?;
+                self.tiled.push(Tiled { array, owner, leaving: 0, tiles: Ordered::new() });
+                self.tiled.last_mut()
+            }
+        }
+    }
+
+    /// So many more references to the memory behind a handle.
+    pub(in crate::physical) fn refer_times(&mut self, handle: Handle, count: u64) -> Option<RecordId> {
+        let record = self.handles.get(handle.0)?.record;
+        let found = self.records.get(record)?;
+        found.references = found.references.saturating_add(count);
+        Some(record)
+    }
+
+    /// The destruction of an array goes to the driver. Returns the serial by which it is known.
+    pub(in crate::physical) fn leave_array(&mut self, array: ArrayId) -> Option<u64> {
+        let array = array.address().0;
+        let place = self.tiled.iter().position(|tiled| tiled.array == array && tiled.leaving == 0)?;
+        let serial = self.serial();
+        self.tiled.get_mut(place)?.leaving = serial;
+        Some(serial)
+    }
+
+    /// The driver did not destroy it.
+    pub(in crate::physical) fn keep_array(&mut self, serial: u64) {
+        for tiled in self.tiled.iter_mut().filter(|tiled| tiled.leaving == serial) {
+            tiled.leaving = 0;
+        }
+    }
+
+    /// Puts memory into a tile, or takes it out; what was there before. A reference to what is put in has been added.
+    pub(in crate::physical) fn tile(
+        &mut self,
+        array: ArrayId,
+        owner: Option<Owner>,
+        name: u64,
+        record: Option<RecordId>,
+    ) -> Option<RecordId> {
+        let tiles = &mut self.tiled(array, owner)?.tiles;
+        match record {
+            // Without host memory for it the reference stays.
+            Some(record) => tiles.insert(name, record).ok().flatten(),
+            None => tiles.remove(name),
+        }
+    }
+
+    /// Takes one reference off an array of that description which is gone.
+    pub(in crate::physical) fn untile(&mut self, gone: impl Fn(&Tiled) -> bool) -> Option<RecordId> {
+        loop {
+            let place = self.tiled.iter().position(&gone)?;
+            let tiles = &mut self.tiled.get_mut(place)?.tiles;
+            if let Some((name, record)) = tiles.from(0) {
+                tiles.remove(name);
+                return Some(record);
+            }
+            self.tiled.swap_remove(place);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The state of one process: its part of the ledger, and one table for each kind of memory.
+//!
+//! Each table is opened by its own module alone; the parts reach each other by functions.
+
+use std::fmt;
+
+use cgpu_shm::spin::Spin;
+
+use crate::allocations::table::AllocationTable;
+use crate::arrays::requirements::Requirements;
+use crate::contexts::table::ContextTable;
+use crate::exports::table::ExportTable;
+use crate::graphs::table::GraphTable;
+use crate::green::table::GreenTable;
+use crate::implicit::table::ImplicitTable;
+use crate::ledger::Ledger;
+use crate::physical::table::PhysicalTable;
+use crate::pools::table::PoolTable;
+
+/// The ledger and the tables.
+pub(crate) struct Tables {
+    pub(crate) ledger: Ledger,
+    pub(crate) allocations: AllocationTable,
+    pub(crate) contexts: ContextTable,
+    pub(crate) green: GreenTable,
+    pub(crate) implicit: ImplicitTable,
+    pub(crate) pools: PoolTable,
+    pub(crate) graphs: GraphTable,
+    pub(crate) physical: Spin<PhysicalTable>,
+    pub(crate) requirements: Spin<Requirements>,
+    pub(crate) exports: ExportTable,
+}
+
+impl Tables {
+    /// Empty ones.
+    pub(crate) fn new(ledger: Ledger) -> Self {
+        Self {
+            ledger,
+            allocations: AllocationTable::new(),
+            contexts: ContextTable::new(),
+            green: GreenTable::new(),
+            implicit: ImplicitTable::new(),
+            pools: PoolTable::new(),
+            graphs: GraphTable::new(),
+            physical: Spin::new(PhysicalTable::new()),
+            requirements: Spin::new(Requirements::new()),
+            exports: ExportTable::new(),
+        }
+    }
+}
+
+// Guards that are shown hold one.
+impl fmt::Debug for Tables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tables").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,200 @@
+//! One process of a container: the tenant that the shim's hooks talk to.
+//!
+//! It owns the tables and hands out the part that a hook needs: `tenant.pools()`, `tenant.graphs()`. A part is a reference to
+//! the tables and nothing more.
+
+use std::fmt;
+
+use cgpu_settings::{Environment, Inventory, Refusal};
+use cgpu_shm::clock::Clock;
+use cgpu_shm::lock::Owner as Name;
+use cgpu_shm::reason::Reason;
+use cgpu_shm::region::Region;
+use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::uuid::Uuid;
+
+use crate::allocations::Allocations;
+use crate::arrays::Arrays;
+use crate::charge::{self, Charge};
+use crate::checkpoints::Checkpoints;
+use crate::contexts::Contexts;
+use crate::contexts::table::ContextTable;
+use crate::exports::Exports;
+use crate::graphs::Graphs;
+use crate::green::GreenContexts;
+use crate::implicit::Implicit;
+use crate::ledger::{Denied, Patience};
+use crate::physical::Physical;
+use crate::pools::Pools;
+use crate::start::{self, Started};
+use crate::tables::Tables;
+use crate::view::View;
+
+/// How a start ended, if it was not refused.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // there is one in a process's life
+pub enum Start {
+    /// The shim stays out of the way: every hook is the real call.
+    Off(Reason),
+    /// Memory is accounted.
+    On(Tenant),
+}
+
+/// The accounting of one process. Shared by its threads. A forked child leaves its parent's alone, neither using nor dropping it,
+/// and starts one of its own.
+pub struct Tenant {
+    pub(crate) tables: Tables,
+    gpus: Vec<(Uuid, Gpu)>,
+}
+
+impl fmt::Debug for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tenant").field("gpus", &self.gpus).finish_non_exhaustive()
+    }
+}
+
+impl Tenant {
+    /// Reads the settings, opens or makes the region, claims a slot, registers the GPUs. After the real `cuInit`.
+    ///
+    /// # Errors
+    /// A [`Refusal`], whose sentence says what was expected, what came and what to do: settings that cannot be understood, or
+    /// a region that cannot be used while a limit is set.
+    pub fn start(
+        environment: &dyn Environment,
+        inventory: Inventory<'_>,
+        clock: &'static dyn Clock,
+    ) -> Result<Start, Refusal> {
+        let (ledger, gpus) = match start::start(environment, inventory, clock)? {
+            Started::Off(reason) => return Ok(Start::Off(reason)),
+            Started::On(ledger, gpus) => (ledger, gpus),
+        };
+        let tables = Tables::new(ledger);
+        for &(_, gpu) in &gpus {
+            tables.allocations.open(ContextTable::of_gpu(gpu).owner(), gpu).map_err(|_| {
+                Refusal::new("expected some host memory for the books, found none: free some")
+            })?;
+        }
+        Ok(Start::On(Self { tables, gpus }))
+    }
+
+    /// The GPU with this UUID, if it is sliced; none: native, hooks pass.
+    #[must_use]
+    pub fn gpu(&self, uuid: Uuid) -> Option<Gpu> {
+        self.gpus.iter().find(|(known, _)| *known == uuid).map(|(_, gpu)| *gpu)
+    }
+
+    /// The container's region, for the gate.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        self.tables.ledger.region()
+    }
+
+    /// This process's name in the region: its slot, and which of the slot's users it is.
+    #[must_use]
+    pub fn name(&self) -> Name {
+        self.tables.ledger.me()
+    }
+
+    /// Counts `reason` in the process's slot. One relaxed add.
+    pub fn count(&self, reason: Reason) {
+        self.tables.ledger.count(reason);
+    }
+
+    /// Charges `size` (as the program asked, not rounded) before the driver is called. Waits up to 1 s if only the memory of
+    /// processes that have just ended is in the way.
+    ///
+    /// # Errors
+    /// [`Denied`]: over the limit.
+    #[inline]
+    pub fn charge(&self, gpu: Gpu, size: Bytes) -> Result<Charge<'_>, Denied> {
+        charge::charge(&self.tables, gpu, size)
+    }
+
+    /// The driver answered out of memory although the limit allowed it: whether to ask once more, because a process of the
+    /// container has just ended and its memory is on the way. Sleeps a little first. Call in a loop with one `Patience` while
+    /// the driver refuses; false in the end.
+    #[must_use]
+    pub fn ask_again(&self, gpu: Gpu, patience: &mut Patience) -> bool {
+        self.tables.ledger.ask_again(gpu, patience)
+    }
+
+    /// What the container is shown.
+    #[inline]
+    #[must_use]
+    pub fn view(&self) -> View<'_> {
+        View::new(&self.tables, &self.gpus)
+    }
+
+    /// Linear memory and arrays, by address.
+    #[inline]
+    #[must_use]
+    pub fn allocations(&self) -> Allocations<'_> {
+        Allocations::new(&self.tables)
+    }
+
+    /// Contexts, and what each costs.
+    #[inline]
+    #[must_use]
+    pub fn contexts(&self) -> Contexts<'_> {
+        Contexts::new(&self.tables)
+    }
+
+    /// Green contexts.
+    #[inline]
+    #[must_use]
+    pub fn green_contexts(&self) -> GreenContexts<'_> {
+        GreenContexts::new(&self.tables)
+    }
+
+    /// Memory that comes with modules, libraries and limits of contexts.
+    #[inline]
+    #[must_use]
+    pub fn implicit(&self) -> Implicit<'_> {
+        Implicit::new(&self.tables)
+    }
+
+    /// What arrays take.
+    #[inline]
+    #[must_use]
+    pub fn arrays(&self) -> Arrays<'_> {
+        Arrays::new(&self.tables)
+    }
+
+    /// Physical memory behind handles.
+    #[inline]
+    #[must_use]
+    pub fn physical(&self) -> Physical<'_> {
+        Physical::new(&self.tables)
+    }
+
+    /// Memory pools.
+    #[inline]
+    #[must_use]
+    pub fn pools(&self) -> Pools<'_> {
+        Pools::new(&self.tables)
+    }
+
+    /// Memory that graphs allocate.
+    #[inline]
+    #[must_use]
+    pub fn graphs(&self) -> Graphs<'_> {
+        Graphs::new(&self.tables)
+    }
+
+    /// Memory between processes.
+    #[inline]
+    #[must_use]
+    pub fn exports(&self) -> Exports<'_> {
+        Exports::new(&self.tables)
+    }
+
+    /// Checkpoints of the container's processes.
+    #[inline]
+    #[must_use]
+    pub fn checkpoints(&self) -> Checkpoints<'_> {
+        Checkpoints::new(&self.tables)
+    }
+}
+
+#[cfg(test)]
+mod tests;
