@@ -4,11 +4,10 @@ use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
 use cgpu_memory::{ArrayId, Bytes, Reason, Shape};
 
-use super::NOT_STARTED;
 use super::context::current;
 use super::memory::{ask, free};
 use crate::driver;
-use crate::process::{self, Standing};
+use crate::process;
 
 /// 32-bit sizes, up to two dimensions.
 pub(crate) unsafe fn cuArrayCreate(
@@ -107,11 +106,7 @@ fn destroy(array: ArrayId, call: impl FnOnce() -> CUresult) -> CUresult {
 
 /// Charges an array of that shape, makes the call, and records what it `made`. No shape: the driver will say what is wrong.
 fn create(shape: Option<Shape>, call: impl Fn() -> CUresult, made: impl FnOnce() -> ArrayId) -> CUresult {
-    let tenant = match process::standing() {
-        Standing::On(tenant) => tenant,
-        Standing::Pass => return call(),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
     let (Some(shape), Some(context)) = (shape.filter(|shape| !shape.is_mapped_later()), current(tenant))
     else {
         return call();

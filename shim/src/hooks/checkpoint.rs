@@ -2,11 +2,10 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::Tenant;
 
-use super::{NOT_STARTED, refuse};
+use super::refuse;
 use crate::driver;
-use crate::process::{self, Standing};
+use crate::process;
 
 /// The process's memory is the host's then.
 pub(crate) unsafe fn cuCheckpointProcessCheckpoint(
@@ -30,11 +29,7 @@ pub(crate) unsafe fn cuCheckpointProcessRestore(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuCheckpointProcessRestore(pid, arguments) };
-    let tenant: &Tenant = match process::standing() {
-        Standing::On(tenant) => tenant,
-        Standing::Pass => return call(),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
     // SAFETY: the program's own record, if there is one.
     if unsafe { moves(arguments) } {
         return refuse(Role::Allocates, call);

@@ -3,11 +3,10 @@
 use cgpu_abi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint};
 use cgpu_memory::{Context, ContextId, Reason, Tenant};
 
-use super::NOT_STARTED;
 use super::memory::ask;
 use super::synchronise::waited;
 use crate::free::Gauge;
-use crate::process::{self, Standing};
+use crate::process;
 use crate::{driver, gate};
 
 /// The first version.
@@ -180,11 +179,7 @@ fn take_up(tenant: &Tenant, context: CUcontext) -> Option<Context> {
 
 /// Charges a context of the size that contexts have on this GPU, and makes it.
 fn create(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) -> CUresult {
-    let tenant = match process::standing() {
-        Standing::On(tenant) => tenant,
-        Standing::Pass => return call(),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
     let Some(gpu) = process::devices(tenant).gpu(device) else {
         tenant.count(Reason::NativeGpu);
         return call();
@@ -204,11 +199,9 @@ fn create(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult
 
 /// One more reference to a context that is there already: it costs nothing.
 fn keep(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) -> CUresult {
-    if let Standing::Refused = process::standing() {
-        return NOT_STARTED;
-    }
+    let tenant = tenant_or_return!(call());
     let answer = call();
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant())
+    if answer == CUresult::SUCCESS
         && let Some(gpu) = process::devices(tenant).gpu(device)
     {
         // SAFETY: the driver has just written there.

@@ -7,12 +7,12 @@ use cgpu_abi::types::*;
 use cgpu_memory::{Bodies, Footprint, GraphId, Graphs, NodeId, PoolId, Sending, Tenant, Unmade};
 
 use super::memory::ask;
-use super::{NOT_STARTED, refuse};
+use super::refuse;
 use crate::gate::{self, Kernel, Launch};
 use crate::graphs::{self, Driver, Unfit};
 use crate::order::Order;
 use crate::pools::Source;
-use crate::process::{self, Standing};
+use crate::process;
 use crate::{boundary, driver};
 
 /// What a node allocates is the graph's, which takes it when it is launched.
@@ -333,11 +333,7 @@ fn changed(device: CUdevice) {
 
 /// Adds a node that allocates.
 fn allocate(properties: Option<CUmemPoolProps>, call: impl FnOnce() -> CUresult) -> CUresult {
-    let tenant = match process::standing() {
-        Standing::On(tenant) => tenant,
-        Standing::Pass => return call(),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
     if let Some(properties) = properties
         && let Source::Managed = Source::of(tenant, properties.alloc_type, properties.location)
     {

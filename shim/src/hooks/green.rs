@@ -4,8 +4,8 @@
 use cgpu_abi::types::*;
 use cgpu_memory::{Bytes, Cause, Context, ContextId, GreenId, Tenant};
 
-use super::{NOT_STARTED, context, module};
-use crate::process::{self, Standing};
+use super::{context, module};
+use crate::process;
 use crate::{driver, free};
 
 /// The first one makes the primary context, if there is none: that is made here before, so that each is measured, and refused, by itself.
@@ -17,11 +17,7 @@ pub(crate) unsafe fn cuGreenCtxCreate(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuGreenCtxCreate(green, description, device, flags) };
-    let tenant = match process::standing() {
-        Standing::On(tenant) => tenant,
-        Standing::Pass => return call(),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
     let mut whole = CUcontext::NULL;
     // SAFETY: our own variable.
     let retained = unsafe { context::cuDevicePrimaryCtxRetain(&raw mut whole, device) };

@@ -3,10 +3,9 @@
 use cgpu_abi::types::{CUdeviceptr, CUipcMemHandle, CUresult, c_uint};
 use cgpu_memory::{Address, Bytes, Context, Reason, Tenant, Way};
 
-use super::NOT_STARTED;
 use super::context::current;
 use crate::driver;
-use crate::process::{self, Standing};
+use crate::process;
 
 /// From now on others may open it.
 pub(crate) unsafe fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> CUresult {
@@ -60,11 +59,7 @@ pub(super) fn open(
     call: impl FnOnce() -> CUresult,
     opened: impl FnOnce() -> (CUdeviceptr, Option<Context>),
 ) -> CUresult {
-    let tenant = match process::standing() {
-        Standing::On(tenant) => tenant,
-        Standing::Pass => return call(),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
     tenant.count(Reason::Imported);
     // Before the call: whoever asks after it has let the memory go sees that it is held here.
     let opening = tenant.exports().opening(way);

@@ -3,11 +3,10 @@
 use cgpu_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUresult, c_uint};
 use cgpu_memory::{Address, Bytes, Gpu, MemoryInfo, Patience, Tenant};
 
-use super::NOT_STARTED;
 use super::context::current;
 use super::synchronise::waited;
 use crate::driver;
-use crate::process::{self, Standing};
+use crate::process;
 
 /// What the first guess at a pitch is a multiple of; the driver's answer tells its own.
 const PITCH: u64 = 512;
@@ -110,11 +109,7 @@ pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUr
 
 /// Charges `size`, makes the call, and records the address that it `made`.
 fn allocate(size: Bytes, call: impl Fn() -> CUresult, made: impl FnOnce() -> u64) -> CUresult {
-    let tenant = match process::standing() {
-        Standing::On(tenant) => tenant,
-        Standing::Pass => return call(),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
     let Some(context) = current(tenant) else {
         return call();
     };
@@ -137,11 +132,7 @@ fn allocate_pitched(
     made: impl Fn() -> (u64, u64),
     unmake: impl Fn(u64) -> CUresult,
 ) -> CUresult {
-    let tenant = match process::standing() {
-        Standing::On(tenant) => tenant,
-        Standing::Pass => return call(),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
     let Some(context) = current(tenant) else {
         return call();
     };

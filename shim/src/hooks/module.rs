@@ -15,7 +15,6 @@ use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
 use cgpu_memory::{Bytes, Cause, Context, Tenant};
 
-use super::NOT_STARTED;
 use super::context::current;
 use super::memory::ask;
 use crate::image::{self, Size};
@@ -165,11 +164,8 @@ pub(crate) unsafe fn cuFuncLoad(function: CUfunction) -> CUresult {
 pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuCtxSetLimit(limit, value) };
-    let (tenant, context) = match place() {
-        Place::On(tenant, context) => (tenant, context),
-        Place::Pass => return call(),
-        Place::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
+    let Some(context) = current(tenant) else { return call() };
     let Some(copies) = copies(tenant, context, limit) else { return call() };
     let mut former = 0;
     // SAFETY: the place is writable.
@@ -213,24 +209,6 @@ fn copies(tenant: &Tenant, context: Context, limit: CUlimit) -> Option<u64> {
     }
 }
 
-/// Where a call is made.
-enum Place {
-    /// In a context on the books.
-    On(&'static Tenant, Context),
-    /// Nowhere that matters.
-    Pass,
-    /// The start was refused.
-    Refused,
-}
-
-fn place() -> Place {
-    match process::standing() {
-        Standing::On(tenant) => current(tenant).map_or(Place::Pass, |context| Place::On(tenant, context)),
-        Standing::Pass => Place::Pass,
-        Standing::Refused => Place::Refused,
-    }
-}
-
 /// Loads a module into the current context.
 ///
 /// # Safety
@@ -241,11 +219,8 @@ unsafe fn load(
     size: impl FnOnce() -> Size,
     call: impl Fn(*mut CUmodule) -> CUresult,
 ) -> CUresult {
-    let (tenant, context) = match place() {
-        Place::On(tenant, context) => (tenant, context),
-        Place::Pass => return call(module),
-        Place::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call(module));
+    let Some(context) = current(tenant) else { return call(module) };
     let made = Made::default();
     // SAFETY: the handle is the driver's own, and the program has not seen it.
     let unload = || unsafe { driver::cuModuleUnload(made.get()) };
@@ -323,11 +298,7 @@ unsafe fn load_library(
     size: impl FnOnce() -> Size,
     call: impl Fn(*mut CUlibrary) -> CUresult,
 ) -> CUresult {
-    let tenant = match process::standing() {
-        Standing::On(tenant) => tenant,
-        Standing::Pass => return call(library),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call(library));
     let (size, made) = (size(), Made::default());
     let context = current(tenant).filter(|_| is_eager());
     let load = || call(made.place_for(library));
@@ -356,7 +327,9 @@ pub(super) fn bring_library(library: CUlibrary, call: impl Fn() -> CUresult) -> 
 /// Makes a call that may bring `what`, a handle of the driver, into the current context, and with it the library that it is of. There is no
 /// way to undo that: what goes past the limit is shown, and nothing more is brought.
 fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -> CUresult {
-    let Place::On(tenant, context) = place() else { return call() };
+    // Where the start was refused, there is no context into which it could be brought.
+    let Standing::On(tenant) = process::standing() else { return call() };
+    let Some(context) = current(tenant) else { return call() };
     let free = || free::of_current_at_rest(tenant, context.gpu());
     let growing = match tenant.implicit().bringing(context, what, library.map(|library| library.0), free) {
         Ok(Some(growing)) => growing,

@@ -5,8 +5,8 @@ use cgpu_abi::types::*;
 use cgpu_memory::{Address, Bytes, Gpu, Handle, PoolId, Reason, Tenant};
 
 use super::memory::ask;
-use super::{NOT_STARTED, ipc, refuse};
-use crate::process::{self, Standing};
+use super::{ipc, refuse};
+use crate::process;
 use crate::{driver, pools};
 
 /// Who pays for memory in a place.
@@ -28,11 +28,10 @@ pub(crate) unsafe fn cuMemCreate(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMemCreate(handle, size, prop, flags) };
-    let tenant = match process::standing() {
-        Standing::On(tenant) if !prop.is_null() => tenant,
-        Standing::On(_) | Standing::Pass => return call(),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
+    if prop.is_null() {
+        return call();
+    }
     // SAFETY: read after the driver has succeeded, so it has written there.
     let made = || Handle(unsafe { handle.read() });
     // SAFETY: not null, so the program's own record, which the driver would read as well.
@@ -162,11 +161,7 @@ pub(crate) unsafe fn cuMemImportFromShareableHandle(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMemImportFromShareableHandle(handle, shareable, kind) };
-    let tenant = match process::standing() {
-        Standing::On(tenant) => tenant,
-        Standing::Pass => return call(),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
     tenant.count(Reason::Imported);
     let answer = call();
     if answer == CUresult::SUCCESS {

@@ -5,10 +5,10 @@ use cgpu_abi::types::*;
 use cgpu_memory::{Address, Bytes, Closing, Ending, Patience, PoolId, Reason, Taken, Tenant, Unmade, Way};
 
 use super::ipc::open;
-use super::{NOT_STARTED, refuse};
+use super::refuse;
 use crate::order::{Order, Unbound};
 use crate::pools::{self, Driver, Source};
-use crate::process::{self, Standing};
+use crate::process;
 use crate::{boundary, driver, graphs};
 
 /// From the current pool of the stream's device.
@@ -73,11 +73,10 @@ pub(crate) unsafe fn cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream)
 pub(crate) unsafe fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMemPoolCreate(pool, properties) };
-    let tenant = match process::standing() {
-        Standing::On(tenant) if !properties.is_null() => tenant,
-        Standing::On(_) | Standing::Pass => return call(),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
+    if properties.is_null() {
+        return call();
+    }
     // SAFETY: not null, and what the driver would read.
     let wanted = unsafe { properties.read() };
     let source = Source::of(tenant, wanted.alloc_type, wanted.location);
@@ -142,12 +141,11 @@ pub(crate) unsafe fn cuMemPoolImportFromShareableHandle(
     kind: CUmemAllocationHandleType,
     flags: c_ulonglong,
 ) -> CUresult {
-    if let Standing::Refused = process::standing() {
-        return NOT_STARTED;
-    }
     // SAFETY: the program's own call.
-    let answer = unsafe { driver::cuMemPoolImportFromShareableHandle(pool, handle, kind, flags) };
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+    let call = || unsafe { driver::cuMemPoolImportFromShareableHandle(pool, handle, kind, flags) };
+    let tenant = tenant_or_return!(call());
+    let answer = call();
+    if answer == CUresult::SUCCESS {
         tenant.count(Reason::Imported);
         // SAFETY: the driver has just written there.
         let imported = unsafe { pool.read() };
@@ -256,11 +254,7 @@ unsafe fn allocate(
     order: Order,
     call: impl Fn() -> CUresult,
 ) -> CUresult {
-    let tenant = match process::standing() {
-        Standing::On(tenant) => tenant,
-        Standing::Pass => return call(),
-        Standing::Refused => return NOT_STARTED,
-    };
+    let tenant = tenant_or_return!(call());
     match order.is_captured() {
         Ok(false) => {}
         Ok(true) => return record(tenant, pool, order, call),
