@@ -13,10 +13,11 @@
 
 use core::cell::Cell;
 
-use cgpu_abi::types::{CUcontext, CUdevice, CUresult};
+use cgpu_abi::types::{CUcontext, CUresult};
 use cgpu_memory::{Bytes, Gpu, Tenant};
 use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::gpus::DriverOrdinal;
 use crate::order::Unbound;
 use crate::{captures, driver, gpus, nvml_uses};
 
@@ -78,7 +79,7 @@ pub(crate) fn of_context(context: CUcontext) -> Option<Bytes> {
 pub(crate) struct Gauge<'a> {
     tenant: &'a Tenant,
     gpu: Gpu,
-    device: CUdevice,
+    device: DriverOrdinal,
     measure: Cell<Measure>,
 }
 
@@ -96,7 +97,7 @@ enum Measure {
 
 impl<'a> Gauge<'a> {
     /// Of a context on `device`, which is `gpu`.
-    pub(crate) fn new(tenant: &'a Tenant, gpu: Gpu, device: CUdevice) -> Self {
+    pub(crate) fn new(tenant: &'a Tenant, gpu: Gpu, device: DriverOrdinal) -> Self {
         Self { tenant, gpu, device, measure: Cell::new(Measure::Nothing) }
     }
 
@@ -139,15 +140,15 @@ impl<'a> Gauge<'a> {
     fn unbooked(&self) -> Option<Bytes> {
         let mut total = 0;
         // SAFETY: the total is writable.
-        let answer = unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, self.device) };
+        let answer = unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, self.device.0) };
         (answer == CUresult::SUCCESS)
             .then(|| Bytes(total as u64) - self.tenant.view().usage(self.gpu).total())
     }
 }
 
-fn current_device() -> Option<CUdevice> {
-    let mut device = CUdevice::default();
+fn current_device() -> Option<DriverOrdinal> {
+    let mut device = DriverOrdinal::default();
     // SAFETY: the device is writable.
-    let answer = unsafe { driver::cuCtxGetDevice(&raw mut device) };
+    let answer = unsafe { driver::cuCtxGetDevice(&raw mut device.0) };
     (answer == CUresult::SUCCESS).then_some(device)
 }

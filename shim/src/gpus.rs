@@ -10,6 +10,10 @@ use cgpu_shm::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::process::Starter;
 use crate::{driver, nvml, nvml_uses};
 
+/// A device by the number that the driver gives it in this process (`CUdevice`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DriverOrdinal(pub(crate) CUdevice);
+
 /// Which of the driver's devices are on the books, by ordinal.
 pub(crate) struct Devices {
     devices: Vec<Device>,
@@ -35,7 +39,7 @@ impl Devices {
 
     /// The GPU of a device; none: not sliced, or no such device.
     #[inline]
-    pub(crate) fn gpu(&self, device: CUdevice) -> Option<Gpu> {
+    pub(crate) fn gpu(&self, device: DriverOrdinal) -> Option<Gpu> {
         self.get(device)?.gpu
     }
 
@@ -45,36 +49,35 @@ impl Devices {
     }
 
     /// The primary context of a device, as last retained.
-    pub(crate) fn primary(&self, device: CUdevice) -> CUcontext {
+    pub(crate) fn primary(&self, device: DriverOrdinal) -> CUcontext {
         CUcontext(self.get(device).map_or(0, |device| device.primary.load(Relaxed)))
     }
 
     /// The program has retained the primary context of a device.
-    pub(crate) fn set_primary(&self, device: CUdevice, context: CUcontext) {
+    pub(crate) fn set_primary(&self, device: DriverOrdinal, context: CUcontext) {
         if let Some(device) = self.get(device) {
             device.primary.store(context.0, Relaxed);
         }
     }
 
     /// All of them.
-    pub(crate) fn all(&self) -> impl Iterator<Item = CUdevice> {
-        (0..self.devices.len()).filter_map(|ordinal| CUdevice::try_from(ordinal).ok())
+    pub(crate) fn all(&self) -> impl Iterator<Item = DriverOrdinal> {
+        (0..self.devices.len()).filter_map(|place| CUdevice::try_from(place).ok().map(DriverOrdinal))
     }
 
     /// The only one there is.
     #[inline]
-    pub(crate) fn only(&self) -> Option<CUdevice> {
-        (self.devices.len() == 1).then_some(0)
+    pub(crate) fn only(&self) -> Option<DriverOrdinal> {
+        (self.devices.len() == 1).then_some(DriverOrdinal(0))
     }
 
     /// The device that is a GPU.
-    pub(crate) fn of_gpu(&self, gpu: Gpu) -> Option<CUdevice> {
+    pub(crate) fn of_gpu(&self, gpu: Gpu) -> Option<DriverOrdinal> {
         self.all().find(|device| self.gpu(*device) == Some(gpu))
     }
 
-    /// A device is named by its ordinal.
-    fn get(&self, device: CUdevice) -> Option<&Device> {
-        self.devices.get(usize::try_from(device).ok()?)
+    fn get(&self, device: DriverOrdinal) -> Option<&Device> {
+        self.devices.get(usize::try_from(device.0).ok()?)
     }
 }
 
@@ -119,7 +122,7 @@ pub(crate) fn driver_has_gpus() -> bool {
 }
 
 /// The device's free memory by NVML, which is started; none where it cannot tell.
-pub(crate) fn nvml_free(device: CUdevice) -> Option<Bytes> {
+pub(crate) fn nvml_free(device: DriverOrdinal) -> Option<Bytes> {
     let uuid = driver_uuid(device)?;
     let part = parts().find(|part| nvml_uuid(part.handle) == Some(uuid))?;
     nvml_memory(part.handle).map(|memory| Bytes(memory.free))
@@ -145,45 +148,45 @@ pub(crate) fn instances_of(gpu: nvmlDevice_t) -> impl Iterator<Item = nvmlDevice
     cut.then(|| instances(gpu)).into_iter().flatten().map(|(instance, _)| instance)
 }
 
-fn devices() -> impl Iterator<Item = CUdevice> {
+fn devices() -> impl Iterator<Item = DriverOrdinal> {
     let mut count: c_int = 0;
     // SAFETY: the count is writable.
     let answer = unsafe { driver::cuDeviceGetCount(&raw mut count) };
     let count = if answer == CUresult::SUCCESS { count } else { 0 };
-    (0..count).filter_map(|ordinal| {
-        let mut device = CUdevice::default();
+    (0..count).filter_map(|place| {
+        let mut device = DriverOrdinal::default();
         // SAFETY: the device is writable.
-        (unsafe { driver::cuDeviceGet(&raw mut device, ordinal) } == CUresult::SUCCESS).then_some(device)
+        (unsafe { driver::cuDeviceGet(&raw mut device.0, place) } == CUresult::SUCCESS).then_some(device)
     })
 }
 
 /// The GPU's UUID; a MIG instance's own where the driver is new enough to tell.
-fn driver_uuid(device: CUdevice) -> Option<Uuid> {
+fn driver_uuid(device: DriverOrdinal) -> Option<Uuid> {
     let mut uuid = CUuuid::default();
     // SAFETY: the UUID is writable.
-    let mut answer = unsafe { driver::cuDeviceGetUuid_v2(&raw mut uuid, device) };
+    let mut answer = unsafe { driver::cuDeviceGetUuid_v2(&raw mut uuid, device.0) };
     if answer == CUresult::ERROR_NOT_SUPPORTED {
         // SAFETY: as above.
-        answer = unsafe { driver::cuDeviceGetUuid(&raw mut uuid, device) };
+        answer = unsafe { driver::cuDeviceGetUuid(&raw mut uuid, device.0) };
     }
     (answer == CUresult::SUCCESS).then_some(Uuid(uuid.bytes))
 }
 
-fn driver_gpu(device: CUdevice) -> Option<GpuInfo> {
+fn driver_gpu(device: DriverOrdinal) -> Option<GpuInfo> {
     let uuid = driver_uuid(device)?;
     let mut total = 0_usize;
     // SAFETY: the total is writable.
-    if unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, device) } != CUresult::SUCCESS {
+    if unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, device.0) } != CUresult::SUCCESS {
         return None;
     }
     Some(GpuInfo { uuid, total: Bytes(total as u64), order: driver_order(device) << INSTANCE_BITS })
 }
 
 /// The GPU's place on the bus, as a number.
-fn driver_order(device: CUdevice) -> u64 {
+fn driver_order(device: DriverOrdinal) -> u64 {
     let mut text = [0_u8; 32];
     // SAFETY: the buffer is as long as said.
-    let answer = unsafe { driver::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), 32, device) };
+    let answer = unsafe { driver::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), 32, device.0) };
     if answer != CUresult::SUCCESS {
         return 0;
     }

@@ -8,6 +8,7 @@ use cgpu_abi::types::*;
 use cgpu_memory::{Address, Bodies, Bytes, Footprint, Gpu, NodeId, PoolDriver, PoolId, Tenant};
 use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 
+use crate::gpus::DriverOrdinal;
 use crate::order::Unbound;
 use crate::pools::Source;
 use crate::{driver, process};
@@ -45,7 +46,7 @@ impl PoolDriver for Driver {
         let _unbound = Unbound::begin();
         if let Some(device) = device(pool) {
             // SAFETY: no obligations. What it answers is seen by the next reading.
-            let _ = unsafe { driver::cuDeviceGraphMemTrim(device) };
+            let _ = unsafe { driver::cuDeviceGraphMemTrim(device.0) };
         }
     }
 
@@ -55,7 +56,7 @@ impl PoolDriver for Driver {
     }
 }
 
-fn device(pool: PoolId) -> Option<CUdevice> {
+fn device(pool: PoolId) -> Option<DriverOrdinal> {
     process::devices(process::tenant()?).of_gpu(pool.graphs_gpu()?)
 }
 
@@ -65,7 +66,7 @@ fn attribute(pool: PoolId, name: CUgraphMem_attribute) -> Option<Bytes> {
     let mut number = 0_u64;
     let value = ptr::from_mut(&mut number).cast::<c_void>();
     // SAFETY: the attribute is a number of that size.
-    let answer = unsafe { driver::cuDeviceGetGraphMemAttribute(device, name, value) };
+    let answer = unsafe { driver::cuDeviceGetGraphMemAttribute(device.0, name, value) };
     (answer == CUresult::SUCCESS).then_some(Bytes(number))
 }
 

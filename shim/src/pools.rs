@@ -7,6 +7,7 @@ use cgpu_abi::types::*;
 use cgpu_memory::{Bytes, ContextId, Gpu, PoolDriver, PoolId, Tenant};
 
 use crate::driver;
+use crate::gpus::DriverOrdinal;
 use crate::order::Unbound;
 use crate::process;
 
@@ -48,7 +49,9 @@ pub(crate) enum Source {
 impl Source {
     /// What a location is.
     pub(crate) fn of(tenant: &Tenant, kind: CUmemAllocationType, location: CUmemLocation) -> Source {
-        let gpu = |device| process::devices(tenant).gpu(device).map_or(Source::Elsewhere, Source::Gpu);
+        let gpu = |device| {
+            process::devices(tenant).gpu(DriverOrdinal(device)).map_or(Source::Elsewhere, Source::Gpu)
+        };
         match location.kind {
             _ if kind == CU_MEM_ALLOCATION_TYPE_MANAGED => Source::Managed,
             CU_MEM_LOCATION_TYPE_DEVICE => gpu(location.id),
@@ -60,7 +63,7 @@ impl Source {
 
     /// What a pool is whose making was not seen: a default one, or one that was made by a way of the runtime's own. Drivers before 13.0
     /// do not say; then it is taken to be of the device that asks.
-    pub(crate) fn learn(tenant: &Tenant, pool: CUmemoryPool, asking: CUdevice) -> Source {
+    pub(crate) fn learn(tenant: &Tenant, pool: CUmemoryPool, asking: DriverOrdinal) -> Source {
         let devices = process::devices(tenant);
         if let Some(device) = devices.all().find(|device| default_pool(*device) == Some(pool)) {
             return devices.gpu(device).map_or(Source::Elsewhere, Source::Gpu);
@@ -69,7 +72,7 @@ impl Source {
         let kind = number(CU_MEMPOOL_ATTR_ALLOCATION_TYPE).unwrap_or(CU_MEM_ALLOCATION_TYPE_PINNED);
         let location = CUmemLocation {
             kind: number(CU_MEMPOOL_ATTR_LOCATION_TYPE).unwrap_or(CU_MEM_LOCATION_TYPE_DEVICE),
-            id: number(CU_MEMPOOL_ATTR_LOCATION_ID).and_then(|id| id.try_into().ok()).unwrap_or(asking),
+            id: number(CU_MEMPOOL_ATTR_LOCATION_ID).and_then(|id| id.try_into().ok()).unwrap_or(asking.0),
         };
         Source::of(tenant, kind, location)
     }
@@ -84,10 +87,10 @@ impl Source {
 }
 
 /// The pool that is a device's default one.
-pub(crate) fn default_pool(device: CUdevice) -> Option<CUmemoryPool> {
+pub(crate) fn default_pool(device: DriverOrdinal) -> Option<CUmemoryPool> {
     let mut pool = CUmemoryPool::NULL;
     // SAFETY: the handle is writable.
-    let answer = unsafe { driver::cuDeviceGetDefaultMemPool(&raw mut pool, device) };
+    let answer = unsafe { driver::cuDeviceGetDefaultMemPool(&raw mut pool, device.0) };
     (answer == CUresult::SUCCESS).then_some(pool)
 }
 
@@ -102,10 +105,10 @@ pub(crate) fn pool_of(address: CUdeviceptr) -> Option<CUmemoryPool> {
 }
 
 /// The pool from which a device now allocates.
-pub(crate) fn current_pool(device: CUdevice) -> Result<CUmemoryPool, CUresult> {
+pub(crate) fn current_pool(device: DriverOrdinal) -> Result<CUmemoryPool, CUresult> {
     let mut pool = CUmemoryPool::NULL;
     // SAFETY: the handle is writable.
-    match unsafe { driver::cuDeviceGetMemPool(&raw mut pool, device) } {
+    match unsafe { driver::cuDeviceGetMemPool(&raw mut pool, device.0) } {
         CUresult::SUCCESS => Ok(pool),
         answer => Err(answer),
     }
@@ -122,7 +125,7 @@ pub(crate) fn retire(tenant: &Tenant, pool: CUmemoryPool) {
             && let Some(default) = default_pool(device)
         {
             // SAFETY: the default pool is the device's own.
-            let _ = unsafe { driver::cuDeviceSetMemPool(device, default) };
+            let _ = unsafe { driver::cuDeviceSetMemPool(device.0, default) };
         }
     }
     retire_from_domain(pool);
@@ -155,7 +158,7 @@ fn retire_from_domain(pool: CUmemoryPool) {
 
 /// The device in whose memory a stream works.
 #[inline]
-pub(crate) fn device_of(tenant: &Tenant, stream: CUstream) -> Result<CUdevice, CUresult> {
+pub(crate) fn device_of(tenant: &Tenant, stream: CUstream) -> Result<DriverOrdinal, CUresult> {
     /// The greatest handle that stands for a default stream: none, the legacy one, the thread's own.
     const LAST_DEFAULT: usize = 2;
     let devices = process::devices(tenant);
@@ -167,16 +170,16 @@ pub(crate) fn device_of(tenant: &Tenant, stream: CUstream) -> Result<CUdevice, C
     {
         return Ok(device);
     }
-    let mut device = CUdevice::default();
+    let mut device = DriverOrdinal::default();
     // SAFETY: the device is writable.
-    match unsafe { driver::cuCtxGetDevice(&raw mut device) } {
+    match unsafe { driver::cuCtxGetDevice(&raw mut device.0) } {
         CUresult::SUCCESS => Ok(device),
         answer => Err(answer),
     }
 }
 
 /// A stream can be used whatever context is current, so its own is asked for.
-fn device_of_created(tenant: &Tenant, stream: CUstream) -> Option<CUdevice> {
+fn device_of_created(tenant: &Tenant, stream: CUstream) -> Option<DriverOrdinal> {
     let mut context = CUcontext::NULL;
     // SAFETY: the handle is writable; the stream is that of the program's call.
     if unsafe { driver::cuStreamGetCtx(stream, &raw mut context) } != CUresult::SUCCESS {

@@ -6,19 +6,20 @@ use cgpu_memory::{Context, ContextId, Reason, Tenant};
 use super::memory::ask;
 use super::synchronise::waited;
 use crate::free::Gauge;
+use crate::gpus::DriverOrdinal;
 use crate::process;
 use crate::{driver, gate};
 
 /// The first version.
 pub(crate) unsafe fn cuCtxCreate(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
-    create(context, device, || unsafe { driver::cuCtxCreate(context, flags, device) })
+    create(context, DriverOrdinal(device), || unsafe { driver::cuCtxCreate(context, flags, device) })
 }
 
 /// With 64-bit addresses.
 pub(crate) unsafe fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
-    create(context, device, || unsafe { driver::cuCtxCreate_v2(context, flags, device) })
+    create(context, DriverOrdinal(device), || unsafe { driver::cuCtxCreate_v2(context, flags, device) })
 }
 
 /// With affinity.
@@ -30,7 +31,9 @@ pub(crate) unsafe fn cuCtxCreate_v3(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    create(context, device, || unsafe { driver::cuCtxCreate_v3(context, affinities, count, flags, device) })
+    create(context, DriverOrdinal(device), || unsafe {
+        driver::cuCtxCreate_v3(context, affinities, count, flags, device)
+    })
 }
 
 /// With a record of parameters.
@@ -41,7 +44,9 @@ pub(crate) unsafe fn cuCtxCreate_v4(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    create(context, device, || unsafe { driver::cuCtxCreate_v4(context, parameters, flags, device) })
+    create(context, DriverOrdinal(device), || unsafe {
+        driver::cuCtxCreate_v4(context, parameters, flags, device)
+    })
 }
 
 /// The first version.
@@ -98,11 +103,11 @@ pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
 /// The first reference makes the context.
 pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
-    retain(context, device, || unsafe { driver::cuDevicePrimaryCtxRetain(context, device) })
+    retain(context, DriverOrdinal(device), || unsafe { driver::cuDevicePrimaryCtxRetain(context, device) })
 }
 
 /// One more reference to a device's primary context, which `call` writes to `context`: the first one makes it.
-fn retain(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) -> CUresult {
+fn retain(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUresult) -> CUresult {
     let answer =
         if primary_is_active(device) { keep(context, device, call) } else { create(context, device, call) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
@@ -115,25 +120,25 @@ fn retain(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult
 /// The first version.
 pub(crate) unsafe fn cuDevicePrimaryCtxRelease(device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
-    release(device, || unsafe { driver::cuDevicePrimaryCtxRelease(device) })
+    release(DriverOrdinal(device), || unsafe { driver::cuDevicePrimaryCtxRelease(device) })
 }
 
 /// The last reference takes everything in the context with it.
 pub(crate) unsafe fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
-    release(device, || unsafe { driver::cuDevicePrimaryCtxRelease_v2(device) })
+    release(DriverOrdinal(device), || unsafe { driver::cuDevicePrimaryCtxRelease_v2(device) })
 }
 
 /// The first version.
 pub(crate) unsafe fn cuDevicePrimaryCtxReset(device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
-    end(primary(device), || unsafe { driver::cuDevicePrimaryCtxReset(device) })
+    end(primary(DriverOrdinal(device)), || unsafe { driver::cuDevicePrimaryCtxReset(device) })
 }
 
 /// Everything in the context goes, its references stay.
 pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
-    end(primary(device), || unsafe { driver::cuDevicePrimaryCtxReset_v2(device) })
+    end(primary(DriverOrdinal(device)), || unsafe { driver::cuDevicePrimaryCtxReset_v2(device) })
 }
 
 /// The context in which the calling thread works, if it is of a GPU on the books. The driver is asked: a runtime may have made it
@@ -164,9 +169,9 @@ fn known(tenant: &Tenant, current: CUcontext) -> Option<Context> {
 /// A context whose making we have not seen.
 #[cold]
 fn take_up(tenant: &Tenant, context: CUcontext) -> Option<Context> {
-    let mut device = CUdevice::default();
+    let mut device = DriverOrdinal::default();
     // SAFETY: the device is writable.
-    if unsafe { driver::cuCtxGetDevice(&raw mut device) } != CUresult::SUCCESS {
+    if unsafe { driver::cuCtxGetDevice(&raw mut device.0) } != CUresult::SUCCESS {
         tenant.count(Reason::ForeignContext);
         return None;
     }
@@ -178,7 +183,7 @@ fn take_up(tenant: &Tenant, context: CUcontext) -> Option<Context> {
 }
 
 /// Charges a context of the size that contexts have on this GPU, and makes it.
-fn create(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) -> CUresult {
+fn create(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUresult) -> CUresult {
     let tenant = tenant_or_return!(call());
     let Some(gpu) = process::devices(tenant).gpu(device) else {
         tenant.count(Reason::NativeGpu);
@@ -198,7 +203,7 @@ fn create(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult
 }
 
 /// One more reference to a context that is there already: it costs nothing.
-fn keep(context: *mut CUcontext, device: CUdevice, call: impl Fn() -> CUresult) -> CUresult {
+fn keep(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUresult) -> CUresult {
     let tenant = tenant_or_return!(call());
     let answer = call();
     if answer == CUresult::SUCCESS
@@ -225,25 +230,25 @@ fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
 }
 
 /// Only the last release ends the context, and only afterwards can it be told; until then other threads may allocate in it.
-pub(super) fn release(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
+pub(super) fn release(device: DriverOrdinal, call: impl FnOnce() -> CUresult) -> CUresult {
     let context = primary(device);
     let answer = call();
     if answer == CUresult::SUCCESS && !primary_is_active(device) { end(context, || answer) } else { answer }
 }
 
 /// The device's primary context, as last retained here.
-pub(super) fn primary(device: CUdevice) -> CUcontext {
+pub(super) fn primary(device: DriverOrdinal) -> CUcontext {
     process::tenant().map_or(CUcontext::NULL, |tenant| process::devices(tenant).primary(device))
 }
 
-fn device_of_primary(context: CUcontext) -> Option<CUdevice> {
+fn device_of_primary(context: CUcontext) -> Option<DriverOrdinal> {
     let devices = process::devices(process::tenant()?);
     devices.all().find(|device| !context.is_null() && devices.primary(*device) == context)
 }
 
-fn primary_is_active(device: CUdevice) -> bool {
+fn primary_is_active(device: DriverOrdinal) -> bool {
     let (mut flags, mut active) = (0, 0);
     // SAFETY: both are writable.
-    let answer = unsafe { driver::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active) };
+    let answer = unsafe { driver::cuDevicePrimaryCtxGetState(device.0, &raw mut flags, &raw mut active) };
     answer == CUresult::SUCCESS && active != 0
 }

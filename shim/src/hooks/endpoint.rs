@@ -5,6 +5,7 @@ use cgpu_abi::types::*;
 use cgpu_memory::Handle;
 
 use super::multicast::{bind, bind_at, unbind};
+use crate::gpus::DriverOrdinal;
 use crate::{driver, process};
 
 /// A new endpoint has nothing bound to it.
@@ -49,7 +50,7 @@ pub(crate) unsafe fn cuLogicalEndpointBindAddr(
     // SAFETY: the program's own call.
     let call =
         || unsafe { driver::cuLogicalEndpointBindAddr(endpoint, device, offset, address, size, flags) };
-    bind_at(handle(endpoint), Some(device), (offset, size), address.addr() as u64, call)
+    bind_at(handle(endpoint), Some(DriverOrdinal(device)), (offset, size), address.addr() as u64, call)
 }
 
 /// Physical memory.
@@ -68,7 +69,7 @@ pub(crate) unsafe fn cuLogicalEndpointBindMem(
     };
     bind(
         handle(endpoint),
-        Some(device),
+        Some(DriverOrdinal(device)),
         (offset, size),
         |tenant| tenant.physical().refer(Handle(memory)),
         call,
@@ -84,7 +85,7 @@ pub(crate) unsafe fn cuLogicalEndpointUnbind(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuLogicalEndpointUnbind(endpoint, device, offset, size) };
-    unbind(handle(endpoint), device, (offset, size), call)
+    unbind(handle(endpoint), DriverOrdinal(device), (offset, size), call)
 }
 
 fn made(endpoint: CUlogicalEndpointId, answer: CUresult) -> CUresult {

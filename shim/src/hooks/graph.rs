@@ -9,6 +9,7 @@ use cgpu_memory::{Bodies, Footprint, GraphId, Graphs, NodeId, PoolId, Sending, T
 use super::memory::ask;
 use super::refuse;
 use crate::gate::{self, Kernel, Launch};
+use crate::gpus::DriverOrdinal;
 use crate::graphs::{self, Driver, Unfit};
 use crate::order::Order;
 use crate::pools::Source;
@@ -292,7 +293,7 @@ pub(crate) unsafe fn cuGraphExecDestroy(graph_exec: CUgraphExec) -> CUresult {
 pub(crate) unsafe fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuDeviceGraphMemTrim(device) };
-    changed(device);
+    changed(DriverOrdinal(device));
     answer
 }
 
@@ -305,10 +306,10 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuDeviceGetGraphMemAttribute(device, attr, value) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant())
-        && let Some(gpu) = process::devices(tenant).gpu(device)
+        && let Some(gpu) = process::devices(tenant).gpu(DriverOrdinal(device))
         && let Some(limit) = tenant.view().limit(gpu)
     {
-        changed(device);
+        changed(DriverOrdinal(device));
         let value = value.cast::<u64>();
         // SAFETY: the driver has just written a number of that size there.
         let figure = unsafe { value.read_unaligned() };
@@ -323,7 +324,7 @@ fn allocating() -> Option<&'static Tenant> {
     if graphs::may_allocate() { process::tenant() } else { None }
 }
 
-fn changed(device: CUdevice) {
+fn changed(device: DriverOrdinal) {
     if let Some(tenant) = allocating()
         && let Some(gpu) = process::devices(tenant).gpu(device)
     {

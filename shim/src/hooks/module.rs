@@ -199,7 +199,7 @@ fn copies(tenant: &Tenant, context: Context, limit: CUlimit) -> Option<u64> {
             let attribute = |attribute| {
                 let mut value: c_int = 0;
                 // SAFETY: the value is writable.
-                let answer = unsafe { driver::cuDeviceGetAttribute(&raw mut value, attribute, device) };
+                let answer = unsafe { driver::cuDeviceGetAttribute(&raw mut value, attribute, device.0) };
                 u64::try_from(value).ok().filter(|_| answer == CUresult::SUCCESS)
             };
             let threads = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;

@@ -4,6 +4,7 @@ use cgpu_abi::types::*;
 use cgpu_memory::{Address, Bytes, Handle, Reference, Tenant, Way};
 
 use super::ipc;
+use crate::gpus::DriverOrdinal;
 use crate::{driver, process};
 
 /// The object takes no memory; that others may come to have it is noted when it is exported.
@@ -56,7 +57,7 @@ pub(crate) unsafe fn cuMulticastBindMem_v2(
     };
     bind(
         Handle(object),
-        Some(device),
+        Some(DriverOrdinal(device)),
         (offset as u64, size as u64),
         |tenant| tenant.physical().refer(Handle(memory)),
         call,
@@ -87,7 +88,7 @@ pub(crate) unsafe fn cuMulticastBindAddr_v2(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMulticastBindAddr_v2(object, device, offset, address, size, flags) };
-    bind_at(Handle(object), Some(device), (offset as u64, size as u64), address, call)
+    bind_at(Handle(object), Some(DriverOrdinal(device)), (offset as u64, size as u64), address, call)
 }
 
 /// Ends bindings of a GPU, of a range of the object.
@@ -99,13 +100,13 @@ pub(crate) unsafe fn cuMulticastUnbind(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMulticastUnbind(object, device, offset, size) };
-    unbind(Handle(object), device, (offset as u64, size as u64), call)
+    unbind(Handle(object), DriverOrdinal(device), (offset as u64, size as u64), call)
 }
 
 /// Binds a piece of memory to an object: a reference to it from before the call on.
 pub(super) fn bind(
     object: Handle,
-    device: Option<CUdevice>,
+    device: Option<DriverOrdinal>,
     (offset, size): (u64, u64),
     refer: impl FnOnce(&'static Tenant) -> Option<Reference<'static>>,
     call: impl FnOnce() -> CUresult,
@@ -123,7 +124,7 @@ pub(super) fn bind(
 /// As [`bind`], of what is at an address. Linear memory has no references: others may hold it from then on.
 pub(super) fn bind_at(
     object: Handle,
-    device: Option<CUdevice>,
+    device: Option<DriverOrdinal>,
     range: (u64, u64),
     address: CUdeviceptr,
     call: impl FnOnce() -> CUresult,
@@ -144,7 +145,7 @@ pub(super) fn bind_at(
 /// Ends bindings of a GPU: their memory goes when nothing else refers to it.
 pub(super) fn unbind(
     object: Handle,
-    device: CUdevice,
+    device: DriverOrdinal,
     (offset, size): (u64, u64),
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {

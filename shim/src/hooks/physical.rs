@@ -6,6 +6,7 @@ use cgpu_memory::{Address, Bytes, Gpu, Handle, PoolId, Reason, Tenant};
 
 use super::memory::ask;
 use super::{ipc, refuse};
+use crate::gpus::DriverOrdinal;
 use crate::process;
 use crate::{driver, pools};
 
@@ -185,7 +186,7 @@ fn payer(tenant: &Tenant, prop: &CUmemAllocationProp) -> Payer {
         | CU_MEM_LOCATION_TYPE_INVALID => return Payer::Nobody,
         _ => return Payer::Unknown(Role::Allocates),
     };
-    match process::devices(tenant).gpu(device) {
+    match process::devices(tenant).gpu(DriverOrdinal(device)) {
         Some(gpu) => Payer::Gpu(gpu),
         None => {
             tenant.count(Reason::NativeGpu);
