@@ -39,10 +39,9 @@ use cgpu_shm::uuid::Uuid;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::control::bounds;
 use crate::metrics::Endpoint;
-use crate::settings::GpuSettings;
-use crate::watch::Rules;
+use crate::settings::{GpuSettings, bounds};
+use crate::watcher::Rules;
 
 /// Where metrics are served unless told.
 const METRICS: &str = "127.0.0.1:9445";

@@ -1,357 +1,48 @@
-//! The control tree: one model of it for `cgpu get/set/ls` and for the file system.
+//! The way in for programs and people: the control socket and the control tree.
 //!
-//! ```text
-//! version                  r     of the monitor
-//! default_memsize          rw    bytes, 0: none
-//! N/policy                 rw    0..5; N is a GPU's index, or an instance's (MIG) as N.M
-//! N/max_inst               rw    1..25
-//! N/free_weight            r     what is left of max_inst
-//! N/prio_ratio             rw    20..99
-//! N/work_conserving        rw    0, 1
-//! N/<id>/id                r
-//! N/<id>/memsize           rw    bytes; 0: as it was started with
-//! N/<id>/meminfo           r     "Free: <bytes>", then "PID: <pid> Mem: <bytes>" for each process
-//! N/<id>/weight            rw    1..25; reads 0 where none was left for it
-//! N/<id>/highprio          rw    0, 1
-//! ```
+//! | module | what it does |
+//! |---|---|
+//! | `socket` | accepts connections, reads requests, writes replies |
+//! | `tree` | the same as a file system (FUSE), on a thread of its own |
+//! | `access` | reads, writes and lists the nodes of the tree |
+//! | `status` | reports everything the monitor knows |
+//!
+//! Imports the host; the host imports nothing from here.
 
-use std::ops::RangeInclusive;
-
-use cgpu_client::message::{Errno, Kind, Refusal};
-use cgpu_client::number::DeviceId;
-use cgpu_scheduler::tenants::TenantId;
-use cgpu_shm::units::{Bytes, Nanos};
+use cgpu_client::message::{Errno, Refusal, Reply, Request};
+use cgpu_shm::units::Nanos;
 
 use crate::host::Host;
 
-/// A node of the tree, for containers and GPUs that exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Node {
-    Root,
-    Version,
-    DefaultMemsize,
-    Gpu(usize),
-    Policy(usize),
-    MaxInst(usize),
-    FreeWeight(usize),
-    PrioRatio(usize),
-    WorkConserving(usize),
-    Container(usize, TenantId),
-    Id(usize, TenantId),
-    Memsize(usize, TenantId),
-    Meminfo(usize, TenantId),
-    Weight(usize, TenantId),
-    Highprio(usize, TenantId),
-}
+mod access;
+pub(crate) mod socket;
+mod status;
+pub(crate) mod tree;
 
-impl Node {
-    const fn kind(self) -> Kind {
-        match self {
-            Self::Root | Self::Gpu(_) | Self::Container(..) => Kind::Folder,
-            Self::Version | Self::FreeWeight(_) | Self::Id(..) | Self::Meminfo(..) => Kind::Read,
-            Self::DefaultMemsize
-            | Self::Policy(_)
-            | Self::MaxInst(_)
-            | Self::PrioRatio(_)
-            | Self::WorkConserving(_)
-            | Self::Memsize(..)
-            | Self::Weight(..)
-            | Self::Highprio(..) => Kind::Write,
-        }
+/// Answers one request, of the socket or of the tree.
+pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: bool) -> Reply {
+    if !may_write && !request.reads() {
+        return Reply::Refused(Refusal::denied());
     }
-}
-
-type OfGpu = fn(usize) -> Node;
-type OfContainer = fn(usize, TenantId) -> Node;
-
-const ROOT_NODES: [(&str, Node); 2] = [("version", Node::Version), ("default_memsize", Node::DefaultMemsize)];
-const GPU_NODES: [(&str, OfGpu); 5] = [
-    ("policy", Node::Policy),
-    ("max_inst", Node::MaxInst),
-    ("free_weight", Node::FreeWeight),
-    ("prio_ratio", Node::PrioRatio),
-    ("work_conserving", Node::WorkConserving),
-];
-const CONTAINER_NODES: [(&str, OfContainer); 5] = [
-    ("id", Node::Id),
-    ("memsize", Node::Memsize),
-    ("meminfo", Node::Meminfo),
-    ("weight", Node::Weight),
-    ("highprio", Node::Highprio),
-];
-
-/// What may be written to nodes, and to the configuration's keys of the same names.
-pub(crate) mod bounds {
-    use std::ops::RangeInclusive;
-
-    pub(crate) const POLICY: RangeInclusive<u64> = 0..=5;
-    /// Containers that a GPU can be set to take.
-    pub(crate) const MAX_INST: RangeInclusive<u64> = 1..=25;
-    pub(crate) const PRIO_RATIO: RangeInclusive<u64> = 20..=99;
-    pub(crate) const SWITCH: RangeInclusive<u64> = 0..=1;
-    pub(crate) const WEIGHT: RangeInclusive<u64> = 1..=25;
-    pub(crate) const BYTES: RangeInclusive<u64> = 0..=u64::MAX;
-}
-
-fn refuse<T>(errno: Errno, sentence: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::new(errno, sentence))
-}
-
-/// Whether a container of this name would hide a node of its GPU.
-pub(crate) fn is_taken(name: &str) -> bool {
-    GPU_NODES.iter().any(|(node, _)| *node == name)
-}
-
-/// The node at a path.
-fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
-    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    let missing = || {
-        Refusal::new(Errno::ENOENT, format!("There is no node {path:?}; list (cgpu ls) shows what there is."))
+    let reply = match request {
+        Request::Register(registration) => host.register(registration).map(|tenant| {
+            host.look_after(now);
+            Reply::Registered(host.registered(tenant))
+        }),
+        Request::Get { path } => access::get(host, &path).map(Reply::Value),
+        Request::Set { path, value } => access::set(host, now, &path, &value).map(|()| Reply::Done),
+        Request::Look { path } => access::look(host, &path).map(Reply::Kind),
+        Request::Upgrade => host.succession.begin().map(|()| Reply::Done),
+        Request::HandOver => {
+            host.is_succeeded = true;
+            let estate = serde_json::to_value(host.bequeath(now));
+            estate.map(Reply::Estate).map_err(|error| Refusal::new(Errno::EIO, error.to_string()))
+        }
+        Request::List { path } => access::list(host, &path).map(Reply::Names),
+        Request::Turns => Ok(Reply::Turns(status::turns(host, now))),
+        Request::Inventory => status::inventory(host, now).map(Reply::Inventory),
+        Request::Health => status::health(host, now).map(Reply::Health),
+        Request::Status => Ok(Reply::Status(Box::new(status::of(host, now)))),
     };
-    let gpu = |name: &str| {
-        let index = name.parse::<DeviceId>().ok();
-        let at = host.boards.iter().position(|board| Some(board.index) == index);
-        at.ok_or_else(|| {
-            Refusal::new(
-                Errno::ENOENT,
-                format!("There is no GPU {name:?}; list (cgpu ls) shows those that are there."),
-            )
-        })
-    };
-    let container = |at: usize, id: &str| {
-        let found = host
-            .containers
-            .values()
-            .find(|container| container.id == id && container.gpus().contains(&host.boards[at].uuid));
-        let tenant = found.map(|container| container.tenant);
-        tenant.ok_or_else(|| Refusal::new(Errno::ENOENT, format!("There is no container {id} on this GPU.")))
-    };
-    match parts[..] {
-        [] => Ok(Node::Root),
-        [name] => match ROOT_NODES.iter().find(|(node, _)| *node == name) {
-            Some((_, node)) => Ok(*node),
-            None => Ok(Node::Gpu(gpu(name)?)),
-        },
-        [n, name] => {
-            let at = gpu(n)?;
-            match GPU_NODES.iter().find(|(node, _)| *node == name) {
-                Some((_, node)) => Ok(node(at)),
-                None => Ok(Node::Container(at, container(at, name)?)),
-            }
-        }
-        [n, id, leaf] => {
-            let at = gpu(n)?;
-            let tenant = container(at, id)?;
-            let found = CONTAINER_NODES.iter().find(|(node, _)| *node == leaf);
-            found.map(|(_, node)| node(at, tenant)).ok_or_else(missing)
-        }
-        _ => Err(missing()),
-    }
-}
-
-/// What can be done with the node at a path.
-pub(crate) fn look(host: &Host, path: &str) -> Result<Kind, Refusal> {
-    node(host, path).map(Node::kind)
-}
-
-/// Reads a node.
-pub(crate) fn get(host: &mut Host, path: &str) -> Result<String, Refusal> {
-    let node = node(host, path)?;
-    Ok(match node {
-        Node::Root | Node::Gpu(_) | Node::Container(..) => {
-            return refuse(
-                Errno::EINVAL,
-                format!("{path:?} is a folder; list (cgpu ls) shows what is in it."),
-            );
-        }
-        Node::Version => env!("CARGO_PKG_VERSION").into(),
-        Node::DefaultMemsize => host.default_memsize().0.to_string(),
-        Node::Policy(at) => host.boards[at].controller.policy().number().to_string(),
-        Node::MaxInst(at) => host.boards[at].in_force().max_inst().to_string(),
-        Node::FreeWeight(at) => host.places(&host.boards[at]).free().to_string(),
-        Node::PrioRatio(at) => host.boards[at].in_force().prio_ratio().to_string(),
-        Node::WorkConserving(at) => u32::from(host.boards[at].in_force().work_conserving()).to_string(),
-        Node::Id(_, tenant) => host.containers[&tenant].id.clone(),
-        Node::Memsize(at, tenant) => host.containers[&tenant].limit(host.boards[at].uuid).0.to_string(),
-        Node::Meminfo(at, tenant) => meminfo(host, at, tenant),
-        Node::Weight(at, tenant) => {
-            host.places(&host.boards[at]).of(&host.containers[&tenant]).weight.to_string()
-        }
-        Node::Highprio(_, tenant) => u32::from(host.containers[&tenant].is_high()).to_string(),
-    })
-}
-
-/// The names in a folder.
-pub(crate) fn list(host: &Host, path: &str) -> Result<Vec<String>, Refusal> {
-    match node(host, path)? {
-        Node::Root => {
-            let nodes = ROOT_NODES.iter().map(|(name, _)| (*name).to_owned());
-            Ok(nodes.chain(host.boards.iter().map(|board| format!("{}/", board.index))).collect())
-        }
-        Node::Gpu(at) => {
-            let uuid = host.boards[at].uuid;
-            let mut ids: Vec<String> = host
-                .containers
-                .values()
-                .filter(|container| container.gpus().contains(&uuid))
-                .map(|container| format!("{}/", container.id))
-                .collect();
-            ids.sort();
-            Ok(GPU_NODES.iter().map(|(name, _)| (*name).to_owned()).chain(ids).collect())
-        }
-        Node::Container(..) => Ok(CONTAINER_NODES.iter().map(|(name, _)| (*name).to_owned()).collect()),
-        _ => refuse(Errno::EINVAL, format!("{path:?} is no folder; get (cgpu get) reads it.")),
-    }
-}
-
-/// Writes a node. It is in force with the next step.
-pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Result<(), Refusal> {
-    match node(host, path)? {
-        Node::Root | Node::Gpu(_) | Node::Container(..) => {
-            return refuse(Errno::EINVAL, format!("{path:?} is a folder."));
-        }
-        Node::Version | Node::FreeWeight(_) | Node::Id(..) | Node::Meminfo(..) => {
-            return refuse(Errno::EACCES, format!("{path:?} is read-only."));
-        }
-        Node::DefaultMemsize => host.settings.default_memsize = Some(number(value, &bounds::BYTES)?),
-        Node::Policy(at) => host.boards[at].settings.policy = Some(small(value, &bounds::POLICY)?),
-        Node::MaxInst(at) => {
-            let wanted = small(value, &bounds::MAX_INST)?;
-            let board = &host.boards[at];
-            let (before, taken) = (board.in_force().max_inst(), taken(host, at));
-            if wanted < before && wanted < taken {
-                let sentence = format!(
-                    "Containers with a weight of {taken} together are there: expected at least that, got {wanted}."
-                );
-                return refuse(Errno::EBUSY, sentence);
-            }
-            host.boards[at].settings.max_inst = Some(wanted);
-        }
-        Node::PrioRatio(at) => host.boards[at].settings.prio_ratio = Some(small(value, &bounds::PRIO_RATIO)?),
-        Node::WorkConserving(at) => {
-            host.boards[at].settings.work_conserving = Some(small(value, &bounds::SWITCH)? == 1);
-        }
-        Node::Memsize(at, tenant) => {
-            let wanted = number(value, &bounds::BYTES)?;
-            let (uuid, total) = (host.boards[at].uuid.to_string(), host.total(&host.boards[at]));
-            if total > 0 && wanted > total {
-                return refuse(
-                    Errno::EINVAL,
-                    format!("Expected at most the GPU's {total} bytes, got {wanted}."),
-                );
-            }
-            let id = host.containers[&tenant].id.clone();
-            let memsize = &mut host.settings.containers.entry(id).or_default().memsize;
-            if wanted == 0 {
-                memsize.remove(&uuid);
-            } else {
-                memsize.insert(uuid, wanted);
-            }
-            host.set_limits(tenant);
-        }
-        Node::Weight(_, tenant) => {
-            let wanted = small(value, &bounds::WEIGHT)?;
-            set_weight(host, tenant, wanted)?;
-        }
-        Node::Highprio(_, tenant) => {
-            let wanted = small(value, &bounds::SWITCH)? == 1;
-            let Some(container) = host.containers.get_mut(&tenant) else { return Ok(()) };
-            container.high = Some(wanted);
-            host.settings.containers.entry(container.id.clone()).or_default().high = Some(wanted);
-        }
-    }
-    host.follow(now);
-    host.keep_settings();
-    Ok(())
-}
-
-/// Gives a container another weight on all its GPUs, if each has as much left for it.
-fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refusal> {
-    let Some(container) = host.containers.get(&tenant) else { return Ok(()) };
-    let gpus = container.gpus();
-    for board in host.boards.iter().filter(|board| gpus.contains(&board.uuid)) {
-        let places = host.places(board);
-        let has = places.of(container).weight;
-        let most = has + if container.standing(board.uuid).created { places.free() } else { 0 };
-        if wanted > most {
-            let index = board.index;
-            return refuse(
-                Errno::EBUSY,
-                format!(
-                    "GPU {index} has a weight of {most} left for it; raise {index}/max_inst or lower others' weights."
-                ),
-            );
-        }
-    }
-    host.settings.containers.entry(container.id.clone()).or_default().weight = Some(wanted);
-    if let Some(container) = host.containers.get_mut(&tenant) {
-        container.weight = Some(wanted);
-    }
-    Ok(())
-}
-
-/// Places of a GPU that are taken: the sum of weights, which is never below the number of containers that have one.
-fn taken(host: &Host, at: usize) -> u32 {
-    let board = &host.boards[at];
-    board.in_force().max_inst() - host.places(board).free()
-}
-
-fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {
-    let uuid = host.boards[at].uuid;
-    let total = host.total(&host.boards[at]);
-    let Some(container) = host.containers.get_mut(&tenant) else { return String::new() };
-    let limit = match container.limit(uuid) {
-        Bytes::ZERO => Bytes(total),
-        limit => limit,
-    };
-    let Some(region) = &mut container.region else { return format!("Free: {}\n", limit.0) };
-    region.look();
-    let Some(seen) = region.gpu(uuid).and_then(|gpu| region.seen.gpus.get(gpu.get())) else {
-        return format!("Free: {}\n", limit.0);
-    };
-    let mut text = format!("Free: {}\n", (limit - seen.used()).0);
-    for &(slot, generation) in &region.live {
-        let (Some(cell), Some(about)) = (seen.cells.get(slot.get()), region.seen.slots.get(slot.get()))
-        else {
-            continue;
-        };
-        let name = container.names.get(&(slot, generation)).copied().flatten();
-        let pid = name.map_or(about.pid, |name| name.pid);
-        text += &format!("PID: {pid} Mem: {}\n", cell.total().0);
-    }
-    text
-}
-
-/// A whole number within bounds; blanks around it do not matter.
-fn number(text: &str, bounds: &RangeInclusive<u64>) -> Result<u64, Refusal> {
-    let text = text.trim();
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = digits.then(|| text.parse().ok()).flatten();
-    match number.filter(|number| bounds.contains(number)) {
-        Some(number) => Ok(number),
-        None if *bounds.end() == u64::MAX => {
-            refuse(Errno::EINVAL, format!("Expected a number of bytes, got {text:?}."))
-        }
-        None => {
-            let (least, most) = (bounds.start(), bounds.end());
-            refuse(Errno::EINVAL, format!("Expected a number from {least} to {most}, got {text:?}."))
-        }
-    }
-}
-
-fn small(text: &str, bounds: &RangeInclusive<u64>) -> Result<u32, Refusal> {
-    number(text, bounds).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_digits_within_bounds() {
-        assert_eq!(number(" 7\n", &(1..=9)), Ok(7));
-        for text in ["", "x", "-1", "+1", "1.0", "0x10", "10", "99999999999999999999999", "1 2"] {
-            assert_eq!(number(text, &(1..=9)).unwrap_err().errno, Errno::EINVAL, "{text:?}");
-        }
-    }
+    reply.unwrap_or_else(Reply::Refused)
 }

@@ -20,7 +20,7 @@ use cgpu_scheduler::estate as books;
 use serde::{Deserialize, Serialize};
 
 use crate::settings::Settings;
-use crate::watch::Legacy;
+use crate::watcher::Legacy;
 
 /// All of it. What a later release adds has a default, so that each can take over from the one before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

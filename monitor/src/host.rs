@@ -32,9 +32,9 @@ use container::Container;
 
 use crate::config::{Config, Start};
 use crate::estate::{GpuBooks, Succession};
-use crate::scout::{Ask, Kin, Scout};
+use crate::probe::{Ask, Kin, Scout};
 use crate::settings::Settings;
-use crate::watch::Watch;
+use crate::watcher::Watch;
 
 /// The host.
 #[derive(Debug)]

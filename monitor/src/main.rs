@@ -65,7 +65,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let filter = EnvFilter::try_new(&arguments.log).map_err(|_| {
         let log = &arguments.log;
-        anyhow!("--log {log}: expected error, warn, info, debug or trace, or a filter such as warn,cgpu_monitor::watch=debug")
+        anyhow!("--log {log}: expected error, warn, info, debug or trace, or a filter such as warn,cgpu_monitor::watcher=debug")
     })?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match arguments.log_format {

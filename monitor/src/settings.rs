@@ -11,7 +11,19 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::bounds;
+/// Ranges of what can be set, in the control tree and by the keys of the same names in the
+/// configuration.
+pub(crate) mod bounds {
+    use std::ops::RangeInclusive;
+
+    pub(crate) const POLICY: RangeInclusive<u64> = 0..=5;
+    /// Containers that a GPU can be set to take.
+    pub(crate) const MAX_INST: RangeInclusive<u64> = 1..=25;
+    pub(crate) const PRIO_RATIO: RangeInclusive<u64> = 20..=99;
+    pub(crate) const SWITCH: RangeInclusive<u64> = 0..=1;
+    pub(crate) const WEIGHT: RangeInclusive<u64> = 1..=25;
+    pub(crate) const BYTES: RangeInclusive<u64> = 0..=u64::MAX;
+}
 
 /// Everything that survives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

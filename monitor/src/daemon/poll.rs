@@ -6,12 +6,13 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::units::Nanos;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
-    timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 
 /// What happened. The number tells whose.
@@ -58,13 +59,6 @@ impl Source {
             _ => None,
         }
     }
-}
-
-/// The present time.
-pub(crate) fn now() -> Nanos {
-    let time = clock_gettime(ClockId::Monotonic);
-    let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-    Nanos(seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(nanos.unwrap_or(0)))
 }
 
 /// What ends a sleep when nothing happens.
@@ -124,7 +118,7 @@ impl Poll {
             epoll::wait(&self.epoll, spare_capacity(events), None)?;
             return Ok(());
         }
-        let left = (until != Nanos::MAX).then(|| timespec(until - now()));
+        let left = (until != Nanos::MAX).then(|| timespec(until - Monotonic.now()));
         match epoll::wait(&self.epoll, spare_capacity(events), left.as_ref()) {
             Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
                 self.use_timer()?;
@@ -182,9 +176,9 @@ mod tests {
 
     fn wakes(mut poll: Poll) {
         let mut heard = Vec::new();
-        let start = now();
+        let start = Monotonic.now();
         poll.wait(start + Nanos::from_millis(3), &mut heard).unwrap();
-        assert!(now() >= start + Nanos::from_millis(3));
+        assert!(Monotonic.now() >= start + Nanos::from_millis(3));
         assert_eq!(heard, []);
         // The past has come already.
         poll.wait(Nanos(5), &mut heard).unwrap();
@@ -195,7 +189,7 @@ mod tests {
         assert_eq!(heard, [Source::Bell(7)]);
         poll.remove(&ours);
         heard.clear();
-        poll.wait(now() + Nanos::from_millis(1), &mut heard).unwrap();
+        poll.wait(Monotonic.now() + Nanos::from_millis(1), &mut heard).unwrap();
         assert_eq!(heard, []);
     }
 

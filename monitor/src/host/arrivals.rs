@@ -13,7 +13,7 @@ use cgpu_shm::uuid::Uuid;
 
 use super::container::{Container, Maker};
 use super::{Change, Host, Process};
-use crate::control;
+use crate::nodes;
 
 impl Host {
     /// Finds containers that lie under the root, and loses those whose directory is gone.
@@ -64,7 +64,7 @@ impl Host {
         let short = if long { name[..12].to_owned() } else { name };
         let short = wanted.map_or(short, str::to_owned);
         let known = |id: &str| self.containers.values().any(|container| container.id == id);
-        let taken = |id: &str| control::is_taken(id) || known(id);
+        let taken = |id: &str| nodes::is_reserved(id) || known(id);
         let mut id = short.clone();
         let mut number = 2;
         while id.is_empty() || taken(&id) {

@@ -7,7 +7,7 @@ use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 
 use crate::config::Start;
-use crate::scout::GpuSample;
+use crate::probe::GpuSample;
 use crate::settings::GpuSettings;
 
 /// A GPU of the host.

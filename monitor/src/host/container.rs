@@ -20,10 +20,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::ear::Ear;
 use super::region::Region;
 use super::tally::Tally;
-use crate::exchange::Exchange;
-use crate::measured::Measured;
-use crate::scout::{Ask, GpuSample, Kin, Proved, Suspect, Suspects};
-use crate::watch::Name;
+use crate::memory::exported::Exchange;
+use crate::memory::unaccounted::Measured;
+use crate::probe::{Ask, GpuSample, Kin, Proved, Suspect, Suspects};
+use crate::watcher::Name;
 
 /// Processes of a container whose death is heard of at once; of more, at the next beat. A container may have a great many, and descriptors
 /// are few.

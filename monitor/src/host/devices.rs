@@ -7,7 +7,7 @@ use cgpu_shm::devices::Device;
 use cgpu_shm::units::{Bytes, Nanos};
 
 use super::Host;
-use crate::scout::Sample;
+use crate::probe::Sample;
 
 /// What is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use cgpu_shm::units::{Bytes, DeviceIndex, Generation, SlotIndex};
 
 use super::Host;
 use super::container::Container;
-use crate::exchange::{Exchange, Member, Observation};
-use crate::measured::Measured;
-use crate::scout::{Ask, ContainerTotals, Taken};
+use crate::memory::exported::{Exchange, Member, Observation};
+use crate::memory::unaccounted::Measured;
+use crate::probe::{Ask, ContainerTotals, Taken};
 
 impl Host {
     /// Tells the scout whose books to read, when that has changed.

@@ -9,7 +9,7 @@ use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;
 
 use super::{Change, Host, Process};
-use crate::scout::{News, Sample};
+use crate::probe::{News, Sample};
 
 /// How long NVML is waited for at the start: its own takes a second or two.
 const FIRST: Duration = Duration::from_secs(10);

@@ -9,8 +9,8 @@ use cgpu_shm::uuid::Uuid;
 
 use super::Host;
 use super::container::Container;
-use crate::scout::Kin;
-use crate::watch::{Event, Finding, Look, Order, Rules, Seen};
+use crate::probe::Kin;
+use crate::watcher::{Event, Finding, Look, Order, Rules, Seen};
 
 impl Host {
     /// Tells the scout how to recognise containers' processes, when that has changed.
@@ -162,7 +162,7 @@ impl Host {
 
     /// Who was ended lately.
     pub(crate) fn ended_lately(&self, now: Nanos) -> Vec<message::Ended> {
-        let told = |ended: &crate::watch::Ended| message::Ended {
+        let told = |ended: &crate::watcher::Ended| message::Ended {
             pid: ended.order.name.pid,
             comm: ended.order.comm.clone(),
             cause: ended.order.cause,

@@ -21,7 +21,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat
 use super::groups::{Groups, is_id};
 use super::mapped::{Identity, Mapped};
 use super::stat::{Stat, lineage};
-use crate::watch::Name;
+use crate::watcher::Name;
 
 /// A container, as its processes are recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]

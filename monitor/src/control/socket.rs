@@ -14,9 +14,8 @@ use cgpu_client::message::{Errno, Refusal, Reply, Request};
 use cgpu_shm::peer;
 use cgpu_shm::units::Nanos;
 
-use crate::control;
+use super::answer;
 use crate::host::Host;
-use crate::status;
 
 /// Clients at once; more wait.
 const MOST: usize = 64;
@@ -233,32 +232,4 @@ impl Client {
         }
         true
     }
-}
-
-/// Answers one request, of the socket or of the tree.
-pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: bool) -> Reply {
-    if !may_write && !request.reads() {
-        return Reply::Refused(Refusal::denied());
-    }
-    let reply = match request {
-        Request::Register(registration) => host.register(registration).map(|tenant| {
-            host.look_after(now);
-            Reply::Registered(host.registered(tenant))
-        }),
-        Request::Get { path } => control::get(host, &path).map(Reply::Value),
-        Request::Set { path, value } => control::set(host, now, &path, &value).map(|()| Reply::Done),
-        Request::Look { path } => control::look(host, &path).map(Reply::Kind),
-        Request::Upgrade => host.succession.begin().map(|()| Reply::Done),
-        Request::HandOver => {
-            host.is_succeeded = true;
-            let estate = serde_json::to_value(host.bequeath(now));
-            estate.map(Reply::Estate).map_err(|error| Refusal::new(Errno::EIO, error.to_string()))
-        }
-        Request::List { path } => control::list(host, &path).map(Reply::Names),
-        Request::Turns => Ok(Reply::Turns(status::turns(host, now))),
-        Request::Inventory => status::inventory(host, now).map(Reply::Inventory),
-        Request::Health => status::health(host, now).map(Reply::Health),
-        Request::Status => Ok(Reply::Status(Box::new(status::of(host, now)))),
-    };
-    reply.unwrap_or_else(Reply::Refused)
 }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal as Number, pidfd_open, pidfd_send_
 
 use super::nvml::Library;
 use super::residents::{Census, Kin, Resident, drives};
-use crate::watch::Order;
+use crate::watcher::Order;
 
 /// Carries an order out; why not, where it was not to be.
 pub(super) fn end(order: &Order, library: Option<&Library>, kin: &[Kin]) -> Result<(), String> {
@@ -74,7 +74,7 @@ mod tests {
     use cgpu_shm::uuid::Uuid;
 
     use super::*;
-    use crate::watch::Name;
+    use crate::watcher::Name;
     use cgpu_scheduler::tenants::TenantId;
 
     fn resident(pid: u32, owner: u64, shim: Shim, memory: u64) -> (Resident, Option<Bytes>) {

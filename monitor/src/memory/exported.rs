@@ -17,7 +17,7 @@
 
 use cgpu_shm::units::{Bytes, Nanos};
 
-use crate::measured::{Books, SETTLED};
+use super::unaccounted::{Books, SETTLED};
 
 /// A process at a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The watcher: who is on a GPU and should not be, or has more of it than its container may. Pure.
 //!
-//! Once a second NVML tells who is on a GPU, and the kernel to which container each of them belongs (`scout/residents.rs`). Nothing that a
+//! Once a second NVML tells who is on a GPU, and the kernel to which container each of them belongs (`probe/residents.rs`). Nothing that a
 //! container can write is asked: neither its region nor its variables. What comes out are *findings*, for people, and *orders* to end a process,
 //! if the configuration wants that.
 //!
@@ -11,7 +11,7 @@
 //! Three things keep the innocent from harm. A finding needs **two looks** that agree: a process may be on the GPU before its slot is proved.
 //! One is ended only when each look of [`PATIENCE`] wanted that, asked first (SIGTERM), and made to only when each of [`GRACE`] more did
 //! (SIGKILL): one look that does not, and all of it starts anew. Whoever does it looks again at everything after it has got hold of the process
-//! (`scout/end.rs`). And who is over a limit because **the limit was lowered**, or was over it when the monitor came, may keep what it has: it
+//! (`probe/end.rs`). And who is over a limit because **the limit was lowered**, or was over it when the monitor came, may keep what it has: it
 //! counts from the greatest limit since it was last within it. A monitor that has just come has to find a container's processes first; until it
 //! has, for [`LONGEST_SEARCH`] at most, nothing is concluded of what they hold.
 

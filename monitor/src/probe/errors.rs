@@ -8,13 +8,13 @@ use std::thread;
 use std::time::Duration;
 
 use cgpu_inventory::health::{Listener, Report};
+use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::units::Nanos;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use parking_lot::Mutex;
 
-use crate::daemon::poll::now;
-use crate::health::Reports;
+use super::health::Reports;
 
 /// How long one wait is; as often it is looked whether anybody still wants to know.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ fn hear(nvml: &Arc<Nvml>, told: &Weak<Mutex<Reports>>, said: &mut String) -> Res
         let report = listener.wait(PATIENCE)?;
         said.clear();
         let Some(report) = report else { continue };
-        let (now, xid) = (now(), report.xid);
+        let (now, xid) = (Monotonic.now(), report.xid);
         if lines.is_due(report, now) {
             match report.gpu {
                 Some(gpu) => tracing::warn!(gpu, xid, "a GPU has reported an error"),

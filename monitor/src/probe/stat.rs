@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::watch::Name;
+use crate::watcher::Name;
 
 /// Further than any tree of processes is deep.
 const DEEPEST: usize = 256;

@@ -7,10 +7,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use cgpu_client::message::{Errno, Refusal, Reply, Request};
+use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::units::Nanos;
 use rustix::event::{EventfdFlags, eventfd};
-
-use crate::daemon::poll::now;
 
 /// How long a caller waits for an answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
@@ -55,7 +54,7 @@ impl Caller {
     pub(super) fn ask(&self, request: Request, may_write: bool) -> Result<Reply, Refusal> {
         let late = || Refusal::new(Errno::EIO, "The monitor does not answer.");
         let (reply, answer) = sync_channel(1);
-        let until = now() + Nanos::from_millis(u64::try_from(PATIENCE.as_millis()).unwrap_or(0));
+        let until = Monotonic.now() + Nanos::from_millis(u64::try_from(PATIENCE.as_millis()).unwrap_or(0));
         self.questions.try_send(Question { request, may_write, until, reply }).map_err(|_| late())?;
         rustix::io::write(&*self.bell, &1u64.to_ne_bytes()).map_err(|_| late())?;
         match answer.recv_timeout(PATIENCE).map_err(|_| late())? {
@@ -72,7 +71,7 @@ impl Desk {
         // It counts rings; none is no news.
         let _ = rustix::io::read(&*self.bell, &mut count);
         for question in self.questions.try_iter() {
-            if question.until > now() {
+            if question.until > Monotonic.now() {
                 let reply = answer(question.request, question.may_write);
                 // Who has gone has no use for it.
                 let _ = question.reply.try_send(reply);

@@ -18,19 +18,19 @@ use cgpu_client::number::DeviceId;
 use cgpu_inventory::Unknown;
 use cgpu_inventory::health::Pulse;
 use cgpu_shm::atomic::{AtomicBool, Ordering};
+use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 use nvml_wrapper::Nvml;
 use parking_lot::Mutex;
 
-use crate::daemon::poll::now;
-use crate::health::Reports;
 use crate::settings::Settings;
-use crate::watch::{Name, Order};
+use crate::watcher::{Name, Order};
 
 mod end;
 mod errors;
 mod groups;
+mod health;
 mod mapped;
 mod nvml;
 mod readings;
@@ -38,6 +38,7 @@ mod residents;
 mod search;
 mod stat;
 
+use health::Reports;
 use nvml::Library;
 pub(crate) use readings::{Ask, ContainerTotals, Taken};
 use residents::Census;
@@ -266,7 +267,7 @@ fn run(
                 library = open();
                 tried = Instant::now();
             }
-            let at = now();
+            let at = Monotonic.now();
             let gpus =
                 library.as_ref().ok().map(|library| library.sample(|gpu, ask| witness.enclose(gpu, ask)));
             let gpus = match gpus.transpose() {

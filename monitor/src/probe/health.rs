@@ -11,14 +11,14 @@ const REMEMBERED: usize = 64;
 
 /// What was reported, by GPU and number: each error's last time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reports {
+pub(super) struct Reports {
     /// Somebody listens.
-    pub(crate) listens: bool,
+    pub(super) listens: bool,
     last: BTreeMap<Option<u32>, BTreeMap<u64, Nanos>>,
 }
 
 impl Reports {
-    pub(crate) fn add(&mut self, report: Report, now: Nanos) {
+    pub(super) fn add(&mut self, report: Report, now: Nanos) {
         let errors = self.last.entry(report.gpu).or_default();
         errors.insert(report.xid, now);
         if errors.len() > REMEMBERED
@@ -40,7 +40,7 @@ impl Reports {
     }
 
     /// All of it, with how the GPUs answered `at` that time.
-    pub(crate) fn health(&self, pulses: &[Pulse], at: Nanos, now: Nanos) -> Health {
+    pub(super) fn health(&self, pulses: &[Pulse], at: Nanos, now: Nanos) -> Health {
         let gpu = |pulse: &Pulse| GpuHealth {
             index: pulse.index,
             answers: pulse.answers,

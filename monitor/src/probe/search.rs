@@ -7,7 +7,7 @@ use cgpu_shm::units::SlotIndex;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::mapped::{Identity, Mapped};
-use crate::watch::Name;
+use crate::watcher::Name;
 
 /// Processes of a container to be found on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::slots::State;
 use cgpu_shm::snapshot::{Reader, Slot, Snapshot};
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
@@ -9,8 +10,7 @@ use cgpu_shm::uuid::Uuid;
 use rustix::fs::fstat;
 
 use super::Processes;
-use crate::daemon::poll::now;
-use crate::measured::{Books, Reading};
+use crate::memory::unaccounted::{Books, Reading};
 
 /// A container whose processes are to be watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Witness {
 
     /// Asks a GPU for its processes, and reads the books of those who have it before and after.
     pub(super) fn enclose(&mut self, gpu: Uuid, ask: &dyn Fn() -> Processes) -> Enclosed {
-        let at = now();
+        let at = Monotonic.now();
         let before = self.look(gpu);
         let processes = ask();
         let after = self.look(gpu);

@@ -1,0 +1,251 @@
+//! The event loop: sleeps until something is heard or due, and does it.
+//!
+//! Turns are given by this thread, so nothing in here may wait for anybody. NVML, `/proc`, the disk's acknowledgement are the scout's
+//! (`probe.rs`), FUSE has a thread, and so has the metrics endpoint; sockets and bells are never waited for. What can still take its time, all of it rare, and
+//! not in a step of a GPU:
+//!
+//! | what | when |
+//! |---|---|
+//! | `settings.json` is written and renamed, without waiting for the disk: where that is busy the file system may hold us up | somebody sets something, or a container with settings goes |
+//! | the configuration is read | SIGHUP |
+//! | a directory that is registered, its `/proc/PID/stat` | somebody registers |
+//! | a container's small files, its directory: in memory below the root; a registered one lies where its maker wants | a scan (500 ms), a status |
+//! | a successor is started | an upgrade |
+//! | a line of the log | standard error is a pipe or a socket that nobody empties |
+
+use std::io::{ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::Result;
+use cgpu_scheduler::tenants::TenantId;
+use cgpu_shm::clock::{Clock, Monotonic};
+use cgpu_shm::units::Nanos;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+
+use super::poll::{Poll, Source};
+use crate::config::Config;
+use crate::control::answer;
+use crate::control::socket::Socket;
+use crate::control::tree::desk::Desk;
+use crate::host::{Change, Host, Process};
+
+/// Hearts beat, lives are looked at.
+const BEAT: Nanos = Nanos::from_millis(100);
+/// The root is looked through.
+const SCAN: Nanos = Nanos::from_millis(500);
+
+/// Whether the last words reach a successor within this.
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Why a monitor ends.
+pub(super) enum End {
+    Stopped,
+    Succeeded,
+}
+
+/// What a signal asks for.
+const STOP: u64 = 0;
+const RELOAD: u64 = 1;
+const UPGRADE: u64 = 2;
+const SIGNALS: [(i32, u64); 4] = [(SIGTERM, STOP), (SIGINT, STOP), (SIGHUP, RELOAD), (SIGUSR2, UPGRADE)];
+
+pub(super) struct EventLoop {
+    pub(super) host: Host,
+    pub(super) socket: Socket,
+    pub(super) desk: Desk,
+    poll: Poll,
+    config: Config,
+    /// Readable once a signal of the kind has come.
+    signals: Vec<UnixStream>,
+    next_beat: Nanos,
+    next_scan: Nanos,
+    /// Bells that are not listened to.
+    muted: Vec<TenantId>,
+}
+
+impl EventLoop {
+    pub(super) fn new(host: Host, socket: Socket, desk: Desk, config: Config) -> Result<Self> {
+        let poll = Poll::new()?;
+        let mut signals = Vec::new();
+        for kind in [STOP, RELOAD, UPGRADE] {
+            let (heard, told) = UnixStream::pair()?;
+            heard.set_nonblocking(true)?;
+            for (signal, _) in SIGNALS.iter().filter(|(_, of)| *of == kind) {
+                signal_hook::low_level::pipe::register(*signal, told.try_clone()?)?;
+            }
+            poll.add(&heard, Source::Signal(kind))?;
+            signals.push(heard);
+        }
+        poll.add(socket.listener(), Source::Listener)?;
+        poll.add(&desk, Source::Tree)?;
+        Ok(Self {
+            host,
+            socket,
+            desk,
+            poll,
+            config,
+            signals,
+            next_beat: Nanos::ZERO,
+            next_scan: Nanos::ZERO,
+            muted: Vec::new(),
+        })
+    }
+
+    pub(super) fn serve(&mut self) -> Result<End> {
+        let mut heard = Vec::new();
+        loop {
+            let time = Monotonic.now();
+            if time >= self.next_beat {
+                self.keep_house(time);
+            }
+            self.host.run_due(time);
+            self.listen();
+            let behind = self.socket.is_behind();
+            let until = if behind { time } else { self.host.next_step().min(self.next_beat) };
+            self.poll.wait(until, &mut heard)?;
+            let time = Monotonic.now();
+            if behind {
+                self.socket.catch_up(&mut self.host, time);
+                if self.has_handed_over() {
+                    return Ok(End::Succeeded);
+                }
+            }
+            for source in heard.drain(..) {
+                match source {
+                    Source::Signal(STOP) => return Ok(End::Stopped),
+                    Source::Signal(kind) => self.obey(time, kind),
+                    Source::Tree => {
+                        let host = &mut self.host;
+                        self.desk.answer(|request, may_write| answer(host, time, request, may_write));
+                    }
+                    Source::Listener => {
+                        if let Some((number, stream)) = self.socket.accept()
+                            && let Err(error) = self.poll.add(stream, Source::Connection(number))
+                        {
+                            tracing::warn!("a client cannot be listened to: {error}");
+                            self.socket.dismiss(number);
+                        }
+                    }
+                    Source::Connection(number) => {
+                        self.socket.serve(number, &mut self.host, time);
+                        if self.has_handed_over() {
+                            return Ok(End::Succeeded);
+                        }
+                    }
+                    Source::Bell(number) => self.hear(time, TenantId(number)),
+                    Source::Death(number) => self.host.maker_died(time, i32::try_from(number).unwrap_or(0)),
+                    Source::Process(number) => self.host.process_died(time, Process::of_number(number)),
+                    Source::Timer => {}
+                }
+            }
+        }
+    }
+
+    /// Whether a successor has asked for everything, and has got it.
+    fn has_handed_over(&mut self) -> bool {
+        if self.host.is_succeeded && self.socket.leave(LAST_WORDS) {
+            return true;
+        }
+        // Whoever asked has not taken it: there is nobody who goes on.
+        self.host.is_succeeded = false;
+        false
+    }
+
+    /// Does what a signal asks for.
+    fn obey(&mut self, time: Nanos, kind: u64) {
+        if let Some(heard) = self.signals.get_mut(usize::try_from(kind).unwrap_or(usize::MAX)) {
+            // However often it was asked for, it is done once.
+            let _ = heard.read(&mut [0; 64]);
+        }
+        if kind == RELOAD {
+            self.reload(time);
+        } else if let Err(refusal) = self.host.succession.begin() {
+            tracing::warn!("no successor: {refusal}");
+        }
+    }
+
+    /// Reads the configuration again. A bad one changes nothing.
+    fn reload(&mut self, time: Nanos) {
+        let config = match Config::load(self.config.source.clone()) {
+            Ok(config) => config,
+            Err(error) => {
+                tracing::error!("the old configuration stays in force: {error:#}");
+                return;
+            }
+        };
+        for sentence in self.host.restart(time, config.start.clone()) {
+            tracing::error!("{sentence}");
+        }
+        let fixed = |config: &Config| {
+            (config.root.clone(), config.state.clone(), config.tree.clone(), config.nvml.clone())
+        };
+        if fixed(&config) != fixed(&self.config) {
+            tracing::warn!("root, state, tree and nvml stay as they are until the next start");
+        }
+        self.config.start = config.start;
+        tracing::info!("the configuration was read again");
+    }
+
+    fn keep_house(&mut self, time: Nanos) {
+        self.next_beat = time + BEAT;
+        self.host.succession.check();
+        if time >= self.next_scan {
+            self.next_scan = time + SCAN;
+            self.host.scan(time);
+        }
+        self.host.hear_news(time);
+        self.host.look_after(time);
+        self.host.beat(time);
+        self.socket.flush();
+        for tenant in std::mem::take(&mut self.muted) {
+            match self.host.containers.get(&tenant) {
+                Some(container) if container.ear.mute > time => self.muted.push(tenant),
+                Some(_) => {
+                    self.host.unmuted(time, tenant);
+                    self.host.changes.push(Change::Bell(tenant));
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn hear(&mut self, time: Nanos, tenant: TenantId) {
+        self.host.rung(time, tenant);
+        let container = self.host.containers.get(&tenant);
+        if let Some(container) = container.filter(|container| container.ear.mute > time)
+            && let Some(bell) = container.region.as_ref().and_then(|region| region.bell.as_ref())
+        {
+            self.poll.remove(bell);
+            self.muted.push(tenant);
+        }
+    }
+
+    /// Listens to what has come. What has gone closed its descriptor, which the poll notices by itself.
+    fn listen(&mut self) {
+        for change in std::mem::take(&mut self.host.changes) {
+            let (Change::Bell(tenant) | Change::Maker(tenant, _) | Change::Process(Process { tenant, .. })) =
+                change;
+            let Some(container) = self.host.containers.get(&tenant) else { continue };
+            let heard = match change {
+                Change::Bell(_) => match container.region.as_ref().and_then(|region| region.bell.as_ref()) {
+                    Some(bell) => self.poll.add(bell, Source::Bell(tenant.0)),
+                    None => Ok(()),
+                },
+                Change::Maker(_, pid) => match (container.makers.get(&pid), u64::try_from(pid)) {
+                    (Some(maker), Ok(number)) => self.poll.add(&maker.pidfd, Source::Death(number)),
+                    _ => Ok(()),
+                },
+                Change::Process(process) => match container.deaths.get(&process.slot) {
+                    Some((_, pidfd)) => self.poll.add(pidfd, Source::Process(process.number())),
+                    None => Ok(()),
+                },
+            };
+            if let Err(error) = heard
+                && error.kind() != ErrorKind::AlreadyExists
+            {
+                tracing::warn!("container {}: cannot be listened to: {error}", container.id);
+            }
+        }
+    }
+}
