@@ -27,7 +27,7 @@ mod watch;
 use board::Board;
 use cgpu_client::inventory::Found;
 use cgpu_inventory::health::Pulse;
-use cgpu_scheduler::tenants::TenantId;
+use cgpu_scheduler::TenantId;
 use container::Container;
 
 use crate::config::{Config, Start};

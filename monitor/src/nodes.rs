@@ -17,7 +17,7 @@
 //! ```
 
 use cgpu_client::message::Kind;
-use cgpu_scheduler::tenants::TenantId;
+use cgpu_scheduler::TenantId;
 
 /// A node of the tree, for containers and GPUs that exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

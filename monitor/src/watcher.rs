@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use cgpu_client::message::{Cause, Shim, Signal};
-use cgpu_scheduler::tenants::TenantId;
+use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 

@@ -2,11 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cgpu_scheduler::policy::{Policy, Standing};
-use cgpu_scheduler::tenants::{Sight, TenantId, Terms};
+use cgpu_scheduler::policy::{Policy, Standing, Terms};
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::words::Words;
-use cgpu_scheduler::{Gpu, Order};
+use cgpu_scheduler::{Gpu, Order, Sight, TenantId};
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::grant::Turn;
 use cgpu_shm::notes::Measured;

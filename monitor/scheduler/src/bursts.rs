@@ -17,7 +17,7 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use super::shared_turns::HOST_BOUND;
 use super::tenants::Tenant;
 use super::tuning::Tuning;
@@ -180,10 +180,9 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Sharing;
     use crate::fixture::{NOW, busy, candidates, give_turn, ms, see, sight, us, words};
     use crate::policy::Policy;
-    use crate::tenants::{Sight, YOURS};
+    use crate::step::{Sharing, Sight, YOURS};
     use crate::words::Words;
 
     const FAIR: Policy = Policy::Preemptive;

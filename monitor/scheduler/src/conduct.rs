@@ -2,10 +2,11 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use super::past::PastTurn;
 use super::refill::{Candidate, signed};
-use super::tenants::{Tenant, TenantId, YOURS};
+use super::step::{TenantId, YOURS};
+use super::tenants::Tenant;
 use super::turns::{Cause, Phase, Turn};
 
 /// What the turn's state asks for.

@@ -10,10 +10,10 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use super::refill::signed;
+use super::step::Sharing;
 use super::tenants::Tenant;
-use crate::Sharing;
 
 impl Gpu {
     /// Where there are no turns, no container loses by what another one has computed before.
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
     use crate::fixture::{NOW, busy, fixed, give_turn, ms, see, tenant, words};
     use crate::policy::Policy;
-    use crate::tenants::{Gate, TenantId, WAIT};
+    use crate::step::{Gate, TenantId, WAIT};
     use crate::turns::Cause;
     use crate::words::Words;
 

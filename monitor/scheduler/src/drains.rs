@@ -11,21 +11,10 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{Cause, Phase};
-
-/// What is known of work that takes long to end.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Long {
-    /// Its end is waited for so long; zero: as anybody's.
-    wait: Nanos,
-    /// It runs beside others' turns: since when it launches no more, since when they run, and its last launch then.
-    beside: Option<(Nanos, Nanos, Nanos)>,
-    /// Nothing is learned before then.
-    vain: Nanos,
-}
 
 impl Gpu {
     /// How long the holder's work may take to end.
@@ -75,7 +64,8 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenants::{Gate, TenantId, Terms};
+    use crate::policy::Terms;
+    use crate::step::{Gate, TenantId};
 
     const TUNING: Tuning = Tuning::DEFAULT;
 

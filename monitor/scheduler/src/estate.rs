@@ -6,8 +6,8 @@
 use cgpu_shm::units::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::Gpu;
-use super::tenants::TenantId;
+use super::gpu::Gpu;
+use super::step::TenantId;
 use super::turns::Cause;
 use crate::books::Odd;
 
@@ -119,8 +119,7 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Policy;
-    use crate::tenants::Terms;
+    use crate::policy::{Policy, Terms};
     use crate::tuning::Tuning;
 
     fn gpu() -> Gpu {

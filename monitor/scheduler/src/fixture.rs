@@ -2,10 +2,11 @@
 
 use cgpu_shm::units::{Nanos, SlotIndex};
 
-use super::Gpu;
-use super::policy::{Policy, Standing};
+use super::gpu::Gpu;
+use super::policy::{Policy, Standing, Terms};
 use super::refill::Candidate;
-use super::tenants::{Gate, Sight, Tenant, TenantId, Terms};
+use super::step::{Gate, Sight, TenantId};
+use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{Phase, Turn};
 use super::words::Words;
@@ -120,4 +121,22 @@ pub(super) fn sight(words: &[Words]) -> Sight {
 /// Takes in one look at a container with these processes.
 pub(super) fn see(tenant: &mut Tenant, now: Nanos, words: &[Words]) {
     tenant.see(now, &sight(words), &Tuning::DEFAULT);
+}
+
+/// A turn that has ended, of this length, after a switch or without one.
+pub(super) fn closed(held_us: u64, handed: bool) -> Closed {
+    let start = Nanos::from_millis(1000);
+    Closed {
+        start,
+        end: start + Nanos::from_micros(held_us),
+        excluded: Nanos::ZERO,
+        reported: Nanos::ZERO,
+        charged: Nanos::ZERO,
+        handed,
+        high: false,
+        cause: Cause::Spent,
+        paid: start,
+        by: start,
+        beside: None,
+    }
 }

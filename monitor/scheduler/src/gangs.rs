@@ -9,8 +9,8 @@
 //! the others there (`docs/turns.md`, section 5), and nobody waits for it without a limit. So this is about time well used; that nothing
 //! can be wedged does not rest on it.
 
-use super::Gpu;
-use super::tenants::TenantId;
+use super::gpu::Gpu;
+use super::step::TenantId;
 
 /// Who is to be summoned on each of these GPUs.
 #[must_use]

@@ -2,11 +2,11 @@
 
 use cgpu_shm::units::Nanos;
 
+use super::gpu::Gpu;
 use super::policy::Policy;
-use super::tenants::{Gate, OPEN, Tenant, WAIT};
+use super::step::{Gate, OPEN, Order, Plan, Sharing, WAIT};
+use super::tenants::Tenant;
 use super::turns::{Phase, Turn};
-use super::{Gpu, Order, Plan};
-use crate::Sharing;
 
 impl Gpu {
     pub(super) fn plan(&mut self, now: Nanos) -> Plan {
@@ -188,7 +188,7 @@ mod tests {
         let mut gpu = busy(Policy::Preemptive, &[1]);
         gpu.advance(NOW, &[]);
         let mut other = gpu.line[0].clone();
-        (other.id, other.active, other.waiting) = (super::super::tenants::TenantId(1), Nanos::ZERO, false);
+        (other.id, other.active, other.waiting) = (crate::step::TenantId(1), Nanos::ZERO, false);
         gpu.line.push(other);
         let plan = gpu.advance(NOW + ms(1), &[]);
         let order = plan.orders.iter().find(|order| order.tenant.0 == 0).unwrap();

@@ -21,14 +21,14 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use super::policy::Policy;
 use super::refill::part;
 use super::shared_turns::{self, SharedTurns};
-use super::tenants::{Tenant, YOURS};
+use super::step::{Sharing, YOURS};
+use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::SAMPLES;
-use crate::Sharing;
 
 /// What a guest may use, and what it has used.
 #[derive(Clone, Copy, Debug)]

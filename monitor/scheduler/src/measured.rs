@@ -8,13 +8,13 @@
 use cgpu_shm::notes::Measured;
 use cgpu_shm::units::Nanos;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use super::last_second::LastSecond;
 use super::policy::WHOLE;
 use super::refill::part;
+use super::step::Sharing;
 use super::tenants::Tenant;
 use super::turns::Phase;
-use crate::Sharing;
 
 /// Work beside others' turns for less than this part of the last second is neglected.
 const NEGLIGIBLE: u64 = 100;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use cgpu_shm::units::Nanos;
 
-use super::tenants::TenantId;
+use super::step::TenantId;
 
 /// How many are kept: half a second of the usual slices.
 pub const MOST: usize = 96;

@@ -1,7 +1,5 @@
 //! Who shares a GPU, and by which weight.
 
-use super::tenants::Terms;
-
 /// A whole GPU, in the unit of fixed shares: thousandths of a percent.
 pub const WHOLE: u64 = 100_000;
 
@@ -110,6 +108,25 @@ impl Policy {
     #[must_use]
     pub const fn contended_at(self) -> usize {
         if self.burns() { 1 } else { 2 }
+    }
+}
+
+/// What a container was promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Its weight; 0: the GPU had none left for it, and it gets no compute.
+    pub weight: u32,
+    /// Its part of the GPU in percent, for policy 3; none: by its weight.
+    pub percent: Option<u32>,
+    /// It has high priority.
+    pub high: bool,
+}
+
+impl Terms {
+    /// Of this weight, and nothing else.
+    #[must_use]
+    pub const fn weighing(weight: u32) -> Self {
+        Self { weight, percent: None, high: false }
     }
 }
 

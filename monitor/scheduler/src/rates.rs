@@ -9,10 +9,11 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use super::policy::WHOLE;
 use super::refill::{needed, part, repaid, signed};
-use super::tenants::{Tenant, TenantId};
+use super::step::TenantId;
+use super::tenants::Tenant;
 
 /// Rounds' worth of credit that one container can have.
 const MOST_ROUNDS: u64 = 4;

@@ -2,10 +2,11 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use super::policy::WHOLE;
 use super::refill::{self, Candidate, part, signed};
-use super::tenants::{Tenant, TenantId};
+use super::step::TenantId;
+use super::tenants::Tenant;
 
 impl Gpu {
     pub(super) fn wants(&self, now: Nanos, tenant: &Tenant) -> bool {
@@ -133,8 +134,7 @@ impl Gpu {
 mod tests {
     use super::*;
     use crate::fixture::{NOW, busy, candidates, fill_allowance, fixed, give_turn, idle, ms, us};
-    use crate::policy::{Policy, Standing};
-    use crate::tenants::Terms;
+    use crate::policy::{Policy, Standing, Terms};
 
     const FAIR: Policy = Policy::Preemptive;
     const WEIGHTED: Policy = Policy::Weighted { conserving: true };

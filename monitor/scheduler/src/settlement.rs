@@ -2,11 +2,11 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use super::refill::signed;
-use super::tenants::{Tenant, WAIT};
+use super::step::{Sharing, WAIT};
+use super::tenants::Tenant;
 use super::turns::{Finding, Phase};
-use crate::Sharing;
 
 impl Gpu {
     /// Charges the stretch since the last step to those whose work runs beside others' turns: each its part of it.

@@ -20,7 +20,7 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use super::guests::{Outcome, Why};
 use super::refill::part;
 use super::tenants::Tenant;
@@ -138,7 +138,7 @@ mod tests {
     /// turns, in thousandths, with such gaps.
     fn shared(policy: Policy, weights: &[u32], gap: Nanos, duty: u64) -> Gpu {
         let mut gpu = busy(policy, weights);
-        gpu.sharing = crate::Sharing::Contended;
+        gpu.sharing = crate::step::Sharing::Contended;
         give_turn(&mut gpu, 1, ms(6));
         let tenant = &mut gpu.line[0];
         tenant.waiting = false;

@@ -4,76 +4,21 @@ use cgpu_shm::grant::TurnState;
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 use super::books::Books;
-use super::policy::Standing;
+use super::policy::{Standing, Terms};
 use super::refill::part;
+use super::step::{Gate, Sight, TenantId, WAIT, YOURS};
 use super::tuning::Tuning;
-use super::words::{self, Process, Words};
+use super::words::{self, Process};
 
-/// What a container was promised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// Its weight; 0: the GPU had none left for it, and it gets no compute.
-    pub weight: u32,
-    /// Its part of the GPU in percent, for policy 3; none: by its weight.
-    pub percent: Option<u32>,
-    /// It has high priority.
-    pub high: bool,
-}
-
-impl Terms {
-    /// Of this weight, and nothing else.
-    #[must_use]
-    pub const fn weighing(weight: u32) -> Self {
-        Self { weight, percent: None, high: false }
-    }
-}
-
-/// A container, by the daemon's number for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TenantId(pub u64);
-
-/// One look at a container.
-#[derive(Clone, Debug)]
-pub struct Sight {
-    /// Whose.
-    pub tenant: TenantId,
-    /// Where it stands with the GPU.
-    pub standing: Standing,
-    /// It can ring. Without a bell it must be looked at.
-    pub bell: bool,
-    /// It has just rung.
-    pub rang: bool,
-    /// Its file cannot be read: cut short, overwritten. It is known to live by its locks.
-    pub garbled: bool,
-    /// Its living processes that have the GPU open.
-    pub words: Vec<Words>,
-}
-
-/// What a container's grant page is to say for the GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gate {
-    /// `epoch << 8 | state`.
-    pub turn: u64,
-    /// GPU time of the turn, in the container's own measure.
-    pub granted: Nanos,
-    /// When it is expected to end.
-    pub until: Nanos,
-    /// Who rings when its work has run out.
-    pub ring: Option<SlotIndex>,
-    /// News would matter.
-    pub armed: bool,
-    /// How many others' work runs at the same time: what is measured now is not the container's alone.
-    pub beside: u32,
-    /// Most that may be in flight; zero: as a gate uses to allow.
-    pub bound: Nanos,
-}
-
-impl Gate {
-    /// With this turn word, nothing granted, nobody listened to.
-    pub(super) const fn shut(turn: u64) -> Self {
-        let (granted, until, bound) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
-        Self { turn, granted, until, ring: None, armed: false, beside: 0, bound }
-    }
+/// What is known of work that takes long to end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Long {
+    /// Its end is waited for so long; zero: as anybody's.
+    pub(super) wait: Nanos,
+    /// It runs beside others' turns: since when it launches no more, since when they run, and its last launch then.
+    pub(super) beside: Option<(Nanos, Nanos, Nanos)>,
+    /// Nothing is learned before then.
+    pub(super) vain: Nanos,
 }
 
 /// A container on the books.
@@ -126,7 +71,7 @@ pub(super) struct Tenant {
     pub(super) overrun: bool,
     pub(super) left: Nanos,
     /// How long its long work may take to end when its turn is over.
-    pub(super) long: super::drains::Long,
+    pub(super) long: Long,
     /// What it says is worth nothing until then.
     pub(super) lied: Nanos,
     /// Learned length of the gaps in its work.
@@ -190,7 +135,7 @@ impl Tenant {
             burst_duty: 1000,
             overrun: false,
             left: Nanos::ZERO,
-            long: super::drains::Long::default(),
+            long: Long::default(),
             lied: Nanos::ZERO,
             gap: Nanos::ZERO,
             bursts: super::bursts::Bursts::default(),
@@ -392,13 +337,6 @@ impl Tenant {
         }
     }
 }
-
-/// `CGPU_TURN_OPEN`.
-pub(super) const OPEN: u64 = 0;
-/// `CGPU_TURN_YOURS`.
-pub(super) const YOURS: u64 = 1;
-/// `CGPU_TURN_WAIT`.
-pub(super) const WAIT: u64 = 2;
 
 #[cfg(test)]
 mod tests;

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use cgpu_scheduler::Gpu;
-use cgpu_scheduler::policy::{Policy, Standing};
-use cgpu_scheduler::tenants::{Sight, TenantId, Terms};
+use cgpu_scheduler::policy::{Policy, Standing, Terms};
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::words::Words;
+use cgpu_scheduler::{Sight, TenantId};
 use cgpu_shm::units::{Nanos, SlotIndex};
 use proptest::prelude::*;
 

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use cgpu_client::message::{Errno, Kind, Refusal};
 use cgpu_client::number::DeviceId;
-use cgpu_scheduler::tenants::TenantId;
+use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 
 use crate::host::Host;

@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::Result;
-use cgpu_scheduler::tenants::TenantId;
+use cgpu_scheduler::TenantId;
 use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::units::Nanos;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};

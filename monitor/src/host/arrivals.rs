@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cgpu_client::message::{Errno, Refusal, Registered, Registration};
+use cgpu_scheduler::TenantId;
 use cgpu_scheduler::policy::Policy;
-use cgpu_scheduler::tenants::TenantId;
 use cgpu_shm::paths;
 use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;

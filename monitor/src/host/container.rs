@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use cgpu_client::message::Registration;
 use cgpu_client::record::{self, read_text};
+use cgpu_scheduler::TenantId;
 use cgpu_scheduler::policy::Standing;
-use cgpu_scheduler::tenants::TenantId;
 use cgpu_shm::file::Fault;
 use cgpu_shm::limits::Limits;
 use cgpu_shm::slots::State;

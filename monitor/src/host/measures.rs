@@ -1,6 +1,6 @@
 //! What NVML says of each process, brought together with its books, and published.
 
-use cgpu_scheduler::tenants::TenantId;
+use cgpu_scheduler::TenantId;
 use cgpu_shm::growth::Growth;
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{Bytes, DeviceIndex, Generation, SlotIndex};

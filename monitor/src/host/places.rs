@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use cgpu_client::number::DeviceId;
-use cgpu_scheduler::tenants::{TenantId, Terms};
+use cgpu_scheduler::TenantId;
+use cgpu_scheduler::policy::Terms;
 use cgpu_shm::uuid::Uuid;
 
 use super::container::Container;

@@ -5,9 +5,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use cgpu_scheduler::Share;
-use cgpu_scheduler::tenants::Gate;
 use cgpu_scheduler::words::Words;
+use cgpu_scheduler::{Gate, Share};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::devices::Device;
 use cgpu_shm::file::{Error, Fault};

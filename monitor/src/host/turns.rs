@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cgpu_scheduler::tenants::{Sight, TenantId};
-use cgpu_scheduler::{Gpu, gangs};
+use cgpu_scheduler::{Gpu, Sight, TenantId, gangs};
 use cgpu_shm::units::Nanos;
 
 use super::Host;

@@ -1,6 +1,6 @@
 //! What is looked after now and then: what has changed in each container, and what follows from it.
 
-use cgpu_scheduler::tenants::TenantId;
+use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 
 use super::container::Container;

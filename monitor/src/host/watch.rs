@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cgpu_client::message::{self, Cause, Shim, Signal, Tally};
-use cgpu_scheduler::tenants::TenantId;
+use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 

@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
     use crate::watcher::Name;
-    use cgpu_scheduler::tenants::TenantId;
+    use cgpu_scheduler::TenantId;
 
     fn resident(pid: u32, owner: u64, shim: Shim, memory: u64) -> (Resident, Option<Bytes>) {
         let name = Name { pid, born: 3 };

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use cgpu_client::message::{Cause, Shim, Signal};
-use cgpu_scheduler::tenants::TenantId;
+use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
 //! When a turn begins, closes, drains, goes on and passes on.
 
 use super::*;
+use crate::allowance::Allowance;
 use crate::fixture::{NOW, busy, fill_allowance, fixed, give_turn, ms, see, tenant, us, words};
 use crate::policy::{Policy, Standing};
-use crate::priority::Allowance;
 use crate::tuning::Tuning;
 use crate::words::Words;
 

@@ -1,7 +1,7 @@
 //! Containers of two GPUs: their turns on both come at the same time, and cost nobody its share.
 
+use cgpu_scheduler::TenantId;
 use cgpu_scheduler::gangs;
-use cgpu_scheduler::tenants::TenantId;
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_shm::units::Nanos;
 

@@ -1,7 +1,6 @@
 //! Who computes a little now and then: at least its share of what it does alone, at least what native slicing gives it, and no harm done.
 
-use cgpu_scheduler::policy::Policy;
-use cgpu_scheduler::tenants::Terms;
+use cgpu_scheduler::policy::{Policy, Terms};
 
 use crate::process::{Load, MS};
 use crate::world::{Forge, SECOND, World, share_error, utilisation};

@@ -13,9 +13,9 @@ mod process;
 mod world;
 
 use cgpu_scheduler::Sharing;
+use cgpu_scheduler::TenantId;
 use cgpu_scheduler::past::PastTurn;
-use cgpu_scheduler::policy::Policy;
-use cgpu_scheduler::tenants::{TenantId, Terms};
+use cgpu_scheduler::policy::{Policy, Terms};
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_shm::units::Nanos;
 use process::{Load, MS, US};

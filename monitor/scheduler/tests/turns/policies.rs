@@ -1,8 +1,7 @@
 //! The policies of fixed shares and the soft one; policies that change under load; containers for which no weight was left.
 
 use cgpu_scheduler::Sharing;
-use cgpu_scheduler::policy::Policy;
-use cgpu_scheduler::tenants::Terms;
+use cgpu_scheduler::policy::{Policy, Terms};
 use cgpu_shm::grant::TurnState;
 
 use crate::process::{Load, MS, US};

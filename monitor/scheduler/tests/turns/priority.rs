@@ -1,7 +1,6 @@
 //! High priority: at once, within its bound, and nothing while it is idle.
 
-use cgpu_scheduler::policy::Policy;
-use cgpu_scheduler::tenants::Terms;
+use cgpu_scheduler::policy::{Policy, Terms};
 
 use crate::process::{Load, MS};
 use crate::world::{Forge, SECOND, World, utilisation};

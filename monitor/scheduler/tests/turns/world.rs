@@ -1,10 +1,10 @@
 //! Containers, a GPU and the controller under test, in virtual time.
 
-use cgpu_scheduler::policy::{Policy, Standing};
-use cgpu_scheduler::tenants::{Sight, TenantId, Terms};
+use cgpu_scheduler::policy::{Policy, Standing, Terms};
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::words::Words;
 use cgpu_scheduler::{Gpu as Controller, Share};
+use cgpu_scheduler::{Sight, TenantId};
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 use crate::gpu::{Chance, Gpu};

@@ -1,0 +1,388 @@
+//! The scheduler of one GPU: which containers it has, and one step of it.
+
+use cgpu_shm::grant::TurnState;
+use cgpu_shm::notes::Measured;
+use cgpu_shm::units::Nanos;
+
+use super::allowance::Allowance;
+use super::books::Books;
+use super::last_second::LastSecond;
+use super::past::{Past, PastTurn};
+use super::policy::{Policy, Terms, WHOLE};
+use super::refill::signed;
+use super::step::{Gate, Plan, Sharing, Sight, TenantId, WAIT};
+use super::tenants::Tenant;
+use super::tuning::Tuning;
+use super::turns::{Cause, Phase, Turn};
+
+/// The scheduler of one GPU.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    pub(super) tuning: Tuning,
+    pub(super) policy: Policy,
+    /// The policy that is gone by: native GPUs have turns as well while somebody of high priority is there.
+    pub(super) rule: Policy,
+    pub(super) allowance: Allowance,
+    /// Who is to have its turn here at the same time as on its other GPUs.
+    pub(super) summoned: Option<TenantId>,
+    pub(super) sharing: Sharing,
+    /// In the order of the next turns.
+    pub(super) line: Vec<Tenant>,
+    pub(super) turn: Option<Turn>,
+    pub(super) epoch: u64,
+    pub(super) now: Nanos,
+    pub(super) next_bump: Nanos,
+    pub(super) next_full: Nanos,
+    pub(super) turns: u64,
+    pub(super) charged: Nanos,
+    pub(super) past: Past,
+    /// For how much of the last second there were turns, and how much of it was work beside them.
+    pub(super) metered: LastSecond,
+    pub(super) beside: LastSecond,
+}
+
+/// A container's part of a GPU, for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Share<'a> {
+    /// What it was charged.
+    pub books: &'a Books,
+    /// What its gate says.
+    pub gate: TurnState,
+    /// Share as set, in thousandths of a percent.
+    pub set: u32,
+    /// What it computed within the last second; none while that is not metered.
+    pub second: Option<Measured>,
+    /// Share of all that was charged since it became known, in percent; none where nothing was.
+    pub total: Option<f64>,
+    /// Its words were impossible within the last second.
+    pub lying: bool,
+    /// There was no weight left for it: it gets no compute.
+    pub barred: bool,
+}
+
+/// A turn closes, drains, passes on: no step needs more.
+const STEPS: usize = 4;
+/// Percent that high priority may take, unless told.
+const PRIO_RATIO: u32 = 80;
+
+impl Gpu {
+    /// A GPU that nobody shares yet.
+    #[must_use]
+    pub fn new(tuning: Tuning, policy: Policy) -> Self {
+        Self {
+            tuning,
+            policy,
+            rule: policy,
+            allowance: Allowance::new(PRIO_RATIO),
+            summoned: None,
+            sharing: Sharing::Open,
+            line: Vec::new(),
+            turn: None,
+            epoch: 0,
+            now: Nanos::ZERO,
+            next_bump: Nanos::ZERO,
+            next_full: Nanos::ZERO,
+            turns: 0,
+            charged: Nanos::ZERO,
+            past: Past::default(),
+            metered: LastSecond::default(),
+            beside: LastSecond::default(),
+        }
+    }
+
+    /// Takes a container on the books. Its first sight tells the rest. A second time, only its terms are taken.
+    pub fn admit(&mut self, now: Nanos, id: TenantId, terms: Terms) {
+        if self.find(id).is_some() {
+            self.set_terms(now, id, terms);
+            return;
+        }
+        // No state at all: whatever is first is news.
+        let mut tenant = Tenant::new(id, terms, Gate::shut(0xff), self.charged);
+        // One round's worth: a newcomer does not wait for the next round.
+        tenant.balance = signed(self.tuning.base);
+        self.line.push(tenant);
+    }
+
+    /// Forgets a container.
+    pub fn dismiss(&mut self, now: Nanos, id: TenantId) {
+        if let Some(turn) = self.turn.take_if(|turn| turn.holder == id) {
+            self.line.retain(|tenant| tenant.id != id);
+            self.begin(now, now.max(turn.start), None);
+        } else {
+            self.line.retain(|tenant| tenant.id != id);
+        }
+    }
+
+    /// Another policy, from the next step on.
+    pub fn set_policy(&mut self, now: Nanos, policy: Policy) {
+        self.policy = policy;
+        self.cut(now);
+    }
+
+    /// Other terms, from the next step on; whether they are. Who is not on the books is left alone.
+    pub fn set_terms(&mut self, now: Nanos, id: TenantId, terms: Terms) -> bool {
+        if let Some(tenant) = self.find_mut(id)
+            && tenant.terms != terms
+        {
+            tenant.terms = terms;
+            let high = tenant.is_high(now);
+            if let Some(turn) = self.turn.as_mut().filter(|turn| turn.holder == id) {
+                turn.high = high;
+            }
+            self.cut(now);
+            return true;
+        }
+        false
+    }
+
+    /// Another bound of what high priority may take, in percent, from the next step on.
+    pub fn set_priority_ratio(&mut self, percent: u32) {
+        self.allowance.set(percent);
+    }
+
+    /// Who is to have its turn here at the same time as on its other GPUs, as far as it has credit here; none: nobody. True: that is
+    /// news, and calls for a step.
+    pub fn summon(&mut self, id: Option<TenantId>) -> bool {
+        let news = id.is_some() && id != self.summoned && id != self.holder();
+        self.summoned = id;
+        news
+    }
+
+    /// Whether the container has something to do on the GPU, or had a moment ago.
+    #[must_use]
+    pub fn is_used_by(&self, id: TenantId) -> bool {
+        self.find(id).is_some_and(|tenant| self.is_member(tenant) && tenant.is_active(self.now, &self.tuning))
+    }
+
+    /// Whose turn it is, if anybody's.
+    #[must_use]
+    pub fn holder(&self) -> Option<TenantId> {
+        self.turn.as_ref().map(|turn| turn.holder)
+    }
+
+    /// Another tuning, from the next step on.
+    pub fn set_tuning(&mut self, now: Nanos, tuning: Tuning) {
+        self.tuning = tuning;
+        self.cut(now);
+    }
+
+    /// The policy.
+    #[must_use]
+    pub const fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// How the GPU is being shared.
+    #[must_use]
+    pub const fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// Turns begun.
+    #[must_use]
+    pub const fn turns(&self) -> u64 {
+        self.turns
+    }
+
+    /// The last turns, oldest first, and as the last of them the one that goes on, until now.
+    pub fn past(&self, now: Nanos) -> impl Iterator<Item = PastTurn> {
+        let present = self.turn.as_ref().map(|turn| {
+            let end = if let Phase::Vacant { since } = turn.phase { since } else { now };
+            PastTurn { holder: turn.holder, start: turn.start, end: end.max(turn.start) }
+        });
+        // A turn may begin a little after now: with the end of the work that is in flight.
+        self.past.turns().chain(present.filter(|turn| turn.start <= now))
+    }
+
+    /// What a switch between containers costs, as the turns have shown; none before there were enough of them.
+    #[must_use]
+    pub fn switch_cost(&self) -> Option<Nanos> {
+        self.line.iter().filter_map(Tenant::learned_bubble).min()
+    }
+
+    /// The mean slice of those who share the GPU equally.
+    #[must_use]
+    pub const fn slice(&self) -> Nanos {
+        self.tuning.base
+    }
+
+    /// Who must be looked at before a step at this time; `rung`: somebody's bell was heard.
+    pub fn interest(&self, now: Nanos, rung: bool) -> impl Iterator<Item = TenantId> {
+        let all = now >= self.next_full || (rung && self.sharing != Sharing::Contended);
+        let holder = self.turn.as_ref().map(|turn| turn.holder);
+        self.line
+            .iter()
+            .filter(move |tenant| {
+                let blind = !tenant.bell && !tenant.waiting && now >= self.next_bump;
+                let member = self.is_member(tenant);
+                all || Some(tenant.id) == holder
+                    || tenant.armed_anew
+                    || tenant.closed.is_some()
+                    || tenant.overrun
+                    || tenant.guest.is_some()
+                    || tenant.presumed > Nanos::ZERO
+                    || (member && blind)
+            })
+            .map(|tenant| tenant.id)
+    }
+
+    /// Whether news of a container would matter for this GPU.
+    #[must_use]
+    pub fn is_armed(&self, id: TenantId) -> bool {
+        self.find(id).is_some_and(|tenant| tenant.gate.armed)
+    }
+
+    /// A container's part of the GPU; none if it is not on the books.
+    #[must_use]
+    pub fn share(&self, now: Nanos, id: TenantId) -> Option<Share<'_>> {
+        let tenant = self.find(id)?;
+        let set = self.set_share(now, tenant);
+        Some(Share {
+            books: &tenant.books,
+            gate: tenant.gate_state(),
+            set,
+            second: self.measured(now, tenant),
+            total: percent(tenant.books.charged, self.charged - tenant.joined),
+            lying: tenant.lied > now,
+            barred: tenant.is_barred() && self.policy != Policy::Native,
+        })
+    }
+
+    /// The share that a container is sure of while it is busy, in parts of [`WHOLE`].
+    fn set_share(&self, now: Nanos, tenant: &Tenant) -> u32 {
+        if !self.is_member(tenant) {
+            return 0;
+        }
+        let weight = |tenant: &Tenant| self.rule.weight(&tenant.terms);
+        let members = || self.line.iter().filter(|tenant| self.is_member(tenant));
+        let whole = if self.rule.is_fixed() { self.whole() } else { members().map(weight).sum() };
+        let own = weight(tenant) * WHOLE / whole.max(1);
+        let alone = members().count() == 1 && !self.rule.is_fixed();
+        let set = if tenant.is_high(now) && !alone { own.max(self.allowance.ratio()) } else { own };
+        u32::try_from(set).unwrap_or(u32::MAX)
+    }
+
+    /// One step: takes in what was seen, decides, and says what changes.
+    pub fn advance(&mut self, now: Nanos, sights: &[Sight]) -> Plan {
+        let before = self.now;
+        self.now = now.max(before);
+        let now = self.now;
+        let before = self.skip_lost(before, now);
+        self.note_sharing(before, now);
+        self.write_off(before, now);
+        self.share_overruns(before, now);
+        self.keep_allowance(before, now);
+        self.accrue(before, now);
+        for sight in sights {
+            let tuning = self.tuning;
+            if let Some(tenant) = self.find_mut(sight.tenant) {
+                tenant.see(now, sight, &tuning);
+                tenant.presumed = Nanos(if tenant.presumed > now { tenant.presumed.0 } else { 0 });
+            }
+        }
+        if now >= self.next_full {
+            self.next_full = now + self.tuning.rounds_look;
+            self.calibrate();
+        }
+        self.rule = match self.policy {
+            Policy::Native if self.has_high(now) => Policy::Preemptive,
+            policy => policy,
+        };
+        self.watch_overruns(now);
+        self.settle(now);
+        self.set_sharing(now);
+        self.watch_guests(before, now);
+        if self.sharing == Sharing::Contended {
+            for _ in 0..STEPS {
+                if !self.conduct(now) {
+                    break;
+                }
+            }
+        }
+        self.plan(now)
+    }
+
+    /// Where nobody looked for so long that the gates have opened of themselves, nobody knows who ran: it is nobody's time. From when on it
+    /// is known again.
+    fn skip_lost(&mut self, before: Nanos, now: Nanos) -> Nanos {
+        // A GPU that is open is not looked at, and charges nobody.
+        if now - before < self.tuning.lost || self.sharing == Sharing::Open {
+            return before;
+        }
+        if let Some(turn) = &mut self.turn {
+            turn.excluded = turn.excluded + (now - before.max(turn.start));
+        }
+        now
+    }
+
+    /// Slices as long as the learned cost of a switch asks for, where they are not set. Small changes of it change nothing.
+    fn calibrate(&mut self) {
+        let Some(cost) = self.switch_cost() else { return };
+        let (base, wanted) = (self.tuning.base, self.tuning.base_for(cost));
+        if wanted.0.abs_diff(base.0) > base.0 / 5 {
+            self.tuning = Tuning { base: wanted, ..self.tuning };
+        }
+    }
+
+    fn set_sharing(&mut self, now: Nanos) {
+        let members = self.line.iter().filter(|tenant| self.is_member(tenant));
+        let is_active = |tenant: &Tenant| tenant.is_active(now, &self.tuning);
+        let active = members.clone().filter(|tenant| is_active(tenant)).count();
+        // Where another one's burst may come at any moment, none fills its queue as if it were
+        // alone.
+        let comes = |tenant: &&Tenant| !is_active(tenant) && self.is_bursty(now, tenant);
+        let bursty = members.clone().any(|tenant| comes(&tenant));
+        let enough = if self.has_high(now) || bursty { 1 } else { self.rule.contended_at() };
+        let sharing = match members.count() {
+            0 => Sharing::Open,
+            // Who has a part of the GPU asks for it, also when nobody else is there.
+            _ if self.rule.is_fixed() => Sharing::Contended,
+            1 => Sharing::Open,
+            _ if active < enough => Sharing::Watched,
+            _ => Sharing::Contended,
+        };
+        if sharing == self.sharing {
+            return;
+        }
+        if sharing == Sharing::Contended {
+            // The newcomer first: whoever launched unmetered until now has work queued, which will run beside.
+            self.line.sort_by_key(|tenant| core::cmp::Reverse(tenant.awake));
+            for tenant in &mut self.line {
+                tenant.queued = tenant.gate.turn & 0xff != WAIT;
+                if tenant.is_active(now, &self.tuning) {
+                    tenant.presumed = now + self.tuning.tolerance;
+                }
+            }
+        } else {
+            if let Some(turn) = self.turn.take() {
+                self.close(now, now.max(turn.start), Cause::Calm, turn);
+            }
+            // There are no turns that anything could run beside.
+            self.line.iter_mut().for_each(|tenant| tenant.overrun = false);
+        }
+        self.sharing = sharing;
+        self.next_bump = now;
+    }
+
+    pub(super) fn find(&self, id: TenantId) -> Option<&Tenant> {
+        self.line.iter().find(|tenant| tenant.id == id)
+    }
+
+    pub(super) fn find_mut(&mut self, id: TenantId) -> Option<&mut Tenant> {
+        self.line.iter_mut().find(|tenant| tenant.id == id)
+    }
+
+    /// A turn word that never was before: epochs are microseconds of the clock, and always grow.
+    pub(super) fn word(&mut self, now: Nanos, state: u64) -> u64 {
+        self.epoch = (self.epoch + 1).max(now.0 / 1000);
+        self.epoch << 8 | state
+    }
+}
+
+/// None of nothing.
+fn percent(part: Nanos, whole: Nanos) -> Option<f64> {
+    // Percentages are for people; 53 bits are plenty.
+    #[allow(clippy::cast_precision_loss)]
+    let percent = part.0 as f64 * 100.0 / whole.0 as f64;
+    (whole > Nanos::ZERO).then_some(percent)
+}

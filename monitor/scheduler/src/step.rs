@@ -1,0 +1,96 @@
+//! What a step takes and what it answers: observations of the containers, and what their gates are
+//! to say.
+
+use cgpu_shm::units::{Nanos, SlotIndex};
+
+use super::policy::Standing;
+use super::words::Words;
+
+/// A container, by the daemon's number for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u64);
+
+/// How a GPU is being shared (`docs/turns.md`, section 2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Fewer than two containers, or the native policy: nothing is metered.
+    #[default]
+    Open,
+    /// Several containers, at most one active: nothing is metered.
+    Watched,
+    /// Turns are given.
+    Contended,
+}
+
+/// One look at a container.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Where it stands with the GPU.
+    pub standing: Standing,
+    /// It can ring. Without a bell it must be looked at.
+    pub bell: bool,
+    /// It has just rung.
+    pub rang: bool,
+    /// Its file cannot be read: cut short, overwritten. It is known to live by its locks.
+    pub garbled: bool,
+    /// Its living processes that have the GPU open.
+    pub words: Vec<Words>,
+}
+
+/// What a container's grant page is to say for the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gate {
+    /// `epoch << 8 | state`.
+    pub turn: u64,
+    /// GPU time of the turn, in the container's own measure.
+    pub granted: Nanos,
+    /// When it is expected to end.
+    pub until: Nanos,
+    /// Who rings when its work has run out.
+    pub ring: Option<SlotIndex>,
+    /// News would matter.
+    pub armed: bool,
+    /// How many others' work runs at the same time: what is measured now is not the container's alone.
+    pub beside: u32,
+    /// Most that may be in flight; zero: as a gate uses to allow.
+    pub bound: Nanos,
+}
+
+impl Gate {
+    /// With this turn word, nothing granted, nobody listened to.
+    pub(super) const fn shut(turn: u64) -> Self {
+        let (granted, until, bound) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
+        Self { turn, granted, until, ring: None, armed: false, beside: 0, bound }
+    }
+}
+
+/// `CGPU_TURN_OPEN`.
+pub(super) const OPEN: u64 = 0;
+/// `CGPU_TURN_YOURS`.
+pub(super) const YOURS: u64 = 1;
+/// `CGPU_TURN_WAIT`.
+pub(super) const WAIT: u64 = 2;
+
+/// What is to be done after a step.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Gates that change.
+    pub orders: Vec<Order>,
+    /// When to look again; [`Nanos::MAX`]: when something is heard.
+    pub look: Nanos,
+}
+
+/// A gate that changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Whose.
+    pub tenant: TenantId,
+    /// What its grant page is to say for the GPU.
+    pub gate: Gate,
+    /// The container's gate word must change after it.
+    pub bump: bool,
+    /// Threads that wait at the gate must be woken.
+    pub wake: bool,
+}
