@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cgpu_scheduler::policy::{Policy, Standing, Terms};
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::words::Words;
-use cgpu_scheduler::{Gpu, Order, Sight, TenantId};
+use cgpu_scheduler::{Gpu, Order, Observation, TenantId};
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::grant::Turn;
 use cgpu_shm::notes::Measured;
@@ -67,9 +67,9 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
         looked.extend(&rung);
         looked.sort_unstable();
         looked.dedup();
-        let sights: Vec<Sight> =
-            looked.into_iter().map(|number| sight(&homes[number], number, rung.contains(&number))).collect();
-        let plan = controller.advance(now, &sights);
+        let observations: Vec<Observation> =
+            looked.into_iter().map(|number| observation(&homes[number], number, rung.contains(&number))).collect();
+        let plan = controller.advance(now, &observations);
         plan.orders.iter().for_each(|order| obey(homes, order));
         for (number, home) in homes.iter().enumerate() {
             match controller.is_armed(TenantId(number as u64)) {
@@ -82,7 +82,7 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
     }
 }
 
-fn sight(home: &Home, number: usize, rang: bool) -> Sight {
+fn observation(home: &Home, number: usize, rang: bool) -> Observation {
     let cell = home.region.cell(gpu(), SLOT);
     let read = |word: &AtomicU64| word.load(Ordering::Acquire);
     let words = Words {
@@ -98,7 +98,7 @@ fn sight(home: &Home, number: usize, rang: bool) -> Sight {
         last: read(&cell.last),
     };
     let (tenant, standing) = (TenantId(number as u64), Standing { created: true, open: true });
-    Sight { tenant, standing, bell: true, rang, garbled: false, words: vec![words] }
+    Observation { tenant, standing, bell: true, rang, garbled: false, words: vec![words] }
 }
 
 fn obey(homes: &[Home], order: &Order) {

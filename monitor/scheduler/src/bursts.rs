@@ -180,9 +180,9 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, candidates, give_turn, ms, see, sight, us, words};
+    use crate::fixture::{NOW, busy, candidates, give_turn, ms, see, observation, us, words};
     use crate::policy::Policy;
-    use crate::step::{Sharing, Sight, YOURS};
+    use crate::step::{Sharing, Observation, YOURS};
     use crate::words::Words;
 
     const FAIR: Policy = Policy::Preemptive;
@@ -250,7 +250,7 @@ mod tests {
         let last = now - silence;
         let quiet = Words { busy: busy.0, active: last.0, last: last.0, ..words(0) };
         let closed = core::mem::replace(&mut tenant.gate.turn, 0x101);
-        tenant.see(last, &Sight { rang: waits, ..sight(&[quiet]) }, &Tuning::DEFAULT);
+        tenant.see(last, &Observation { rang: waits, ..observation(&[quiet]) }, &Tuning::DEFAULT);
         tenant.gate.turn = closed;
         see(tenant, now, &[Words { active: now.0, waiting: 1, ..quiet }]);
     }

@@ -5,7 +5,7 @@ use cgpu_shm::units::{Nanos, SlotIndex};
 use super::gpu::Gpu;
 use super::policy::{Policy, Standing, Terms};
 use super::refill::Candidate;
-use super::step::{Gate, Sight, TenantId};
+use super::step::{Gate, Observation, TenantId};
 use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{Phase, Turn};
@@ -107,8 +107,8 @@ pub(super) fn words(slot: u8) -> Words {
 }
 
 /// One look at a container with these processes.
-pub(super) fn sight(words: &[Words]) -> Sight {
-    Sight {
+pub(super) fn observation(words: &[Words]) -> Observation {
+    Observation {
         tenant: TenantId(0),
         standing: Standing { created: true, open: true },
         bell: true,
@@ -120,7 +120,7 @@ pub(super) fn sight(words: &[Words]) -> Sight {
 
 /// Takes in one look at a container with these processes.
 pub(super) fn see(tenant: &mut Tenant, now: Nanos, words: &[Words]) {
-    tenant.see(now, &sight(words), &Tuning::DEFAULT);
+    tenant.see(now, &observation(words), &Tuning::DEFAULT);
 }
 
 /// A turn that has ended, of this length, after a switch or without one.

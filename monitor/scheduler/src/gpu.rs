@@ -10,7 +10,7 @@ use super::last_second::LastSecond;
 use super::past::{Past, PastTurn};
 use super::policy::{Policy, Terms, WHOLE};
 use super::refill::signed;
-use super::step::{Gate, Plan, Sharing, Sight, TenantId, WAIT};
+use super::step::{Gate, Plan, Sharing, Observation, TenantId, WAIT};
 use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{Cause, Phase, Turn};
@@ -263,7 +263,7 @@ impl Gpu {
     }
 
     /// One step: takes in what was seen, decides, and says what changes.
-    pub fn advance(&mut self, now: Nanos, sights: &[Sight]) -> Plan {
+    pub fn advance(&mut self, now: Nanos, observations: &[Observation]) -> Plan {
         let before = self.now;
         self.now = now.max(before);
         let now = self.now;
@@ -273,10 +273,10 @@ impl Gpu {
         self.share_overruns(before, now);
         self.keep_allowance(before, now);
         self.accrue(before, now);
-        for sight in sights {
+        for observation in observations {
             let tuning = self.tuning;
-            if let Some(tenant) = self.find_mut(sight.tenant) {
-                tenant.see(now, sight, &tuning);
+            if let Some(tenant) = self.find_mut(observation.tenant) {
+                tenant.see(now, observation, &tuning);
                 tenant.presumed = Nanos(if tenant.presumed > now { tenant.presumed.0 } else { 0 });
             }
         }

@@ -63,4 +63,4 @@ mod turns;
 pub mod words;
 
 pub use gpu::{Gpu, Share};
-pub use step::{Gate, Order, Plan, Sharing, Sight, TenantId};
+pub use step::{Gate, Order, Plan, Sharing, Observation, TenantId};

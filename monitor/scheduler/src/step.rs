@@ -24,7 +24,7 @@ pub enum Sharing {
 
 /// One look at a container.
 #[derive(Clone, Debug)]
-pub struct Sight {
+pub struct Observation {
     /// Whose.
     pub tenant: TenantId,
     /// Where it stands with the GPU.

@@ -6,7 +6,7 @@ use cgpu_shm::units::{Nanos, SlotIndex};
 use super::books::Books;
 use super::policy::{Standing, Terms};
 use super::refill::part;
-use super::step::{Gate, Sight, TenantId, WAIT, YOURS};
+use super::step::{Gate, Observation, TenantId, WAIT, YOURS};
 use super::tuning::Tuning;
 use super::words::{self, Process};
 
@@ -155,14 +155,14 @@ impl Tenant {
     }
 
     /// Takes in what one look has shown.
-    pub(super) fn see(&mut self, now: Nanos, sight: &Sight, tuning: &Tuning) {
-        self.standing = sight.standing;
-        self.bell = sight.bell;
+    pub(super) fn see(&mut self, now: Nanos, observation: &Observation, tuning: &Tuning) {
+        self.standing = observation.standing;
+        self.bell = observation.bell;
         self.armed_anew = false;
         let (active, ends) = (self.active, self.latest_end());
-        let mut processes = Vec::with_capacity(sight.words.len());
+        let mut processes = Vec::with_capacity(observation.words.len());
         let (mut grown, mut busy) = (Nanos::ZERO, 0_u32);
-        for words in &sight.words {
+        for words in &observation.words {
             let before = self.processes.iter().find(|process| process.slot == words.slot);
             let (process, growth, lies) = words::believe(words, before, now);
             grown = grown + growth;
@@ -198,12 +198,12 @@ impl Tenant {
         }
         self.looked = now;
         self.waiting = waiting;
-        if sight.rang && !waiting && self.is_drained() && self.gate.turn & 0xff == YOURS {
+        if observation.rang && !waiting && self.is_drained() && self.gate.turn & 0xff == YOURS {
             self.bursts.tell_waited();
         }
         // Who rings has a reason, and writes it down first.
         let silent = !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active;
-        if sight.garbled || (sight.rang && silent && sight.standing.open) {
+        if observation.garbled || (observation.rang && silent && observation.standing.open) {
             self.books.odd.lies = self.books.odd.lies.saturating_add(1);
             self.lied = now + tuning.distrust;
         }

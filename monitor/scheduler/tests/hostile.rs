@@ -7,7 +7,7 @@ use cgpu_scheduler::Gpu;
 use cgpu_scheduler::policy::{Policy, Standing, Terms};
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::words::Words;
-use cgpu_scheduler::{Sight, TenantId};
+use cgpu_scheduler::{Observation, TenantId};
 use cgpu_shm::units::{Nanos, SlotIndex};
 use proptest::prelude::*;
 
@@ -64,13 +64,13 @@ fn terms() -> impl Strategy<Value = Terms> {
 fn event() -> impl Strategy<Value = Event> {
     let standing = (any::<bool>(), any::<bool>()).prop_map(|(created, open)| Standing { created, open });
     let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.1));
-    let sight = (0..6_u64, standing, flags, prop::collection::vec(words(), 0..4)).prop_map(
+    let observation = (0..6_u64, standing, flags, prop::collection::vec(words(), 0..4)).prop_map(
         |(tenant, standing, (bell, rang, garbled), words)| (tenant, standing, bell, rang, garbled, words),
     );
     let time =
         prop_oneof![0..10_000_000_u64, 0..100_000_u64, Just(0), Just(u64::MAX / 4), Just(3_600_000_000_000)];
     prop_oneof![
-        8 => (time, prop::collection::vec(sight, 0..6)).prop_map(|(time, sights)| Event::Step(time, sights)),
+        8 => (time, prop::collection::vec(observation, 0..6)).prop_map(|(time, observations)| Event::Step(time, observations)),
         1 => (0..6_u64, terms()).prop_map(|(tenant, terms)| Event::Admit(tenant, terms)),
         1 => (0..6_u64).prop_map(Event::Dismiss),
         1 => (0..6_u64, terms()).prop_map(|(tenant, terms)| Event::Promise(tenant, terms)),
@@ -93,16 +93,16 @@ proptest! {
         let mut epoch = 0;
         for event in events {
             match event {
-                Event::Step(time, sights) => {
+                Event::Step(time, observations) => {
                     now = now.saturating_add(time);
-                    let sights: Vec<Sight> = sights
+                    let observations: Vec<Observation> = observations
                         .into_iter()
-                        .map(|(tenant, standing, bell, rang, garbled, words)| Sight {
+                        .map(|(tenant, standing, bell, rang, garbled, words)| Observation {
                             tenant: TenantId(tenant), standing, bell, rang, garbled, words,
                         })
                         .collect();
                     let _ = gpu.interest(Nanos(now), true).count();
-                    let plan = gpu.advance(Nanos(now), &sights);
+                    let plan = gpu.advance(Nanos(now), &observations);
                     prop_assert!(plan.orders.len() <= 6);
                     prop_assert!(plan.look > Nanos(now) || now == u64::MAX);
                     for order in plan.orders {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cgpu_scheduler::{Gpu, Sight, TenantId, gangs};
+use cgpu_scheduler::{Gpu, Observation, TenantId, gangs};
 use cgpu_shm::units::Nanos;
 
 use super::Host;
@@ -83,7 +83,7 @@ impl Host {
         };
         tenants.extend(rang.filter(|id| board.controller.share(now, *id).is_some()));
         let uuid = board.uuid;
-        let sights: Vec<Sight> = tenants
+        let observations: Vec<Observation> = tenants
             .into_iter()
             .filter_map(|tenant| {
                 let container = self.containers.get_mut(&tenant)?;
@@ -98,7 +98,7 @@ impl Host {
                     _ => Some(Vec::new()),
                 };
                 let garbled = words.is_none();
-                Some(Sight {
+                Some(Observation {
                     tenant,
                     standing,
                     bell,
@@ -109,7 +109,7 @@ impl Host {
             })
             .collect();
         let board = &mut self.boards[at];
-        let plan = board.controller.advance(now, &sights);
+        let plan = board.controller.advance(now, &observations);
         board.look = plan.look;
         for order in &plan.orders {
             let Some(container) = self.containers.get(&order.tenant) else { continue };

@@ -1,7 +1,7 @@
 //! What is believed of containers.
 
 use super::*;
-use crate::fixture::{NOW, ms, see, sight, tenant, us, words};
+use crate::fixture::{NOW, ms, see, observation, tenant, us, words};
 
 const TUNING: Tuning = Tuning::DEFAULT;
 
@@ -95,7 +95,7 @@ fn ring_without_a_reason_is_an_invalid_report() {
     ] {
         let mut tenant = tenant();
         let standing = Standing { created: true, open };
-        tenant.see(NOW, &Sight { rang, standing, ..sight(&[words]) }, &TUNING);
+        tenant.see(NOW, &Observation { rang, standing, ..observation(&[words]) }, &TUNING);
         assert_eq!(tenant.books.odd.lies, u64::from(invalid), "{name}");
         assert_eq!(tenant.is_distrusted(NOW), invalid, "{name}");
     }
@@ -104,7 +104,7 @@ fn ring_without_a_reason_is_an_invalid_report() {
 #[test]
 fn region_that_cannot_be_read_is_an_invalid_report() {
     let mut tenant = tenant();
-    tenant.see(NOW, &Sight { garbled: true, ..sight(&[]) }, &TUNING);
+    tenant.see(NOW, &Observation { garbled: true, ..observation(&[]) }, &TUNING);
     assert_eq!(tenant.books.odd.lies, 1);
     assert!(tenant.is_distrusted(NOW) && tenant.wants(NOW));
 }

@@ -4,7 +4,7 @@ use cgpu_scheduler::policy::{Policy, Standing, Terms};
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::words::Words;
 use cgpu_scheduler::{Gpu as Controller, Share};
-use cgpu_scheduler::{Sight, TenantId};
+use cgpu_scheduler::{Observation, TenantId};
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 use crate::gpu::{Chance, Gpu};
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    fn sight(&mut self, number: usize, rang: bool) -> Sight {
+    fn observation(&mut self, number: usize, rang: bool) -> Observation {
         let container = &self.containers[number];
         let chance = &mut self.chance;
         let mut words = Vec::new();
@@ -180,7 +180,7 @@ impl World {
             words.push(read);
         }
         let standing = Standing { created: container.created, open: !words.is_empty() };
-        Sight { tenant: container.id, standing, bell: container.bell, rang, garbled: false, words }
+        Observation { tenant: container.id, standing, bell: container.bell, rang, garbled: false, words }
     }
 
     fn run_monitor(&mut self) {
@@ -203,9 +203,9 @@ impl World {
         numbers.append(&mut self.found);
         numbers.sort_unstable();
         numbers.dedup();
-        let sights: Vec<Sight> =
-            numbers.into_iter().map(|number| self.sight(number, rung.contains(&number))).collect();
-        let plan = self.controller.advance(Nanos(self.now), &sights);
+        let observations: Vec<Observation> =
+            numbers.into_iter().map(|number| self.observation(number, rung.contains(&number))).collect();
+        let plan = self.controller.advance(Nanos(self.now), &observations);
         for order in plan.orders {
             let container = &mut self.containers[usize::try_from(order.tenant.0).unwrap()];
             container.page.turn = order.gate.turn;
