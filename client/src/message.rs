@@ -445,7 +445,7 @@ pub struct ContainerStatus {
     pub counters: BTreeMap<String, u64>,
     /// Why the shim refused to start, where it did.
     pub refused: Option<String>,
-    /// What is wrong with it: `lied`, `truncated`, `version`, `no_bell`... with a sentence.
+    /// What is wrong with it: `misreporting`, `truncated`, `version`, `no_doorbell`... with a sentence.
     pub faults: BTreeMap<String, String>,
 }
 

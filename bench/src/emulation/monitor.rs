@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cgpu_scheduler::policy::{Policy, Standing, Terms};
 use cgpu_scheduler::tuning::Tuning;
-use cgpu_scheduler::words::Words;
+use cgpu_scheduler::report::TenantReport;
 use cgpu_scheduler::{Gpu, Order, Observation, TenantId};
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::grant::Turn;
@@ -82,10 +82,10 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
     }
 }
 
-fn observation(home: &Home, number: usize, rang: bool) -> Observation {
+fn observation(home: &Home, number: usize, notified: bool) -> Observation {
     let cell = home.region.cell(gpu(), SLOT);
     let read = |word: &AtomicU64| word.load(Ordering::Acquire);
-    let words = Words {
+    let report = TenantReport {
         slot: SLOT,
         generation: 1,
         turn: read(&cell.turn),
@@ -98,7 +98,7 @@ fn observation(home: &Home, number: usize, rang: bool) -> Observation {
         last: read(&cell.last),
     };
     let (tenant, standing) = (TenantId(number as u64), Standing { created: true, open: true });
-    Observation { tenant, standing, bell: true, rang, garbled: false, words: vec![words] }
+    Observation { tenant, standing, has_doorbell: true, notified, unreadable: false, reports: vec![report] }
 }
 
 fn obey(homes: &[Home], order: &Order) {

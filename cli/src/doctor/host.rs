@@ -122,7 +122,7 @@ fn judge_container(container: &ContainerStatus, findings: &mut Findings) {
         let cause = match kind.as_str() {
             "no_weight" => Cause::NoWeight,
             "region" => version().map_or(Cause::ContainerFault, |error| container::unusable(&error)),
-            "garbled" => Cause::RegionUnreadable,
+            "unreadable" => Cause::RegionUnreadable,
             _ => Cause::ContainerFault,
         };
         findings.add(cause, &subject, format!("{kind}: {sentence}"));

@@ -346,8 +346,8 @@ fn what_the_monitor_says_of_itself_and_its_gpus() {
 fn what_the_monitor_says_of_containers() {
     assert_eq!(judged(|status| status.containers[0].refused = Some("A sentence.".into())), ["refused"]);
     assert_eq!(fault("no_weight"), ["no_weight"]);
-    assert_eq!(fault("garbled"), ["region_unreadable"]);
-    assert_eq!(fault("no_bell"), ["container_fault"]);
+    assert_eq!(fault("unreadable"), ["region_unreadable"]);
+    assert_eq!(fault("no_doorbell"), ["container_fault"]);
     assert_eq!(judged(|status| status.containers[0].gpus[0].used = 2 << 30), ["use_over_limit"]);
     assert_eq!(judged(|status| status.containers[0].gpus[0].draining = 1), ["draining"]);
     assert_eq!(judged(|status| status.containers[0].gpus[0].orphan = 1), ["orphans"]);

@@ -12,8 +12,8 @@ pub struct Odd {
     pub over: u64,
     /// Reported less than was held: charged what was held.
     pub under: u64,
-    /// Impossible words.
-    pub lies: u64,
+    /// Impossible reports.
+    pub invalid: u64,
     /// Work still running at the drain limit: others ran beside it.
     pub overruns: u64,
     /// Turns that were not taken up.
@@ -27,7 +27,7 @@ pub struct Books {
     pub charged: Nanos,
     /// Part of it that was forgiven: it counts as used, and costs no credit.
     pub forgiven: Nanos,
-    /// Growth of its own reports, as believed.
+    /// Growth of its own reports, as accepted.
     pub reported: Nanos,
     /// How often somebody began to wait at its gate.
     pub waits: u64,

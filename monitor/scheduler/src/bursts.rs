@@ -180,10 +180,10 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, candidates, give_turn, ms, see, observation, us, words};
+    use crate::fixture::{NOW, busy, candidates, give_turn, ms, see, observation, us, report};
     use crate::policy::Policy;
     use crate::step::{Sharing, Observation, YOURS};
-    use crate::words::Words;
+    use crate::report::TenantReport;
 
     const FAIR: Policy = Policy::Preemptive;
     const MS: i64 = 1_000_000;
@@ -248,11 +248,11 @@ mod tests {
     /// told that it has waited for that or not.
     fn come(tenant: &mut Tenant, now: Nanos, (silence, busy, waits): (Nanos, Nanos, bool)) {
         let last = now - silence;
-        let quiet = Words { busy: busy.0, active: last.0, last: last.0, ..words(0) };
+        let quiet = TenantReport { busy: busy.0, active: last.0, last: last.0, ..report(0) };
         let closed = core::mem::replace(&mut tenant.gate.turn, 0x101);
-        tenant.see(last, &Observation { rang: waits, ..observation(&[quiet]) }, &Tuning::DEFAULT);
+        tenant.see(last, &Observation { notified: waits, ..observation(&[quiet]) }, &Tuning::DEFAULT);
         tenant.gate.turn = closed;
-        see(tenant, now, &[Words { active: now.0, waiting: 1, ..quiet }]);
+        see(tenant, now, &[TenantReport { active: now.0, waiting: 1, ..quiet }]);
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
         (tenant.bursts, tenant.gate.turn) = (Bursts::default(), 0x102);
         // It has computed for an hour while it was alone: that is no burst.
         tenant.books.reported = Nanos::from_millis(3_600_000);
-        see(tenant, NOW - ms(50), &[Words { active: (NOW - ms(50)).0, ..words(0) }]);
+        see(tenant, NOW - ms(50), &[TenantReport { active: (NOW - ms(50)).0, ..report(0) }]);
         for burst in 0..5 {
             come(tenant, NOW + ms(10 * burst), (us(2_000 + burst), ms(3 * burst), burst == 4));
         }
@@ -336,8 +336,8 @@ mod tests {
         let mut gpu = known(FAIR);
         let tenant = &mut gpu.line[0];
         (tenant.gate.turn, tenant.given) = (0x102, NOW - us(300));
-        see(tenant, NOW - ms(50), &[Words { active: (NOW - ms(50)).0, ..words(0) }]);
-        see(tenant, NOW, &[Words { active: NOW.0, waiting: 1, ..words(0) }]);
+        see(tenant, NOW - ms(50), &[TenantReport { active: (NOW - ms(50)).0, ..report(0) }]);
+        see(tenant, NOW, &[TenantReport { active: NOW.0, waiting: 1, ..report(0) }]);
         assert_eq!(tenant.away, us(1_300), "and what a holder may be silent");
     }
 
@@ -364,8 +364,8 @@ mod tests {
         give_turn(&mut gpu, 0, ms(6));
         let tolerance = |gpu: &Gpu| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.line[0]);
         assert_eq!(tolerance(&gpu), ms(1), "it has not begun");
-        let settled = Words { last: NOW.0 + 1, ..words(0) };
-        see(&mut gpu.line[0], NOW + us(1), &[Words { inflight: 1, ends: NOW.0 + 1, ..settled }]);
+        let settled = TenantReport { last: NOW.0 + 1, ..report(0) };
+        see(&mut gpu.line[0], NOW + us(1), &[TenantReport { inflight: 1, ends: NOW.0 + 1, ..settled }]);
         assert_eq!(tolerance(&gpu), ms(1), "some of it may run for longer than predicted");
         see(&mut gpu.line[0], NOW + us(1), &[settled]);
         assert_eq!(tolerance(&gpu), PAUSE);
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn holder_with_pauses_is_asked_to_tell_when_its_work_has_run() {
         let gate = |gpu: &mut Gpu| {
-            see(&mut gpu.line[0], NOW, &[words(1), Words { active: NOW.0 - 1, ..words(3) }]);
+            see(&mut gpu.line[0], NOW, &[report(1), TenantReport { active: NOW.0 - 1, ..report(3) }]);
             let gate = gpu.gate(NOW, 0);
             assert_eq!(gate.turn & 0xff, YOURS);
             (gate.ring.map(|slot| slot.0), gate.armed)
@@ -402,7 +402,7 @@ mod tests {
             let tenant = &mut gpu.line[0];
             (tenant.gap, tenant.duty, tenant.active) = (ms(5), (20, 99), NOW - ms(1));
             (tenant.bursts.length, tenant.bursts.waits) = (length, false);
-            see(tenant, NOW, &[words(3)]);
+            see(tenant, NOW, &[report(3)]);
             gpu.watch_guests(NOW, NOW);
             assert!(gpu.line[0].guest.is_some());
             assert_eq!(gpu.gate(NOW, 0).ring.map(|slot| slot.0), asked, "{length}");

@@ -38,11 +38,11 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, fixed, give_turn, ms, see, tenant, words};
+    use crate::fixture::{NOW, busy, fixed, give_turn, ms, see, tenant, report};
     use crate::policy::Policy;
     use crate::step::{Gate, TenantId, WAIT};
     use crate::turns::Cause;
-    use crate::words::Words;
+    use crate::report::TenantReport;
 
     const MS: i64 = 1_000_000;
 
@@ -95,7 +95,7 @@ mod tests {
             [(Cause::Silent, 0, true), (Cause::Overrun, turn.word, true), (Cause::Spent, turn.word, false)]
         {
             let holder = gpu.find_mut(turn.holder).unwrap();
-            see(holder, NOW, &[Words { turn: word, ..words(0) }]);
+            see(holder, NOW, &[TenantReport { turn: word, ..report(0) }]);
             gpu.close(NOW, NOW + ms(1), cause, turn.clone());
             assert_eq!(gpu.find(turn.holder).unwrap().queued, queued, "{cause:?}");
         }

@@ -9,7 +9,7 @@ use super::step::{Gate, Observation, TenantId};
 use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{Phase, Turn};
-use super::words::Words;
+use super::report::TenantReport;
 
 /// When the tests begin.
 pub(super) const NOW: Nanos = ms(10_000);
@@ -91,8 +91,8 @@ pub(super) fn tenant() -> Tenant {
 }
 
 /// What a process that has done nothing so far says of itself.
-pub(super) fn words(slot: u8) -> Words {
-    Words {
+pub(super) fn report(slot: u8) -> TenantReport {
+    TenantReport {
         slot: SlotIndex(slot),
         generation: 1,
         turn: 0,
@@ -107,20 +107,20 @@ pub(super) fn words(slot: u8) -> Words {
 }
 
 /// One look at a container with these processes.
-pub(super) fn observation(words: &[Words]) -> Observation {
+pub(super) fn observation(reports: &[TenantReport]) -> Observation {
     Observation {
         tenant: TenantId(0),
         standing: Standing { created: true, open: true },
-        bell: true,
-        rang: false,
-        garbled: false,
-        words: words.to_vec(),
+        has_doorbell: true,
+        notified: false,
+        unreadable: false,
+        reports: reports.to_vec(),
     }
 }
 
 /// Takes in one look at a container with these processes.
-pub(super) fn see(tenant: &mut Tenant, now: Nanos, words: &[Words]) {
-    tenant.see(now, &observation(words), &Tuning::DEFAULT);
+pub(super) fn see(tenant: &mut Tenant, now: Nanos, reports: &[TenantReport]) {
+    tenant.see(now, &observation(reports), &Tuning::DEFAULT);
 }
 
 /// A turn that has ended, of this length, after a switch or without one.

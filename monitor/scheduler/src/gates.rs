@@ -47,7 +47,7 @@ impl Gpu {
 
     pub(super) fn cadence(&self, now: Nanos) -> Nanos {
         let calm = self.turn.is_none()
-            && self.line.iter().all(|tenant| tenant.bell && now - tenant.active > self.tuning.quiet);
+            && self.line.iter().all(|tenant| tenant.has_doorbell && now - tenant.active > self.tuning.quiet);
         if calm { self.tuning.slow_bump } else { self.tuning.bump }
     }
 

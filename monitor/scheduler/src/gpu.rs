@@ -54,7 +54,7 @@ pub struct Share<'a> {
     pub second: Option<Measured>,
     /// Share of all that was charged since it became known, in percent; none where nothing was.
     pub total: Option<f64>,
-    /// Its words were impossible within the last second.
+    /// Its reports were impossible within the last second.
     pub lying: bool,
     /// There was no weight left for it: it gets no compute.
     pub barred: bool,
@@ -213,7 +213,7 @@ impl Gpu {
         self.line
             .iter()
             .filter(move |tenant| {
-                let blind = !tenant.bell && !tenant.waiting && now >= self.next_bump;
+                let blind = !tenant.has_doorbell && !tenant.waiting && now >= self.next_bump;
                 let member = self.is_member(tenant);
                 all || Some(tenant.id) == holder
                     || tenant.armed_anew

@@ -237,10 +237,10 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, give_turn, ms, see, tenant, us, words};
+    use crate::fixture::{NOW, busy, give_turn, ms, see, tenant, us, report};
     use crate::policy::Standing;
     use crate::turns::Cause;
-    use crate::words::Words;
+    use crate::report::TenantReport;
 
     const FAIR: Policy = Policy::Preemptive;
     const STRICT: Policy = Policy::Weighted { conserving: false };
@@ -297,7 +297,7 @@ mod tests {
     /// The background tenant has seen its grant, used so much of it, and waits or not.
     fn take(gpu: &mut Gpu, spent: Nanos, waiting: bool) {
         let turn = guest(gpu).word;
-        let process = Words { turn, spent: spent.0, waiting: u64::from(waiting), ..words(0) };
+        let process = TenantReport { turn, spent: spent.0, waiting: u64::from(waiting), ..report(0) };
         see(&mut gpu.line[0], NOW, &[process]);
     }
 
@@ -545,7 +545,7 @@ mod tests {
             let mut gpu = host();
             let tenant = &mut gpu.line[0];
             let now = NOW + ms(5);
-            let process = Words { active: now.0, last: (NOW + ms(last_ms)).0, ..words(0) };
+            let process = TenantReport { active: now.0, last: (NOW + ms(last_ms)).0, ..report(0) };
             see(tenant, now + ms(5), &[process]);
             assert_eq!(tenant.gap, us(gap_us), "work ended at {last_ms} ms");
         }

@@ -75,15 +75,15 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, closed, ms, see, tenant, us, words};
-    use crate::words::Words;
+    use crate::fixture::{NOW, closed, ms, see, tenant, us, report};
+    use crate::report::TenantReport;
 
     const TUNING: Tuning = Tuning::DEFAULT;
 
     /// A container with so many processes.
     fn tenant_of(processes: u8) -> Tenant {
         let mut tenant = tenant();
-        see(&mut tenant, NOW, &(0..processes).map(words).collect::<Vec<_>>());
+        see(&mut tenant, NOW, &(0..processes).map(report).collect::<Vec<_>>());
         tenant
     }
 
@@ -182,7 +182,7 @@ mod tests {
         let mut tenant = tenant();
         let closed = Closed { cause: Cause::Silent, ..closed(3_200, true) };
         let last = (closed.start + us(2_200)).0;
-        see(&mut tenant, closed.end, &[Words { last, ..words(0) }]);
+        see(&mut tenant, closed.end, &[TenantReport { last, ..report(0) }]);
         tenant.learn(&closed, ms(2), Finding::Under, &TUNING);
         // A sixteenth of the way: 2 of 3.2 ms are 625, 2 of 2.1 are 952.
         assert_eq!((tenant.high_duty, tenant.burst_duty), (976, 997));

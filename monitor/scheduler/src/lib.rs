@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `gpu` | the containers of a GPU, and one step of it |
 //! | `step` | what a step takes and what it answers |
-//! | [`words`] | what containers report, as far as it is possible |
+//! | [`report`] | what containers report, as far as it is possible |
 //! | `tenants`, `learning` | the state of a container; what is learned from its turns |
 //! | [`policy`] | which containers share the GPU, by which weight |
 //! | [`refill`], `rounds`, `rates` | credit: rounds and quanta, fixed shares, the next holder |
@@ -60,7 +60,7 @@ mod step;
 mod tenants;
 pub mod tuning;
 mod turns;
-pub mod words;
+pub mod report;
 
 pub use gpu::{Gpu, Share};
 pub use step::{Gate, Order, Plan, Sharing, Observation, TenantId};

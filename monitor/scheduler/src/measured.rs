@@ -54,13 +54,13 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, give_turn, ms, see, us, words};
+    use crate::fixture::{NOW, busy, give_turn, ms, see, us, report};
     use crate::policy::Policy;
-    use crate::words::Words;
+    use crate::report::TenantReport;
 
     /// A process whose work of so much has run.
-    fn process(slot: u8, busy: Nanos) -> Words {
-        Words { busy: busy.0, ..words(slot) }
+    fn process(slot: u8, busy: Nanos) -> TenantReport {
+        TenantReport { busy: busy.0, ..report(slot) }
     }
 
     /// A GPU that has been contended for so long. Of every 10 ms the first container's processes

@@ -127,10 +127,10 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, give_turn, ms, see, us, words};
+    use crate::fixture::{NOW, busy, give_turn, ms, see, us, report};
     use crate::guests::Guest;
     use crate::policy::Policy;
-    use crate::words::Words;
+    use crate::report::TenantReport;
 
     const FAIR: Policy = Policy::Preemptive;
 
@@ -221,7 +221,7 @@ mod tests {
     fn host_bound_container_that_has_used_up_its_grant_waits_for_the_next_one() {
         let mut gpu = sharing();
         let word = guest(&gpu).unwrap().word;
-        let process = Words { turn: word, spent: ms(25).0, waiting: 1, ..words(0) };
+        let process = TenantReport { turn: word, spent: ms(25).0, waiting: 1, ..report(0) };
         see(&mut gpu.line[0], NOW, &[process]);
         look(&mut gpu, 0, 49, ms(25));
         assert_eq!(guest(&gpu).unwrap().word, word);

@@ -4,7 +4,7 @@
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 use super::policy::Standing;
-use super::words::Words;
+use super::report::TenantReport;
 
 /// A container, by the daemon's number for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,13 +30,13 @@ pub struct Observation {
     /// Where it stands with the GPU.
     pub standing: Standing,
     /// It can ring. Without a bell it must be looked at.
-    pub bell: bool,
+    pub has_doorbell: bool,
     /// It has just rung.
-    pub rang: bool,
+    pub notified: bool,
     /// Its file cannot be read: cut short, overwritten. It is known to live by its locks.
-    pub garbled: bool,
+    pub unreadable: bool,
     /// Its living processes that have the GPU open.
-    pub words: Vec<Words>,
+    pub reports: Vec<TenantReport>,
 }
 
 /// What a container's grant page is to say for the GPU.

@@ -8,7 +8,7 @@ use super::policy::{Standing, Terms};
 use super::refill::part;
 use super::step::{Gate, Observation, TenantId, WAIT, YOURS};
 use super::tuning::Tuning;
-use super::words::{self, Process};
+use super::report::{self, Process};
 
 /// What is known of work that takes long to end.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct Tenant {
     pub(super) id: TenantId,
     pub(super) terms: Terms,
     pub(super) standing: Standing,
-    pub(super) bell: bool,
+    pub(super) has_doorbell: bool,
     pub(super) processes: Vec<Process>,
     pub(super) books: Books,
     /// What it may still use in this round, ns.
@@ -112,7 +112,7 @@ impl Tenant {
             id,
             terms,
             standing: Standing::default(),
-            bell: false,
+            has_doorbell: false,
             processes: Vec::new(),
             books: Books::default(),
             balance: 0,
@@ -157,18 +157,18 @@ impl Tenant {
     /// Takes in what one look has shown.
     pub(super) fn see(&mut self, now: Nanos, observation: &Observation, tuning: &Tuning) {
         self.standing = observation.standing;
-        self.bell = observation.bell;
+        self.has_doorbell = observation.has_doorbell;
         self.armed_anew = false;
         let (active, ends) = (self.active, self.latest_end());
-        let mut processes = Vec::with_capacity(observation.words.len());
+        let mut processes = Vec::with_capacity(observation.reports.len());
         let (mut grown, mut busy) = (Nanos::ZERO, 0_u32);
-        for words in &observation.words {
-            let before = self.processes.iter().find(|process| process.slot == words.slot);
-            let (process, growth, lies) = words::believe(words, before, now);
+        for report in &observation.reports {
+            let before = self.processes.iter().find(|process| process.slot == report.slot);
+            let (process, growth, invalid) = report::validate(report, before, now);
             grown = grown + growth;
             busy += u32::from(growth > Nanos::ZERO);
-            if lies > 0 {
-                self.books.odd.lies = self.books.odd.lies.saturating_add(lies);
+            if invalid > 0 {
+                self.books.odd.invalid = self.books.odd.invalid.saturating_add(invalid);
                 self.lied = now + tuning.distrust;
             }
             processes.push(process);
@@ -198,13 +198,13 @@ impl Tenant {
         }
         self.looked = now;
         self.waiting = waiting;
-        if observation.rang && !waiting && self.is_drained() && self.gate.turn & 0xff == YOURS {
+        if observation.notified && !waiting && self.is_drained() && self.gate.turn & 0xff == YOURS {
             self.bursts.tell_waited();
         }
         // Who rings has a reason, and writes it down first.
         let silent = !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active;
-        if observation.garbled || (observation.rang && silent && observation.standing.open) {
-            self.books.odd.lies = self.books.odd.lies.saturating_add(1);
+        if observation.unreadable || (observation.notified && silent && observation.standing.open) {
+            self.books.odd.invalid = self.books.odd.invalid.saturating_add(1);
             self.lied = now + tuning.distrust;
         }
         if self.dormant.is_some_and(|print| print != self.print()) {
@@ -241,7 +241,7 @@ impl Tenant {
         self.gap = Nanos(self.gap.0.saturating_mul(3).saturating_add(gap.0) / 4);
     }
 
-    /// Changes when any of its words does.
+    /// Changes when any of its reports does.
     pub(super) fn print(&self) -> u64 {
         self.processes.iter().fold(0, |print, process| print.rotate_left(1) ^ process.print)
     }
@@ -258,7 +258,7 @@ impl Tenant {
         self.lied > now
     }
 
-    /// It has high priority, and is believed when it says that it wants the GPU.
+    /// It has high priority, and its reports are accepted the GPU.
     pub(super) fn is_high(&self, now: Nanos) -> bool {
         self.terms.high && !self.is_distrusted(now)
     }
@@ -288,7 +288,7 @@ impl Tenant {
         self.processes.iter().map(|process| process.ends).max().unwrap_or_default()
     }
 
-    /// Nothing is in flight, by its own words.
+    /// Nothing is in flight, by its own reports.
     pub(super) fn is_drained(&self) -> bool {
         self.processes.iter().all(|process| process.ends == Nanos::ZERO)
     }
@@ -303,7 +303,7 @@ impl Tenant {
         self.processes.iter().any(|process| process.turn == turn)
     }
 
-    /// GPU time of this turn, by its own words.
+    /// GPU time of this turn, by its own reports.
     pub(super) fn spent(&self, turn: u64) -> Nanos {
         self.processes.iter().filter(|process| process.turn == turn).map(|process| process.spent).sum()
     }

@@ -23,7 +23,7 @@ pub struct Tuning {
     pub quiet: Nanos,
     /// A member counts as active for this long after a launch.
     pub active: Nanos,
-    /// Silence that a holder is always allowed, from when its work ends by its own words. More than the usual bound of work in flight (500 us): after it, what
+    /// Silence that a holder is always allowed, from when its work ends by its own reports. More than the usual bound of work in flight (500 us): after it, what
     /// a gate under that bound could have launched has run, whatever the cells say.
     pub tolerance: Nanos,
     /// A holder runs at least this long before a returning member pre-empts it: bounds the switches.
@@ -67,7 +67,7 @@ pub struct Tuning {
     pub settle: Nanos,
     /// A step comes so long after the last: the monitor was stopped or starved, and gates have opened of themselves meanwhile.
     pub lost: Nanos,
-    /// How long a lie is remembered.
+    /// How long an invalid report is remembered.
     pub distrust: Nanos,
     /// Spacing of looks while a turn is closing.
     pub spacing: Nanos,

@@ -86,9 +86,9 @@ pub(super) struct Closed {
 pub(super) enum Finding {
     /// The report fits the time held.
     Fits,
-    /// It reported more than was held: several of its processes at once, or a lie.
+    /// It reported more than was held: several of its processes at once, or an invalid report.
     Over,
-    /// It reported less than was held: gaps, or a lie.
+    /// It reported less than was held: gaps, or an invalid report.
     Under,
     /// Its word is worth nothing at present.
     Distrusted,
@@ -144,9 +144,9 @@ pub(super) const SAMPLES: u32 = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, give_turn, ms, see, tenant, us, words};
+    use crate::fixture::{NOW, busy, give_turn, ms, see, tenant, us, report};
     use crate::policy::Policy;
-    use crate::words::Words;
+    use crate::report::TenantReport;
 
     #[test]
     fn a_report_counts_only_within_the_bubble() {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use cgpu_scheduler::Gpu;
 use cgpu_scheduler::policy::{Policy, Standing, Terms};
 use cgpu_scheduler::tuning::Tuning;
-use cgpu_scheduler::words::Words;
+use cgpu_scheduler::report::TenantReport;
 use cgpu_scheduler::{Observation, TenantId};
 use cgpu_shm::units::{Nanos, SlotIndex};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Event {
     /// Time passes, in ns; then these are seen.
-    Step(u64, Vec<(u64, Standing, bool, bool, bool, Vec<Words>)>),
+    Step(u64, Vec<(u64, Standing, bool, bool, bool, Vec<TenantReport>)>),
     Admit(u64, Terms),
     Dismiss(u64),
     Promise(u64, Terms),
@@ -28,7 +28,7 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), Just(0), Just(u64::MAX), 0..100_000_000_000_u64, 0..3_u64]
 }
 
-fn words() -> impl Strategy<Value = Words> {
+fn report() -> impl Strategy<Value = TenantReport> {
     (
         any::<u8>(),
         0..3_u64,
@@ -36,7 +36,7 @@ fn words() -> impl Strategy<Value = Words> {
         [number(), number(), number(), number()],
     )
         .prop_map(|(slot, generation, [turn, waiting, active, busy], [inflight, ends, spent, last])| {
-            Words {
+            TenantReport {
                 slot: SlotIndex(slot),
                 generation,
                 turn,
@@ -64,8 +64,8 @@ fn terms() -> impl Strategy<Value = Terms> {
 fn event() -> impl Strategy<Value = Event> {
     let standing = (any::<bool>(), any::<bool>()).prop_map(|(created, open)| Standing { created, open });
     let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.1));
-    let observation = (0..6_u64, standing, flags, prop::collection::vec(words(), 0..4)).prop_map(
-        |(tenant, standing, (bell, rang, garbled), words)| (tenant, standing, bell, rang, garbled, words),
+    let observation = (0..6_u64, standing, flags, prop::collection::vec(report(), 0..4)).prop_map(
+        |(tenant, standing, (has_doorbell, notified, unreadable), report)| (tenant, standing, has_doorbell, notified, unreadable, reports),
     );
     let time =
         prop_oneof![0..10_000_000_u64, 0..100_000_u64, Just(0), Just(u64::MAX / 4), Just(3_600_000_000_000)];
@@ -97,8 +97,8 @@ proptest! {
                     now = now.saturating_add(time);
                     let observations: Vec<Observation> = observations
                         .into_iter()
-                        .map(|(tenant, standing, bell, rang, garbled, words)| Observation {
-                            tenant: TenantId(tenant), standing, bell, rang, garbled, words,
+                        .map(|(tenant, standing, has_doorbell, notified, unreadable, reports)| Observation {
+                            tenant: TenantId(tenant), standing, has_doorbell, notified, unreadable, reports,
                         })
                         .collect();
                     let _ = gpu.interest(Nanos(now), true).count();

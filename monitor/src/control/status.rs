@@ -129,7 +129,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
     for board in shares.clone() {
         if board.controller.share(now, container.tenant).is_some_and(|share| share.lying) {
             let sentence = "What it writes cannot be: its turns go by the clock alone.";
-            faults.insert("lied".into(), sentence.into());
+            faults.insert("misreporting".into(), sentence.into());
         }
     }
     let lacks = host.registered(container.tenant).warnings;

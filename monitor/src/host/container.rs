@@ -238,7 +238,7 @@ impl Container {
             of.filter_map(|(_, name)| *name).collect()
         };
         let region = self.region.as_ref();
-        let garbled = region.is_some_and(|region| region.garbled.is_some());
+        let unreadable = region.is_some_and(|region| region.unreadable.is_some());
         // Also one that we cannot read may be mapped.
         let there = || {
             let about = self.dir.join("use").symlink_metadata().ok().filter(Metadata::is_file)?;
@@ -249,7 +249,7 @@ impl Container {
             dir: self.dir.clone(),
             file: region.map(Region::identity).or_else(there),
             sought: self.is_sought(),
-            closed: garbled || region.is_none() && self.faults.contains_key("region"),
+            closed: unreadable || region.is_none() && self.faults.contains_key("region"),
             makers: self.makers.values().map(|maker| maker.name).collect(),
             proved: names(true),
             past: names(false),
@@ -311,7 +311,7 @@ impl Container {
     /// Notes which of its processes have died since the last look.
     pub(crate) fn note_deaths(&mut self, now: Nanos) {
         let Some(region) = &self.region else { return };
-        if region.garbled.is_some() {
+        if region.unreadable.is_some() {
             return;
         }
         let mut dead = BTreeMap::new();
@@ -338,7 +338,7 @@ impl Container {
 
     /// Takes in what its processes have counted.
     pub(crate) fn count(&mut self) {
-        if let Some(region) = self.region.as_ref().filter(|region| region.garbled.is_none()) {
+        if let Some(region) = self.region.as_ref().filter(|region| region.unreadable.is_none()) {
             self.tally.take(&region.seen.slots);
         }
     }
@@ -380,7 +380,7 @@ impl Container {
 
     /// Whose books are to be read when NVML is asked; none: nobody's.
     pub(crate) fn to_watch(&self) -> Option<Ask> {
-        let region = self.region.as_ref().filter(|region| region.garbled.is_none())?;
+        let region = self.region.as_ref().filter(|region| region.unreadable.is_none())?;
         let found =
             |&(slot, generation)| Some((slot, generation, (*self.names.get(&(slot, generation))?)?.pid));
         let processes: Vec<_> = region.live.iter().filter_map(found).collect();

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use cgpu_scheduler::words::Words;
+use cgpu_scheduler::report::TenantReport;
 use cgpu_scheduler::{Gate, Share};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::devices::Device;
@@ -38,7 +38,7 @@ pub(crate) struct Region {
     /// Whether that has changed since [`Region::has_moved`] was asked, whoever looked.
     moved: bool,
     /// What is wrong with the file, if anything.
-    pub(crate) garbled: Option<String>,
+    pub(crate) unreadable: Option<String>,
     /// What the page's `armed` says.
     armed: bool,
     /// The devices that the page tells of.
@@ -64,7 +64,7 @@ impl Region {
             seen,
             live: Vec::new(),
             moved: true,
-            garbled: None,
+            unreadable: None,
             armed: false,
             told: Vec::new(),
             cells: Vec::new(),
@@ -102,7 +102,7 @@ impl Region {
         match self.reader.read() {
             Ok(seen) => {
                 self.seen = seen;
-                self.garbled = None;
+                self.unreadable = None;
                 for (index, slot) in self.seen.slots.iter().enumerate() {
                     let Some(index) = SlotIndex::new(index) else { break };
                     let claimed = matches!(slot.word.state(), Some(State::Live));
@@ -112,7 +112,7 @@ impl Region {
                 }
             }
             Err(error) => {
-                self.garbled = Some(error.to_string());
+                self.unreadable = Some(error.to_string());
                 // What was written over the file does not unlock it.
                 self.live = before.iter().copied().filter(|(slot, _)| self.is_locked(*slot)).collect();
             }
@@ -131,8 +131,8 @@ impl Region {
     }
 
     /// Reads what the living processes do on one GPU; none when the file is garbled.
-    pub(crate) fn words(&mut self, gpu: DeviceIndex) -> Option<Vec<Words>> {
-        if self.garbled.is_some() {
+    pub(crate) fn reports(&mut self, gpu: DeviceIndex) -> Option<Vec<TenantReport>> {
+        if self.unreadable.is_some() {
             return None;
         }
         let slots = self.live.iter().map(|(slot, _)| slot.get() + 1).max().unwrap_or(0);
@@ -140,12 +140,12 @@ impl Region {
             return Some(Vec::new());
         }
         if let Err(error) = self.reader.read_cells(gpu, slots, &mut self.cells) {
-            self.garbled = Some(error.to_string());
+            self.unreadable = Some(error.to_string());
             return None;
         }
-        let words = self.live.iter().filter_map(|&(slot, generation)| {
+        let reports = self.live.iter().filter_map(|&(slot, generation)| {
             let cell = self.cells.get(slot.get())?;
-            Some(Words {
+            Some(TenantReport {
                 slot,
                 generation,
                 turn: cell.turn,
@@ -158,7 +158,7 @@ impl Region {
                 last: cell.last.0,
             })
         });
-        Some(words.collect())
+        Some(reports.collect())
     }
 
     /// The GPU's place in the container, by its UUID; the first of that name.
@@ -264,12 +264,12 @@ impl Region {
 
     /// What people may see in the page.
     pub(crate) fn show(&self, gpu: DeviceIndex, policy: u32, weight: u32, share: &Share<'_>) {
-        let words = self.grantor.gpu(gpu);
-        words.policy.store(policy, Ordering::Relaxed);
-        words.weight.store(weight, Ordering::Relaxed);
-        words.share.store(share.set, Ordering::Relaxed);
-        words.busy.store(share.books.charged.0, Ordering::Relaxed);
-        words.measured.store(Measured::encode(share.second), Ordering::Relaxed);
+        let fields = self.grantor.gpu(gpu);
+        fields.policy.store(policy, Ordering::Relaxed);
+        fields.weight.store(weight, Ordering::Relaxed);
+        fields.share.store(share.set, Ordering::Relaxed);
+        fields.busy.store(share.books.charged.0, Ordering::Relaxed);
+        fields.measured.store(Measured::encode(share.second), Ordering::Relaxed);
     }
 
     /// Says that the memory of a dead process is gone, whether or not its container has noticed that it is dead.
@@ -296,9 +296,9 @@ impl Region {
     }
 
     fn set_open(&self, gpu: DeviceIndex) {
-        let words = self.grantor.gpu(gpu);
-        let epoch = words.turn.load(Ordering::Relaxed) >> 8;
-        words.bound.store(0, Ordering::Relaxed);
+        let fields = self.grantor.gpu(gpu);
+        let epoch = fields.turn.load(Ordering::Relaxed) >> 8;
+        fields.bound.store(0, Ordering::Relaxed);
         self.grantor.set_turn(gpu, Turn((epoch + 1) << 8), Nanos::ZERO, Nanos::ZERO);
     }
 }

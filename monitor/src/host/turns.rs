@@ -73,15 +73,15 @@ impl Host {
     }
 
     /// One step of one GPU.
-    pub(super) fn step(&mut self, now: Nanos, at: usize, rang: Option<TenantId>) {
+    pub(super) fn step(&mut self, now: Nanos, at: usize, notified: Option<TenantId>) {
         let board = &mut self.boards[at];
         let stale = std::mem::take(&mut board.stale);
         let mut tenants: BTreeSet<TenantId> = if stale {
             self.containers.keys().copied().filter(|id| board.controller.share(now, *id).is_some()).collect()
         } else {
-            board.controller.interest(now, rang.is_some()).collect()
+            board.controller.interest(now, notified.is_some()).collect()
         };
-        tenants.extend(rang.filter(|id| board.controller.share(now, *id).is_some()));
+        tenants.extend(notified.filter(|id| board.controller.share(now, *id).is_some()));
         let uuid = board.uuid;
         let observations: Vec<Observation> = tenants
             .into_iter()
@@ -89,22 +89,22 @@ impl Host {
                 let container = self.containers.get_mut(&tenant)?;
                 let standing = container.standing(uuid);
                 let region = container.region.as_mut();
-                let bell = region.as_ref().is_some_and(|region| region.bell.is_some());
-                let words = match region {
+                let has_doorbell = region.as_ref().is_some_and(|region| region.bell.is_some());
+                let reports = match region {
                     Some(region) if standing.open => match region.gpu(uuid) {
-                        Some(gpu) => region.words(gpu),
+                        Some(gpu) => region.reports(gpu),
                         None => Some(Vec::new()),
                     },
                     _ => Some(Vec::new()),
                 };
-                let garbled = words.is_none();
+                let unreadable = reports.is_none();
                 Some(Observation {
                     tenant,
                     standing,
-                    bell,
-                    rang: rang == Some(tenant),
-                    garbled,
-                    words: words.unwrap_or_default(),
+                    has_doorbell,
+                    notified: notified == Some(tenant),
+                    unreadable,
+                    reports: reports.unwrap_or_default(),
                 })
             })
             .collect();

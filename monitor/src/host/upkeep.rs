@@ -41,14 +41,14 @@ impl Host {
             }
         }
         let Some(region) = &container.region else { return };
-        match &region.garbled {
-            Some(sentence) => container.faults.insert("garbled", sentence.clone()),
-            None => container.faults.remove("garbled"),
+        match &region.unreadable {
+            Some(sentence) => container.faults.insert("unreadable", sentence.clone()),
+            None => container.faults.remove("unreadable"),
         };
         if region.bell.is_none() {
-            container.faults.insert("no_bell", "It has no bell: it is looked at every 5 ms instead.".into());
+            container.faults.insert("no_doorbell", "It has no bell: it is looked at every 5 ms instead.".into());
         } else {
-            container.faults.remove("no_bell");
+            container.faults.remove("no_doorbell");
         }
         container.note_deaths(now);
         container.count();

@@ -82,7 +82,7 @@ fn recorded_regions_are_worked_with() {
         let monitor = Monitor::start(scene.root());
         monitor.client().register(registration(&dir)).unwrap();
         let old = find(&status(&monitor), "old");
-        assert!(old.faults.keys().all(|fault| fault == "no_bell"), "layout {layout}: {:?}", old.faults);
+        assert!(old.faults.keys().all(|fault| fault == "no_doorbell"), "layout {layout}: {:?}", old.faults);
         assert_eq!((old.name.as_str(), old.gpus[0].limit), ("recorded", Bytes::from_mib(8000).0));
         assert_eq!((old.gpus[0].uuid.clone(), old.gpus[0].used), (uuid(1).to_string(), 5000));
         assert_eq!(status(&monitor).gpus[0].memory_total, TOTAL.0);

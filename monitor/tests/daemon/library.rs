@@ -92,7 +92,7 @@ fn a_recorded_library_is_worked_with() {
         monitor.client().register(registration(&dir)).unwrap();
         let seen = || find(&status(&monitor), "old");
         let old = seen();
-        assert!(old.faults.keys().all(|fault| fault == "no_bell"), "layout {layout}: {:?}", old.faults);
+        assert!(old.faults.keys().all(|fault| fault == "no_doorbell"), "layout {layout}: {:?}", old.faults);
         let told = |old: &cgpu_client::message::ContainerStatus| -> Vec<(String, bool)> {
             old.processes.iter().map(|process| (process.comm.clone(), process.live)).collect()
         };

@@ -405,7 +405,7 @@ fn without_bells_the_gpu_is_shared_as_well() {
     eventually("time for both", || {
         one.held() > Nanos::from_millis(50) && two.held() > Nanos::from_millis(50)
     });
-    assert!(find(&status(&monitor), "a").faults.contains_key("no_bell"));
+    assert!(find(&status(&monitor), "a").faults.contains_key("no_doorbell"));
 }
 
 #[test]
@@ -474,7 +474,7 @@ fn a_second_monitor_is_refused() {
 /// What is wrong with a container, but for its pace: on a loaded machine a player reads that it is its turn, is put aside, and goes on
 /// when the turn is long over. What it then reports cannot be, and is not believed.
 fn harmed(status: &Status, name: &str) -> Option<(String, String)> {
-    find(status, name).faults.clone().into_iter().find(|(kind, _)| kind != "lied")
+    find(status, name).faults.clone().into_iter().find(|(kind, _)| kind != "misreporting")
 }
 
 #[test]

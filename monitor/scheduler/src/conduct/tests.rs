@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::allowance::Allowance;
-use crate::fixture::{NOW, busy, fill_allowance, fixed, give_turn, ms, see, tenant, us, words};
+use crate::fixture::{NOW, busy, fill_allowance, fixed, give_turn, ms, see, tenant, us, report};
 use crate::policy::{Policy, Standing};
 use crate::tuning::Tuning;
-use crate::words::Words;
+use crate::report::TenantReport;
 
 const FAIR: Policy = Policy::Preemptive;
 const STRICT: Policy = Policy::Weighted { conserving: false };
@@ -34,13 +34,13 @@ fn decide(gpu: &Gpu, now: Nanos) -> Decision {
 }
 
 /// What the holder's process says: it has seen the turn, launched at this instant, and has work in flight until another, if at all.
-fn says(gpu: &Gpu, active: Nanos, ends: Nanos) -> Words {
-    Words {
+fn says(gpu: &Gpu, active: Nanos, ends: Nanos) -> TenantReport {
+    TenantReport {
         turn: gpu.turn.as_ref().unwrap().word,
         active: active.0,
         inflight: u64::from(ends > Nanos::ZERO),
         ends: ends.0,
-        ..words(0)
+        ..report(0)
     }
 }
 
@@ -48,16 +48,16 @@ fn says(gpu: &Gpu, active: Nanos, ends: Nanos) -> Words {
 fn taken(policy: Policy) -> Gpu {
     let mut gpu = busy(policy, &[1, 1]);
     give_turn(&mut gpu, 0, ms(6));
-    let words = says(&gpu, NOW, Nanos::ZERO);
-    see(&mut gpu.line[0], NOW, &[words]);
+    let report = says(&gpu, NOW, Nanos::ZERO);
+    see(&mut gpu.line[0], NOW, &[report]);
     gpu
 }
 
 /// The same, the holder having launched at this instant work that takes so long.
 fn running(policy: Policy, now: Nanos, remaining: Nanos) -> Gpu {
     let mut gpu = taken(policy);
-    let words = says(&gpu, now, now + remaining);
-    see(&mut gpu.line[0], now, &[words]);
+    let report = says(&gpu, now, now + remaining);
+    see(&mut gpu.line[0], now, &[report]);
     gpu
 }
 
@@ -158,22 +158,22 @@ fn vacant_turn_lasts_until_any_container_wants_the_gpu() {
 #[test]
 fn turn_is_exhausted_when_its_holder_waits_with_nothing_left() {
     let now = NOW + us(500);
-    let exhausted = |change: &dyn Fn(&mut Words)| {
+    let exhausted = |change: &dyn Fn(&mut TenantReport)| {
         let mut gpu = taken(FAIR);
-        let mut words = says(&gpu, now, Nanos::ZERO);
-        words.waiting = 1;
-        change(&mut words);
-        see(&mut gpu.line[0], now, &[words]);
+        let mut report = says(&gpu, now, Nanos::ZERO);
+        report.waiting = 1;
+        change(&mut report);
+        see(&mut gpu.line[0], now, &[report]);
         decide(&gpu, now)
     };
     assert_eq!(exhausted(&|_| ()), Close(Cause::Spent));
-    assert_eq!(exhausted(&|words| words.waiting = 0), Keep);
-    assert_eq!(exhausted(&|words| words.turn = 0), Keep, "it has not seen the turn");
-    let spent = |words: &mut Words, spent: Nanos| {
-        (words.inflight, words.ends, words.spent) = (1, (now + ms(1)).0, spent.0);
+    assert_eq!(exhausted(&|report| report.waiting = 0), Keep);
+    assert_eq!(exhausted(&|report| report.turn = 0), Keep, "it has not seen the turn");
+    let spent = |report: &mut TenantReport, spent: Nanos| {
+        (report.inflight, report.ends, report.spent) = (1, (now + ms(1)).0, spent.0);
     };
-    assert_eq!(exhausted(&|words| spent(words, ms(6))), Close(Cause::Spent));
-    assert_eq!(exhausted(&|words| spent(words, ms(6) - Nanos(1))), Keep);
+    assert_eq!(exhausted(&|report| spent(report, ms(6))), Close(Cause::Spent));
+    assert_eq!(exhausted(&|report| spent(report, ms(6) - Nanos(1))), Keep);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn silent_holder_loses_its_turn_after_the_tolerance() {
     others_idle(&mut gpu);
     assert_eq!(decide(&gpu, now), Vacate, "no other container wants it");
     let mut gpu = taken(FAIR);
-    see(&mut gpu.line[0], NOW, &[words(0)]);
+    see(&mut gpu.line[0], NOW, &[report(0)]);
     assert_eq!(decide(&gpu, now), Over(now, Cause::Missed), "it has not taken up its turn");
 }
 
@@ -211,7 +211,7 @@ fn silence_begins_with_the_end_of_work_or_the_last_word_given() {
     let mut gpu = running(FAIR, NOW, us(2_500));
     assert_eq!(decide(&gpu, now), Keep);
     gpu.line[0].processes.clear();
-    see(&mut gpu.line[0], NOW, &[Words { turn: 0x101, ..words(0) }]);
+    see(&mut gpu.line[0], NOW, &[TenantReport { turn: 0x101, ..report(0) }]);
     assert_eq!(decide(&gpu, now), Over(now, Cause::Silent));
     gpu.line[0].given = NOW + us(2_500);
     assert_eq!(decide(&gpu, now), Keep);
@@ -453,7 +453,7 @@ fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
         let at = gpu.line.iter().position(|tenant| tenant.closed.is_some()).unwrap();
         give_turn(&mut gpu, 1 - at, ms(6));
         gpu.turn.as_mut().unwrap().start = since + us(100);
-        let ran = Words { last: (NOW + last).0, busy: last.0, ..words(0) };
+        let ran = TenantReport { last: (NOW + last).0, busy: last.0, ..report(0) };
         see(&mut gpu.line[at], since + ms(1), &[ran]);
         gpu.finalise(since + ms(1), at);
         assert_eq!(gpu.line[at].balance, balance, "until {last}");

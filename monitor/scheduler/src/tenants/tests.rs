@@ -1,32 +1,32 @@
 //! What is believed of containers.
 
 use super::*;
-use crate::fixture::{NOW, ms, see, observation, tenant, us, words};
+use crate::fixture::{NOW, ms, see, observation, tenant, us, report};
 
 const TUNING: Tuning = Tuning::DEFAULT;
 
 /// A container whose process launched at [`NOW`] and was seen to do so at once.
 fn launched() -> Tenant {
     let mut tenant = tenant();
-    see(&mut tenant, NOW, &[Words { active: NOW.0, ..words(0) }]);
+    see(&mut tenant, NOW, &[TenantReport { active: NOW.0, ..report(0) }]);
     tenant.gap = Nanos::ZERO;
     tenant
 }
 
 /// Sees another launch of the only process.
 fn launch(tenant: &mut Tenant, at: Nanos) {
-    see(tenant, at, &[Words { active: at.0, ..words(0) }]);
+    see(tenant, at, &[TenantReport { active: at.0, ..report(0) }]);
 }
 
 /// A container with processes in flight until these instants, zero for none.
 fn in_flight(ends: &[Nanos]) -> Tenant {
     let mut tenant = tenant();
-    let words = |(slot, ends): (u8, &Nanos)| Words {
+    let report = |(slot, ends): (u8, &Nanos)| TenantReport {
         inflight: u64::from(*ends > Nanos::ZERO),
         ends: ends.0,
-        ..words(slot)
+        ..report(slot)
     };
-    see(&mut tenant, NOW, &(0..).zip(ends).map(words).collect::<Vec<_>>());
+    see(&mut tenant, NOW, &(0..).zip(ends).map(report).collect::<Vec<_>>());
     tenant
 }
 
@@ -34,21 +34,21 @@ fn in_flight(ends: &[Nanos]) -> Tenant {
 fn reports_of_all_processes_add_up() {
     let mut tenant = tenant();
     let report = |first: Nanos, second: Nanos| {
-        [Words { busy: first.0, ..words(0) }, Words { busy: second.0, ..words(1) }]
+        [TenantReport { busy: first.0, ..report(0) }, TenantReport { busy: second.0, ..report(1) }]
     };
     see(&mut tenant, NOW, &report(ms(5000), ms(1000)));
     see(&mut tenant, NOW + ms(10), &report(ms(5002), ms(1003)));
     assert_eq!(tenant.books.reported, ms(5));
-    assert_eq!(tenant.books.odd.lies, 0);
+    assert_eq!(tenant.books.odd.invalid, 0);
     assert!(!tenant.is_distrusted(NOW + ms(10)));
 }
 
 #[test]
 fn invalid_report_is_distrusted_for_a_second() {
     let mut tenant = tenant();
-    see(&mut tenant, NOW, &[Words { busy: 5, ..words(0) }]);
-    see(&mut tenant, NOW, &[Words { busy: 4, ..words(0) }]);
-    assert_eq!(tenant.books.odd.lies, 1);
+    see(&mut tenant, NOW, &[TenantReport { busy: 5, ..report(0) }]);
+    see(&mut tenant, NOW, &[TenantReport { busy: 4, ..report(0) }]);
+    assert_eq!(tenant.books.odd.invalid, 1);
     assert!(tenant.is_distrusted(NOW + ms(999)));
     assert!(!tenant.is_distrusted(NOW + ms(1000)));
 }
@@ -56,7 +56,7 @@ fn invalid_report_is_distrusted_for_a_second() {
 #[test]
 fn work_in_flight_is_foretold_while_its_end_is_ahead() {
     let mut tenant = tenant();
-    let flight = |ends: Nanos| [Words { inflight: 1, ends: ends.0, ..words(0) }];
+    let flight = |ends: Nanos| [TenantReport { inflight: 1, ends: ends.0, ..report(0) }];
     see(&mut tenant, NOW, &flight(NOW));
     assert_eq!(tenant.foretold, Nanos::ZERO);
     see(&mut tenant, NOW, &flight(NOW + ms(2)));
@@ -71,7 +71,7 @@ fn waits_at_the_gate_are_counted_and_timed() {
     for (at, waiting, returned, waits, waited) in
         [(0, 2, 0, 1, 0), (3, 1, 0, 1, 3), (5, 0, 0, 1, 5), (8, 1, 8, 2, 5), (9, 1, 8, 2, 6)]
     {
-        see(&mut tenant, NOW + ms(at), &[words(1), Words { waiting, ..words(0) }]);
+        see(&mut tenant, NOW + ms(at), &[report(1), TenantReport { waiting, ..report(0) }]);
         assert_eq!(tenant.waiting, waiting > 0);
         assert_eq!(tenant.returned, NOW + ms(returned), "at {at} ms");
         assert_eq!((tenant.books.waits, tenant.books.waited), (waits, ms(waited)), "at {at} ms");
@@ -80,23 +80,23 @@ fn waits_at_the_gate_are_counted_and_timed() {
 
 #[test]
 fn ring_without_a_reason_is_an_invalid_report() {
-    let quiet = words(0);
-    let launched = |ago| Words { active: (NOW - ago).0, ..quiet };
-    for (name, rang, open, words, invalid) in [
+    let quiet = report(0);
+    let launched = |ago| TenantReport { active: (NOW - ago).0, ..quiet };
+    for (name, notified, open, report, invalid) in [
         ("silent", true, true, quiet, true),
         ("silent and quiet", false, true, quiet, false),
         ("without the GPU open", true, false, quiet, false),
-        ("waiting", true, true, Words { waiting: 1, ..quiet }, false),
+        ("waiting", true, true, TenantReport { waiting: 1, ..quiet }, false),
         ("just launched", true, true, launched(us(100)), false),
         ("launched 20 ms ago", true, true, launched(ms(20)), false),
         ("launched 21 ms ago", true, true, launched(ms(21)), true),
-        ("work in flight", true, true, Words { inflight: 1, ends: NOW.0 + 1, ..quiet }, false),
-        ("work just ended", true, true, Words { last: NOW.0, ..quiet }, false),
+        ("work in flight", true, true, TenantReport { inflight: 1, ends: NOW.0 + 1, ..quiet }, false),
+        ("work just ended", true, true, TenantReport { last: NOW.0, ..quiet }, false),
     ] {
         let mut tenant = tenant();
         let standing = Standing { created: true, open };
-        tenant.see(NOW, &Observation { rang, standing, ..observation(&[words]) }, &TUNING);
-        assert_eq!(tenant.books.odd.lies, u64::from(invalid), "{name}");
+        tenant.see(NOW, &Observation { notified, standing, ..observation(&[report]) }, &TUNING);
+        assert_eq!(tenant.books.odd.invalid, u64::from(invalid), "{name}");
         assert_eq!(tenant.is_distrusted(NOW), invalid, "{name}");
     }
 }
@@ -104,14 +104,14 @@ fn ring_without_a_reason_is_an_invalid_report() {
 #[test]
 fn region_that_cannot_be_read_is_an_invalid_report() {
     let mut tenant = tenant();
-    tenant.see(NOW, &Observation { garbled: true, ..observation(&[]) }, &TUNING);
-    assert_eq!(tenant.books.odd.lies, 1);
+    tenant.see(NOW, &Observation { unreadable: true, ..observation(&[]) }, &TUNING);
+    assert_eq!(tenant.books.odd.invalid, 1);
     assert!(tenant.is_distrusted(NOW) && tenant.wants(NOW));
 }
 
 #[test]
 fn dormant_container_returns_when_any_field_of_any_process_changes() {
-    let mut quiet: Vec<Words> = (0..64).map(words).collect();
+    let mut quiet: Vec<TenantReport> = (0..64).map(report).collect();
     let mut tenant = tenant();
     see(&mut tenant, NOW, &quiet);
     tenant.returned = Nanos::ZERO;
@@ -143,12 +143,12 @@ fn gap_lasts_from_the_end_of_work_to_the_next_launch() {
     // A quarter of the way to each gap.
     assert_eq!(tenant.gap, ms(1));
     let ends = (NOW + ms(6)).0;
-    see(&mut tenant, NOW + ms(5), &[Words { active: (NOW + ms(5)).0, inflight: 1, ends, ..words(0) }]);
+    see(&mut tenant, NOW + ms(5), &[TenantReport { active: (NOW + ms(5)).0, inflight: 1, ends, ..report(0) }]);
     assert_eq!(tenant.gap, ms(1));
     launch(&mut tenant, NOW + ms(7));
     assert_eq!(tenant.gap, ms(1));
     // Nothing was launched meanwhile.
-    see(&mut tenant, NOW + ms(9), &[Words { active: (NOW + ms(7)).0, ..words(0) }]);
+    see(&mut tenant, NOW + ms(9), &[TenantReport { active: (NOW + ms(7)).0, ..report(0) }]);
     assert_eq!(tenant.gap, ms(1));
 }
 
@@ -268,11 +268,11 @@ fn process_whose_work_ends_last_is_asked_to_ring() {
 #[test]
 fn turn_is_spent_by_the_processes_that_have_seen_it() {
     let mut tenant = tenant();
-    let process = |slot, turn, spent: Nanos| Words {
+    let process = |slot, turn, spent: Nanos| TenantReport {
         turn,
         spent: spent.0,
         last: (NOW - ms(u64::from(slot))).0,
-        ..words(slot)
+        ..report(slot)
     };
     let processes = [process(1, 0x101, ms(1)), process(2, 0x201, ms(2)), process(3, 0x101, ms(4))];
     see(&mut tenant, NOW, &processes);

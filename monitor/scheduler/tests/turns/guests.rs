@@ -86,15 +86,15 @@ fn short_gaps_among_long_ones_are_better_off_in_turns() {
 }
 
 /// Saturates the GPU, and says that it computes a little every two milliseconds.
-const MODEST: Forge = |words, _, now| {
-    (words.busy, words.spent, words.last) = (words.busy / 20, words.spent / 20, now.saturating_sub(2 * MS));
-    (words.active, words.inflight, words.ends) = (now, 0, 0);
+const MODEST: Forge = |report, _, now| {
+    (report.busy, report.spent, report.last) = (report.busy / 20, report.spent / 20, now.saturating_sub(2 * MS));
+    (report.active, report.inflight, report.ends) = (now, 0, 0);
 };
 
 /// The same, and it has never heard of its turn.
-const DEAF: Forge = |words, chance, now| {
-    MODEST(words, chance, now);
-    words.turn = 0;
+const DEAF: Forge = |report, chance, now| {
+    MODEST(report, chance, now);
+    report.turn = 0;
 };
 
 #[test]

@@ -227,17 +227,17 @@ fn who_is_idle_leaves_the_gpu_to_the_others() {
 
 #[test]
 fn a_newcomer_is_seen_at_once() {
-    for bell in [true, false] {
+    for has_doorbell in [true, false] {
         // A thousand kernels are queued when the newcomer comes.
         let comes = [Load::saturating(60).during(2 * SECOND, u64::MAX)];
         let mut world = World::new(FAIR, &[(1, SATURATING), (1, &comes)]);
         for container in &mut world.containers {
-            container.bell = bell;
+            container.has_doorbell = has_doorbell;
         }
         world.run_for(2 * SECOND - MS);
         assert_eq!(world.controller.sharing(), Sharing::Watched);
         let ran = world.run_and_measure(101 * MS);
-        println!("bell {bell}: first 100 ms {ran:?}");
+        println!("bell {has_doorbell}: first 100 ms {ran:?}");
         assert!(ran[1] >= 30 * MS, "the backlog is run beside");
         let (error, _) = measure("after", &mut world, &[1, 1], 10 * SECOND);
         assert!(error <= 1.0, "{error:.3} %");
@@ -287,8 +287,8 @@ fn holder_beside_hidden_work_reports_all_of_its_turns() {
     let comes = [Load::saturating(60).during(SECOND, u64::MAX)];
     let mut world = World::new(WEIGHTED, &[(1, &long), (4, &comes)]);
     // It is at its gate now and then, so that the newcomer has turns, and has nothing in flight.
-    world.containers[0].forge = Some(|words, _, now| {
-        (words.inflight, words.ends, words.waiting) = (0, 0, u64::from(now % (20 * MS) < 10 * MS));
+    world.containers[0].forge = Some(|report, _, now| {
+        (report.inflight, report.ends, report.waiting) = (0, 0, u64::from(now % (20 * MS) < 10 * MS));
     });
     world.run_for(2 * SECOND);
     let books = |world: &World| (world.share(1).books.reported.0, world.share(1).books.charged.0);
@@ -451,32 +451,32 @@ fn a_new_monitor_adopts_what_runs() {
 
 /// What a hostile container writes over its words, while its gate goes by the rules.
 const FORGERIES: [(&str, Forge); 9] = [
-    ("zeros", |words, _, _| {
-        (words.turn, words.waiting, words.active, words.busy) = (0, 0, 0, 0);
-        (words.inflight, words.ends, words.spent, words.last) = (0, 0, 0, 0);
+    ("zeros", |report, _, _| {
+        (report.turn, report.waiting, report.active, report.busy) = (0, 0, 0, 0);
+        (report.inflight, report.ends, report.spent, report.last) = (0, 0, 0, 0);
     }),
-    ("ones", |words, _, _| {
-        (words.turn, words.waiting, words.active, words.busy) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
-        (words.inflight, words.ends, words.spent, words.last) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+    ("ones", |report, _, _| {
+        (report.turn, report.waiting, report.active, report.busy) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+        (report.inflight, report.ends, report.spent, report.last) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
     }),
-    ("chance", |words, chance, _| {
-        (words.turn, words.waiting, words.active, words.busy) =
+    ("chance", |report, chance, _| {
+        (report.turn, report.waiting, report.active, report.busy) =
             (chance.bits(), chance.bits(), chance.bits(), chance.bits());
-        (words.inflight, words.ends, words.spent, words.last) =
+        (report.inflight, report.ends, report.spent, report.last) =
             (chance.bits(), chance.bits(), chance.bits(), chance.bits());
     }),
-    ("nothing used", |words, _, _| (words.busy, words.spent) = (0, 0)),
-    ("half of it", |words, _, _| (words.busy, words.spent) = (words.busy / 2, words.spent / 2)),
-    ("nothing in flight", |words, _, _| (words.inflight, words.ends) = (0, 0)),
-    ("always in flight", |words, _, now| (words.inflight, words.ends) = (400 * US, now + 400 * US)),
-    ("always waiting, always active", |words, _, now| (words.waiting, words.active) = (1, now)),
-    ("plausible chance", |words, chance, now| {
-        words.waiting = chance.between(0, 2);
-        words.active = now.saturating_sub(chance.between(0, 10 * MS));
-        words.inflight = chance.between(0, 20 * MS);
-        words.ends = now + chance.between(0, words.inflight + 1);
-        words.busy += chance.between(0, MS);
-        words.last = now.saturating_sub(chance.between(0, 10 * MS));
+    ("nothing used", |report, _, _| (report.busy, report.spent) = (0, 0)),
+    ("half of it", |report, _, _| (report.busy, report.spent) = (report.busy / 2, report.spent / 2)),
+    ("nothing in flight", |report, _, _| (report.inflight, report.ends) = (0, 0)),
+    ("always in flight", |report, _, now| (report.inflight, report.ends) = (400 * US, now + 400 * US)),
+    ("always waiting, always active", |report, _, now| (report.waiting, report.active) = (1, now)),
+    ("plausible chance", |report, chance, now| {
+        report.waiting = chance.between(0, 2);
+        report.active = now.saturating_sub(chance.between(0, 10 * MS));
+        report.inflight = chance.between(0, 20 * MS);
+        report.ends = now + chance.between(0, report.inflight + 1);
+        report.busy += chance.between(0, MS);
+        report.last = now.saturating_sub(chance.between(0, 10 * MS));
     }),
 ];
 

@@ -141,7 +141,7 @@ pub(crate) struct Process {
     estimate: u64,
     known: Known,
     in_burst: u64,
-    rang: bool,
+    notified: bool,
     /// It waits at the gate, and under which word it last said so.
     held: bool,
     under: u64,
@@ -193,7 +193,7 @@ impl Process {
             estimate: 50 * US,
             known: Known::Nothing,
             in_burst: 0,
-            rang: false,
+            notified: false,
             held: false,
             under: 0,
             stopped: false,
@@ -257,12 +257,12 @@ impl Process {
                 let free = page.turn & 0xff == YOURS && page.turn == self.seen_turn && spent < page.granted;
                 if page.gate != word || free {
                     self.cell.waiting = 0;
-                    self.rang = false;
+                    self.notified = false;
                     self.launch(now, gpu, page, siblings, chance, None, &mut asked);
                 } else {
-                    if self.batches.is_empty() && page.ring == Some(self.slot) && !self.rang {
+                    if self.batches.is_empty() && page.ring == Some(self.slot) && !self.notified {
                         asked.ring = page.armed;
-                        self.rang = true;
+                        self.notified = true;
                     }
                     self.thread = Thread::Held { word, until: self.look_again(now, chance) };
                 }

@@ -2,7 +2,7 @@
 
 use cgpu_scheduler::policy::{Policy, Standing, Terms};
 use cgpu_scheduler::tuning::Tuning;
-use cgpu_scheduler::words::Words;
+use cgpu_scheduler::report::TenantReport;
 use cgpu_scheduler::{Gpu as Controller, Share};
 use cgpu_scheduler::{Observation, TenantId};
 use cgpu_shm::units::{Nanos, SlotIndex};
@@ -11,14 +11,14 @@ use crate::gpu::{Chance, Gpu};
 use crate::process::{Load, MS, Page, Process, Siblings, US};
 
 /// Changes what the monitor reads.
-pub(crate) type Forge = fn(&mut Words, &mut Chance, u64);
+pub(crate) type Forge = fn(&mut TenantReport, &mut Chance, u64);
 
 pub(crate) struct Container {
     pub(crate) id: TenantId,
     pub(crate) page: Page,
     pub(crate) processes: Vec<Process>,
     pub(crate) forge: Option<Forge>,
-    pub(crate) bell: bool,
+    pub(crate) has_doorbell: bool,
     /// Made, though perhaps without a process.
     pub(crate) created: bool,
 }
@@ -72,7 +72,7 @@ impl World {
                 })
                 .collect();
             let page = Page { gate: 1, armed: true, ..Page::default() };
-            containers.push(Container { id, page, processes, forge: None, bell: true, created: true });
+            containers.push(Container { id, page, processes, forge: None, has_doorbell: true, created: true });
         }
         Self {
             now: 0,
@@ -112,7 +112,7 @@ impl World {
     pub(crate) fn run_for(&mut self, time: u64) {
         let until = self.now + time;
         while self.now < until {
-            let heard = self.bells.iter().map(|bell| bell.0).min().unwrap_or(u64::MAX).max(self.frozen);
+            let heard = self.bells.iter().map(|has_doorbell| has_doorbell.0).min().unwrap_or(u64::MAX).max(self.frozen);
             let processes = self.containers.iter().flat_map(|container| &container.processes);
             let next = processes
                 .map(Process::next)
@@ -156,13 +156,13 @@ impl World {
         }
     }
 
-    fn observation(&mut self, number: usize, rang: bool) -> Observation {
+    fn observation(&mut self, number: usize, notified: bool) -> Observation {
         let container = &self.containers[number];
         let chance = &mut self.chance;
-        let mut words = Vec::new();
+        let mut reports = Vec::new();
         for process in container.processes.iter().filter(|process| !process.dead) {
             let cell = &process.cell;
-            let mut read = Words {
+            let mut read = TenantReport {
                 slot: SlotIndex(process.slot),
                 generation: 1,
                 turn: cell.turn,
@@ -177,10 +177,10 @@ impl World {
             if let Some(forge) = container.forge {
                 forge(&mut read, chance, self.now);
             }
-            words.push(read);
+            reports.push(read);
         }
-        let standing = Standing { created: container.created, open: !words.is_empty() };
-        Observation { tenant: container.id, standing, bell: container.bell, rang, garbled: false, words }
+        let standing = Standing { created: container.created, open: !reports.is_empty() };
+        Observation { tenant: container.id, standing, has_doorbell: container.has_doorbell, notified, unreadable: false, reports }
     }
 
     fn run_monitor(&mut self) {
@@ -188,11 +188,11 @@ impl World {
             return;
         }
         let rung: Vec<usize> =
-            self.bells.iter().filter(|bell| bell.0 <= self.now).map(|bell| bell.1).collect();
+            self.bells.iter().filter(|has_doorbell| has_doorbell.0 <= self.now).map(|has_doorbell| has_doorbell.1).collect();
         if rung.is_empty() && self.now < self.look {
             return;
         }
-        self.bells.retain(|bell| bell.0 > self.now);
+        self.bells.retain(|has_doorbell| has_doorbell.0 > self.now);
         self.steps += 1;
         let mut numbers: Vec<usize> = self
             .controller

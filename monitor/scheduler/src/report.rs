@@ -1,0 +1,184 @@
+//! What a container reports of itself, and how much of it is accepted.
+//!
+//! A container can write anything into its region. A value is accepted if it is possible; an
+//! impossible one counts as invalid and is read as 0 (`docs/turns.md`, section 7).
+
+use cgpu_shm::units::{Nanos, SlotIndex};
+
+/// What one live process reports of one GPU, as read from its cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantReport {
+    /// Its slot.
+    pub slot: SlotIndex,
+    /// Which user of the slot it is.
+    pub generation: u64,
+    /// The turn word that it last obeyed.
+    pub turn: u64,
+    /// Threads at the gate.
+    pub waiting: u64,
+    /// Last launch through the slow path, or arrival at the gate.
+    pub active: u64,
+    /// Settled GPU time.
+    pub busy: u64,
+    /// Estimate of what is in flight.
+    pub inflight: u64,
+    /// When that is predicted to have run.
+    pub ends: u64,
+    /// GPU time of the turn in `turn`.
+    pub spent: u64,
+    /// End of the last settled work.
+    pub last: u64,
+}
+
+/// What is accepted of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub(super) slot: SlotIndex,
+    generation: u64,
+    busy: u64,
+    read: Nanos,
+    pub(super) turn: u64,
+    pub(super) waiting: bool,
+    pub(super) active: Nanos,
+    /// Zero when nothing is in flight.
+    pub(super) ends: Nanos,
+    pub(super) spent: Nanos,
+    pub(super) last: Nanos,
+    /// Changes when any field does.
+    pub(super) print: u64,
+}
+
+/// No process has that much in flight, nor reports so much more than the time that passed: an hour.
+const MOST_INFLIGHT: u64 = 3_600_000_000_000;
+/// No process has that many threads.
+const MOST_THREADS: u64 = 65_536;
+/// Clocks are the same; a word may be read a moment after our own look at the clock.
+const SKEW: u64 = 1_000_000;
+
+/// A process as accepted, how much its GPU time has grown, and how many values were invalid.
+pub(super) fn validate(report: &TenantReport, before: Option<&Process>, now: Nanos) -> (Process, Nanos, u64) {
+    let mut invalid = 0;
+    let mut check = |value: u64, possible: bool| {
+        if possible {
+            value
+        } else {
+            invalid += 1;
+            0
+        }
+    };
+    let soon = now.0.saturating_add(SKEW);
+    let active = check(report.active, report.active <= soon);
+    let last = check(report.last, report.last <= soon);
+    let waiting = check(report.waiting, report.waiting <= MOST_THREADS);
+    let inflight = check(report.inflight, report.inflight <= MOST_INFLIGHT);
+    let ends = check(report.ends, inflight == 0 || report.ends <= now.0.saturating_add(MOST_INFLIGHT));
+    let spent = check(report.spent, report.spent <= MOST_INFLIGHT.saturating_mul(10));
+    let known = before.filter(|before| before.slot == report.slot && before.generation == report.generation);
+    let growth = match known {
+        // The first sight of a process is where its time begins for us.
+        None => 0,
+        Some(before) => {
+            let growth = report.busy.wrapping_sub(before.busy);
+            let most = now.0.saturating_sub(before.read.0).saturating_add(MOST_INFLIGHT);
+            check(growth, growth <= most)
+        }
+    };
+    let print = [
+        report.turn,
+        report.waiting,
+        report.active,
+        report.busy,
+        report.inflight,
+        report.ends,
+        report.spent,
+        report.last,
+    ]
+    .iter()
+    .fold(report.generation, |print, &word| print.rotate_left(7).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ word);
+    let process = Process {
+        slot: report.slot,
+        generation: report.generation,
+        busy: report.busy,
+        read: now,
+        turn: report.turn,
+        waiting: waiting > 0,
+        active: Nanos(active.min(now.0)),
+        ends: if inflight == 0 { Nanos::ZERO } else { Nanos(ends) },
+        spent: Nanos(spent),
+        last: Nanos(last.min(now.0)),
+        print,
+    };
+    (process, Nanos(growth), invalid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: Nanos = Nanos::from_millis(100_000);
+
+    fn honest() -> TenantReport {
+        TenantReport {
+            slot: SlotIndex(3),
+            generation: 1,
+            turn: 0x101,
+            waiting: 1,
+            active: NOW.0 - 1000,
+            busy: 5_000_000,
+            inflight: 400_000,
+            ends: NOW.0 + 300_000,
+            spent: 4_000_000,
+            last: NOW.0 - 2000,
+        }
+    }
+
+    #[test]
+    fn possible_report_is_accepted() {
+        let (first, growth, invalid) = validate(&honest(), None, NOW);
+        assert_eq!((growth, invalid), (Nanos::ZERO, 0));
+        let later = TenantReport { busy: 5_500_000, ..honest() };
+        let (process, growth, invalid) = validate(&later, Some(&first), NOW + Nanos::from_millis(1));
+        assert_eq!((growth, invalid), (Nanos(500_000), 0));
+        assert!(process.waiting);
+        assert_ne!(process.print, first.print);
+    }
+
+    #[test]
+    fn impossible_value_is_invalid() {
+        let (before, ..) = validate(&honest(), None, NOW);
+        for (name, report) in [
+            ("time runs backwards", TenantReport { busy: 4_999_999, ..honest() }),
+            ("more time than there was", TenantReport { busy: u64::MAX / 2, ..honest() }),
+            ("a launch in the future", TenantReport { active: NOW.0 + 2_000_000, ..honest() }),
+            ("an end in the future", TenantReport { last: u64::MAX, ..honest() }),
+            ("two hours in flight", TenantReport { inflight: 7_200_000_000_000, ends: NOW.0, ..honest() }),
+            ("two hours ahead", TenantReport { ends: NOW.0 + 7_200_000_000_000, ..honest() }),
+            ("a million threads", TenantReport { waiting: 1_000_000, ..honest() }),
+        ] {
+            let (_, growth, invalid) = validate(&report, Some(&before), NOW);
+            assert_eq!((growth, invalid), (Nanos::ZERO, 1), "{name}");
+        }
+    }
+
+    #[test]
+    fn another_user_of_the_slot_starts_anew() {
+        let (before, ..) = validate(&honest(), None, NOW);
+        let (_, growth, invalid) = validate(&TenantReport { generation: 2, busy: 7, ..honest() }, Some(&before), NOW);
+        assert_eq!((growth, invalid), (Nanos::ZERO, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn accepted_report_is_possible(numbers in any::<[u64; 9]>(), now in 0..u64::MAX) {
+            let [turn, waiting, active, busy, inflight, ends, spent, last, generation] = numbers;
+            let report = TenantReport {
+                slot: SlotIndex(0), generation, turn, waiting, active, busy, inflight, ends, spent, last,
+            };
+            let now = Nanos(now);
+            let (process, ..) = validate(&report, None, now);
+            prop_assert!(process.active <= now && process.last <= now);
+            prop_assert!(process.ends <= now + Nanos(MOST_INFLIGHT));
+        }
+    }
+}
