@@ -501,7 +501,7 @@ pub struct ShareStatus {
     /// Turns it had.
     pub turns: u64,
     /// Turns whose report was above the time held, below it, or impossible; drains that ran into their limit; turns not taken up.
-    pub odd: Odd,
+    pub anomalies: TurnAnomalies,
 }
 
 /// A gate's state.
@@ -517,15 +517,15 @@ pub enum Gate {
     Wait,
 }
 
-/// Turns that did not go by the book, counted.
+/// Turns with an anomaly, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Odd {
+pub struct TurnAnomalies {
     /// Reported more than was held: charged what was held.
     pub over: u64,
     /// Reported less than was held: charged what was held.
     pub under: u64,
-    /// Impossible words.
-    pub lies: u64,
+    /// Impossible reports.
+    pub invalid: u64,
     /// Work still running at the drain limit: others ran beside it.
     pub overruns: u64,
     /// Turns that were not taken up.

@@ -166,7 +166,7 @@ impl Gpu {
 impl Tenant {
     /// Whether it has computed for longer than its bursts last.
     fn goes_on(&self) -> bool {
-        self.books.reported - self.bursts.begun > Nanos(self.bursts.length.0.saturating_mul(LONG))
+        self.account.reported - self.bursts.begun > Nanos(self.bursts.length.0.saturating_mul(LONG))
     }
 
     /// Whether it was silent for no more than a few times as long as usual, and for a second at
@@ -180,10 +180,10 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, candidates, give_turn, ms, see, observation, us, report};
+    use crate::fixture::{NOW, busy, candidates, give_turn, ms, observation, report, see, us};
     use crate::policy::Policy;
-    use crate::step::{Sharing, Observation, YOURS};
     use crate::report::TenantReport;
+    use crate::step::{Observation, Sharing, YOURS};
 
     const FAIR: Policy = Policy::Preemptive;
     const MS: i64 = 1_000_000;
@@ -196,7 +196,7 @@ mod tests {
         give_turn(&mut gpu, 1, ms(6));
         let tenant = &mut gpu.line[0];
         (tenant.waiting, tenant.active) = (false, NOW - ms(2));
-        tenant.books.reported = ms(100);
+        tenant.account.reported = ms(100);
         tenant.bursts = Bursts {
             length: ms(2),
             silence: ms(2),
@@ -231,8 +231,8 @@ mod tests {
     #[test]
     fn container_is_not_expected_where_its_work_has_changed_or_ended() {
         assert!(!is_known(|gpu| gpu.line[0].burst_duty = HOST_BOUND - 1), "its host is the bottleneck");
-        assert!(is_known(|gpu| gpu.line[0].books.reported = ms(108)));
-        assert!(!is_known(|gpu| gpu.line[0].books.reported = ms(108) + us(1)), "it pauses no more");
+        assert!(is_known(|gpu| gpu.line[0].account.reported = ms(108)));
+        assert!(!is_known(|gpu| gpu.line[0].account.reported = ms(108) + us(1)), "it pauses no more");
         assert!(is_known(|gpu| gpu.line[0].active = NOW - ms(16)));
         assert!(!is_known(|gpu| gpu.line[0].active = NOW - ms(16) - us(1)), "it has stopped");
         let rare = |gpu: &mut Gpu| {
@@ -261,7 +261,7 @@ mod tests {
         let tenant = &mut gpu.line[0];
         (tenant.bursts, tenant.gate.turn) = (Bursts::default(), 0x102);
         // It has computed for an hour while it was alone: that is no burst.
-        tenant.books.reported = Nanos::from_millis(3_600_000);
+        tenant.account.reported = Nanos::from_millis(3_600_000);
         see(tenant, NOW - ms(50), &[TenantReport { active: (NOW - ms(50)).0, ..report(0) }]);
         for burst in 0..5 {
             come(tenant, NOW + ms(10 * burst), (us(2_000 + burst), ms(3 * burst), burst == 4));

@@ -223,7 +223,7 @@ impl Gpu {
             Some((rounds, at)) if self.line[at].id == holder => self.extend(now, rounds),
             _ => {
                 if let Some(turn) = &mut self.turn {
-                    // What an honest gate has in flight has run by then, and the books gave the time until then.
+                    // What a compliant gate has in flight has run by then, and the grant gave the time until then.
                     let paid = turn.end.min(now + bound);
                     // Who comes back waits for no more than the holder has in flight, as it says.
                     let least = if cause == Cause::Preempted && !distrusted { now } else { paid };
@@ -259,7 +259,7 @@ impl Gpu {
             if !turn.high {
                 tenant.balance = tenant.balance.saturating_sub(signed(charge));
             }
-            tenant.books.charge(charge);
+            tenant.account.charge(charge);
         }
         self.charged = self.charged + charge;
         Turn { charged: turn.charged + charge, ..turn }
@@ -281,7 +281,7 @@ impl Gpu {
             Cause::Spent | Cause::Preempted | Cause::Resumed => tenant.presumed = presumed,
             Cause::Missed => {
                 tenant.dormant = Some(tenant.print());
-                tenant.books.odd.missed = tenant.books.odd.missed.saturating_add(1);
+                tenant.account.anomalies.missed = tenant.account.anomalies.missed.saturating_add(1);
             }
             Cause::Overrun => tenant.run_beside(now),
             Cause::Silent | Cause::Gone | Cause::Calm => {}
@@ -316,8 +316,8 @@ impl Gpu {
         let granted = self.measure(holder, grant);
         // Whoever has the turn is last in line.
         let mut tenant = self.line.remove(at);
-        tenant.books.turns += 1;
-        let reported = tenant.books.reported;
+        tenant.account.turns += 1;
+        let reported = tenant.account.reported;
         self.line.push(tenant);
         self.turn = Some(Turn {
             holder,

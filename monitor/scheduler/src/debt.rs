@@ -31,18 +31,18 @@ impl Tenant {
         self.balance = self.balance.saturating_sub(signed(credit));
         let owed = (time - credit).min(most - self.debt);
         self.debt = self.debt + owed;
-        self.books.forgiven = self.books.forgiven + (time - credit - owed);
+        self.account.forgiven = self.account.forgiven + (time - credit - owed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, fixed, give_turn, ms, see, tenant, report};
+    use crate::fixture::{NOW, busy, fixed, give_turn, ms, report, see, tenant};
     use crate::policy::Policy;
+    use crate::report::TenantReport;
     use crate::step::{Gate, TenantId, WAIT};
     use crate::turns::Cause;
-    use crate::report::TenantReport;
 
     const MS: i64 = 1_000_000;
 
@@ -54,7 +54,7 @@ mod tests {
             [(4, 2, 0, 0), (5, 0, 3, 0), (300, 0, 250, 53), (1, 0, 250, 54)]
         {
             tenant.owe(ms(time), ms(250));
-            let owed = (tenant.balance, tenant.debt, tenant.books.forgiven);
+            let owed = (tenant.balance, tenant.debt, tenant.account.forgiven);
             assert_eq!(owed, (balance * MS, ms(debt), ms(forgiven)), "after {time} ms more");
         }
         tenant.balance = -3 * MS;

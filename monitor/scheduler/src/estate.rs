@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::gpu::Gpu;
 use super::step::TenantId;
 use super::turns::Cause;
-use crate::books::Odd;
+use crate::accounting::TurnAnomalies;
 
 /// A GPU's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub struct Legacy {
     /// Turns begun.
     pub turns: u64,
     /// Those that did not go by the book.
-    pub odd: Odd,
+    pub anomalies: TurnAnomalies,
     /// The GPU's whole charge when it became known, ns.
     pub joined: u64,
     /// Length of the gaps in its work, ns.
@@ -70,11 +70,11 @@ impl Gpu {
             let legacy = Legacy {
                 balance: tenant.balance,
                 debt: tenant.debt.0,
-                charged: tenant.books.charged.0,
-                forgiven: tenant.books.forgiven.0,
-                reported: tenant.books.reported.0,
-                turns: tenant.books.turns,
-                odd: tenant.books.odd,
+                charged: tenant.account.charged.0,
+                forgiven: tenant.account.forgiven.0,
+                reported: tenant.account.reported.0,
+                turns: tenant.account.turns,
+                anomalies: tenant.account.anomalies,
                 joined: tenant.joined.0,
                 gap: tenant.gap.0,
                 late: tenant.late.0,
@@ -100,11 +100,11 @@ impl Gpu {
         let Some(tenant) = self.find_mut(id) else { return };
         tenant.balance = legacy.balance;
         tenant.debt = Nanos(legacy.debt);
-        tenant.books.charged = Nanos(legacy.charged);
-        tenant.books.forgiven = Nanos(legacy.forgiven);
-        tenant.books.reported = Nanos(legacy.reported);
-        tenant.books.turns = legacy.turns;
-        tenant.books.odd = legacy.odd;
+        tenant.account.charged = Nanos(legacy.charged);
+        tenant.account.forgiven = Nanos(legacy.forgiven);
+        tenant.account.reported = Nanos(legacy.reported);
+        tenant.account.turns = legacy.turns;
+        tenant.account.anomalies = legacy.anomalies;
         tenant.joined = Nanos(legacy.joined);
         tenant.gap = Nanos(legacy.gap);
         tenant.late = Nanos(legacy.late);
@@ -135,10 +135,10 @@ mod tests {
         let mut old = gpu();
         (old.turns, old.charged) = (9, Nanos(700));
         let tenant = old.find_mut(TenantId(2)).unwrap();
-        (tenant.balance, tenant.debt, tenant.books.forgiven) = (-4_000_000, Nanos(8), Nanos(9));
-        tenant.books.charge(Nanos(500));
-        tenant.books.turns = 4;
-        tenant.books.odd.over = 1;
+        (tenant.balance, tenant.debt, tenant.account.forgiven) = (-4_000_000, Nanos(8), Nanos(9));
+        tenant.account.charge(Nanos(500));
+        tenant.account.turns = 4;
+        tenant.account.anomalies.over = 1;
         (tenant.gap, tenant.late, tenant.early) = (Nanos(1), Nanos(2), Nanos(3));
         (tenant.overlap, tenant.duty, tenant.bubble) = (1500, (700, 5), (Nanos(80), 6));
         let (estate, legacies) = old.bequeath(Nanos(10));

@@ -5,11 +5,11 @@ use cgpu_shm::units::{Nanos, SlotIndex};
 use super::gpu::Gpu;
 use super::policy::{Policy, Standing, Terms};
 use super::refill::Candidate;
+use super::report::TenantReport;
 use super::step::{Gate, Observation, TenantId};
 use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{Phase, Turn};
-use super::report::TenantReport;
 
 /// When the tests begin.
 pub(super) const NOW: Nanos = ms(10_000);

@@ -4,13 +4,13 @@ use cgpu_shm::grant::TurnState;
 use cgpu_shm::notes::Measured;
 use cgpu_shm::units::Nanos;
 
+use super::accounting::Account;
 use super::allowance::Allowance;
-use super::books::Books;
 use super::last_second::LastSecond;
 use super::past::{Past, PastTurn};
 use super::policy::{Policy, Terms, WHOLE};
 use super::refill::signed;
-use super::step::{Gate, Plan, Sharing, Observation, TenantId, WAIT};
+use super::step::{Gate, Observation, Plan, Sharing, TenantId, WAIT};
 use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{Cause, Phase, Turn};
@@ -45,7 +45,7 @@ pub struct Gpu {
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
     /// What it was charged.
-    pub books: &'a Books,
+    pub account: &'a Account,
     /// What its gate says.
     pub gate: TurnState,
     /// Share as set, in thousandths of a percent.
@@ -90,7 +90,7 @@ impl Gpu {
         }
     }
 
-    /// Takes a container on the books. Its first sight tells the rest. A second time, only its terms are taken.
+    /// Admits a container. Its first observation tells the rest. A second time, only its terms are taken.
     pub fn admit(&mut self, now: Nanos, id: TenantId, terms: Terms) {
         if self.find(id).is_some() {
             self.set_terms(now, id, terms);
@@ -119,7 +119,7 @@ impl Gpu {
         self.cut(now);
     }
 
-    /// Other terms, from the next step on; whether they are. Who is not on the books is left alone.
+    /// Other terms, from the next step on; whether they are. An unknown container is left alone.
     pub fn set_terms(&mut self, now: Nanos, id: TenantId, terms: Terms) -> bool {
         if let Some(tenant) = self.find_mut(id)
             && tenant.terms != terms
@@ -232,17 +232,17 @@ impl Gpu {
         self.find(id).is_some_and(|tenant| tenant.gate.armed)
     }
 
-    /// A container's part of the GPU; none if it is not on the books.
+    /// A container's part of the GPU; none if it is unknown.
     #[must_use]
     pub fn share(&self, now: Nanos, id: TenantId) -> Option<Share<'_>> {
         let tenant = self.find(id)?;
         let set = self.set_share(now, tenant);
         Some(Share {
-            books: &tenant.books,
+            account: &tenant.account,
             gate: tenant.gate_state(),
             set,
             second: self.measured(now, tenant),
-            total: percent(tenant.books.charged, self.charged - tenant.joined),
+            total: percent(tenant.account.charged, self.charged - tenant.joined),
             lying: tenant.lied > now,
             barred: tenant.is_barred() && self.policy != Policy::Native,
         })

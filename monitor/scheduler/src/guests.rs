@@ -98,7 +98,7 @@ impl Gpu {
                     let modest = tenant.cost_alone(self.bubble()) <= limit * MODEST / 1000;
                     let unsure = self.is_unsure(now, tenant);
                     let sparse = tenant.gap >= self.tuning.sparse && modest && !unsure;
-                    let reported = tenant.books.reported;
+                    let reported = tenant.account.reported;
                     let why = if sparse {
                         Some(Why::Sparse(None))
                     } else {
@@ -122,10 +122,10 @@ impl Gpu {
     /// Books what a guest has used, and looks whether it may stay.
     fn watch_guest(&mut self, from: Nanos, now: Nanos, at: usize, guest: Guest) {
         let tenant = &mut self.line[at];
-        let reported = tenant.books.reported;
+        let reported = tenant.account.reported;
         // Reports come in lumps. What this time is too short for is charged later.
         let used = (reported - guest.seen).min(now - from);
-        tenant.books.charge(used);
+        tenant.account.charge(used);
         self.charged = self.charged + used;
         self.beside.add(now, used);
         if let Some(turn) = &mut self.turn {
@@ -170,7 +170,7 @@ impl Gpu {
     /// gains by that; its own turns show before long whether it has gaps at all any more.
     fn judge_sparse(&self, now: Nanos, at: usize, guest: Guest, before: Option<Stretch>) -> Outcome {
         let (tenant, limit) = (&self.line[at], self.limit(now, &self.line[at]));
-        let reported = tenant.books.reported;
+        let reported = tenant.account.reported;
         let time = (now - guest.since).0.max(1);
         let used = (reported - guest.start).0.min(time);
         let saturates = part(used, 1000, time).0 >= self.slices(at) * 9 / 10;
@@ -237,10 +237,10 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, give_turn, ms, see, tenant, us, report};
+    use crate::fixture::{NOW, busy, give_turn, ms, report, see, tenant, us};
     use crate::policy::Standing;
-    use crate::turns::Cause;
     use crate::report::TenantReport;
+    use crate::turns::Cause;
 
     const FAIR: Policy = Policy::Preemptive;
     const STRICT: Policy = Policy::Weighted { conserving: false };
@@ -253,7 +253,7 @@ mod tests {
         let tenant = &mut gpu.line[0];
         tenant.waiting = false;
         (tenant.gap, tenant.duty) = (ms(5), (20, SAMPLES));
-        tenant.books.reported = ms(100);
+        tenant.account.reported = ms(100);
         gpu
     }
 
@@ -290,7 +290,7 @@ mod tests {
     /// A look after so many milliseconds, the last one so long before. Both containers compute; the background tenant has reported so much more.
     fn look(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
         gpu.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
-        gpu.line[0].books.reported = gpu.line[0].books.reported + used;
+        gpu.line[0].account.reported = gpu.line[0].account.reported + used;
         gpu.watch_guests(NOW + ms(from), NOW + ms(to));
     }
 
@@ -386,12 +386,12 @@ mod tests {
         look(&mut gpu, 10, 20, ms(1));
         look(&mut gpu, 20, 21, Nanos::ZERO);
         let excluded = |gpu: &Gpu| gpu.turn.as_ref().unwrap().excluded;
-        assert_eq!(gpu.line[0].books.charged, ms(3));
+        assert_eq!(gpu.line[0].account.charged, ms(3));
         assert_eq!((gpu.charged, excluded(&gpu)), (ms(3), ms(3)));
         // No more than the time that has passed, and of the turn no more than it has lasted.
         gpu.turn.as_mut().unwrap().start = NOW + ms(27);
         look(&mut gpu, 21, 31, ms(40));
-        assert_eq!(gpu.line[0].books.charged, ms(13));
+        assert_eq!(gpu.line[0].account.charged, ms(13));
         assert_eq!((gpu.charged, excluded(&gpu)), (ms(13), ms(7)));
         // A report that came in a lump is charged as time passes.
         look(&mut gpu, 31, 41, Nanos::ZERO);

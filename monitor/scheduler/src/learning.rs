@@ -75,7 +75,7 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, closed, ms, see, tenant, us, report};
+    use crate::fixture::{NOW, closed, ms, report, see, tenant, us};
     use crate::report::TenantReport;
 
     const TUNING: Tuning = Tuning::DEFAULT;

@@ -18,7 +18,7 @@
 //! | `turns`, `conduct`, `drains` | a turn, its phases, how long its end may take |
 //! | `guests`, `shared_turns`, `bursts` | containers that run beside others' turns, or have turns at once |
 //! | [`gangs`] | containers that have their turns on several GPUs at the same time |
-//! | `settlement`, `debt`, [`books`] | what turns cost; work from before the first turn; the sums |
+//! | `settlement`, `debt`, [`accounting`] | what turns cost; work from before the first turn; the sums |
 //! | `gates` | what the gates are to say |
 //! | [`past`], `last_second`, `measured` | the last turns; sums and shares of the last second |
 //! | [`estate`] | what an upgrade transfers to the next monitor |
@@ -32,8 +32,8 @@
 //! `docs/turns.md` is the protocol and the reasons. Limit: the union of overlapping processes of one
 //! container is taken as the time held.
 
+pub mod accounting;
 mod allowance;
-pub mod books;
 mod bursts;
 mod conduct;
 mod debt;
@@ -53,6 +53,7 @@ pub mod policy;
 mod priority;
 mod rates;
 pub mod refill;
+pub mod report;
 mod rounds;
 mod settlement;
 mod shared_turns;
@@ -60,7 +61,6 @@ mod step;
 mod tenants;
 pub mod tuning;
 mod turns;
-pub mod report;
 
 pub use gpu::{Gpu, Share};
-pub use step::{Gate, Order, Plan, Sharing, Observation, TenantId};
+pub use step::{Gate, Observation, Order, Plan, Sharing, TenantId};

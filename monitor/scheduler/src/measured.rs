@@ -44,8 +44,8 @@ impl Gpu {
         });
         // It goes on as it uses to since it was looked at.
         let since = running.map_or(now, |turn| turn.start.max(tenant.looked));
-        let used = tenant.books.computed.sum(now) + Nanos((now - since).0 * tenant.duty() / 1000);
-        let exact = self.beside.sum(now) + tenant.books.unclear.sum(now) <= negligible;
+        let used = tenant.account.computed.sum(now) + Nanos((now - since).0 * tenant.duty() / 1000);
+        let exact = self.beside.sum(now) + tenant.account.unclear.sum(now) <= negligible;
         let share = u32::try_from(part(WHOLE, used.min(time).0, time.0).0).unwrap_or(u32::MAX);
         Some(Measured { share, exact })
     }
@@ -54,7 +54,7 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, give_turn, ms, see, us, report};
+    use crate::fixture::{NOW, busy, give_turn, ms, report, see, us};
     use crate::policy::Policy;
     use crate::report::TenantReport;
 

@@ -164,7 +164,8 @@ mod tests {
     #[test]
     fn another_user_of_the_slot_starts_anew() {
         let (before, ..) = validate(&honest(), None, NOW);
-        let (_, growth, invalid) = validate(&TenantReport { generation: 2, busy: 7, ..honest() }, Some(&before), NOW);
+        let (_, growth, invalid) =
+            validate(&TenantReport { generation: 2, busy: 7, ..honest() }, Some(&before), NOW);
         assert_eq!((growth, invalid), (Nanos::ZERO, 0));
     }
 

@@ -28,7 +28,7 @@ impl Gpu {
                 tenant.balance = tenant.balance.saturating_sub(signed(part));
             }
             tenant.left = tenant.left - part;
-            tenant.books.charge(part);
+            tenant.account.charge(part);
             self.charged = self.charged + part;
         }
     }
@@ -92,16 +92,18 @@ impl Gpu {
             turn.start = turn.start + part;
             closed.end = closed.end + part;
         }
-        let reported = tenant.books.reported - closed.reported;
+        let reported = tenant.account.reported - closed.reported;
         let (charge, finding) = closed.charge(reported, trusted, bubble);
         tenant.learn_end(&closed, early, late, &tuning);
         tenant.learn(&closed, reported, finding, &tuning);
         match finding {
             Finding::Over => {
-                tenant.books.odd.over = tenant.books.odd.over.saturating_add(1);
-                tenant.books.unclear.add(now, reported - (closed.end - closed.start));
+                tenant.account.anomalies.over = tenant.account.anomalies.over.saturating_add(1);
+                tenant.account.unclear.add(now, reported - (closed.end - closed.start));
             }
-            Finding::Under => tenant.books.odd.under = tenant.books.odd.under.saturating_add(1),
+            Finding::Under => {
+                tenant.account.anomalies.under = tenant.account.anomalies.under.saturating_add(1)
+            }
             Finding::Fits | Finding::Distrusted => {}
         }
         if !closed.high {
@@ -110,8 +112,8 @@ impl Gpu {
             tenant.balance =
                 tenant.balance.saturating_add(signed(closed.charged)).saturating_sub(signed(cost));
         }
-        tenant.books.charge(charge - closed.charged);
-        tenant.books.refund(closed.charged - charge);
+        tenant.account.charge(charge - closed.charged);
+        tenant.account.refund(closed.charged - charge);
         self.charged = self.charged + charge - closed.charged;
     }
 
@@ -125,6 +127,6 @@ impl Tenant {
     /// Its work runs beside others' turns from now on.
     pub(super) fn run_beside(&mut self, now: Nanos) {
         (self.overrun, self.left) = (true, self.latest_end() - now);
-        self.books.odd.overruns = self.books.odd.overruns.saturating_add(1);
+        self.account.anomalies.overruns = self.account.anomalies.overruns.saturating_add(1);
     }
 }

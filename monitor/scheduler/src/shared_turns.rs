@@ -107,7 +107,7 @@ impl Gpu {
         let (trial, base) = (TRIAL * self.tuning.visit.0, self.tuning.uninvited);
         let tenant = &mut self.line[at];
         let time = (now - shared.since).0.max(1);
-        let used = part((tenant.books.reported - shared.reported).0.min(time), 1000, time).0;
+        let used = part((tenant.account.reported - shared.reported).0.min(time), 1000, time).0;
         let least = if time >= trial { AS_MUCH } else { ROUGHLY_AS_MUCH };
         if over && used < in_turns * least / 1000 {
             let doublings = tenant.vain;
@@ -127,7 +127,7 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, give_turn, ms, see, us, report};
+    use crate::fixture::{NOW, busy, give_turn, ms, report, see, us};
     use crate::guests::Guest;
     use crate::policy::Policy;
     use crate::report::TenantReport;
@@ -143,7 +143,7 @@ mod tests {
         let tenant = &mut gpu.line[0];
         tenant.waiting = false;
         (tenant.gap, tenant.duty, tenant.high_duty) = (gap, (duty, SAMPLES), duty);
-        tenant.books.reported = ms(100);
+        tenant.account.reported = ms(100);
         gpu.watch_guests(NOW, NOW);
         gpu
     }
@@ -161,7 +161,7 @@ mod tests {
     /// first has reported so much more.
     fn look(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
         gpu.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
-        gpu.line[0].books.reported = gpu.line[0].books.reported + used;
+        gpu.line[0].account.reported = gpu.line[0].account.reported + used;
         gpu.watch_guests(NOW + ms(from), NOW + ms(to));
     }
 

@@ -3,12 +3,12 @@
 use cgpu_shm::grant::TurnState;
 use cgpu_shm::units::{Nanos, SlotIndex};
 
-use super::books::Books;
+use super::accounting::Account;
 use super::policy::{Standing, Terms};
 use super::refill::part;
+use super::report::{self, Process};
 use super::step::{Gate, Observation, TenantId, WAIT, YOURS};
 use super::tuning::Tuning;
-use super::report::{self, Process};
 
 /// What is known of work that takes long to end.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,7 +21,7 @@ pub(super) struct Long {
     pub(super) vain: Nanos,
 }
 
-/// A container on the books.
+/// A container of a GPU.
 #[derive(Clone, Debug)]
 pub(super) struct Tenant {
     pub(super) id: TenantId,
@@ -29,7 +29,7 @@ pub(super) struct Tenant {
     pub(super) standing: Standing,
     pub(super) has_doorbell: bool,
     pub(super) processes: Vec<Process>,
-    pub(super) books: Books,
+    pub(super) account: Account,
     /// What it may still use in this round, ns.
     pub(super) balance: i64,
     /// What it has yet to repay: see `debt.rs`.
@@ -114,7 +114,7 @@ impl Tenant {
             standing: Standing::default(),
             has_doorbell: false,
             processes: Vec::new(),
-            books: Books::default(),
+            account: Account::default(),
             balance: 0,
             debt: Nanos::ZERO,
             queued: false,
@@ -168,7 +168,7 @@ impl Tenant {
             grown = grown + growth;
             busy += u32::from(growth > Nanos::ZERO);
             if invalid > 0 {
-                self.books.odd.invalid = self.books.odd.invalid.saturating_add(invalid);
+                self.account.anomalies.invalid = self.account.anomalies.invalid.saturating_add(invalid);
                 self.lied = now + tuning.distrust;
             }
             processes.push(process);
@@ -177,7 +177,7 @@ impl Tenant {
         let by_itself = busy <= 1 && self.guest.is_none() && !self.overrun;
         // Processes that overlap report more than they computed.
         let computed = if busy <= 1 { grown } else { part(grown.0, 1000, self.overlap) };
-        self.books.report(now, grown, computed, by_itself);
+        self.account.report(now, grown, computed, by_itself);
         if self.latest_end() > now {
             self.foretold = now;
         }
@@ -188,13 +188,13 @@ impl Tenant {
         let held = self.waiting;
         if waiting && !held {
             self.returned = now;
-            self.books.waits = self.books.waits.saturating_add(1);
+            self.account.waits = self.account.waits.saturating_add(1);
             self.away = self.silence(now, (active, ends), tuning);
             if active > Nanos::ZERO && self.gate.turn & 0xff == WAIT {
-                self.bursts.learn(self.away, self.books.reported, tuning);
+                self.bursts.learn(self.away, self.account.reported, tuning);
             }
         } else if held {
-            self.books.waited = self.books.waited + (now - self.looked);
+            self.account.waited = self.account.waited + (now - self.looked);
         }
         self.looked = now;
         self.waiting = waiting;
@@ -204,7 +204,7 @@ impl Tenant {
         // Who rings has a reason, and writes it down first.
         let silent = !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active;
         if observation.unreadable || (observation.notified && silent && observation.standing.open) {
-            self.books.odd.invalid = self.books.odd.invalid.saturating_add(1);
+            self.account.anomalies.invalid = self.account.anomalies.invalid.saturating_add(1);
             self.lied = now + tuning.distrust;
         }
         if self.dormant.is_some_and(|print| print != self.print()) {

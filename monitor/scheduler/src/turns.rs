@@ -144,7 +144,7 @@ pub(super) const SAMPLES: u32 = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, give_turn, ms, see, tenant, us, report};
+    use crate::fixture::{NOW, busy, give_turn, ms, report, see, tenant, us};
     use crate::policy::Policy;
     use crate::report::TenantReport;
 

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use cgpu_scheduler::Gpu;
 use cgpu_scheduler::policy::{Policy, Standing, Terms};
-use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::report::TenantReport;
+use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::{Observation, TenantId};
 use cgpu_shm::units::{Nanos, SlotIndex};
 use proptest::prelude::*;
@@ -65,7 +65,9 @@ fn event() -> impl Strategy<Value = Event> {
     let standing = (any::<bool>(), any::<bool>()).prop_map(|(created, open)| Standing { created, open });
     let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.1));
     let observation = (0..6_u64, standing, flags, prop::collection::vec(report(), 0..4)).prop_map(
-        |(tenant, standing, (has_doorbell, notified, unreadable), report)| (tenant, standing, has_doorbell, notified, unreadable, reports),
+        |(tenant, standing, (has_doorbell, notified, unreadable), report)| {
+            (tenant, standing, has_doorbell, notified, unreadable, reports)
+        },
     );
     let time =
         prop_oneof![0..10_000_000_u64, 0..100_000_u64, Just(0), Just(u64::MAX / 4), Just(3_600_000_000_000)];

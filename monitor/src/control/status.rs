@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use cgpu_client::health::Health;
 use cgpu_client::inventory::{Inventory, Listed};
 use cgpu_client::message::{
-    ContainerStatus, Errno, Gate, GpuStatus, GpuTurns, Odd, ProcessGpu, ProcessStatus, Refusal, ShareStatus,
-    Sharing, Status, TurnStatus,
+    ContainerStatus, Errno, Gate, GpuStatus, GpuTurns, ProcessGpu, ProcessStatus, Refusal, ShareStatus,
+    Sharing, Status, TurnAnomalies, TurnStatus,
 };
-use cgpu_scheduler::books;
+use cgpu_scheduler::accounting;
 use cgpu_scheduler::past::PastTurn;
 use cgpu_shm::grant::TurnState;
 use cgpu_shm::reason::counted;
@@ -168,9 +168,9 @@ fn gate(turn: TurnState) -> Gate {
     }
 }
 
-fn odd(odd: books::Odd) -> Odd {
-    let books::Odd { over, under, lies, overruns, missed } = odd;
-    Odd { over, under, lies, overruns, missed }
+fn anomalies(anomalies: accounting::TurnAnomalies) -> TurnAnomalies {
+    let accounting::TurnAnomalies { over, under, invalid, overruns, missed } = anomalies;
+    TurnAnomalies { over, under, invalid, overruns, missed }
 }
 
 fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
@@ -184,15 +184,15 @@ fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
         status.share_set = f64::from(share.set) / 1000.0;
         status.share_second = share.second.map(|measured| f64::from(measured.share) / 1000.0);
         status.share_estimated = share.second.is_some_and(|measured| !measured.exact);
-        status.waits = share.books.waits;
-        status.waited_ms = millis(share.books.waited);
+        status.waits = share.account.waits;
+        status.waited_ms = millis(share.account.waited);
         status.share_total = share.total;
-        status.gpu_time_ms = millis(share.books.charged);
-        status.forgiven_ms = millis(share.books.forgiven);
-        status.reported_ms = millis(share.books.reported);
+        status.gpu_time_ms = millis(share.account.charged);
+        status.forgiven_ms = millis(share.account.forgiven);
+        status.reported_ms = millis(share.account.reported);
         status.gate = gate(share.gate);
-        status.turns = share.books.turns;
-        status.odd = odd(share.books.odd);
+        status.turns = share.account.turns;
+        status.anomalies = anomalies(share.account.anomalies);
     }
     status.utilization = container.utilization(&board.sample);
     let Some(region) = &container.region else { return status };

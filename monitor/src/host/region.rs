@@ -268,7 +268,7 @@ impl Region {
         fields.policy.store(policy, Ordering::Relaxed);
         fields.weight.store(weight, Ordering::Relaxed);
         fields.share.store(share.set, Ordering::Relaxed);
-        fields.busy.store(share.books.charged.0, Ordering::Relaxed);
+        fields.busy.store(share.account.charged.0, Ordering::Relaxed);
         fields.measured.store(Measured::encode(share.second), Ordering::Relaxed);
     }
 

@@ -46,7 +46,9 @@ impl Host {
             None => container.faults.remove("unreadable"),
         };
         if region.bell.is_none() {
-            container.faults.insert("no_doorbell", "It has no bell: it is looked at every 5 ms instead.".into());
+            container
+                .faults
+                .insert("no_doorbell", "It has no bell: it is looked at every 5 ms instead.".into());
         } else {
             container.faults.remove("no_doorbell");
         }

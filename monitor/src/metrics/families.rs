@@ -173,7 +173,7 @@ families! {
         |of, put| shares(of, put, settlement_error);
     "cgpu_turns", Counter, None, "Turns that the container had.",
         |of, put| shares(of, put, |share| Some(float(share.turns)));
-    "cgpu_odd_turns", Counter, None, "Turns that did not go by the book, by kind.", odd;
+    "cgpu_turn_anomalies", Counter, None, "Turns with an anomaly, by kind.", anomalies;
     "cgpu_waits", Counter, None, "How often the container began to wait at its gate.",
         |of, put| shares(of, put, |share| Some(float(share.waits)));
     "cgpu_waiting", Counter, Seconds, "How long it has waited there, as far as it was looked at.",
@@ -281,16 +281,16 @@ fn objection(cause: Cause, container: Option<&str>) -> Labels {
     std::iter::once(("cause", cause.name().to_owned())).chain(container).collect()
 }
 
-fn odd(of: Source<'_>, put: Samples<'_>) {
+fn anomalies(of: Source<'_>, put: Samples<'_>) {
     for container in &of.status.containers {
         for share in &container.gpus {
-            let odd = share.odd;
+            let anomalies = share.anomalies;
             for (kind, sum) in [
-                ("over", odd.over),
-                ("under", odd.under),
-                ("lie", odd.lies),
-                ("overrun", odd.overruns),
-                ("missed", odd.missed),
+                ("over", anomalies.over),
+                ("under", anomalies.under),
+                ("invalid", anomalies.invalid),
+                ("overrun", anomalies.overruns),
+                ("missed", anomalies.missed),
             ] {
                 let labels = [
                     ("container", text(&container.id)),

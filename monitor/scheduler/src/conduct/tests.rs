@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::allowance::Allowance;
-use crate::fixture::{NOW, busy, fill_allowance, fixed, give_turn, ms, see, tenant, us, report};
+use crate::fixture::{NOW, busy, fill_allowance, fixed, give_turn, ms, report, see, tenant, us};
 use crate::policy::{Policy, Standing};
-use crate::tuning::Tuning;
 use crate::report::TenantReport;
+use crate::tuning::Tuning;
 
 const FAIR: Policy = Policy::Preemptive;
 const STRICT: Policy = Policy::Weighted { conserving: false };
@@ -503,7 +503,7 @@ fn extended_turn_has_a_new_word_and_begins_where_its_work_ends() {
     assert!(!turn.high && turn.phase == Phase::Running);
     assert_eq!(gpu.line[0].given, now);
     assert_eq!(gpu.turns(), 1);
-    assert_eq!((gpu.line[0].books.charged, gpu.charged), (us(5_900), us(5_900)));
+    assert_eq!((gpu.line[0].account.charged, gpu.charged), (us(5_900), us(5_900)));
 }
 
 #[test]
@@ -523,7 +523,7 @@ fn turn_is_charged_as_it_goes_and_once() {
     let turn = gpu.charge(NOW + ms(5), turn);
     assert_eq!(turn.charged, ms(5));
     assert_eq!((gpu.line[0].balance, gpu.line[1].balance), (-5 * MS, 0));
-    assert_eq!((gpu.line[0].books.charged, gpu.charged), (ms(5), ms(5)));
+    assert_eq!((gpu.line[0].account.charged, gpu.charged), (ms(5), ms(5)));
     let high = Turn { high: true, ..turn };
     gpu.charge(NOW + ms(6), high);
     assert_eq!(gpu.line[0].balance, -5 * MS, "high priority costs no balance");
@@ -550,7 +550,7 @@ fn ended_turn_is_charged_less_a_switch_until_its_report_is_in() {
     let closed = ended(&gpu).closed.as_ref().unwrap();
     assert_eq!((closed.end, closed.charged, closed.by), (NOW + ms(6), us(5_900), NOW + ms(55)));
     let gpu = end(Cause::Spent, |gpu| gpu.turn.as_mut().unwrap().handed = false);
-    assert_eq!(ended(&gpu).books.charged, ms(6), "there was no switch");
+    assert_eq!(ended(&gpu).account.charged, ms(6), "there was no switch");
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn vacant_time_is_not_charged() {
     let gpu = end(Cause::Silent, vacant);
     let closed = ended(&gpu).closed.as_ref().unwrap();
     assert_eq!((closed.end, closed.charged), (NOW + ms(2), ms(2)));
-    assert_eq!(ended(&gpu).books.charged, Nanos::ZERO);
+    assert_eq!(ended(&gpu).account.charged, Nanos::ZERO);
 }
 
 #[test]
@@ -583,10 +583,13 @@ fn container_still_wants_the_gpu_after_its_turn_was_ended_by_others() {
 fn missed_and_overrun_turns_are_counted() {
     let missed = end(Cause::Missed, |_| ());
     assert!(ended(&missed).dormant.is_some());
-    assert_eq!((ended(&missed).books.odd.missed, ended(&missed).books.odd.overruns), (1, 0));
+    assert_eq!((ended(&missed).account.anomalies.missed, ended(&missed).account.anomalies.overruns), (1, 0));
     let overrun = end(Cause::Overrun, |_| ());
     assert!(ended(&overrun).overrun && ended(&overrun).dormant.is_none());
-    assert_eq!((ended(&overrun).books.odd.missed, ended(&overrun).books.odd.overruns), (0, 1));
+    assert_eq!(
+        (ended(&overrun).account.anomalies.missed, ended(&overrun).account.anomalies.overruns),
+        (0, 1)
+    );
 }
 
 #[test]
@@ -627,7 +630,7 @@ fn turn_after_another_container_has_room_for_the_switch() {
         assert_eq!((turn.holder, turn.handed, turn.granted), (HOLDER, handed, ms(4)));
         assert_eq!((turn.start, turn.end), (NOW + us(50), NOW + us(50 + length_us)));
         assert_eq!(gpu.turns(), 1);
-        assert_eq!((gpu.line[1].id, gpu.line[1].books.turns), (HOLDER, 1), "it is last in line");
+        assert_eq!((gpu.line[1].id, gpu.line[1].account.turns), (HOLDER, 1), "it is last in line");
     }
 }
 
@@ -642,7 +645,7 @@ fn step_carries_out_what_it_decides() {
     others_idle(&mut gpu);
     assert!(!gpu.conduct(NOW + ms(1)));
     assert_eq!(gpu.turn.as_ref().unwrap().phase, Phase::Vacant { since: NOW + ms(1) });
-    assert_eq!(gpu.line[0].books.charged, ms(1));
+    assert_eq!(gpu.line[0].account.charged, ms(1));
     gpu.turn = None;
     gpu.line[1].waiting = true;
     assert!(!gpu.conduct(NOW + ms(2)));

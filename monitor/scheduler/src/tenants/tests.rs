@@ -1,7 +1,7 @@
 //! What is believed of containers.
 
 use super::*;
-use crate::fixture::{NOW, ms, see, observation, tenant, us, report};
+use crate::fixture::{NOW, ms, observation, report, see, tenant, us};
 
 const TUNING: Tuning = Tuning::DEFAULT;
 
@@ -38,8 +38,8 @@ fn reports_of_all_processes_add_up() {
     };
     see(&mut tenant, NOW, &report(ms(5000), ms(1000)));
     see(&mut tenant, NOW + ms(10), &report(ms(5002), ms(1003)));
-    assert_eq!(tenant.books.reported, ms(5));
-    assert_eq!(tenant.books.odd.invalid, 0);
+    assert_eq!(tenant.account.reported, ms(5));
+    assert_eq!(tenant.account.anomalies.invalid, 0);
     assert!(!tenant.is_distrusted(NOW + ms(10)));
 }
 
@@ -48,7 +48,7 @@ fn invalid_report_is_distrusted_for_a_second() {
     let mut tenant = tenant();
     see(&mut tenant, NOW, &[TenantReport { busy: 5, ..report(0) }]);
     see(&mut tenant, NOW, &[TenantReport { busy: 4, ..report(0) }]);
-    assert_eq!(tenant.books.odd.invalid, 1);
+    assert_eq!(tenant.account.anomalies.invalid, 1);
     assert!(tenant.is_distrusted(NOW + ms(999)));
     assert!(!tenant.is_distrusted(NOW + ms(1000)));
 }
@@ -74,7 +74,7 @@ fn waits_at_the_gate_are_counted_and_timed() {
         see(&mut tenant, NOW + ms(at), &[report(1), TenantReport { waiting, ..report(0) }]);
         assert_eq!(tenant.waiting, waiting > 0);
         assert_eq!(tenant.returned, NOW + ms(returned), "at {at} ms");
-        assert_eq!((tenant.books.waits, tenant.books.waited), (waits, ms(waited)), "at {at} ms");
+        assert_eq!((tenant.account.waits, tenant.account.waited), (waits, ms(waited)), "at {at} ms");
     }
 }
 
@@ -96,7 +96,7 @@ fn ring_without_a_reason_is_an_invalid_report() {
         let mut tenant = tenant();
         let standing = Standing { created: true, open };
         tenant.see(NOW, &Observation { notified, standing, ..observation(&[report]) }, &TUNING);
-        assert_eq!(tenant.books.odd.invalid, u64::from(invalid), "{name}");
+        assert_eq!(tenant.account.anomalies.invalid, u64::from(invalid), "{name}");
         assert_eq!(tenant.is_distrusted(NOW), invalid, "{name}");
     }
 }
@@ -105,7 +105,7 @@ fn ring_without_a_reason_is_an_invalid_report() {
 fn region_that_cannot_be_read_is_an_invalid_report() {
     let mut tenant = tenant();
     tenant.see(NOW, &Observation { unreadable: true, ..observation(&[]) }, &TUNING);
-    assert_eq!(tenant.books.odd.invalid, 1);
+    assert_eq!(tenant.account.anomalies.invalid, 1);
     assert!(tenant.is_distrusted(NOW) && tenant.wants(NOW));
 }
 
@@ -143,7 +143,11 @@ fn gap_lasts_from_the_end_of_work_to_the_next_launch() {
     // A quarter of the way to each gap.
     assert_eq!(tenant.gap, ms(1));
     let ends = (NOW + ms(6)).0;
-    see(&mut tenant, NOW + ms(5), &[TenantReport { active: (NOW + ms(5)).0, inflight: 1, ends, ..report(0) }]);
+    see(
+        &mut tenant,
+        NOW + ms(5),
+        &[TenantReport { active: (NOW + ms(5)).0, inflight: 1, ends, ..report(0) }],
+    );
     assert_eq!(tenant.gap, ms(1));
     launch(&mut tenant, NOW + ms(7));
     assert_eq!(tenant.gap, ms(1));

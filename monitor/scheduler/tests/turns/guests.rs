@@ -64,7 +64,7 @@ fn a_guest_leaves_weights_as_they_are() {
     println!("{:.2?}", ran.map_parts(2 * TIME));
     assert!(share_error(&ran[1..], &[3, 1]) <= 1.0, "{ran:?}");
     assert!(utilisation(&ran[1..], 2 * TIME) >= 67.0, "{ran:?}");
-    let charged = world.share(0).books.charged.0 as f64;
+    let charged = world.share(0).account.charged.0 as f64;
     let all = world.ran()[0] as f64;
     assert!((charged / all - 1.0).abs() <= 0.1, "charged {charged}, ran {all}");
 }
@@ -87,7 +87,8 @@ fn short_gaps_among_long_ones_are_better_off_in_turns() {
 
 /// Saturates the GPU, and says that it computes a little every two milliseconds.
 const MODEST: Forge = |report, _, now| {
-    (report.busy, report.spent, report.last) = (report.busy / 20, report.spent / 20, now.saturating_sub(2 * MS));
+    (report.busy, report.spent, report.last) =
+        (report.busy / 20, report.spent / 20, now.saturating_sub(2 * MS));
     (report.active, report.inflight, report.ends) = (now, 0, 0);
 };
 

@@ -35,13 +35,13 @@ fn measure(name: &str, world: &mut World, weights: &[u64], time: u64) -> (f64, f
     let rate = (world.steps - steps) as f64 * SECOND as f64 / time as f64;
     println!("{name}: share error {error:.3} %, GPU used {used:.2} %, {rate:.0} steps/s");
     for (number, ran) in ran.iter().enumerate() {
-        let books = world.share(number).books;
+        let account = world.share(number).account;
         println!(
             "  {number}: ran {:.1} ms, charged {:.1} ms, turns {}, {:?}",
             *ran as f64 / 1e6,
-            books.charged.0 as f64 / 1e6,
-            books.turns,
-            books.odd
+            account.charged.0 as f64 / 1e6,
+            account.turns,
+            account.anomalies
         );
     }
     (error, used)
@@ -110,11 +110,11 @@ fn work_that_runs_beside_is_charged_once() {
         let long = [Load::saturating(kernel_us)];
         let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, &long)]);
         world.run_for(2 * SECOND);
-        let (before, ran) = (world.share(1).books.charged.0, world.ran()[1]);
+        let (before, ran) = (world.share(1).account.charged.0, world.ran()[1]);
         world.run_for(60 * SECOND);
-        let (charged, ran) = (world.share(1).books.charged.0 - before, world.ran()[1] - ran);
+        let (charged, ran) = (world.share(1).account.charged.0 - before, world.ran()[1] - ran);
         let ratio = charged as f64 / ran as f64;
-        println!("{kernel_us} us: charged {ratio:.3} of what ran, {:?}", world.share(1).books.odd);
+        println!("{kernel_us} us: charged {ratio:.3} of what ran, {:?}", world.share(1).account.anomalies);
         // A tenth goes to switches while they run beside each other; an eighth of the time passes until the end is seen.
         assert!((0.98..=1.25).contains(&ratio), "{kernel_us} us: {ratio:.3}");
     }
@@ -142,9 +142,9 @@ fn a_turn_used_up_by_one_kernel_is_not_extended_for_another() {
     let long = [Load::saturating(40_000).during(SECOND, u64::MAX)];
     let mut world = World::new(WEIGHTED, &[(3, &long), (1, SATURATING)]);
     world.run_for(5 * SECOND);
-    let overruns = world.share(0).books.odd.overruns;
+    let overruns = world.share(0).account.anomalies.overruns;
     world.run_for(20 * SECOND);
-    let overruns = world.share(0).books.odd.overruns - overruns;
+    let overruns = world.share(0).account.anomalies.overruns - overruns;
     assert!(overruns <= 2, "{overruns} of its turns did not end by themselves");
 }
 
@@ -158,7 +158,7 @@ fn long_kernels_share_by_weight() {
         let long = [Load::saturating(us).during(SECOND, u64::MAX)];
         let mut world = World::new(WEIGHTED, &[(weights[0], &long), (weights[1], SATURATING)]);
         world.run_for(5 * SECOND);
-        let charged = |world: &World| (0..2).map(|number| world.share(number).books.charged.0).sum::<u64>();
+        let charged = |world: &World| (0..2).map(|number| world.share(number).account.charged.0).sum::<u64>();
         let before = charged(&world);
         let weights = weights.map(u64::from);
         let (error, used) = measure(&format!("{us} us, {weights:?}"), &mut world, &weights, 60 * SECOND);
@@ -206,7 +206,10 @@ fn several_processes_are_one_container() {
         let held: Vec<u64> =
             world.gpu.held.iter().zip(before).map(|(after, before)| after - before).collect();
         let (error, used) = (share_error(&held, &[1, 2]), utilisation(&held, 30 * SECOND));
-        println!("{name}: share error {error:.3} %, GPU held {used:.2} %, {:?}", world.share(0).books.odd);
+        println!(
+            "{name}: share error {error:.3} %, GPU held {used:.2} %, {:?}",
+            world.share(0).account.anomalies
+        );
         assert!(error <= bound, "{name}: {error:.3} %");
         assert!(used >= 94.0, "{name}: {used:.2} %");
     }
@@ -256,7 +259,7 @@ fn queue_filled_while_alone_is_repaid_from_half_a_share() {
     let owing = world.run_and_measure(2 * SECOND);
     world.run_for(2 * SECOND);
     let after = world.run_and_measure(5 * SECOND);
-    let forgiven = world.share(0).books.forgiven.0 / MS;
+    let forgiven = world.share(0).account.forgiven.0 / MS;
     println!("{:?} while it owes, then {:?}; {forgiven} ms forgiven", owing.parts(), after.parts());
     assert!((9.0..=13.0).contains(&owing.parts()[0]), "half of its 20 %");
     assert!((19.0..=21.0).contains(&after.parts()[0]), "all of it");
@@ -273,7 +276,7 @@ fn long_kernels_after_pauses_are_charged_in_full() {
         let mut world = World::new(WEIGHTED, &[(1, &long), (4, SATURATING)]);
         world.run_for(5 * SECOND);
         let parts = world.run_and_measure(60 * SECOND).parts();
-        let forgiven = world.share(0).books.forgiven.0 / MS;
+        let forgiven = world.share(0).account.forgiven.0 / MS;
         println!("{kernel_us} us: {parts:.2?}, {forgiven} ms forgiven");
         assert!(parts[0] <= 23.0 && forgiven == 0, "{kernel_us} us");
     }
@@ -291,10 +294,10 @@ fn holder_beside_hidden_work_reports_all_of_its_turns() {
         (report.inflight, report.ends, report.waiting) = (0, 0, u64::from(now % (20 * MS) < 10 * MS));
     });
     world.run_for(2 * SECOND);
-    let books = |world: &World| (world.share(1).books.reported.0, world.share(1).books.charged.0);
-    let before = books(&world);
+    let account = |world: &World| (world.share(1).account.reported.0, world.share(1).account.charged.0);
+    let before = account(&world);
     let ran = world.run_and_measure(2 * SECOND)[1] as f64;
-    let after = books(&world);
+    let after = account(&world);
     let (reported, charged) = ((after.0 - before.0) as f64, (after.1 - before.1) as f64);
     println!("it ran {:.2} of its turns and reported {:.2}", ran / charged, reported / charged);
     assert!(ran < 0.6 * charged && reported > 0.95 * charged);
@@ -426,7 +429,7 @@ fn a_clock_that_jumps_by_seconds_costs_no_more_than_that() {
 fn a_clock_that_goes_back_stands_still() {
     let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
     world.run_for(SECOND);
-    let charged = |world: &World| (0..2).map(|number| world.share(number).books.charged.0).sum::<u64>();
+    let charged = |world: &World| (0..2).map(|number| world.share(number).account.charged.0).sum::<u64>();
     for past in [0, 1, SECOND / 2, SECOND - 1] {
         let plan = world.controller.advance(Nanos(past), &[]);
         assert!(plan.look >= Nanos(world.now), "it would look at once, for ever: {plan:?}");
@@ -488,7 +491,12 @@ fn a_liar_gains_nothing_and_costs_its_neighbour_nothing() {
         world.run_for(SECOND);
         let ran = world.run_and_measure(10 * SECOND);
         let part = ran.map_parts(10 * SECOND);
-        println!("{name}: liar {:.1} %, neighbour {:.1} %, {:?}", part[0], part[1], world.share(0).books.odd);
+        println!(
+            "{name}: liar {:.1} %, neighbour {:.1} %, {:?}",
+            part[0],
+            part[1],
+            world.share(0).account.anomalies
+        );
         assert!(part[1] >= 48.5, "{name}: the neighbour has {:.1} %", part[1]);
         assert!(part[0] <= 50.5, "{name}: the liar has {:.1} %", part[0]);
     }

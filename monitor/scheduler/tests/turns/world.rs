@@ -1,8 +1,8 @@
 //! Containers, a GPU and the controller under test, in virtual time.
 
 use cgpu_scheduler::policy::{Policy, Standing, Terms};
-use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::report::TenantReport;
+use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::{Gpu as Controller, Share};
 use cgpu_scheduler::{Observation, TenantId};
 use cgpu_shm::units::{Nanos, SlotIndex};
@@ -72,7 +72,14 @@ impl World {
                 })
                 .collect();
             let page = Page { gate: 1, armed: true, ..Page::default() };
-            containers.push(Container { id, page, processes, forge: None, has_doorbell: true, created: true });
+            containers.push(Container {
+                id,
+                page,
+                processes,
+                forge: None,
+                has_doorbell: true,
+                created: true,
+            });
         }
         Self {
             now: 0,
@@ -112,7 +119,13 @@ impl World {
     pub(crate) fn run_for(&mut self, time: u64) {
         let until = self.now + time;
         while self.now < until {
-            let heard = self.bells.iter().map(|has_doorbell| has_doorbell.0).min().unwrap_or(u64::MAX).max(self.frozen);
+            let heard = self
+                .bells
+                .iter()
+                .map(|has_doorbell| has_doorbell.0)
+                .min()
+                .unwrap_or(u64::MAX)
+                .max(self.frozen);
             let processes = self.containers.iter().flat_map(|container| &container.processes);
             let next = processes
                 .map(Process::next)
@@ -180,15 +193,26 @@ impl World {
             reports.push(read);
         }
         let standing = Standing { created: container.created, open: !reports.is_empty() };
-        Observation { tenant: container.id, standing, has_doorbell: container.has_doorbell, notified, unreadable: false, reports }
+        Observation {
+            tenant: container.id,
+            standing,
+            has_doorbell: container.has_doorbell,
+            notified,
+            unreadable: false,
+            reports,
+        }
     }
 
     fn run_monitor(&mut self) {
         if self.now < self.frozen {
             return;
         }
-        let rung: Vec<usize> =
-            self.bells.iter().filter(|has_doorbell| has_doorbell.0 <= self.now).map(|has_doorbell| has_doorbell.1).collect();
+        let rung: Vec<usize> = self
+            .bells
+            .iter()
+            .filter(|has_doorbell| has_doorbell.0 <= self.now)
+            .map(|has_doorbell| has_doorbell.1)
+            .collect();
         if rung.is_empty() && self.now < self.look {
             return;
         }

@@ -1,13 +1,13 @@
-//! The books: what a container was charged, what it reported, and what did not go by the book.
+//! Accounting of GPU time: what a container was charged, what it reported, and anomalies of its turns.
 
 use cgpu_shm::units::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::last_second::LastSecond;
 
-/// Turns that did not go by the book, counted.
+/// Turns with an anomaly, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Odd {
+pub struct TurnAnomalies {
     /// Reported more than was held: charged what was held.
     pub over: u64,
     /// Reported less than was held: charged what was held.
@@ -22,7 +22,7 @@ pub struct Odd {
 
 /// GPU time of one container on one GPU.
 #[derive(Clone, Debug, Default)]
-pub struct Books {
+pub struct Account {
     /// Charged so far.
     pub charged: Nanos,
     /// Part of it that was forgiven: it counts as used, and costs no credit.
@@ -35,15 +35,15 @@ pub struct Books {
     pub waited: Nanos,
     /// Turns begun.
     pub turns: u64,
-    /// Turns that did not go by the book.
-    pub odd: Odd,
+    /// Turns with an anomaly.
+    pub anomalies: TurnAnomalies,
     /// What it has computed within the last second, by its reports.
     pub(super) computed: LastSecond,
     /// Reports among these that do not tell what the container has computed.
     pub(super) unclear: LastSecond,
 }
 
-impl Books {
+impl Account {
     /// Charges so much.
     pub fn charge(&mut self, time: Nanos) {
         self.charged = self.charged + time;
