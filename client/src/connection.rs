@@ -230,13 +230,13 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::ask`], and a refusal.
-    pub fn hand_over(&mut self) -> Result<serde_json::Value, Failure> {
+    pub fn transfer(&mut self) -> Result<serde_json::Value, Failure> {
         // Not asked twice: the second time it would be asked of nobody, or of ourselves.
         match self
-            .exchange(&Request::HandOver)
+            .exchange(&Request::Transfer)
             .map_err(|error| Failure::Broken(self.socket.clone(), error))?
         {
-            Reply::Estate(estate) => Ok(estate),
+            Reply::UpgradeState(state) => Ok(state),
             other => Err(self.unexpected(other)),
         }
     }

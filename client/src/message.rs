@@ -44,8 +44,8 @@ pub enum Request {
     /// Starts a successor of the program that lies where the monitor's own did when it started. Answered by [`Reply::Done`] when it is
     /// being started; it has taken over when [`Status::pid`] is another.
     Upgrade,
-    /// Ends this monitor and leaves what it knows to whoever asks. Answered by [`Reply::Estate`].
-    HandOver,
+    /// Ends this monitor and leaves what it knows to whoever asks. Answered by [`Reply::UpgradeState`].
+    Transfer,
     /// Everything at once. Answered by [`Reply::Status`].
     Status,
     /// Who had each GPU in the last moments. Answered by [`Reply::Turns`].
@@ -68,7 +68,7 @@ impl Request {
             | Self::Turns
             | Self::Inventory
             | Self::Health => true,
-            Self::Register(_) | Self::Set { .. } | Self::Upgrade | Self::HandOver => false,
+            Self::Register(_) | Self::Set { .. } | Self::Upgrade | Self::Transfer => false,
         }
     }
 }
@@ -135,7 +135,7 @@ pub enum Reply {
     /// What can be done with the node.
     Kind(Kind),
     /// What the monitor leaves.
-    Estate(serde_json::Value),
+    UpgradeState(serde_json::Value),
     /// It was done, or begun.
     Done,
     /// Everything.

@@ -32,11 +32,11 @@ pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: b
         Request::Get { path } => access::get(host, &path).map(Reply::Value),
         Request::Set { path, value } => access::set(host, now, &path, &value).map(|()| Reply::Done),
         Request::Look { path } => access::look(host, &path).map(Reply::Kind),
-        Request::Upgrade => host.succession.begin().map(|()| Reply::Done),
-        Request::HandOver => {
-            host.is_succeeded = true;
-            let estate = serde_json::to_value(host.bequeath(now));
-            estate.map(Reply::Estate).map_err(|error| Refusal::new(Errno::EIO, error.to_string()))
+        Request::Upgrade => host.successor.begin().map(|()| Reply::Done),
+        Request::Transfer => {
+            host.is_transferred = true;
+            let state = serde_json::to_value(host.transfer(now));
+            state.map(Reply::UpgradeState).map_err(|error| Refusal::new(Errno::EIO, error.to_string()))
         }
         Request::List { path } => access::list(host, &path).map(Reply::Names),
         Request::Turns => Ok(Reply::Turns(status::turns(host, now))),

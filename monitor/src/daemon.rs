@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::control::socket::Socket;
 use crate::control::tree::Tree;
 use crate::control::tree::desk::{self, Caller};
-use crate::estate::Estate;
+use crate::upgrade::UpgradeState;
 use crate::host::Host;
 use crate::probe::Scout;
 use crate::service;
@@ -57,13 +57,13 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
     // Whoever connects meanwhile waits for the answer.
     host.hear_first(Monotonic.now());
     if let Some(mut predecessor) = predecessor {
-        let estate = predecessor.hand_over().context("the running monitor does not hand over")?;
-        let estate: Estate = serde_json::from_value(estate).context("its state cannot be read")?;
-        tracing::info!("taking over from a monitor of {}", estate.release);
-        host.inherit(Monotonic.now(), estate);
+        let state = predecessor.transfer().context("the running monitor does not hand over")?;
+        let state: UpgradeState = serde_json::from_value(state).context("its state cannot be read")?;
+        tracing::info!("taking over from a monitor of {}", state.release);
+        host.restore(Monotonic.now(), state);
         // The predecessor ends when the socket's name is ours.
         service::is_main_process();
-        socket = Some(Socket::succeed(&path).with_context(|| format!("cannot open {}", path.display()))?);
+        socket = Some(Socket::take_over(&path).with_context(|| format!("cannot open {}", path.display()))?);
     }
     let socket = socket.context("no socket")?;
     let (caller, desk) = desk::open().context("no descriptor for the tree")?;
@@ -86,7 +86,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
             daemon.host.open_gates();
             tracing::info!("told to end: all gates are open");
         }
-        End::Succeeded => {
+        End::Transferred => {
             tracing::info!("handed over");
             let EventLoop { socket, desk, .. } = daemon;
             // Who has connected to us and was not heard asks again, there.

@@ -18,7 +18,7 @@ mod measures;
 mod news;
 pub(crate) mod places;
 pub(crate) mod region;
-mod succession;
+mod successor;
 mod tally;
 mod turns;
 mod upkeep;
@@ -31,7 +31,7 @@ use cgpu_scheduler::TenantId;
 use container::Container;
 
 use crate::config::{Config, Start};
-use crate::estate::{GpuBooks, Succession};
+use crate::upgrade::{TransferredGpu, Successor};
 use crate::probe::{Ask, Kin, Scout};
 use crate::settings::Settings;
 use crate::watcher::Watch;
@@ -66,10 +66,10 @@ pub(crate) struct Host {
     /// What is found of processes that should not be on a GPU, or have too much.
     pub(crate) watch: Watch,
     /// What a predecessor has left and nobody has taken up.
-    inherited: Vec<GpuBooks>,
-    pub(crate) succession: Succession,
-    /// The estate was asked for: nothing is to be done any more.
-    pub(crate) is_succeeded: bool,
+    transferred: Vec<TransferredGpu>,
+    pub(crate) successor: Successor,
+    /// The upgrade state was transferred: nothing is to be done any more.
+    pub(crate) is_transferred: bool,
     /// What the daemon's poll must learn.
     pub(crate) changes: Vec<Change>,
 }
@@ -120,9 +120,9 @@ impl Host {
             watched: Vec::new(),
             kin: Vec::new(),
             watch: Watch::default(),
-            inherited: Vec::new(),
-            succession: Succession::prepare(),
-            is_succeeded: false,
+            transferred: Vec::new(),
+            successor: Successor::prepare(),
+            is_transferred: false,
             changes: Vec::new(),
         }
     }

@@ -22,9 +22,9 @@ use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 
-mod legacy;
+mod upgrade;
 
-pub use legacy::Legacy;
+pub use upgrade::WatcherState;
 
 /// How long it is wanted that a process ends before it is told to.
 pub const PATIENCE: Nanos = Nanos::from_millis(3_000);
@@ -155,7 +155,7 @@ pub struct Ended {
 type Key = (Uuid, Name, Cause);
 
 #[derive(Clone, Debug)]
-struct Known {
+struct TrackedFinding {
     finding: Finding,
     looks: u32,
     /// It is to be ended, and every look since then said so.
@@ -167,7 +167,7 @@ struct Known {
 /// What is known from look to look.
 #[derive(Debug, Default)]
 pub struct Watch {
-    known: BTreeMap<Key, Known>,
+    known: BTreeMap<Key, TrackedFinding>,
     /// When each GPU was last looked at.
     looked: BTreeMap<Uuid, Nanos>,
     /// What a container may keep: its limit, or one that was lowered since, or what it had when it was first seen.
@@ -307,7 +307,7 @@ impl Watch {
             .iter()
             .any(|(other, known)| *other != key && (other.1, other.2) == (key.1, key.2) && known.looks > 1);
         let wanted = self.wants(&finding, rules);
-        let known = self.known.entry(key).or_insert_with(|| Known {
+        let known = self.known.entry(key).or_insert_with(|| TrackedFinding {
             finding: finding.clone(),
             looks: 0,
             wanted: None,

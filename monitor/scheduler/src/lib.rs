@@ -21,7 +21,7 @@
 //! | `settlement`, `debt`, [`accounting`] | what turns cost; work from before the first turn; the sums |
 //! | `gates` | what the gates are to say |
 //! | [`past`], `last_second`, `measured` | the last turns; sums and shares of the last second |
-//! | [`estate`] | what an upgrade transfers to the next monitor |
+//! | [`upgrade`] | what an upgrade transfers to the next monitor |
 //! | [`tuning`] | the times it goes by |
 //!
 //! One call of [`Gpu::advance`] validates the observations, accounts turns that have ended, finds out
@@ -38,7 +38,6 @@ mod bursts;
 mod conduct;
 mod debt;
 mod drains;
-pub mod estate;
 #[cfg(test)]
 mod fixture;
 pub mod gangs;
@@ -61,6 +60,7 @@ mod step;
 mod tenants;
 pub mod tuning;
 mod turns;
+pub mod upgrade;
 
 pub use gpu::{Gpu, Share};
 pub use step::{Gate, Observation, Order, Plan, Sharing, TenantId};

@@ -68,7 +68,7 @@ impl Socket {
     ///
     /// # Errors
     /// As the system says.
-    pub(crate) fn succeed(path: &Path) -> io::Result<Self> {
+    pub(crate) fn take_over(path: &Path) -> io::Result<Self> {
         let draft = path.with_extension("sock.new");
         match fs::remove_file(&draft) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

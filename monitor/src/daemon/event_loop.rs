@@ -41,7 +41,7 @@ pub(super) const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Why a monitor ends.
 pub(super) enum End {
     Stopped,
-    Succeeded,
+    Transferred,
 }
 
 /// What a signal asks for.
@@ -108,7 +108,7 @@ impl EventLoop {
             if behind {
                 self.socket.catch_up(&mut self.host, time);
                 if self.has_handed_over() {
-                    return Ok(End::Succeeded);
+                    return Ok(End::Transferred);
                 }
             }
             for source in heard.drain(..) {
@@ -130,7 +130,7 @@ impl EventLoop {
                     Source::Connection(number) => {
                         self.socket.serve(number, &mut self.host, time);
                         if self.has_handed_over() {
-                            return Ok(End::Succeeded);
+                            return Ok(End::Transferred);
                         }
                     }
                     Source::Bell(number) => self.hear(time, TenantId(number)),
@@ -144,11 +144,11 @@ impl EventLoop {
 
     /// Whether a successor has asked for everything, and has got it.
     fn has_handed_over(&mut self) -> bool {
-        if self.host.is_succeeded && self.socket.leave(LAST_WORDS) {
+        if self.host.is_transferred && self.socket.leave(LAST_WORDS) {
             return true;
         }
         // Whoever asked has not taken it: there is nobody who goes on.
-        self.host.is_succeeded = false;
+        self.host.is_transferred = false;
         false
     }
 
@@ -160,7 +160,7 @@ impl EventLoop {
         }
         if kind == RELOAD {
             self.reload(time);
-        } else if let Err(refusal) = self.host.succession.begin() {
+        } else if let Err(refusal) = self.host.successor.begin() {
             tracing::warn!("no successor: {refusal}");
         }
     }
@@ -189,7 +189,7 @@ impl EventLoop {
 
     fn keep_house(&mut self, time: Nanos) {
         self.next_beat = time + BEAT;
-        self.host.succession.check();
+        self.host.successor.check();
         if time >= self.next_scan {
             self.next_scan = time + SCAN;
             self.host.scan(time);

@@ -81,7 +81,7 @@ impl Host {
         }
         self.watch.dismiss(tenant);
         if let Some(container) = self.containers.remove(&tenant) {
-            for books in &mut self.inherited {
+            for books in &mut self.transferred {
                 books.containers.retain(|own| own.0 != container.dir);
             }
             tracing::info!("container {} is gone", container.id);

@@ -35,7 +35,7 @@ impl Host {
         tracing::info!("GPU {index} is {}", board.name());
         let at = self.boards.partition_point(|board| board.index < index);
         self.boards.insert(at, board);
-        self.inherit_gpu(at);
+        self.restore_gpu(at);
         at
     }
 

@@ -131,11 +131,11 @@ impl Host {
                     let places = Places::on(board.uuid, board.in_force().max_inst(), &self.containers);
                     board.controller.admit(now, tenant, places.of(container));
                     let uuid = board.uuid.to_string();
-                    let books = self.inherited.iter().find(|books| books.uuid == uuid);
+                    let books = self.transferred.iter().find(|books| books.uuid == uuid);
                     let own =
                         books.and_then(|books| books.containers.iter().find(|own| own.0 == container.dir));
-                    if let Some((_, legacy)) = own {
-                        board.controller.inherit_tenant(tenant, legacy);
+                    if let Some((_, state)) = own {
+                        board.controller.restore_tenant(tenant, state);
                     }
                 }
                 board.stale |= changed || !known;

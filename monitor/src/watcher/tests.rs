@@ -255,7 +255,7 @@ fn a_process_on_several_gpus_is_told_of_once() {
 }
 
 #[test]
-fn what_was_found_goes_over_to_a_successor() {
+fn findings_are_transferred_to_a_successor() {
     use std::path::Path;
     let mut before = Watch::default();
     let looks = |seconds: std::ops::Range<u64>| {
@@ -283,14 +283,14 @@ fn what_was_found_goes_over_to_a_successor() {
     };
     before.done(order, "a".into(), Nanos(7));
     let place = Path::new("/a");
-    let legacy = before.bequeath(|owner| (owner == A).then_some(place));
-    let text = serde_json::to_string(&legacy).unwrap();
-    let legacy: Legacy = serde_json::from_str(&text).unwrap();
+    let state = before.transfer(|owner| (owner == A).then_some(place));
+    let text = serde_json::to_string(&state).unwrap();
+    let state: WatcherState = serde_json::from_str(&text).unwrap();
 
     // There it has another number. Nothing is found anew, nobody is asked twice, and who was over its limit before may still keep that.
     let other = TenantId(9);
     let mut after = Watch::default();
-    after.inherit(legacy.clone(), |dir| (dir == place).then_some(other));
+    after.restore(state.clone(), |dir| (dir == place).then_some(other));
     assert_eq!(after.findings().count(), 3);
     assert_eq!(after.found().count(), 3);
     assert_eq!(after.ends().collect::<Vec<_>>(), [(Cause::Unshimmed, other, 1)]);
@@ -315,10 +315,10 @@ fn what_was_found_goes_over_to_a_successor() {
 
     // Of a container that is gone nothing is left but the record.
     let mut after = Watch::default();
-    after.inherit(legacy, |_| None);
+    after.restore(state, |_| None);
     assert_eq!((after.findings().count(), after.found().count(), after.ends().count()), (1, 1, 0));
     assert_eq!(after.ended().count(), 1);
-    assert_eq!(serde_json::from_str::<Legacy>("{}").unwrap(), Legacy::default());
+    assert_eq!(serde_json::from_str::<WatcherState>("{}").unwrap(), WatcherState::default());
 }
 
 /// What a monitor sees that has just started: at first nobody of the container, though its process holds 900 all the time.

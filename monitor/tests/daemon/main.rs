@@ -8,8 +8,8 @@ mod monitor;
 mod player;
 #[path = "../../../shm/tests/skip/mod.rs"]
 mod skip;
-mod succession;
 mod tree;
+mod upgrade;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -108,7 +108,7 @@ fn another_user_reads_and_changes_nothing() {
         }
         assert_eq!(errno(client().register(other)), Errno::EACCES);
         assert_eq!(errno(client().upgrade()), Errno::EACCES);
-        assert_eq!(errno(client().hand_over()), Errno::EACCES);
+        assert_eq!(errno(client().transfer()), Errno::EACCES);
     });
     asked.join().unwrap();
     let mut client = monitor.client();

@@ -17,7 +17,7 @@ pub(crate) struct Monitor {
     child: Child,
     /// The same of a successor that has not taken over yet.
     successor: Option<Child>,
-    /// The process that a succession is to end.
+    /// The process that an upgrade is to end.
     predecessor: Option<Pid>,
     root: PathBuf,
     config: PathBuf,
@@ -65,18 +65,18 @@ impl Monitor {
 
     /// Starts a successor and waits until it has taken over.
     pub(crate) fn succeed(&mut self) {
-        self.begin_succession(&[]);
-        self.end_succession();
+        self.begin_upgrade(&[]);
+        self.end_upgrade();
     }
 
     /// Starts a successor with these variables.
-    pub(crate) fn begin_succession(&mut self, variables: &[(&str, &Path)]) {
+    pub(crate) fn begin_upgrade(&mut self, variables: &[(&str, &Path)]) {
         self.predecessor = Some(self.pid());
         self.successor = Some(spawn(&self.root, &self.config, &["--replace"], variables));
     }
 
     /// Waits until the successor has taken over.
-    pub(crate) fn end_succession(&mut self) {
+    pub(crate) fn end_upgrade(&mut self) {
         let before = self.predecessor.take().unwrap();
         let successor = self.successor.take().unwrap();
         eventually("a predecessor that ends", || rustix::process::test_kill_process(before).is_err());

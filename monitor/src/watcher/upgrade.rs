@@ -9,12 +9,12 @@ use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
-use super::{Ended, Finding, Known, Name, Order, Watch};
+use super::{Ended, Finding, TrackedFinding, Name, Order, Watch};
 
 /// All of it. What does not name a GPU, or a container that is still there, is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Legacy {
+pub struct WatcherState {
     findings: Vec<Found>,
     /// By GPU and container: what it may keep.
     allowed: Vec<(String, PathBuf, u64)>,
@@ -59,7 +59,7 @@ struct Gone {
 impl Watch {
     /// What the next monitor goes on with; `dir` is a container's directory.
     #[must_use]
-    pub fn bequeath<'a>(&self, dir: impl Fn(TenantId) -> Option<&'a Path>) -> Legacy {
+    pub fn transfer<'a>(&self, dir: impl Fn(TenantId) -> Option<&'a Path>) -> WatcherState {
         let place = |owner: TenantId| dir(owner).map(Path::to_owned);
         let findings = self.known.values().filter_map(|known| {
             let Finding { gpu, name, comm, cause, owner, shim, memory, together, spared, since } =
@@ -106,7 +106,7 @@ impl Watch {
             container: container.clone(),
             at: at.0,
         });
-        Legacy {
+        WatcherState {
             findings: findings.collect(),
             allowed: allowed.collect(),
             found: found.collect(),
@@ -116,8 +116,8 @@ impl Watch {
     }
 
     /// Goes on where a predecessor ended; `tenant` is the container of a directory.
-    pub fn inherit(&mut self, legacy: Legacy, tenant: impl Fn(&Path) -> Option<TenantId>) {
-        for one in legacy.findings {
+    pub fn restore(&mut self, state: WatcherState, tenant: impl Fn(&Path) -> Option<TenantId>) {
+        for one in state.findings {
             let Ok(gpu) = one.gpu.parse() else { continue };
             let owner = one.owner.as_deref().map(&tenant);
             // Its container is gone, and it with that.
@@ -136,25 +136,25 @@ impl Watch {
             };
             let (wanted, sent) = (one.wanted.map(Nanos), one.sent.map(Nanos));
             let key = (gpu, finding.name, finding.cause);
-            self.known.insert(key, Known { finding, looks: one.looks, wanted, sent });
+            self.known.insert(key, TrackedFinding { finding, looks: one.looks, wanted, sent });
         }
-        for (gpu, dir, bytes) in legacy.allowed {
+        for (gpu, dir, bytes) in state.allowed {
             if let (Ok(gpu), Some(owner)) = (gpu.parse(), tenant(&dir)) {
                 self.allowed.insert((gpu, owner), Bytes(bytes));
             }
         }
-        for (cause, dir, count) in legacy.found {
+        for (cause, dir, count) in state.found {
             let owner = dir.as_deref().map(&tenant);
             if let Some(owner) = owner.map_or(Some(None), |owner| owner.map(Some)) {
                 self.found.insert((cause, owner), count);
             }
         }
-        for (cause, dir, count) in legacy.ends {
+        for (cause, dir, count) in state.ends {
             if let Some(owner) = tenant(&dir) {
                 self.counts.insert((cause, owner), count);
             }
         }
-        for one in legacy.ended {
+        for one in state.ended {
             let Ok(gpu) = one.gpu.parse() else { continue };
             let order = Order {
                 gpu,

@@ -21,10 +21,10 @@ use super::tree::{has_fuse, with_tree};
 use super::{Scene, find, registration, status};
 
 #[test]
-fn books_settings_registrations_and_the_tree_go_over() {
+fn successor_takes_over_accounting_settings_registrations_and_tree() {
     let scene = Scene::new();
     let (a, b, idle) = (scene.container("a"), scene.container("b"), scene.container("idle"));
-    let with_fuse = has_fuse("succession");
+    let with_fuse = has_fuse("upgrade");
     let more = if with_fuse { with_tree(scene.root()) } else { String::new() };
     let mut monitor = Monitor::start_with(scene.root(), &more);
     let witness = Process::start(&a, 1, Bytes::ZERO);
@@ -148,7 +148,7 @@ fn puts_beneath() -> bool {
 fn successor_is_announced_as_the_main_process_before_it_takes_the_socket() {
     let scene = Scene::new();
     // Mounting the tree takes a while after the socket has its name.
-    let more = if has_fuse("succession") { with_tree(scene.root()) } else { String::new() };
+    let more = if has_fuse("upgrade") { with_tree(scene.root()) } else { String::new() };
     let mut monitor = Monitor::start_with(scene.root(), &more);
     let manager = scene.root().join("notify");
     let notifications = UnixDatagram::bind(&manager).unwrap();
@@ -156,7 +156,7 @@ fn successor_is_announced_as_the_main_process_before_it_takes_the_socket() {
     let socket = paths::socket(scene.root());
     let inode = || fs::metadata(&socket).map(|data| data.ino()).ok();
     let before = inode();
-    monitor.begin_succession(&[("NOTIFY_SOCKET", &manager)]);
+    monitor.begin_upgrade(&[("NOTIFY_SOCKET", &manager)]);
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while inode() == before {
         assert!(std::time::Instant::now() < deadline, "expected a successor");
@@ -165,12 +165,12 @@ fn successor_is_announced_as_the_main_process_before_it_takes_the_socket() {
     let mut text = [0; 256];
     let length = notifications.recv(&mut text).expect("a notification that came before the socket");
     let text = String::from_utf8_lossy(&text[..length]).into_owned();
-    monitor.end_succession();
+    monitor.end_upgrade();
     assert!(text.contains(&format!("MAINPID={}", monitor.pid().as_raw_nonzero())), "{text}");
 }
 
 #[test]
-fn it_starts_its_successor_itself_when_told_to() {
+fn monitor_starts_its_successor_on_request() {
     let scene = Scene::new();
     let a = scene.container("a");
     let monitor = Monitor::start(scene.root());
@@ -218,7 +218,7 @@ impl Drop for Watchdog {
 }
 
 #[test]
-fn a_successor_that_cannot_start_costs_nothing() {
+fn successor_that_cannot_start_leaves_the_monitor_running() {
     let scene = Scene::new();
     let monitor = Monitor::start(scene.root());
     let before = monitor.pid();

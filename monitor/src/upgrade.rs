@@ -3,45 +3,45 @@
 //! ```text
 //!   running                             successor (cgpu-monitor --replace)
 //!     |   told to: SIGUSR2, "upgrade"      |  reads its configuration, loads NVML
-//!     |   <------- "hand_over" ----------- |  when it is ready
+//!     |   <------- "transfer" ------------ |  when it is ready
 //!     |   closes the turns, writes down    |
-//!     |   -------- estate ---------------> |  takes the books, the socket's name, the tree's place
+//!     |   -------- upgrade state --------> |  takes the state, the socket's name, the tree's place
 //!   ends, gates as they are                |  beats: within the second in which gates believe in a monitor
 //! ```
 //!
-//! Until the estate is told nothing has changed: a successor that fails before costs nothing. Clients that were connected are cut off and
+//! Until the state is transferred nothing has changed: a successor that fails before costs nothing. Clients that were connected are cut off and
 //! ask again, which every request allows.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use cgpu_client::message::{Errno, Refusal, Registration};
-use cgpu_scheduler::estate as books;
+use cgpu_scheduler::upgrade::{GpuState, TenantState};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::Settings;
-use crate::watcher::Legacy;
+use crate::watcher::WatcherState;
 
 /// All of it. What a later release adds has a default, so that each can take over from the one before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Estate {
+pub struct UpgradeState {
     /// The release that wrote it.
     pub release: String,
     /// What people have set.
     pub settings: Settings,
     /// Containers, in the order in which they became known.
-    pub containers: Vec<Known>,
-    /// The books of each GPU and container.
-    pub gpus: Vec<GpuBooks>,
+    pub containers: Vec<TransferredContainer>,
+    /// The scheduler's state of each GPU and container.
+    pub gpus: Vec<TransferredGpu>,
     /// What the watcher has found.
-    pub watch: Legacy,
+    pub watch: WatcherState,
 }
 
 /// A container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Known {
+pub struct TransferredContainer {
     /// Its folder in the control tree.
     pub id: String,
     /// Its directory on the host.
@@ -52,32 +52,32 @@ pub struct Known {
     pub makers: Vec<i32>,
 }
 
-/// A GPU's books.
+/// The scheduler's state of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct GpuBooks {
+pub struct TransferredGpu {
     /// `GPU-...`.
     pub uuid: String,
     /// Of the whole GPU.
-    pub gpu: books::Estate,
+    pub gpu: GpuState,
     /// By container's directory.
-    pub containers: Vec<(PathBuf, books::Legacy)>,
+    pub containers: Vec<(PathBuf, TenantState)>,
 }
 
 /// How to start a successor, and the one that has been started.
 #[derive(Debug, Default)]
-pub(crate) struct Succession {
+pub(crate) struct Successor {
     program: Option<PathBuf>,
     successor: Option<Child>,
 }
 
-impl Succession {
+impl Successor {
     /// By the program's place as of now: what lies there later is the successor.
     pub(crate) fn prepare() -> Self {
         Self { program: std::env::current_exe().ok(), successor: None }
     }
 
-    /// Starts one, with our own arguments. It is heard of when it asks for the estate.
+    /// Starts one, with our own arguments. It shows itself when it requests the state.
     pub(crate) fn begin(&mut self) -> Result<(), Refusal> {
         if self.successor.is_some() {
             return Err(Refusal::new(Errno::EBUSY, "A successor is being started."));

@@ -1,4 +1,4 @@
-//! What one monitor leaves to the next of a GPU's books: who was charged what, who owes, and what was learned of each.
+//! What an upgrade transfers of a GPU: what each container was charged and owes, and what was learned.
 //!
 //! The turn going on is closed and charged by what is known at that moment. Lost: the sums of the last second, and what high priority may
 //! still take, which is never more than a window's worth.
@@ -14,7 +14,7 @@ use crate::accounting::TurnAnomalies;
 /// A GPU's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Estate {
+pub struct GpuState {
     /// Turns begun.
     pub turns: u64,
     /// Charged to all so far, ns.
@@ -24,7 +24,7 @@ pub struct Estate {
 /// A container's on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Legacy {
+pub struct TenantState {
     /// Credit, or below 0 what it has used beyond it, ns.
     pub balance: i64,
     /// What it has yet to repay, ns.
@@ -59,15 +59,15 @@ pub struct Legacy {
 
 impl Gpu {
     /// Ends the turn going on, and tells what the next monitor goes on with.
-    pub fn bequeath(&mut self, now: Nanos) -> (Estate, Vec<(TenantId, Legacy)>) {
+    pub fn transfer(&mut self, now: Nanos) -> (GpuState, Vec<(TenantId, TenantState)>) {
         if let Some(turn) = self.turn.take() {
             self.close(now, now.max(turn.start), Cause::Calm, turn);
         }
         for at in 0..self.line.len() {
             self.finalise(now, at);
         }
-        let legacies = self.line.iter().map(|tenant| {
-            let legacy = Legacy {
+        let states = self.line.iter().map(|tenant| {
+            let state = TenantState {
                 balance: tenant.balance,
                 debt: tenant.debt.0,
                 charged: tenant.account.charged.0,
@@ -84,35 +84,35 @@ impl Gpu {
                 bubble: (tenant.bubble.0.0, tenant.bubble.1),
                 lied: tenant.lied.0,
             };
-            (tenant.id, legacy)
+            (tenant.id, state)
         });
-        (Estate { turns: self.turns, charged: self.charged.0 }, legacies.collect())
+        (GpuState { turns: self.turns, charged: self.charged.0 }, states.collect())
     }
 
-    /// Goes on with a GPU's books.
-    pub fn inherit(&mut self, estate: Estate) {
-        self.turns += estate.turns;
-        self.charged = self.charged + Nanos(estate.charged);
+    /// Restores the state of a GPU.
+    pub fn restore(&mut self, gpu_state: GpuState) {
+        self.turns += gpu_state.turns;
+        self.charged = self.charged + Nanos(gpu_state.charged);
     }
 
-    /// Goes on with those of a container that is on the books.
-    pub fn inherit_tenant(&mut self, id: TenantId, legacy: &Legacy) {
+    /// Restores the state of a known container.
+    pub fn restore_tenant(&mut self, id: TenantId, state: &TenantState) {
         let Some(tenant) = self.find_mut(id) else { return };
-        tenant.balance = legacy.balance;
-        tenant.debt = Nanos(legacy.debt);
-        tenant.account.charged = Nanos(legacy.charged);
-        tenant.account.forgiven = Nanos(legacy.forgiven);
-        tenant.account.reported = Nanos(legacy.reported);
-        tenant.account.turns = legacy.turns;
-        tenant.account.anomalies = legacy.anomalies;
-        tenant.joined = Nanos(legacy.joined);
-        tenant.gap = Nanos(legacy.gap);
-        tenant.late = Nanos(legacy.late);
-        tenant.early = Nanos(legacy.early);
-        tenant.overlap = legacy.overlap.max(1000);
-        tenant.duty = (legacy.duty.0.min(1000), legacy.duty.1);
-        tenant.bubble = (Nanos(legacy.bubble.0), legacy.bubble.1);
-        tenant.lied = Nanos(legacy.lied);
+        tenant.balance = state.balance;
+        tenant.debt = Nanos(state.debt);
+        tenant.account.charged = Nanos(state.charged);
+        tenant.account.forgiven = Nanos(state.forgiven);
+        tenant.account.reported = Nanos(state.reported);
+        tenant.account.turns = state.turns;
+        tenant.account.anomalies = state.anomalies;
+        tenant.joined = Nanos(state.joined);
+        tenant.gap = Nanos(state.gap);
+        tenant.late = Nanos(state.late);
+        tenant.early = Nanos(state.early);
+        tenant.overlap = state.overlap.max(1000);
+        tenant.duty = (state.duty.0.min(1000), state.duty.1);
+        tenant.bubble = (Nanos(state.bubble.0), state.bubble.1);
+        tenant.lied = Nanos(state.lied);
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_what_is_gone_on_with() {
+    fn restored_state_is_the_transferred_one() {
         let mut old = gpu();
         (old.turns, old.charged) = (9, Nanos(700));
         let tenant = old.find_mut(TenantId(2)).unwrap();
@@ -141,26 +141,26 @@ mod tests {
         tenant.account.anomalies.over = 1;
         (tenant.gap, tenant.late, tenant.early) = (Nanos(1), Nanos(2), Nanos(3));
         (tenant.overlap, tenant.duty, tenant.bubble) = (1500, (700, 5), (Nanos(80), 6));
-        let (estate, legacies) = old.bequeath(Nanos(10));
+        let (gpu_state, states) = old.transfer(Nanos(10));
         // As it goes over the socket.
-        let text = serde_json::to_string(&(estate, &legacies[1].1)).unwrap();
-        let (estate, legacy): (Estate, Legacy) = serde_json::from_str(&text).unwrap();
+        let text = serde_json::to_string(&(gpu_state, &states[1].1)).unwrap();
+        let (gpu_state, state): (GpuState, TenantState) = serde_json::from_str(&text).unwrap();
 
         let mut new = gpu();
-        new.inherit(estate);
-        new.inherit_tenant(TenantId(2), &legacy);
-        let (again, after) = new.bequeath(Nanos(11));
-        assert_eq!((again, after[1].1), (estate, legacies[1].1));
-        assert_eq!((legacy.balance, legacy.charged, legacy.bubble), (-4_000_000, 500, (80, 6)));
-        assert_eq!(after[0].1, legacies[0].1, "nobody else's changes");
+        new.restore(gpu_state);
+        new.restore_tenant(TenantId(2), &state);
+        let (again, after) = new.transfer(Nanos(11));
+        assert_eq!((again, after[1].1), (gpu_state, states[1].1));
+        assert_eq!((state.balance, state.charged, state.bubble), (-4_000_000, 500, (80, 6)));
+        assert_eq!(after[0].1, states[0].1, "nobody else's changes");
     }
 
     #[test]
-    fn what_another_release_does_not_tell_has_a_default() {
-        let legacy: Legacy = serde_json::from_str(r#"{"balance":-3,"news":true}"#).unwrap();
+    fn field_missing_in_transferred_state_has_a_default() {
+        let state: TenantState = serde_json::from_str(r#"{"balance":-3,"news":true}"#).unwrap();
         let mut gpu = gpu();
-        gpu.inherit_tenant(TenantId(1), &legacy);
-        gpu.inherit_tenant(TenantId(7), &legacy);
+        gpu.restore_tenant(TenantId(1), &state);
+        gpu.restore_tenant(TenantId(7), &state);
         let tenant = gpu.find(TenantId(1)).unwrap();
         assert_eq!((tenant.balance, tenant.overlap), (-3, 1000));
     }

@@ -6,12 +6,12 @@ use cgpu_shm::units::Nanos;
 
 use super::container::Maker;
 use super::{Change, Host};
-use crate::estate::{Estate, GpuBooks, Known};
+use crate::upgrade::{UpgradeState, TransferredGpu, TransferredContainer};
 
 impl Host {
-    /// Closes the books. Nothing must be done after it but to tell the estate.
-    pub(crate) fn bequeath(&mut self, now: Nanos) -> Estate {
-        let containers = self.containers.values().map(|container| Known {
+    /// Closes the turns, and returns the upgrade state. Nothing else must be done afterwards.
+    pub(crate) fn transfer(&mut self, now: Nanos) -> UpgradeState {
+        let containers = self.containers.values().map(|container| TransferredContainer {
             id: container.id.clone(),
             dir: container.dir.clone(),
             registration: container.registration.clone(),
@@ -21,16 +21,16 @@ impl Host {
         let mut gpus = Vec::new();
         for board in &mut self.boards {
             self.settings.gpus.insert(board.uuid.to_string(), board.settings);
-            let (gpu, legacies) = board.controller.bequeath(now);
+            let (gpu, states) = board.controller.transfer(now);
             board.stale = true;
-            let named = legacies
+            let named = states
                 .into_iter()
-                .filter_map(|(tenant, legacy)| Some((self.containers.get(&tenant)?.dir.clone(), legacy)));
-            gpus.push(GpuBooks { uuid: board.uuid.to_string(), gpu, containers: named.collect() });
+                .filter_map(|(tenant, state)| Some((self.containers.get(&tenant)?.dir.clone(), state)));
+            gpus.push(TransferredGpu { uuid: board.uuid.to_string(), gpu, containers: named.collect() });
         }
         let dir = |owner| self.containers.get(&owner).map(|container| container.dir.as_path());
-        Estate {
-            watch: self.watch.bequeath(dir),
+        UpgradeState {
+            watch: self.watch.transfer(dir),
             release: env!("CARGO_PKG_VERSION").into(),
             settings: self.settings.clone(),
             containers,
@@ -39,14 +39,14 @@ impl Host {
     }
 
     /// Goes on where the predecessor ended.
-    pub(crate) fn inherit(&mut self, now: Nanos, estate: Estate) {
-        self.settings = estate.settings;
-        self.inherited = estate.gpus;
+    pub(crate) fn restore(&mut self, now: Nanos, state: UpgradeState) {
+        self.settings = state.settings;
+        self.transferred = state.gpus;
         for at in 0..self.boards.len() {
             self.boards[at].settings = self.set_for(self.boards[at].uuid);
-            self.inherit_gpu(at);
+            self.restore_gpu(at);
         }
-        for known in estate.containers {
+        for known in state.containers {
             let tenant = self.adopt(&known.dir, Some(&known.id));
             let Some(container) = self.containers.get_mut(&tenant) else { continue };
             container.registration = known.registration;
@@ -62,16 +62,16 @@ impl Host {
         let of = |dir: &Path| {
             self.containers.values().find(|container| container.dir == dir).map(|container| container.tenant)
         };
-        self.watch.inherit(estate.watch, of);
+        self.watch.restore(state.watch, of);
         self.look_after(now);
         self.keep_settings();
     }
 
     /// A GPU goes on with its books.
-    pub(super) fn inherit_gpu(&mut self, at: usize) {
+    pub(super) fn restore_gpu(&mut self, at: usize) {
         let uuid = self.boards[at].uuid.to_string();
-        if let Some(books) = self.inherited.iter_mut().find(|books| books.uuid == uuid) {
-            self.boards[at].controller.inherit(std::mem::take(&mut books.gpu));
+        if let Some(books) = self.transferred.iter_mut().find(|books| books.uuid == uuid) {
+            self.boards[at].controller.restore(std::mem::take(&mut books.gpu));
         }
     }
 }
