@@ -11,7 +11,7 @@
 //! | [`memory`] | pure: what NVML's figures say of containers' memory |
 //!
 //! A folder imports those below it. Every folder may import [`config`] (the configuration file),
-//! [`settings`] (what is set while it runs), `nodes` (names in the control tree), [`state`] (what an
+//! [`settings`] (what is set while it runs), `nodes` (names in the control tree), [`upgrade`] (what an
 //! upgrade transfers) and `service` (the service manager).
 //!
 //! The decision whose turn it is, pure, is `cgpu-scheduler`. Messages and the connection to a monitor
@@ -22,7 +22,7 @@
 pub mod config;
 mod control;
 mod daemon;
-pub mod state;
+pub mod upgrade;
 mod host;
 pub mod memory;
 pub mod metrics;

@@ -1,7 +1,7 @@
 //! Bursts: work that comes all at once, with silence before the next.
 //!
 //! A data loader or a server has work for some milliseconds, waits for its end, and is silent until
-//! the next batch or request. Beside another one's turns (`guests.rs`) it would have every other
+//! the next batch or request. Beside another one's turns (`background.rs`) it would have every other
 //! slice of the GPU's own: it would take twice as long, and both would lose a switch for each
 //! slice.
 //! So a container that is known for such bursts, and waits for them, has turns of its own, at once
@@ -133,7 +133,7 @@ impl Gpu {
     }
 
     /// How long the holder may be silent. High priority gives the GPU up at once: it has it back at
-    /// once. A burst is over when all of it has been settled: else it may not have begun, or may
+    /// once. A burst is over when all of it is accounted: else it may not have begun, or may
     /// run longer than predicted.
     pub(super) fn tolerance(&self, now: Nanos, turn: &Turn, holder: &Tenant) -> Nanos {
         let usual = self.tuning.tolerance;

@@ -151,7 +151,7 @@ impl Gpu {
             }
             Phase::Closing { least, .. } if holder.is_distrusted(now) => least - tuning.lead,
             Phase::Closing { since, least, .. } => {
-                let limit = since + self.patience(now, holder);
+                let limit = since + self.drain_timeout(now, holder);
                 limit.min((now + holder.remaining(now)).max(least) - tuning.lead)
             }
             Phase::Vacant { .. } => Nanos::MAX,

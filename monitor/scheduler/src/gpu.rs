@@ -7,12 +7,12 @@ use cgpu_shm::units::Nanos;
 use super::accounting::Account;
 use super::allowance::Allowance;
 use super::last_second::LastSecond;
-use super::past::{Past, PastTurn};
 use super::policy::{Policy, Terms, WHOLE};
 use super::refill::signed;
 use super::step::{Gate, Observation, Plan, Sharing, TenantId, WAIT};
 use super::tenants::Tenant;
 use super::tuning::Tuning;
+use super::turn_history::{PastTurn, TurnHistory};
 use super::turns::{Cause, Phase, Turn};
 
 /// The scheduler of one GPU.
@@ -35,7 +35,7 @@ pub struct Gpu {
     pub(super) next_full: Nanos,
     pub(super) turns: u64,
     pub(super) charged: Nanos,
-    pub(super) past: Past,
+    pub(super) history: TurnHistory,
     /// For how much of the last second there were turns, and how much of it was work beside them.
     pub(super) metered: LastSecond,
     pub(super) beside: LastSecond,
@@ -84,7 +84,7 @@ impl Gpu {
             next_full: Nanos::ZERO,
             turns: 0,
             charged: Nanos::ZERO,
-            past: Past::default(),
+            history: TurnHistory::default(),
             metered: LastSecond::default(),
             beside: LastSecond::default(),
         }
@@ -185,13 +185,13 @@ impl Gpu {
     }
 
     /// The last turns, oldest first, and as the last of them the one that goes on, until now.
-    pub fn past(&self, now: Nanos) -> impl Iterator<Item = PastTurn> {
+    pub fn turn_history(&self, now: Nanos) -> impl Iterator<Item = PastTurn> {
         let present = self.turn.as_ref().map(|turn| {
             let end = if let Phase::Vacant { since } = turn.phase { since } else { now };
             PastTurn { holder: turn.holder, start: turn.start, end: end.max(turn.start) }
         });
         // A turn may begin a little after now: with the end of the work that is in flight.
-        self.past.turns().chain(present.filter(|turn| turn.start <= now))
+        self.history.turns().chain(present.filter(|turn| turn.start <= now))
     }
 
     /// What a switch between containers costs, as the turns have shown; none before there were enough of them.
@@ -289,12 +289,12 @@ impl Gpu {
             policy => policy,
         };
         self.watch_overruns(now);
-        self.settle(now);
+        self.account_closed_turns(now);
         self.set_sharing(now);
         self.watch_guests(before, now);
         if self.sharing == Sharing::Contended {
             for _ in 0..STEPS {
-                if !self.conduct(now) {
+                if !self.advance_turn(now) {
                     break;
                 }
             }

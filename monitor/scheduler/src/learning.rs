@@ -1,4 +1,4 @@
-//! What is learned of a container from each of its turns that has been settled.
+//! What is learned of a container from each of its accounted turns.
 
 use cgpu_shm::units::Nanos;
 
@@ -27,7 +27,7 @@ impl Tenant {
         }
     }
 
-    /// Learns from a settled turn: what a switch costs, and how much its processes overlap.
+    /// Learns from an accounted turn: what a switch costs, and how much its processes overlap.
     pub(super) fn learn(&mut self, closed: &Closed, reported: Nanos, finding: Finding, tuning: &Tuning) {
         let held = closed.end - closed.start;
         if finding == Finding::Distrusted || held < tuning.tolerance || closed.excluded > Nanos::ZERO {

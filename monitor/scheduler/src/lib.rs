@@ -15,12 +15,12 @@
 //! | [`policy`] | which containers share the GPU, by which weight |
 //! | [`refill`], `rounds`, `rates` | credit: rounds and quanta, fixed shares, the next holder |
 //! | `priority`, `allowance` | high priority: takes the GPU at once, up to `prio_ratio` |
-//! | `turns`, `conduct`, `drains` | a turn, its phases, how long its end may take |
-//! | `guests`, `shared_turns`, `bursts` | containers that run beside others' turns, or have turns at once |
+//! | `turns`, `turn_phase`, `drain_timeout` | a turn, its phases, how long its end may take |
+//! | `background`, `shared_turns`, `bursts` | containers that run beside others' turns, or have turns at once |
 //! | [`gangs`] | containers that have their turns on several GPUs at the same time |
-//! | `settlement`, `debt`, [`accounting`] | what turns cost; work from before the first turn; the sums |
+//! | `turn_accounting`, `debt`, [`accounting`] | what turns cost; work from before the first turn; the sums |
 //! | `gates` | what the gates are to say |
-//! | [`past`], `last_second`, `measured` | the last turns; sums and shares of the last second |
+//! | [`turn_history`], `last_second`, `measured` | the last turns; sums and shares of the last second |
 //! | [`upgrade`] | what an upgrade transfers to the next monitor |
 //! | [`tuning`] | the times it goes by |
 //!
@@ -34,31 +34,31 @@
 
 pub mod accounting;
 mod allowance;
+mod background;
 mod bursts;
-mod conduct;
 mod debt;
-mod drains;
+mod drain_timeout;
 #[cfg(test)]
 mod fixture;
 pub mod gangs;
 mod gates;
 mod gpu;
-mod guests;
 mod last_second;
 mod learning;
 mod measured;
-pub mod past;
 pub mod policy;
 mod priority;
 mod rates;
 pub mod refill;
 pub mod report;
 mod rounds;
-mod settlement;
 mod shared_turns;
 mod step;
 mod tenants;
 pub mod tuning;
+mod turn_accounting;
+pub mod turn_history;
+mod turn_phase;
 mod turns;
 pub mod upgrade;
 

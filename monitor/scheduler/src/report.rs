@@ -18,7 +18,7 @@ pub struct TenantReport {
     pub waiting: u64,
     /// Last launch through the slow path, or arrival at the gate.
     pub active: u64,
-    /// Settled GPU time.
+    /// Measured GPU time.
     pub busy: u64,
     /// Estimate of what is in flight.
     pub inflight: u64,
@@ -26,7 +26,7 @@ pub struct TenantReport {
     pub ends: u64,
     /// GPU time of the turn in `turn`.
     pub spent: u64,
-    /// End of the last settled work.
+    /// End of its last measured work.
     pub last: u64,
 }
 

@@ -20,8 +20,8 @@
 
 use cgpu_shm::units::Nanos;
 
+use super::background::{Outcome, Why};
 use super::gpu::Gpu;
-use super::guests::{Outcome, Why};
 use super::refill::part;
 use super::tenants::Tenant;
 use super::turns::SAMPLES;
@@ -127,8 +127,8 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::background::Guest;
     use crate::fixture::{NOW, busy, give_turn, ms, report, see, us};
-    use crate::guests::Guest;
     use crate::policy::Policy;
     use crate::report::TenantReport;
 

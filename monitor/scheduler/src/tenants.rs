@@ -54,7 +54,7 @@ pub(super) struct Tenant {
     /// It missed a turn, and the print of its words then.
     pub(super) dormant: Option<u64>,
     /// It runs beside others' turns.
-    pub(super) guest: Option<super::guests::Guest>,
+    pub(super) guest: Option<super::background::Guest>,
     /// It may not do so again before then.
     pub(super) uninvited: Nanos,
     /// Number of attempts in a row to share turns that gained nothing.
@@ -92,7 +92,7 @@ pub(super) struct Tenant {
     pub(super) overlap: u64,
     /// Learned cost of a switch to it, and from how many turns.
     pub(super) bubble: (Nanos, u32),
-    /// Its last turn, not yet settled.
+    /// Its last turn, not yet accounted.
     pub(super) closed: Option<super::turns::Closed>,
     pub(super) gate: Gate,
     /// It may ring since the last look at it.
@@ -293,7 +293,7 @@ impl Tenant {
         self.processes.iter().all(|process| process.ends == Nanos::ZERO)
     }
 
-    /// End of its last settled work.
+    /// End of its last measured work.
     pub(super) fn last(&self) -> Nanos {
         self.processes.iter().map(|process| process.last).max().unwrap_or_default()
     }

@@ -64,7 +64,7 @@ pub struct Tuning {
     /// Most that a switch may be said to cost.
     pub bubble_most: Nanos,
     /// A turn's report is waited for this long.
-    pub settle: Nanos,
+    pub report_timeout: Nanos,
     /// A step comes so long after the last: the monitor was stopped or starved, and gates have opened of themselves meanwhile.
     pub lost: Nanos,
     /// How long an invalid report is remembered.
@@ -107,7 +107,7 @@ impl Tuning {
         least: Nanos::from_micros(500),
         bubble: Nanos::from_micros(100),
         bubble_most: Nanos::from_micros(500),
-        settle: Nanos::from_millis(50),
+        report_timeout: Nanos::from_millis(50),
         lost: Nanos::from_millis(1000),
         distrust: Nanos::from_millis(1000),
         spacing: Nanos::from_micros(20),
@@ -128,7 +128,7 @@ impl Tuning {
 
     /// How long a drain is waited for.
     #[must_use]
-    pub fn patience(&self) -> Nanos {
+    pub fn drain_timeout(&self) -> Nanos {
         self.drain.max(Nanos(self.base.0.saturating_mul(4)))
     }
 
@@ -163,7 +163,7 @@ impl Tuning {
             least: stretch(self.least),
             bubble: stretch(self.bubble),
             bubble_most: stretch(self.bubble_most),
-            settle: stretch(self.settle),
+            report_timeout: stretch(self.report_timeout),
             lost: stretch(self.lost),
             distrust: stretch(self.distrust),
             spacing: stretch(self.spacing),

@@ -75,13 +75,13 @@ pub(super) struct Closed {
     pub(super) cause: Cause,
     /// Its holder pays until then, though it was over before.
     pub(super) paid: Nanos,
-    /// Settled by then, report or not.
+    /// Accounted by then, with or without a report.
     pub(super) by: Nanos,
     /// Since when its work ran beside others' turns, and was charged as it ran.
     pub(super) beside: Option<Nanos>,
 }
 
-/// What a settled turn has shown.
+/// What an accounted turn has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
     /// The report fits the time held.

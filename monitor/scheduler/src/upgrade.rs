@@ -64,7 +64,7 @@ impl Gpu {
             self.close(now, now.max(turn.start), Cause::Calm, turn);
         }
         for at in 0..self.line.len() {
-            self.finalise(now, at);
+            self.account_closed_turn(now, at);
         }
         let states = self.line.iter().map(|tenant| {
             let state = TenantState {

@@ -9,7 +9,7 @@ use cgpu_client::message::{
     Sharing, Status, TurnAnomalies, TurnStatus,
 };
 use cgpu_scheduler::accounting;
-use cgpu_scheduler::past::PastTurn;
+use cgpu_scheduler::turn_history::PastTurn;
 use cgpu_shm::grant::TurnState;
 use cgpu_shm::reason::counted;
 use cgpu_shm::slots::State;
@@ -61,7 +61,7 @@ pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<GpuTurns> {
     boards
         .map(|board| GpuTurns {
             gpu: board.index,
-            turns: board.controller.past(now).filter_map(told).collect(),
+            turns: board.controller.turn_history(now).filter_map(told).collect(),
         })
         .collect()
 }

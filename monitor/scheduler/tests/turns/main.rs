@@ -4,9 +4,9 @@
 //! bells are late by tens of microseconds. Shares are what really ran on the GPU, never what anybody reported.
 #![allow(clippy::cast_precision_loss)] // figures for people and bounds of percents
 
+mod background;
 mod gangs;
 mod gpu;
-mod guests;
 mod policies;
 mod priority;
 mod process;
@@ -14,9 +14,9 @@ mod world;
 
 use cgpu_scheduler::Sharing;
 use cgpu_scheduler::TenantId;
-use cgpu_scheduler::past::PastTurn;
 use cgpu_scheduler::policy::{Policy, Terms};
 use cgpu_scheduler::tuning::Tuning;
+use cgpu_scheduler::turn_history::PastTurn;
 use cgpu_shm::units::Nanos;
 use process::{Load, MS, US};
 use world::{Forge, SECOND, World, share_error, utilisation};
@@ -63,7 +63,7 @@ fn saturating_tenants_get_their_shares() {
 fn the_last_turns_are_told_as_they_were() {
     let mut world = World::new(WEIGHTED, &[(2, SATURATING), (1, SATURATING)]);
     world.run_for(3 * SECOND);
-    let past: Vec<PastTurn> = world.controller.past(Nanos(world.now)).collect();
+    let past: Vec<PastTurn> = world.controller.turn_history(Nanos(world.now)).collect();
     assert!(past.len() > 50, "{past:?}");
     for pair in past.windows(2) {
         assert!(pair[0].start <= pair[0].end && pair[0].end <= pair[1].start, "{pair:?}");

@@ -1,6 +1,6 @@
 //! How long the end of a turn's work is waited for.
 //!
-//! A kernel cannot be interrupted. Whoever is not done [`Tuning::patience`] after its turn has others run beside it, by the GPU's own
+//! A kernel cannot be interrupted. Whoever is not done [`Tuning::drain_timeout`] after its turn has others run beside it, by the GPU's own
 //! slices: so one that never ends costs its neighbours no more than without us. But beside others a kernel takes longer, the GPU
 //! loses a switch per slice, and nobody can tell any more what it really took. So whose work ends by itself soon after all is waited for
 //! next time: it has the GPU for itself, and is charged exactly that.
@@ -18,8 +18,8 @@ use super::turns::{Cause, Phase};
 
 impl Gpu {
     /// How long the holder's work may take to end.
-    pub(super) fn patience(&self, now: Nanos, holder: &Tenant) -> Nanos {
-        let usual = self.tuning.patience();
+    pub(super) fn drain_timeout(&self, now: Nanos, holder: &Tenant) -> Nanos {
+        let usual = self.tuning.drain_timeout();
         let wait = holder.long.wait;
         if wait <= usual || self.is_outranked(now, holder.id) || self.is_summoned_away(now, holder.id) {
             usual
@@ -38,7 +38,7 @@ impl Tenant {
             // Half as much again, and it is forgotten by quarters.
             let wanted = Nanos(took.0 + took.0 / 2).min(tuning.long_drain);
             self.long.wait = wanted.max(Nanos(self.long.wait.0 / 4 * 3 + wanted.0 / 4));
-        } else if self.long.wait > tuning.patience() && took >= self.long.wait {
+        } else if self.long.wait > tuning.drain_timeout() && took >= self.long.wait {
             self.long = Long { wait: Nanos::ZERO, beside: None, vain: now + tuning.uninvited };
         } else {
             self.long.beside = Some((since, now, self.active));
@@ -97,7 +97,7 @@ mod tests {
         turn(&mut tenant, 44, Cause::Spent);
         assert_eq!(wait_ms(&tenant), 69);
         (0..20).for_each(|_| turn(&mut tenant, 0, Cause::Spent));
-        assert!(tenant.long.wait < TUNING.patience());
+        assert!(tenant.long.wait < TUNING.drain_timeout());
     }
 
     #[test]

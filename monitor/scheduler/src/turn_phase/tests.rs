@@ -455,7 +455,7 @@ fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
         gpu.turn.as_mut().unwrap().start = since + us(100);
         let ran = TenantReport { last: (NOW + last).0, busy: last.0, ..report(0) };
         see(&mut gpu.line[at], since + ms(1), &[ran]);
-        gpu.finalise(since + ms(1), at);
+        gpu.account_closed_turn(since + ms(1), at);
         assert_eq!(gpu.line[at].balance, balance, "until {last}");
     }
 }
@@ -493,7 +493,7 @@ fn extended_turn_has_a_new_word_and_begins_where_its_work_ends() {
     let mut gpu = running(FAIR, now, us(200));
     others_idle(&mut gpu);
     (gpu.line[0].balance, gpu.line[0].overlap) = (6 * MS, 2000);
-    assert!(gpu.conduct(now));
+    assert!(gpu.advance_turn(now));
     let turn = gpu.turn.clone().unwrap();
     assert_ne!(turn.word, 0x101);
     assert_eq!(turn.word & 0xff, YOURS);
@@ -638,16 +638,16 @@ fn turn_after_another_container_has_room_for_the_switch() {
 fn step_carries_out_what_it_decides() {
     let mut gpu = taken(FAIR);
     gpu.line[1].balance = 6 * MS;
-    assert!(!gpu.conduct(NOW + us(500)), "nothing changes");
-    assert!(gpu.conduct(NOW + ms(1)), "the turn of the silent holder passes on");
+    assert!(!gpu.advance_turn(NOW + us(500)), "nothing changes");
+    assert!(gpu.advance_turn(NOW + ms(1)), "the turn of the silent holder passes on");
     assert_eq!(gpu.holder(), Some(OTHER));
     let mut gpu = taken(FAIR);
     others_idle(&mut gpu);
-    assert!(!gpu.conduct(NOW + ms(1)));
+    assert!(!gpu.advance_turn(NOW + ms(1)));
     assert_eq!(gpu.turn.as_ref().unwrap().phase, Phase::Vacant { since: NOW + ms(1) });
     assert_eq!(gpu.line[0].account.charged, ms(1));
     gpu.turn = None;
     gpu.line[1].waiting = true;
-    assert!(!gpu.conduct(NOW + ms(2)));
+    assert!(!gpu.advance_turn(NOW + ms(2)));
     assert_eq!(gpu.holder(), Some(OTHER));
 }

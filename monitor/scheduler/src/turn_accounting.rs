@@ -36,19 +36,19 @@ impl Gpu {
     /// Finds out whose work runs beside others' turns.
     pub(super) fn watch_overruns(&mut self, now: Nanos) {
         let holder = self.turn.as_ref().map(|turn| turn.holder);
-        let patience = self.tuning.tolerance;
+        let tolerance = self.tuning.tolerance;
         for tenant in &mut self.line {
             tenant.learn_overrun(now, &self.tuning);
             let end = tenant.latest_end();
             if tenant.overrun {
                 // Beside others it takes longer than was predicted when it was launched.
                 tenant.left = tenant.left.max(end - now);
-                tenant.overrun = end > Nanos::ZERO && (tenant.left > Nanos::ZERO || end + patience > now);
+                tenant.overrun = end > Nanos::ZERO && (tenant.left > Nanos::ZERO || end + tolerance > now);
                 tenant.queued &= tenant.overrun;
             } else if Some(tenant.id) != holder && tenant.gate.turn & 0xff == WAIT {
                 // Work under WAIT: a backlog from before, or launches that had to be let through.
                 let own = tenant.closed.as_ref().map_or(tenant.given, |closed| closed.end);
-                if end > now && now > own + patience {
+                if end > now && now > own + tolerance {
                     tenant.run_beside(now);
                     if let Some(closed) = &mut tenant.closed {
                         closed.beside.get_or_insert(now);
@@ -57,19 +57,19 @@ impl Gpu {
             }
         }
     }
-    /// Settles the turns whose report is in, or has had its time.
-    pub(super) fn settle(&mut self, now: Nanos) {
+    /// Accounts the turns whose report is in, or late.
+    pub(super) fn account_closed_turns(&mut self, now: Nanos) {
         for at in 0..self.line.len() {
             let tenant = &self.line[at];
             let Some(closed) = &tenant.closed else { continue };
             if closed.by <= now || (tenant.is_drained() && now >= closed.end) {
-                self.finalise(now, at);
+                self.account_closed_turn(now, at);
             }
         }
     }
 
-    /// The last word on a turn: charges what it cost, instead of what was taken for it when it ended.
-    pub(super) fn finalise(&mut self, now: Nanos, at: usize) {
+    /// Accounts a closed turn: charges what it cost, instead of what was assumed when it ended.
+    pub(super) fn account_closed_turn(&mut self, now: Nanos, at: usize) {
         let bubble = self.bubble();
         let tuning = self.tuning;
         let tenant = &mut self.line[at];

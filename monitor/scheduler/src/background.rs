@@ -338,7 +338,7 @@ mod tests {
             let turn = gpu.turn.clone().unwrap();
             gpu.line[0].closed = Some(turn.close(NOW, Cause::Spent, NOW));
         };
-        assert!(!is_invited(closed), "its last turn is not settled");
+        assert!(!is_invited(closed), "its last turn is not accounted");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use cgpu_shm::units::Nanos;
 
 use super::gpu::Gpu;
-use super::past::PastTurn;
 use super::refill::{Candidate, signed};
 use super::step::{TenantId, YOURS};
 use super::tenants::Tenant;
+use super::turn_history::PastTurn;
 use super::turns::{Cause, Phase, Turn};
 
 /// What the turn's state asks for.
@@ -19,7 +19,7 @@ enum Verdict {
 
 impl Gpu {
     /// One step of the turn; true if there may be another.
-    pub(super) fn conduct(&mut self, now: Nanos) -> bool {
+    pub(super) fn advance_turn(&mut self, now: Nanos) -> bool {
         let Some(turn) = &self.turn else {
             self.begin(now, now, None);
             return false;
@@ -68,7 +68,7 @@ impl Gpu {
                 let boundary = (now + remaining).max(least).max(turn.start);
                 if now + tuning.lead < least { Verdict::Keep } else { Verdict::Over { boundary, cause } }
             }
-            Phase::Closing { since, .. } if now >= since + self.patience(now, holder) => {
+            Phase::Closing { since, .. } if now >= since + self.drain_timeout(now, holder) => {
                 Verdict::Over { boundary: now.max(turn.start), cause: Cause::Overrun }
             }
             Phase::Closing { .. } => Verdict::Keep,
@@ -270,10 +270,11 @@ impl Gpu {
         let idle = matches!(turn.phase, Phase::Vacant { .. });
         // Nobody wanted a vacant turn: its time is nobody's. What it cost before was charged when it fell vacant.
         let end = if let Phase::Vacant { since } = turn.phase { since } else { boundary };
-        self.past.note(PastTurn { holder: turn.holder, start: turn.start, end: end.max(turn.start) });
+        self.history.note(PastTurn { holder: turn.holder, start: turn.start, end: end.max(turn.start) });
         let bubble = if turn.handed { self.bubble() } else { Nanos::ZERO };
         let turn = if idle { turn } else { self.charge(end - bubble, turn) };
-        let (start, by, presumed) = (turn.start, now + self.tuning.settle, now + self.tuning.tolerance);
+        let (start, by, presumed) =
+            (turn.start, now + self.tuning.report_timeout, now + self.tuning.tolerance);
         let Some(at) = self.line.iter().position(|tenant| tenant.id == turn.holder) else { return };
         let tenant = &mut self.line[at];
         tenant.steady = cause == Cause::Spent || (cause == Cause::Preempted && tenant.steady);
@@ -307,7 +308,7 @@ impl Gpu {
         let line: Vec<Candidate> = self.line.iter().map(|tenant| self.candidate(now, tenant)).collect();
         let Some((rounds, at)) = self.choose(now, &line) else { return };
         let (holder, high) = (self.line[at].id, self.line[at].is_high(now));
-        self.finalise(now, at);
+        self.account_closed_turn(now, at);
         self.refill(now, rounds, None);
         let handed = from != Some(holder);
         let bubble = if handed { self.bubble() } else { Nanos::ZERO };

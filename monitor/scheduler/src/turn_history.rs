@@ -22,9 +22,9 @@ pub struct PastTurn {
 
 /// The last of them, oldest first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Past(VecDeque<PastTurn>);
+pub(super) struct TurnHistory(VecDeque<PastTurn>);
 
-impl Past {
+impl TurnHistory {
     pub(super) fn note(&mut self, turn: PastTurn) {
         if self.0.len() == MOST {
             self.0.pop_front();
@@ -43,11 +43,15 @@ mod tests {
 
     #[test]
     fn the_oldest_go() {
-        let mut past = Past::default();
+        let mut history = TurnHistory::default();
         for start in 0..MOST as u64 + 3 {
-            past.note(PastTurn { holder: TenantId(start % 2), start: Nanos(start), end: Nanos(start + 1) });
+            history.note(PastTurn {
+                holder: TenantId(start % 2),
+                start: Nanos(start),
+                end: Nanos(start + 1),
+            });
         }
-        let starts: Vec<u64> = past.turns().map(|turn| turn.start.0).collect();
+        let starts: Vec<u64> = history.turns().map(|turn| turn.start.0).collect();
         assert_eq!((starts.len(), starts[0]), (MOST, 3));
     }
 }
