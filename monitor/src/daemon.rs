@@ -14,11 +14,11 @@ use crate::config::Config;
 use crate::control::socket::Socket;
 use crate::control::tree::Tree;
 use crate::control::tree::desk::{self, Caller};
-use crate::upgrade::UpgradeState;
 use crate::host::Host;
 use crate::probe::Scout;
 use crate::service;
 use crate::settings::{Found, Settings};
+use crate::upgrade::UpgradeState;
 
 mod event_loop;
 mod poll;

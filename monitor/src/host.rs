@@ -18,9 +18,9 @@ mod measures;
 mod news;
 pub(crate) mod places;
 pub(crate) mod region;
-mod successor;
 mod tally;
 mod turns;
+mod upgrade;
 mod upkeep;
 mod watch;
 
@@ -31,9 +31,9 @@ use cgpu_scheduler::TenantId;
 use container::Container;
 
 use crate::config::{Config, Start};
-use crate::upgrade::{TransferredGpu, Successor};
 use crate::probe::{Ask, Kin, Scout};
 use crate::settings::Settings;
+use crate::upgrade::{Successor, TransferredGpu};
 use crate::watcher::Watch;
 
 /// The host.

@@ -22,7 +22,6 @@
 pub mod config;
 mod control;
 mod daemon;
-pub mod upgrade;
 mod host;
 pub mod memory;
 pub mod metrics;
@@ -30,6 +29,7 @@ mod nodes;
 mod probe;
 mod service;
 pub mod settings;
+pub mod upgrade;
 pub mod watcher;
 
 pub use daemon::run;

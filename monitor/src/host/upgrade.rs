@@ -6,7 +6,7 @@ use cgpu_shm::units::Nanos;
 
 use super::container::Maker;
 use super::{Change, Host};
-use crate::upgrade::{UpgradeState, TransferredGpu, TransferredContainer};
+use crate::upgrade::{TransferredContainer, TransferredGpu, UpgradeState};
 
 impl Host {
     /// Closes the turns, and returns the upgrade state. Nothing else must be done afterwards.

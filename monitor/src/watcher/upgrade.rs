@@ -9,7 +9,7 @@ use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
-use super::{Ended, Finding, TrackedFinding, Name, Order, Watch};
+use super::{Ended, Finding, Name, Order, TrackedFinding, Watch};
 
 /// All of it. What does not name a GPU, or a container that is still there, is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
