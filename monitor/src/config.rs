@@ -213,7 +213,7 @@ impl Start {
     #[must_use]
     pub fn tuning(&self, index: DeviceId, uuid: Uuid) -> Tuning {
         let base = self.find(index, uuid).base.or(self.base);
-        base.map_or(Tuning::DEFAULT, |base| Tuning::DEFAULT.with_base(base)).stretched(self.percent)
+        base.map_or(Tuning::DEFAULT, |base| Tuning::DEFAULT.with_base(base)).scaled(self.percent)
     }
 }
 

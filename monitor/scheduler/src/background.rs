@@ -1,20 +1,20 @@
-//! Guests: who computes a little now and then runs beside the others' turns.
+//! Background tenants: a container that computes only occasionally runs beside the others' turns.
 //!
 //! Alone with the GPU a container with long gaps wastes it; gated, it waits for the others' slices without need. So where shares are
 //! those of whoever is busy, one whose gaps are about as long as a slice of the GPU's own, or longer, and which takes no more than its share, is
 //! not gated: its gate says YOURS all the time, and the GPU's own slices decide, as they would without us. Those that fill their
-//! turns have them as ever, less what their guests take.
+//! turns have them as ever, less what their background tenants take.
 //!
 //! ```text
 //!           gaps long, cost under nine tenths of its share
-//!   in line ----------------------------------------------> guest: a grant for each stretch, charged what it reports
+//!   in line ----------------------------------------------> background: a grant for each period, charged what it reports
 //!      ^                                                      |
 //!      +------------------------------------------------------+
-//!        grant used up before its time; cost over its share in two stretches;
+//!        grant used up before its time; cost over its share in two periods;
 //!        gaps grown short; less work done than in turns. Not again for two seconds
 //! ```
 //!
-//! A visit costs the others two switches, and that is part of its *cost*, so their shares are not
+//! A background period costs the others two switches, and that is part of its *cost*, so their shares are not
 //! touched. The grant is kept by the gate, not by what the container reports: one that misreports
 //! has at most what the GPU's own slicing gives it. With shorter gaps than a slice a container is
 //! better served by turns, or shares them (`shared_turns.rs`).
@@ -30,16 +30,16 @@ use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::SAMPLES;
 
-/// What a guest may use, and what it has used.
+/// What a background tenant may use, and what it has used.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Guest {
+pub(super) struct Background {
     /// Its turn word.
     pub(super) word: u64,
     pub(super) granted: Nanos,
-    /// When the grant was given, and when the present stretch began.
+    /// When the grant was given, and when the present period began.
     given: Nanos,
     since: Nanos,
-    /// What it had reported when the stretch began, and how much of that is charged.
+    /// What it had reported when the period began, and how much of that is charged.
     start: Nanos,
     seen: Nanos,
     pub(super) why: Why,
@@ -48,51 +48,51 @@ pub(super) struct Guest {
 /// Why a container runs beside others' turns, and what is known of it since.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Why {
-    /// It computes a little now and then. With its cost in the stretch before: bursts fall into
-    /// stretches unevenly, so two count together.
-    Sparse(Option<Stretch>),
+    /// It computes a little now and then. With its cost in the period before: bursts fall into
+    /// periods unevenly, so two count together.
+    Sparse(Option<Period>),
     /// Its host is the bottleneck.
     HostBound(SharedTurns),
 }
 
-/// What a sparse guest cost in a stretch.
+/// What a sparse background tenant cost in a period.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch {
+pub(super) struct Period {
     /// In thousandths of the GPU, switches included.
     cost: u64,
     /// It took all that the GPU's own slicing gives it: it has no gaps, whatever was learned.
     saturates: bool,
 }
 
-/// What becomes of a guest.
+/// What becomes of a background tenant.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outcome {
     /// It runs beside others' turns for this reason.
     Stays(Why),
-    /// It is back in line, and no guest for so long.
+    /// It is back in line, and no background tenant for so long.
     Leaves(Nanos),
 }
 
-/// Of its share, in thousandths: costing more, nobody becomes a guest.
+/// Of its share, in thousandths: costing more, nobody becomes a background tenant.
 const MODEST: u64 = 900;
-/// Of its share of what it does alone, in thousandths: a guest that does less is better off in line.
+/// Of its share of what it does alone, in thousandths: a background tenant that does less is better off in line.
 const WORTH: u64 = 750;
-/// Of the gaps that a guest must have, in thousandths: with shorter ones, it is one no longer.
+/// Of the gaps that a background tenant must have, in thousandths: with shorter ones, it is one no longer.
 const SHORTER: u64 = 750;
 
 impl Gpu {
     /// Finds out who runs beside the others' turns.
-    pub(super) fn watch_guests(&mut self, from: Nanos, now: Nanos) {
-        let hosts = self.sharing == Sharing::Contended && !self.has_high(now) && self.rule.has_guests();
+    pub(super) fn update_background(&mut self, from: Nanos, now: Nanos) {
+        let hosts = self.sharing == Sharing::Contended && !self.has_high(now) && self.rule.has_background();
         for at in 0..self.line.len() {
             let tenant = &self.line[at];
             let may = hosts
                 && self.is_member(tenant)
-                && tenant.may_visit(now, &self.tuning)
+                && tenant.may_run_in_background(now, &self.tuning)
                 && !self.is_bursty(now, tenant);
-            match tenant.guest {
-                Some(guest) if may => self.watch_guest(from, now, at, guest),
-                Some(_) => self.line[at].guest = None,
+            match tenant.background {
+                Some(background) if may => self.update_background_tenant(from, now, at, background),
+                Some(_) => self.line[at].background = None,
                 None if may && !self.holds(tenant.id) => {
                     let limit = self.limit(now, tenant);
                     let modest = tenant.cost_alone(self.bubble()) <= limit * MODEST / 1000;
@@ -105,26 +105,27 @@ impl Gpu {
                         (!unsure && self.gains_by_sharing(now, at, limit))
                             .then(|| Why::HostBound(SharedTurns::new(now, self.tuning.shared, reported)))
                     };
-                    self.line[at].guest = why.map(|why| self.invite(now, why, limit, reported));
+                    self.line[at].background =
+                        why.map(|why| self.grant_background(now, why, limit, reported));
                 }
                 None => {}
             }
         }
     }
 
-    fn invite(&mut self, now: Nanos, why: Why, limit: u64, reported: Nanos) -> Guest {
+    fn grant_background(&mut self, now: Nanos, why: Why, limit: u64, reported: Nanos) -> Background {
         let limit = if let Why::HostBound(_) = why { shared_turns::limit(limit) } else { limit };
-        let granted = part(self.tuning.visit.0, limit, 1000).max(self.tuning.least);
+        let granted = part(self.tuning.background_period.0, limit, 1000).max(self.tuning.least);
         let word = self.word(now, YOURS);
-        Guest { word, granted, given: now, since: now, start: reported, seen: reported, why }
+        Background { word, granted, given: now, since: now, start: reported, seen: reported, why }
     }
 
-    /// Books what a guest has used, and looks whether it may stay.
-    fn watch_guest(&mut self, from: Nanos, now: Nanos, at: usize, guest: Guest) {
+    /// Books what a background tenant has used, and looks whether it may stay.
+    fn update_background_tenant(&mut self, from: Nanos, now: Nanos, at: usize, background: Background) {
         let tenant = &mut self.line[at];
         let reported = tenant.account.reported;
         // Reports come in lumps. What this time is too short for is charged later.
-        let used = (reported - guest.seen).min(now - from);
+        let used = (reported - background.seen).min(now - from);
         tenant.account.charge(used);
         self.charged = self.charged + used;
         self.beside.add(now, used);
@@ -132,68 +133,68 @@ impl Gpu {
             turn.excluded = turn.excluded + used.min(now - from.max(turn.start));
         }
         let (tenant, limit) = (&self.line[at], self.limit(now, &self.line[at]));
-        let spent = tenant.took(guest.word) && tenant.waiting;
-        let early = now < guest.given + self.tuning.visit;
-        let over = now >= guest.since + self.tuning.visit;
-        let outcome = match guest.why {
+        let spent = tenant.took(background.word) && tenant.waiting;
+        let early = now < background.given + self.tuning.background_period;
+        let over = now >= background.since + self.tuning.background_period;
+        let outcome = match background.why {
             Why::HostBound(shared) => self.judge_shared(now, at, shared, over),
-            Why::Sparse(_) if spent && early => Outcome::Leaves(self.tuning.uninvited),
-            Why::Sparse(before) if over => self.judge_sparse(now, at, guest, before),
-            Why::Sparse(_) => Outcome::Stays(guest.why),
+            Why::Sparse(_) if spent && early => Outcome::Leaves(self.tuning.background_cooldown),
+            Why::Sparse(before) if over => self.judge_sparse(now, at, background, before),
+            Why::Sparse(_) => Outcome::Stays(background.why),
         };
         let why = match outcome {
             Outcome::Stays(why) => why,
-            Outcome::Leaves(uninvited) => {
+            Outcome::Leaves(cooldown) => {
                 let tenant = &mut self.line[at];
-                tenant.guest = None;
-                tenant.uninvited = now + uninvited;
+                tenant.background = None;
+                tenant.background_not_before = now + cooldown;
                 tenant.presumed = now + self.tuning.tolerance;
                 return;
             }
         };
         // A new grant in good time, so that nobody waits for it.
         let used_up = if let Why::HostBound(_) = why { !early } else { spent };
-        let half = self.line[at].spent(guest.word).0 > guest.granted.0 / 2;
-        let seen = (guest.seen + used).max(reported - self.tuning.visit);
-        let mut next = Guest { seen, why, ..guest };
+        let half = self.line[at].spent(background.word).0 > background.granted.0 / 2;
+        let seen = (background.seen + used).max(reported - self.tuning.background_period);
+        let mut next = Background { seen, why, ..background };
         if used_up || (over && half) {
-            let Guest { since, start, .. } = guest;
-            next = Guest { since, start, seen, ..self.invite(now, why, limit, reported) };
+            let Background { since, start, .. } = background;
+            next = Background { since, start, seen, ..self.grant_background(now, why, limit, reported) };
         }
         if over {
             (next.since, next.start) = (now, reported);
         }
-        self.line[at].guest = Some(next);
+        self.line[at].background = Some(next);
     }
 
-    /// Whether a sparse guest may stay after a stretch. One that costs too much shares turns, if it
+    /// Whether a sparse background tenant may stay after a period. One that costs too much shares turns, if it
     /// gains by that; its own turns show before long whether it has gaps at all any more.
-    fn judge_sparse(&self, now: Nanos, at: usize, guest: Guest, before: Option<Stretch>) -> Outcome {
+    fn judge_sparse(&self, now: Nanos, at: usize, background: Background, before: Option<Period>) -> Outcome {
         let (tenant, limit) = (&self.line[at], self.limit(now, &self.line[at]));
         let reported = tenant.account.reported;
-        let time = (now - guest.since).0.max(1);
-        let used = (reported - guest.start).0.min(time);
+        let time = (now - background.since).0.max(1);
+        let used = (reported - background.start).0.min(time);
         let saturates = part(used, 1000, time).0 >= self.slices(at) * 9 / 10;
-        let stretch = Stretch { cost: tenant.cost_of(used, time, self.bubble()), saturates };
-        let before = before.unwrap_or(Stretch { saturates: false, ..stretch });
-        let costly = u64::midpoint(before.cost, stretch.cost) > limit;
-        if costly || (before.saturates && stretch.saturates) {
+        let period = Period { cost: tenant.cost_of(used, time, self.bubble()), saturates };
+        let before = before.unwrap_or(Period { saturates: false, ..period });
+        let costly = u64::midpoint(before.cost, period.cost) > limit;
+        if costly || (before.saturates && period.saturates) {
             if self.gains_by_sharing(now, at, limit) {
                 let length = Nanos(self.tuning.shared.0 / 8);
                 return Outcome::Stays(Why::HostBound(SharedTurns::new(now, length, reported)));
             }
-            return Outcome::Leaves(self.tuning.uninvited);
+            return Outcome::Leaves(self.tuning.background_cooldown);
         }
         let gap = Nanos(self.tuning.sparse.0 * SHORTER / 1000);
         let worth = used.saturating_mul(1000) / tenant.duty().max(1);
         let is_worth_it = worth.saturating_mul(1000) >= time.saturating_mul(limit * WORTH / 1000);
         if tenant.gap < gap || !is_worth_it {
-            return Outcome::Leaves(self.tuning.uninvited);
+            return Outcome::Leaves(self.tuning.background_cooldown);
         }
-        Outcome::Stays(Why::Sparse(Some(stretch)))
+        Outcome::Stays(Why::Sparse(Some(period)))
     }
 
-    /// What a guest may cost, in thousandths of the GPU: its share among those who are busy, and a tenth more where the policy
+    /// What a background tenant may cost, in thousandths of the GPU: its share among those who are busy, and a tenth more where the policy
     /// leaves that to it.
     pub(super) fn limit(&self, now: Nanos, tenant: &Tenant) -> u64 {
         let busy = self.line.iter().filter(|one| self.is_member(one) && one.is_active(now, &self.tuning));
@@ -202,16 +203,16 @@ impl Gpu {
         (if self.rule == Policy::Soft { share * 11 / 10 } else { share }).min(1000)
     }
 
-    /// How many guests there are, not counting this place in line.
-    pub(super) fn guests(&self, but: usize) -> usize {
+    /// How many background tenants there are, not counting this place in line.
+    pub(super) fn background_tenants(&self, but: usize) -> usize {
         let others = self.line.iter().enumerate().filter(|(at, _)| *at != but);
-        others.filter(|(_, tenant)| tenant.guest.is_some()).count()
+        others.filter(|(_, tenant)| tenant.background.is_some()).count()
     }
 }
 
 impl Tenant {
-    fn may_visit(&self, now: Nanos, tuning: &Tuning) -> bool {
-        let plain = !self.overrun && !self.is_distrusted(now) && now >= self.uninvited;
+    fn may_run_in_background(&self, now: Nanos, tuning: &Tuning) -> bool {
+        let plain = !self.overrun && !self.is_distrusted(now) && now >= self.background_not_before;
         plain && self.closed.is_none() && self.is_active(now, tuning)
     }
 
@@ -220,7 +221,7 @@ impl Tenant {
         if self.duty.1 < SAMPLES { 999 } else { self.duty.0.min(999) }
     }
 
-    /// What it would take from the others as a guest, switches included, in thousandths of the GPU.
+    /// What it would take from the others as a background tenant, switches included, in thousandths of the GPU.
     fn cost_alone(&self, bubble: Nanos) -> u64 {
         let burst = part(self.gap.0, self.duty(), 1000 - self.duty()).0;
         let cost = burst.saturating_add(2 * bubble.0);
@@ -260,43 +261,43 @@ mod tests {
     /// The same after a first look.
     fn host() -> Gpu {
         let mut gpu = shared(FAIR, &[1, 1]);
-        gpu.watch_guests(NOW, NOW);
-        assert!(is_guest(&gpu));
+        gpu.update_background(NOW, NOW);
+        assert!(is_in_background(&gpu));
         gpu
     }
 
-    fn is_guest(gpu: &Gpu) -> bool {
-        gpu.line[0].guest.is_some()
+    fn is_in_background(gpu: &Gpu) -> bool {
+        gpu.line[0].background.is_some()
     }
 
     /// Whether it is one because it computes a little now and then.
     fn is_sparse(gpu: &Gpu) -> bool {
-        gpu.line[0].guest.is_some_and(|guest| matches!(guest.why, Why::Sparse(_)))
+        gpu.line[0].background.is_some_and(|background| matches!(background.why, Why::Sparse(_)))
     }
 
-    fn guest(gpu: &Gpu) -> Guest {
-        gpu.line[0].guest.unwrap()
+    fn background(gpu: &Gpu) -> Background {
+        gpu.line[0].background.unwrap()
     }
 
     /// Whether the first container is a background tenant after a first look.
-    fn is_invited(change: impl FnOnce(&mut Gpu)) -> bool {
+    fn is_admitted(change: impl FnOnce(&mut Gpu)) -> bool {
         let mut gpu = shared(FAIR, &[1, 1, 1]);
         (gpu.line[2].active, gpu.line[2].waiting) = (Nanos::ZERO, false);
         change(&mut gpu);
-        gpu.watch_guests(NOW, NOW);
-        is_guest(&gpu)
+        gpu.update_background(NOW, NOW);
+        is_in_background(&gpu)
     }
 
     /// A look after so many milliseconds, the last one so long before. Both containers compute; the background tenant has reported so much more.
     fn look(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
         gpu.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
         gpu.line[0].account.reported = gpu.line[0].account.reported + used;
-        gpu.watch_guests(NOW + ms(from), NOW + ms(to));
+        gpu.update_background(NOW + ms(from), NOW + ms(to));
     }
 
     /// The background tenant has seen its grant, used so much of it, and waits or not.
     fn take(gpu: &mut Gpu, spent: Nanos, waiting: bool) {
-        let turn = guest(gpu).word;
+        let turn = background(gpu).word;
         let process = TenantReport { turn, spent: spent.0, waiting: u64::from(waiting), ..report(0) };
         see(&mut gpu.line[0], NOW, &[process]);
     }
@@ -311,47 +312,50 @@ mod tests {
 
     #[test]
     fn container_that_computes_now_and_then_runs_beside_the_turns() {
-        assert!(is_invited(|_| ()));
-        assert!(is_invited(|gpu| gpu.rule = Policy::Soft));
-        assert!(is_invited(|gpu| gpu.rule = Policy::Weighted { conserving: true }));
-        assert!(is_invited(|gpu| gpu.line[0].gap = us(750)), "gaps of a slice of the GPU's own");
-        assert!(is_invited(|gpu| gpu.line[0].uninvited = NOW), "it was sent back in line long ago");
+        assert!(is_admitted(|_| ()));
+        assert!(is_admitted(|gpu| gpu.rule = Policy::Soft));
+        assert!(is_admitted(|gpu| gpu.rule = Policy::Weighted { conserving: true }));
+        assert!(is_admitted(|gpu| gpu.line[0].gap = us(750)), "gaps of a slice of the GPU's own");
+        assert!(
+            is_admitted(|gpu| gpu.line[0].background_not_before = NOW),
+            "it was sent back in line long ago"
+        );
     }
 
     #[test]
     fn gpu_that_keeps_idle_time_or_has_no_turns_has_no_background_tenants() {
-        assert!(!is_invited(|gpu| gpu.sharing = Sharing::Watched));
-        assert!(!is_invited(|gpu| gpu.rule = STRICT));
-        assert!(!is_invited(|gpu| gpu.rule = Policy::Fixed { slots: 20 }));
-        assert!(!is_invited(|gpu| gpu.line[2].terms.high = true));
+        assert!(!is_admitted(|gpu| gpu.sharing = Sharing::Watched));
+        assert!(!is_admitted(|gpu| gpu.rule = STRICT));
+        assert!(!is_admitted(|gpu| gpu.rule = Policy::Fixed { slots: 20 }));
+        assert!(!is_admitted(|gpu| gpu.line[2].terms.high = true));
     }
 
     #[test]
     fn container_that_cannot_be_trusted_or_measured_is_no_background_tenant() {
-        assert!(!is_invited(|gpu| gpu.line[0].standing = Standing::default()));
-        assert!(!is_invited(|gpu| gpu.line[0].overrun = true));
-        assert!(!is_invited(|gpu| gpu.line[0].lied = NOW + ms(1)));
-        assert!(!is_invited(|gpu| gpu.line[0].uninvited = NOW + ms(1)));
-        assert!(!is_invited(|gpu| gpu.line[0].active = NOW - ms(20)));
-        assert!(!is_invited(|gpu| gpu.line[0].duty.1 = SAMPLES - 1), "too few turns were measured");
+        assert!(!is_admitted(|gpu| gpu.line[0].standing = Standing::default()));
+        assert!(!is_admitted(|gpu| gpu.line[0].overrun = true));
+        assert!(!is_admitted(|gpu| gpu.line[0].lied = NOW + ms(1)));
+        assert!(!is_admitted(|gpu| gpu.line[0].background_not_before = NOW + ms(1)));
+        assert!(!is_admitted(|gpu| gpu.line[0].active = NOW - ms(20)));
+        assert!(!is_admitted(|gpu| gpu.line[0].duty.1 = SAMPLES - 1), "too few turns were measured");
         let closed = |gpu: &mut Gpu| {
             let turn = gpu.turn.clone().unwrap();
             gpu.line[0].closed = Some(turn.close(NOW, Cause::Spent, NOW));
         };
-        assert!(!is_invited(closed), "its last turn is not accounted");
+        assert!(!is_admitted(closed), "its last turn is not accounted");
     }
 
     #[test]
     fn container_with_short_gaps_or_the_turn_is_no_background_tenant() {
-        assert!(!is_invited(|gpu| gpu.line[0].gap = us(749)));
-        assert!(!is_invited(|gpu| give_turn(gpu, 0, ms(6))));
+        assert!(!is_admitted(|gpu| gpu.line[0].gap = us(749)));
+        assert!(!is_admitted(|gpu| give_turn(gpu, 0, ms(6))));
     }
 
     #[test]
     fn background_tenant_costs_at_most_nine_tenths_of_its_share_with_its_switches() {
         // Of gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
-        assert!(is_invited(|gpu| gpu.line[0].duty.0 = 438));
-        assert!(!is_invited(|gpu| gpu.line[0].duty.0 = 439));
+        assert!(is_admitted(|gpu| gpu.line[0].duty.0 = 438));
+        assert!(!is_admitted(|gpu| gpu.line[0].duty.0 = 439));
     }
 
     #[test]
@@ -361,9 +365,9 @@ mod tests {
             for tenant in &mut gpu.line[2..2 + idle] {
                 (tenant.active, tenant.waiting) = (Nanos::ZERO, false);
             }
-            gpu.watch_guests(NOW, NOW);
-            assert_eq!(guest(&gpu).word & 0xff, YOURS);
-            guest(&gpu).granted
+            gpu.update_background(NOW, NOW);
+            assert_eq!(background(&gpu).word & 0xff, YOURS);
+            background(&gpu).granted
         };
         assert_eq!(granted(FAIR, &[1, 1], 0), ms(25));
         assert_eq!(granted(FAIR, &[1, 1, 1], 1), ms(25), "a silent container has no part");
@@ -411,8 +415,8 @@ mod tests {
         let mut gpu = host();
         take(&mut gpu, ms(25), true);
         look(&mut gpu, 0, 49, ms(1));
-        assert!(!is_guest(&gpu));
-        assert_eq!(gpu.line[0].uninvited, NOW + ms(2049));
+        assert!(!is_in_background(&gpu));
+        assert_eq!(gpu.line[0].background_not_before, NOW + ms(2049));
         assert_eq!(gpu.line[0].presumed, NOW + ms(50), "it wants the GPU");
     }
 
@@ -420,14 +424,14 @@ mod tests {
     fn background_tenant_stays_while_its_grant_lasts() {
         let mut gpu = host();
         look(&mut gpu, 0, 10, Nanos::ZERO);
-        assert!(is_guest(&gpu));
+        assert!(is_in_background(&gpu));
         take(&mut gpu, ms(1), false);
         look(&mut gpu, 10, 20, Nanos::ZERO);
-        assert!(is_guest(&gpu), "it does not wait");
+        assert!(is_in_background(&gpu), "it does not wait");
         gpu.line[0].processes.clear();
         gpu.line[0].waiting = true;
         look(&mut gpu, 20, 30, Nanos::ZERO);
-        assert!(is_guest(&gpu), "it waits under an older word");
+        assert!(is_in_background(&gpu), "it waits under an older word");
     }
 
     #[test]
@@ -435,7 +439,7 @@ mod tests {
         let mut gpu = host();
         gpu.line[1].terms.high = true;
         look(&mut gpu, 0, 10, Nanos::ZERO);
-        assert!(!is_guest(&gpu));
+        assert!(!is_in_background(&gpu));
     }
 
     #[test]
@@ -454,7 +458,7 @@ mod tests {
             let mut gpu = host();
             (gpu.line[0].gap, gpu.line[0].duty) = (ms(5), (20, SAMPLES));
             look(&mut gpu, 0, 50, first);
-            assert!(is_guest(&gpu), "{first}");
+            assert!(is_in_background(&gpu), "{first}");
             look(&mut gpu, 50, 100, second);
             assert_eq!(is_sparse(&gpu), stays, "{first}, {second}");
         }
@@ -477,38 +481,38 @@ mod tests {
     fn background_tenant_has_a_new_grant_once_half_of_the_old_one_is_used() {
         for (spent_us, renewed) in [(12_500, false), (12_501, true)] {
             let mut gpu = host();
-            let word = guest(&gpu).word;
+            let word = background(&gpu).word;
             take(&mut gpu, us(spent_us), false);
             look(&mut gpu, 0, 49, ms(1));
-            assert_eq!(guest(&gpu).word, word, "{spent_us} us, before 50 ms have passed");
+            assert_eq!(background(&gpu).word, word, "{spent_us} us, before 50 ms have passed");
             look(&mut gpu, 49, 50, ms(1));
-            assert_eq!(guest(&gpu).word != word, renewed, "{spent_us} us");
+            assert_eq!(background(&gpu).word != word, renewed, "{spent_us} us");
         }
     }
 
     #[test]
     fn background_tenant_that_waits_when_its_grant_has_had_its_time_has_a_new_one() {
         let mut gpu = host();
-        let word = guest(&gpu).word;
+        let word = background(&gpu).word;
         take(&mut gpu, ms(1), true);
         look(&mut gpu, 0, 50, ms(2));
-        assert_ne!(guest(&gpu).word, word);
+        assert_ne!(background(&gpu).word, word);
     }
 
     #[test]
     fn new_grant_does_not_put_off_the_judgement() {
         let mut gpu = host();
-        // Looked at late: the next stretch begins 10 ms after the grant has had its time.
+        // Looked at late: the next period begins 10 ms after the grant has had its time.
         look(&mut gpu, 0, 60, ms(2));
-        let word = guest(&gpu).word;
+        let word = background(&gpu).word;
         take(&mut gpu, ms(25), true);
         look(&mut gpu, 60, 70, us(100));
-        assert_ne!(guest(&gpu).word, word);
+        assert_ne!(background(&gpu).word, word);
         // In 50 ms since then it has done 100 us, a third of what turns would give it.
         gpu.line[0].waiting = false;
         look(&mut gpu, 70, 110, Nanos::ZERO);
-        assert!(!is_guest(&gpu));
-        assert!(gpu.line[0].uninvited > NOW + ms(110));
+        assert!(!is_in_background(&gpu));
+        assert!(gpu.line[0].background_not_before > NOW + ms(110));
     }
 
     #[test]
@@ -519,16 +523,19 @@ mod tests {
         look(&mut gpu, 60, 70, us(400));
         gpu.line[0].waiting = false;
         look(&mut gpu, 70, 110, Nanos::ZERO);
-        assert!(is_guest(&gpu));
+        assert!(is_in_background(&gpu));
     }
 
     #[test]
     fn background_tenants_beside_a_container_are_counted_without_itself() {
         let mut gpu = host();
         for _ in 0..2 {
-            gpu.line.push(Tenant { guest: gpu.line[0].guest, ..tenant() });
+            gpu.line.push(Tenant { background: gpu.line[0].background, ..tenant() });
         }
-        assert_eq!([gpu.guests(0), gpu.guests(1), gpu.guests(2)], [2, 3, 2]);
+        assert_eq!(
+            [gpu.background_tenants(0), gpu.background_tenants(1), gpu.background_tenants(2)],
+            [2, 3, 2]
+        );
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Gpu {
     /// turn's least run, computing all the time, with a longer silence between them.
     pub(super) fn is_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
         let Bursts { length, silence, samples, waits, told, .. } = tenant.bursts;
-        self.rule.has_guests()
+        self.rule.has_background()
             && samples >= SAMPLES
             && (waits || told)
             && !tenant.goes_on()
@@ -109,7 +109,7 @@ impl Gpu {
     pub(super) fn may_be_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
         let Bursts { length, samples, waits, told, .. } = tenant.bursts;
         let long = samples == 0 || length >= self.tuning.run;
-        self.rule.has_guests() && (waits || told) && long && tenant.was_silent_as_usual(now, &self.tuning)
+        self.rule.has_background() && (waits || told) && long && tenant.was_silent_as_usual(now, &self.tuning)
     }
 
     /// The same, and for a few turns: it runs beside no others' turns until its bursts are known.
@@ -122,14 +122,14 @@ impl Gpu {
     /// its bursts are such that it is better off with turns of its own.
     pub(super) fn hears_waits(&self, now: Nanos, tenant: &Tenant) -> bool {
         let Bursts { length, samples, .. } = tenant.bursts;
-        let pauses = match tenant.guest {
+        let pauses = match tenant.background {
             Some(_) => {
                 let usual = !tenant.goes_on() && tenant.was_silent_as_usual(now, &self.tuning);
                 samples > 0 && length >= self.tuning.run && usual
             }
             None => tenant.gap >= self.tuning.sparse || tenant.is_host_bound(),
         };
-        self.rule.has_guests() && (pauses || self.is_bursty(now, tenant))
+        self.rule.has_background() && (pauses || self.is_bursty(now, tenant))
     }
 
     /// How long the holder may be silent. High priority gives the GPU up at once: it has it back at
@@ -279,16 +279,16 @@ mod tests {
         let mut gpu = known(FAIR);
         let tenant = &mut gpu.line[0];
         (tenant.gap, tenant.duty, tenant.active) = (ms(5), (20, 4), NOW - ms(1));
-        for (samples, invited) in [(0, false), (1, false), (SAMPLES - 1, false), (SAMPLES, false)] {
+        for (samples, admitted) in [(0, false), (1, false), (SAMPLES - 1, false), (SAMPLES, false)] {
             gpu.line[0].bursts.samples = samples;
-            gpu.line[0].guest = None;
-            gpu.watch_guests(NOW, NOW);
-            assert_eq!(gpu.line[0].guest.is_some(), invited, "{samples} bursts");
+            gpu.line[0].background = None;
+            gpu.update_background(NOW, NOW);
+            assert_eq!(gpu.line[0].background.is_some(), admitted, "{samples} bursts");
         }
         // Bursts of short kernels are better off beside the others.
         (gpu.line[0].bursts.length, gpu.line[0].bursts.waits) = (us(100), true);
-        gpu.watch_guests(NOW, NOW);
-        assert!(gpu.line[0].guest.is_some());
+        gpu.update_background(NOW, NOW);
+        assert!(gpu.line[0].background.is_some());
     }
 
     #[test]
@@ -403,8 +403,8 @@ mod tests {
             (tenant.gap, tenant.duty, tenant.active) = (ms(5), (20, 99), NOW - ms(1));
             (tenant.bursts.length, tenant.bursts.waits) = (length, false);
             see(tenant, NOW, &[report(3)]);
-            gpu.watch_guests(NOW, NOW);
-            assert!(gpu.line[0].guest.is_some());
+            gpu.update_background(NOW, NOW);
+            assert!(gpu.line[0].background.is_some());
             assert_eq!(gpu.gate(NOW, 0).ring.map(|slot| slot.0), asked, "{length}");
         }
     }

@@ -39,7 +39,7 @@ impl Tenant {
             let wanted = Nanos(took.0 + took.0 / 2).min(tuning.long_drain);
             self.long.wait = wanted.max(Nanos(self.long.wait.0 / 4 * 3 + wanted.0 / 4));
         } else if self.long.wait > tuning.drain_timeout() && took >= self.long.wait {
-            self.long = Long { wait: Nanos::ZERO, beside: None, vain: now + tuning.uninvited };
+            self.long = Long { wait: Nanos::ZERO, beside: None, retry_at: now + tuning.background_cooldown };
         } else {
             self.long.beside = Some((since, now, self.active));
         }
@@ -55,7 +55,7 @@ impl Tenant {
         self.long.beside = None;
         // Beside one other it had half of the GPU, more or less.
         let alone = (from - since) + Nanos((now - from).0 / 2);
-        if by_itself && now >= self.long.vain && alone <= tuning.long_drain {
+        if by_itself && now >= self.long.retry_at && alone <= tuning.long_drain {
             self.long.wait = (now - since).min(tuning.long_drain);
         }
     }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_by_itself_is_waited_for() {
+    fn work_that_ends_by_itself_is_waited_for() {
         let mut tenant = tenant();
         turn(&mut tenant, 24, Cause::Overrun);
         tenant.learn_overrun(at(70), &TUNING);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_launch_has_ended_is_not_waited_for() {
+    fn work_that_a_later_launch_ended_is_not_waited_for() {
         let mut tenant = tenant();
         turn(&mut tenant, 24, Cause::Overrun);
         tenant.active = at(60);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_is_not_waited_for() {
+    fn work_beyond_the_drain_timeout_is_not_waited_for() {
         let mut tenant = tenant();
         turn(&mut tenant, 24, Cause::Overrun);
         tenant.learn_overrun(at(24 + 200), &TUNING);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_waited_for_in_vain_is_not_soon_again() {
+    fn container_waited_for_in_vain_is_not_waited_for_again_at_once() {
         let mut tenant = tenant();
         turn(&mut tenant, 24, Cause::Overrun);
         tenant.learn_overrun(at(70), &TUNING);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_cut_short_was_not_waited_for_in_vain() {
+    fn drain_that_was_cut_short_is_waited_for_again() {
         let mut tenant = tenant();
         turn(&mut tenant, 24, Cause::Overrun);
         tenant.learn_overrun(at(70), &TUNING);

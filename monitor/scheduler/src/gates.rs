@@ -72,15 +72,16 @@ impl Gpu {
                 || (tenant.overrun && self.turn.as_ref().is_some_and(|turn| turn.holder == other.id))
         };
         let beside = self.line.iter().filter(|other| other.id != tenant.id).filter(runs).count();
-        let runs_beside = self.guests(at) + usize::from(tenant.guest.is_some() && self.turn.is_some());
+        let runs_beside =
+            self.background_tenants(at) + usize::from(tenant.background.is_some() && self.turn.is_some());
         let beside = u32::try_from(beside.saturating_add(runs_beside)).unwrap_or(u32::MAX);
-        if let Some(guest) = tenant.guest {
+        if let Some(background) = tenant.background {
             // It rings when its grant is used up. What it has in flight runs by the GPU's own slices, as
             // it would without us, so a program may run ahead of a pause of its own.
-            let bound = guest.granted;
+            let bound = background.granted;
             let ring = if self.hears_waits(now, tenant) { tenant.last_active() } else { None };
-            let shut = Gate::shut(guest.word);
-            return Gate { granted: guest.granted, ring, armed: true, beside, bound, ..shut };
+            let shut = Gate::shut(background.word);
+            return Gate { granted: background.granted, ring, armed: true, beside, bound, ..shut };
         }
         match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {
             Some(Turn { phase: Phase::Closing { .. }, .. }) => {

@@ -219,7 +219,7 @@ impl Gpu {
                     || tenant.armed_anew
                     || tenant.closed.is_some()
                     || tenant.overrun
-                    || tenant.guest.is_some()
+                    || tenant.background.is_some()
                     || tenant.presumed > Nanos::ZERO
                     || (member && blind)
             })
@@ -291,7 +291,7 @@ impl Gpu {
         self.watch_overruns(now);
         self.account_closed_turns(now);
         self.set_sharing(now);
-        self.watch_guests(before, now);
+        self.update_background(before, now);
         if self.sharing == Sharing::Contended {
             for _ in 0..STEPS {
                 if !self.advance_turn(now) {

@@ -24,7 +24,7 @@ pub enum Policy {
         /// Into how many shares the GPU is cut (`max_inst`).
         slots: u32,
     },
-    /// 4: like 1, but a guest may cost the others a tenth more.
+    /// 4: like 1, but a background tenant may cost the others a tenth more.
     Soft,
     /// 5: no turns at all; memory is limited, time is the GPU's own business.
     Native,
@@ -78,7 +78,7 @@ impl Policy {
 
     /// Whether what somebody leaves idle is the others', so that who computes a little now and then may do so beside their turns.
     #[must_use]
-    pub const fn has_guests(self) -> bool {
+    pub const fn has_background(self) -> bool {
         matches!(self, Self::Preemptive | Self::Weighted { conserving: true } | Self::Soft)
     }
 
@@ -193,7 +193,7 @@ mod tests {
             (Policy::Soft, false, false, true),
             (Policy::Native, false, false, false),
         ] {
-            let found = (policy.burns(), policy.is_fixed(), policy.has_guests());
+            let found = (policy.burns(), policy.is_fixed(), policy.has_background());
             assert_eq!(found, (burns, fixed, guests), "{policy:?}");
         }
     }

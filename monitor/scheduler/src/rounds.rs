@@ -48,7 +48,7 @@ impl Gpu {
         Candidate {
             balance: tenant.balance,
             // One that runs beside others has no use of rounds, and gives nothing up.
-            debt: if tenant.guest.is_some() { Nanos::ZERO } else { tenant.debt },
+            debt: if tenant.background.is_some() { Nanos::ZERO } else { tenant.debt },
             quantum,
             most: self.most_saved(now, tenant, quantum),
             wants: self.wants(now, tenant),

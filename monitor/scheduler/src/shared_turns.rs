@@ -82,40 +82,40 @@ impl Gpu {
         let tenant = &self.line[at];
         let duty = tenant.duty();
         let gains = self.slices(at).min(duty) > share * duty / 1000;
-        let is_known = tenant.is_host_bound() || (tenant.guest.is_some() && duty < HOST_BOUND);
+        let is_known = tenant.is_host_bound() || (tenant.background.is_some() && duty < HOST_BOUND);
         is_known && gains && self.in_line(now, at) <= 1
     }
 
     /// What the GPU's own slicing gives a container at this place in line that computes all the
     /// time, in thousandths.
     pub(super) fn slices(&self, at: usize) -> u64 {
-        SLICED / (self.guests(at) as u64 + 2)
+        SLICED / (self.background_tenants(at) as u64 + 2)
     }
 
     /// Number of other containers that have turns. While a third one computes beside both, what two
     /// of them computed could not be told apart.
     fn in_line(&self, now: Nanos, at: usize) -> usize {
-        let has_turns = |one: &Tenant| one.guest.is_none() && one.is_active(now, &self.tuning);
+        let has_turns = |one: &Tenant| one.background.is_none() && one.is_active(now, &self.tuning);
         let others = self.line.iter().enumerate().filter(|(other, one)| *other != at && self.is_member(one));
         others.filter(|(_, one)| has_turns(one)).count()
     }
 
-    /// Whether a container goes on sharing turns. `over`: a stretch is.
+    /// Whether a container goes on sharing turns. `over`: a period is.
     pub(super) fn judge_shared(&mut self, now: Nanos, at: usize, shared: SharedTurns, over: bool) -> Outcome {
         let in_turns = self.limit(now, &self.line[at]) * self.line[at].duty() / 1000;
         let alone_with_one = self.in_line(now, at) <= 1;
-        let (trial, base) = (TRIAL * self.tuning.visit.0, self.tuning.uninvited);
+        let (trial, base) = (TRIAL * self.tuning.background_period.0, self.tuning.background_cooldown);
         let tenant = &mut self.line[at];
         let time = (now - shared.since).0.max(1);
         let used = part((tenant.account.reported - shared.reported).0.min(time), 1000, time).0;
         let least = if time >= trial { AS_MUCH } else { ROUGHLY_AS_MUCH };
         if over && used < in_turns * least / 1000 {
-            let doublings = tenant.vain;
-            tenant.vain = (doublings + 1).min(MOST_DOUBLINGS);
+            let doublings = tenant.failed_trials;
+            tenant.failed_trials = (doublings + 1).min(MOST_DOUBLINGS);
             return Outcome::Leaves(Nanos(base.0 << doublings));
         }
         if now >= shared.until || !alone_with_one {
-            (tenant.high_duty, tenant.vain) = (MEASURED_ANEW, 0);
+            (tenant.high_duty, tenant.failed_trials) = (MEASURED_ANEW, 0);
             // Beside others its gaps are in part theirs.
             tenant.gap = Nanos::ZERO;
             return Outcome::Leaves(Nanos::ZERO);
@@ -127,7 +127,7 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::background::Guest;
+    use crate::background::Background;
     use crate::fixture::{NOW, busy, give_turn, ms, report, see, us};
     use crate::policy::Policy;
     use crate::report::TenantReport;
@@ -144,17 +144,17 @@ mod tests {
         tenant.waiting = false;
         (tenant.gap, tenant.duty, tenant.high_duty) = (gap, (duty, SAMPLES), duty);
         tenant.account.reported = ms(100);
-        gpu.watch_guests(NOW, NOW);
+        gpu.update_background(NOW, NOW);
         gpu
     }
 
-    fn guest(gpu: &Gpu) -> Option<Guest> {
-        gpu.line[0].guest
+    fn background(gpu: &Gpu) -> Option<Background> {
+        gpu.line[0].background
     }
 
     /// Whether the first container shares turns, if it runs beside them at all.
     fn shares(gpu: &Gpu) -> Option<bool> {
-        Some(matches!(guest(gpu)?.why, Why::HostBound(_)))
+        Some(matches!(background(gpu)?.why, Why::HostBound(_)))
     }
 
     /// A look after so many milliseconds, the last one so long before. Both containers compute; the
@@ -162,7 +162,7 @@ mod tests {
     fn look(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
         gpu.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
         gpu.line[0].account.reported = gpu.line[0].account.reported + used;
-        gpu.watch_guests(NOW + ms(from), NOW + ms(to));
+        gpu.update_background(NOW + ms(from), NOW + ms(to));
     }
 
     /// A host-bound container that shares the turns of another one.
@@ -191,7 +191,7 @@ mod tests {
     fn container_that_was_less_busy_in_one_turn_keeps_its_own() {
         let mut gpu = shared(FAIR, &[1, 1], us(20), 900);
         gpu.line[0].duty.0 = 300;
-        gpu.watch_guests(NOW, NOW);
+        gpu.update_background(NOW, NOW);
         assert_eq!(shares(&gpu), None);
     }
 
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn host_bound_container_with_a_large_share_keeps_its_own_turns() {
         let policy = Policy::Weighted { conserving: true };
-        let with = |weights: &[u32], duty| guest(&shared(policy, weights, us(20), duty)).is_some();
+        let with = |weights: &[u32], duty| background(&shared(policy, weights, us(20), duty)).is_some();
         assert!(with(&[1, 3], 790) && with(&[1, 1], 790) && with(&[3, 1], 590));
         assert!(!with(&[3, 1], 610));
     }
@@ -220,44 +220,47 @@ mod tests {
     #[test]
     fn host_bound_container_that_has_used_up_its_grant_waits_for_the_next_one() {
         let mut gpu = sharing();
-        let word = guest(&gpu).unwrap().word;
+        let word = background(&gpu).unwrap().word;
         let process = TenantReport { turn: word, spent: ms(25).0, waiting: 1, ..report(0) };
         see(&mut gpu.line[0], NOW, &[process]);
         look(&mut gpu, 0, 49, ms(25));
-        assert_eq!(guest(&gpu).unwrap().word, word);
+        assert_eq!(background(&gpu).unwrap().word, word);
         look(&mut gpu, 49, 50, Nanos::ZERO);
-        assert_ne!(guest(&gpu).unwrap().word, word);
+        assert_ne!(background(&gpu).unwrap().word, word);
     }
 
     #[test]
     fn host_bound_container_is_measured_in_its_own_turns_again_after_four_seconds() {
         let mut gpu = sharing();
         (0..399).for_each(|step| look(&mut gpu, step * 10, step * 10 + 10, ms(4)));
-        assert!(guest(&gpu).is_some());
+        assert!(background(&gpu).is_some());
         look(&mut gpu, 3990, 4000, ms(4));
-        assert!(guest(&gpu).is_none());
+        assert!(background(&gpu).is_none());
         assert_eq!((gpu.line[0].high_duty, gpu.line[0].gap), (MEASURED_ANEW, Nanos::ZERO));
-        assert!(gpu.line[0].uninvited <= NOW + ms(4000), "it may share turns again when that is measured");
+        assert!(
+            gpu.line[0].background_not_before <= NOW + ms(4000),
+            "it may share turns again when that is measured"
+        );
     }
 
     /// In turns it has 300 thousandths: half of what it computes.
     #[test]
     fn container_that_does_less_than_in_turns_is_back_in_line_for_twice_as_long_each_time() {
-        let stays = |stretches: u64, each: Nanos| {
+        let stays = |periods: u64, each: Nanos| {
             let mut gpu = sharing();
-            (0..stretches).for_each(|at| look(&mut gpu, 50 * at, 50 * (at + 1), each));
-            (guest(&gpu).is_some(), gpu.line[0].uninvited)
+            (0..periods).for_each(|at| look(&mut gpu, 50 * at, 50 * (at + 1), each));
+            (background(&gpu).is_some(), gpu.line[0].background_not_before)
         };
         assert!(stays(1, us(11_260)).0, "three quarters, roughly");
         assert!(!stays(1, us(11_200)).0);
-        assert!(stays(3, us(14_000)).0, "a stretch or three show it roughly only");
+        assert!(stays(3, us(14_000)).0, "a period or three show it roughly only");
         assert!(!stays(4, us(14_000)).0 && stays(4, us(14_600)).0);
         let mut gpu = sharing();
         for doublings in [0, 1, 2, 3, 4, 4] {
-            gpu.line[0].uninvited = Nanos::ZERO;
-            gpu.watch_guests(NOW, NOW);
+            gpu.line[0].background_not_before = Nanos::ZERO;
+            gpu.update_background(NOW, NOW);
             look(&mut gpu, 0, 50, Nanos::ZERO);
-            assert_eq!(gpu.line[0].uninvited, NOW + ms(50) + ms(2000 << doublings));
+            assert_eq!(gpu.line[0].background_not_before, NOW + ms(50) + ms(2000 << doublings));
         }
     }
 }

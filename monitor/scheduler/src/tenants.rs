@@ -18,7 +18,7 @@ pub(super) struct Long {
     /// It runs beside others' turns: since when it launches no more, since when they run, and its last launch then.
     pub(super) beside: Option<(Nanos, Nanos, Nanos)>,
     /// Nothing is learned before then.
-    pub(super) vain: Nanos,
+    pub(super) retry_at: Nanos,
 }
 
 /// A container of a GPU.
@@ -54,11 +54,11 @@ pub(super) struct Tenant {
     /// It missed a turn, and the print of its words then.
     pub(super) dormant: Option<u64>,
     /// It runs beside others' turns.
-    pub(super) guest: Option<super::background::Guest>,
+    pub(super) background: Option<super::background::Background>,
     /// It may not do so again before then.
-    pub(super) uninvited: Nanos,
+    pub(super) background_not_before: Nanos,
     /// Number of attempts in a row to share turns that gained nothing.
-    pub(super) vain: u32,
+    pub(super) failed_trials: u32,
     /// How much of its own turns it is busy, in thousandths, and from how many of them.
     pub(super) duty: (u64, u32),
     /// The same, but a turn in which it was less busy counts a sixteenth only: one that was stopped
@@ -127,9 +127,9 @@ impl Tenant {
             away: Nanos::ZERO,
             presumed: Nanos::ZERO,
             dormant: None,
-            guest: None,
-            uninvited: Nanos::ZERO,
-            vain: 0,
+            background: None,
+            background_not_before: Nanos::ZERO,
+            failed_trials: 0,
             duty: (999, 0),
             high_duty: 1000,
             burst_duty: 1000,
@@ -174,7 +174,7 @@ impl Tenant {
             processes.push(process);
         }
         self.processes = processes;
-        let by_itself = busy <= 1 && self.guest.is_none() && !self.overrun;
+        let by_itself = busy <= 1 && self.background.is_none() && !self.overrun;
         // Processes that overlap report more than they computed.
         let computed = if busy <= 1 { grown } else { part(grown.0, 1000, self.overlap) };
         self.account.report(now, grown, computed, by_itself);
@@ -214,7 +214,7 @@ impl Tenant {
         if self.active > active {
             if self.active - active > tuning.active {
                 self.awake = self.active;
-            } else if self.guest.is_some() {
+            } else if self.background.is_some() {
                 // Beside others its work ends later than predicted: only what was measured counts.
                 if self.active > self.last() {
                     self.learn_gap(self.active - self.last());
@@ -270,7 +270,7 @@ impl Tenant {
 
     /// Whether it could use the GPU now.
     pub(super) fn wants(&self, now: Nanos) -> bool {
-        if self.guest.is_some() {
+        if self.background.is_some() {
             return false;
         }
         let asks = !self.overrun && self.dormant.is_none() && (self.waiting || self.presumed > now);

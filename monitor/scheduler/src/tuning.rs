@@ -42,10 +42,10 @@ pub struct Tuning {
     pub window: Nanos,
     /// Gaps from which a container is better off beside the others than in turns: about a slice of the GPU's own.
     pub sparse: Nanos,
-    /// A guest has its grant for at least this long, and is judged by such stretches.
-    pub visit: Nanos,
-    /// Who was no good guest is not one again for this long.
-    pub uninvited: Nanos,
+    /// A background tenant has its grant for at least this long, and is judged by such stretches.
+    pub background_period: Nanos,
+    /// Time after which a tenant that left the background may return.
+    pub background_cooldown: Nanos,
     /// A host-bound container shares another's turns for this long, then shows in its own ones
     /// whether it still is.
     pub shared: Nanos,
@@ -98,8 +98,8 @@ impl Tuning {
         backlog: (Nanos::from_millis(200), Nanos::from_millis(20)),
         window: Nanos::from_millis(100),
         sparse: Nanos::from_micros(750),
-        visit: Nanos::from_millis(50),
-        uninvited: Nanos::from_millis(2000),
+        background_period: Nanos::from_millis(50),
+        background_cooldown: Nanos::from_millis(2000),
         shared: Nanos::from_millis(4000),
         drain: Nanos::from_millis(24),
         long_drain: Nanos::from_millis(100),
@@ -134,40 +134,40 @@ impl Tuning {
 
     /// Every time `percent` / 100 as long: for a simulated GPU whose time runs slower.
     #[must_use]
-    pub fn stretched(self, percent: u32) -> Self {
-        let stretch = |time: Nanos| Nanos(time.0.saturating_mul(u64::from(percent)) / 100);
+    pub fn scaled(self, percent: u32) -> Self {
+        let scaled = |time: Nanos| Nanos(time.0.saturating_mul(u64::from(percent)) / 100);
         Self {
-            base: stretch(self.base),
-            bases: (stretch(self.bases.0), stretch(self.bases.1)),
-            round: stretch(self.round),
-            lead: stretch(self.lead),
-            ahead: stretch(self.ahead),
-            bump: stretch(self.bump),
-            slow_bump: stretch(self.slow_bump),
-            quiet: stretch(self.quiet),
-            active: stretch(self.active),
-            tolerance: stretch(self.tolerance),
-            run: stretch(self.run),
-            bound: stretch(self.bound),
-            wide: stretch(self.wide),
-            tight: stretch(self.tight),
-            backlog: (stretch(self.backlog.0), stretch(self.backlog.1)),
-            window: stretch(self.window),
-            sparse: stretch(self.sparse),
-            visit: stretch(self.visit),
-            uninvited: stretch(self.uninvited),
-            shared: stretch(self.shared),
-            drain: stretch(self.drain),
-            long_drain: stretch(self.long_drain),
-            debt: stretch(self.debt),
-            least: stretch(self.least),
-            bubble: stretch(self.bubble),
-            bubble_most: stretch(self.bubble_most),
-            report_timeout: stretch(self.report_timeout),
-            lost: stretch(self.lost),
-            distrust: stretch(self.distrust),
-            spacing: stretch(self.spacing),
-            rounds_look: stretch(self.rounds_look),
+            base: scaled(self.base),
+            bases: (scaled(self.bases.0), scaled(self.bases.1)),
+            round: scaled(self.round),
+            lead: scaled(self.lead),
+            ahead: scaled(self.ahead),
+            bump: scaled(self.bump),
+            slow_bump: scaled(self.slow_bump),
+            quiet: scaled(self.quiet),
+            active: scaled(self.active),
+            tolerance: scaled(self.tolerance),
+            run: scaled(self.run),
+            bound: scaled(self.bound),
+            wide: scaled(self.wide),
+            tight: scaled(self.tight),
+            backlog: (scaled(self.backlog.0), scaled(self.backlog.1)),
+            window: scaled(self.window),
+            sparse: scaled(self.sparse),
+            background_period: scaled(self.background_period),
+            background_cooldown: scaled(self.background_cooldown),
+            shared: scaled(self.shared),
+            drain: scaled(self.drain),
+            long_drain: scaled(self.long_drain),
+            debt: scaled(self.debt),
+            least: scaled(self.least),
+            bubble: scaled(self.bubble),
+            bubble_most: scaled(self.bubble_most),
+            report_timeout: scaled(self.report_timeout),
+            lost: scaled(self.lost),
+            distrust: scaled(self.distrust),
+            spacing: scaled(self.spacing),
+            rounds_look: scaled(self.rounds_look),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::tenants::Tenant;
 use super::turns::{Finding, Phase};
 
 impl Gpu {
-    /// Charges the stretch since the last step to those whose work runs beside others' turns: each its part of it.
+    /// Charges the period since the last step to those whose work runs beside others' turns: each its part of it.
     pub(super) fn share_overruns(&mut self, from: Nanos, to: Nanos) {
         let runners = self.line.iter().filter(|tenant| tenant.overrun).count() as u64;
         if runners == 0 || self.sharing != Sharing::Contended {

@@ -16,7 +16,7 @@ fn ran(policy: Policy, tenants: &[(u32, &[Load])]) -> Vec<u64> {
 
 /// Kernels of this length, so many to a burst, with the host's own work in between, beside so many that saturate the GPU.
 #[test]
-fn gaps_cost_nobody_its_share() {
+fn gaps_cost_no_container_its_share() {
     // What one that saturates the GPU has of it beside so many of its kind.
     let among = |saturating: usize| ran(FAIR, &vec![(1, SATURATING); saturating + 1])[0] as f64;
     let least = [1, 2, 3].map(among);
@@ -54,9 +54,9 @@ fn gaps_cost_nobody_its_share() {
     }
 }
 
-/// Weights are kept beside a guest, as reported and as run.
+/// Weights are kept beside a background tenant, as reported and as run.
 #[test]
-fn a_guest_leaves_weights_as_they_are() {
+fn background_tenant_leaves_weights_unchanged() {
     const SPARSE: &[Load] = &[Load::bursts(100, 1, 2_000)];
     let mut world = World::new(WEIGHTED, &[(2, SPARSE), (3, SATURATING), (1, SATURATING)]);
     world.run_for(SECOND);
@@ -99,7 +99,7 @@ const DEAF: Forge = |report, chance, now| {
 };
 
 #[test]
-fn who_plays_the_guest_gains_nothing() {
+fn fake_background_tenant_gains_no_share() {
     for (name, forge) in [("modest", MODEST), ("deaf", DEAF)] {
         let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
         world.containers[0].forge = Some(forge);
@@ -113,9 +113,9 @@ fn who_plays_the_guest_gains_nothing() {
     }
 }
 
-/// Whoever has high priority does not wait for guests.
+/// Whoever has high priority does not wait for background tenants.
 #[test]
-fn high_priority_has_no_guests_beside_it() {
+fn high_priority_turn_has_no_background_tenants() {
     const REQUESTS: &[Load] = &[Load::bursts(100, 64, 13_000)];
     const SPARSE: &[Load] = &[Load::bursts(100, 1, 1_000)];
     let slow = |tenants: &[(u32, &[Load])]| {

@@ -199,7 +199,7 @@ fn a_liar_gains_little_where_neighbours_may_overlap() {
 
 /// One who was sparse and then saturates is back in line at once.
 #[test]
-fn a_guest_that_saturates_takes_turns_again() {
+fn saturating_background_tenant_takes_turns_again() {
     const SPARSE: Load = Load::bursts(100, 1, 2_000).during(0, 5 * SECOND);
     const THEN: Load = Load::saturating(60).during(5 * SECOND, u64::MAX);
     let both = [SPARSE, THEN];
