@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_container_counts_only_where_it_keeps_its_share() {
+    fn idle_container_counts_only_where_it_keeps_its_share() {
         let idle = Standing { created: true, open: false };
         assert!(!Policy::Preemptive.counts(idle));
         assert!(!Policy::Soft.counts(idle));

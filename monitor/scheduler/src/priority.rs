@@ -110,7 +110,7 @@ mod tests {
     use crate::policy::Policy;
 
     #[test]
-    fn it_lasts_until_it_is_used_up() {
+    fn allowance_lasts_until_it_is_used_up() {
         let tuning = Tuning::DEFAULT;
         let mut allowance = Allowance::new(80);
         assert_eq!(allowance.lasts(), Nanos::ZERO);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_for_long_is_the_ratio() {
+    fn high_priority_takes_its_ratio_in_the_long_run() {
         for percent in [20, 50, 80, 99] {
             let tuning = Tuning::DEFAULT;
             let mut allowance = Allowance::new(percent);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_in_line_with_credit_is_next() {
+    fn first_in_queue_with_credit_is_next() {
         let line = [candidate(0, 6, true), candidate(6, 6, false), candidate(6, 6, true)];
         assert_eq!(next(&line, None, LEAST), Some((0, 2)));
         assert_eq!(next(&line[..2], None, LEAST), Some((1, 0)));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_want_keeps_one_quantum() {
+    fn idle_candidate_keeps_one_quantum() {
         assert_eq!(candidate(0, 6, false).after(100), 6_000_000);
         assert_eq!(candidate(-30, 6, false).after(3), -12_000_000);
         assert_eq!(candidate(0, 6, true).after(2), 12_000_000);
@@ -233,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_is_chosen_wants_and_has_enough(
+        fn chosen_candidate_wants_the_gpu_and_has_credit(
             line in proptest::collection::vec(
                 (any::<i64>(), any::<u64>(), 1..u64::MAX, any::<bool>()).prop_map(|(balance, debt, quantum, wants)| Candidate {
                     balance,

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_go() {
+    fn oldest_turns_are_dropped() {
         let mut history = TurnHistory::default();
         for start in 0..MOST as u64 + 3 {
             history.note(PastTurn {

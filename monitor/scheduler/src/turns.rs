@@ -149,7 +149,7 @@ mod tests {
     use crate::report::TenantReport;
 
     #[test]
-    fn a_report_counts_only_within_the_bubble() {
+    fn report_counts_only_within_the_switch_cost() {
         let bubble = Nanos::from_micros(100);
         for (reported, trusted, charge, finding) in [
             (5900, true, 5900, Finding::Fits),

@@ -88,7 +88,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_that_is_written_breaks_the_controller(events in prop::collection::vec(event(), 1..100)) {
+    fn arbitrary_reports_never_break_the_scheduler(events in prop::collection::vec(event(), 1..100)) {
         let mut gpu = Gpu::new(Tuning::DEFAULT, Policy::Preemptive);
         let mut gates: HashMap<TenantId, u64> = HashMap::new();
         let mut now = 1_000_000_000_u64;

@@ -192,7 +192,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/timed",
         tests: &["a_new_weight_counts"],
-        why: "`turns::a_new_weight_shows_within_a_round` does it in virtual time",
+        why: "`turns::new_weight_applies_within_a_round` does it in virtual time",
     },
     LeftOut {
         suite: "tests/e2e/timed",
@@ -202,7 +202,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/timed",
         tests: &["under_policy_one"],
-        why: "`turns::who_is_idle_leaves_the_gpu_to_the_others` does it in virtual time",
+        why: "`turns::idle_container_leaves_the_gpu_to_others` does it in virtual time",
     },
     LeftOut {
         suite: "tests/e2e/timed",

@@ -408,7 +408,7 @@ fn close(gpu: &mut Gpu, now: Nanos, cause: Cause) -> Phase {
 }
 
 #[test]
-fn what_is_in_flight_at_the_end_of_turns_is_learned() {
+fn work_in_flight_at_the_end_of_turns_is_learned() {
     let mut gpu = running(FAIR, NOW, ms(2));
     close(&mut gpu, NOW, Cause::Spent);
     assert_eq!((gpu.line[0].tail, gpu.line[1].tail), (us(500), Nanos::ZERO));

@@ -76,7 +76,7 @@ fn turns_on_two_gpus_come_at_the_same_time() {
 
 /// Two containers have both GPUs, a third only the second one: it keeps its share, and theirs there is a third as well.
 #[test]
-fn who_has_one_gpu_loses_nothing_by_gangs() {
+fn container_of_one_gpu_loses_nothing_to_gangs() {
     let pair = |gangs| {
         let mut pair = Pair::new(&[SATURATING, SATURATING, IDLE], &[SATURATING; 3], gangs);
         pair.together(SECOND, &[0, 1]);

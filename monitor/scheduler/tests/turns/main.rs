@@ -60,7 +60,7 @@ fn saturating_tenants_get_their_shares() {
 }
 
 #[test]
-fn the_last_turns_are_told_as_they_were() {
+fn turn_history_matches_the_turns() {
     let mut world = World::new(WEIGHTED, &[(2, SATURATING), (1, SATURATING)]);
     world.run_for(3 * SECOND);
     let past: Vec<PastTurn> = world.controller.turn_history(Nanos(world.now)).collect();
@@ -138,7 +138,7 @@ fn high_priority_waits_for_no_long_drain() {
 
 /// Whoever has used up its turn by one long kernel has none of it left for another: what is in flight counts before it has run.
 #[test]
-fn a_turn_used_up_by_one_kernel_is_not_extended_for_another() {
+fn turn_used_up_by_one_kernel_is_not_extended_for_another() {
     let long = [Load::saturating(40_000).during(SECOND, u64::MAX)];
     let mut world = World::new(WEIGHTED, &[(3, &long), (1, SATURATING)]);
     world.run_for(5 * SECOND);
@@ -216,7 +216,7 @@ fn several_processes_are_one_container() {
 }
 
 #[test]
-fn who_is_idle_leaves_the_gpu_to_the_others() {
+fn idle_container_leaves_the_gpu_to_others() {
     // One stops at 5 s in full flow; the other one has the GPU within 50 ms.
     let stops = [Load::saturating(60).during(0, 5 * SECOND)];
     let mut world = World::new(FAIR, &[(1, &stops), (1, SATURATING)]);
@@ -229,7 +229,7 @@ fn who_is_idle_leaves_the_gpu_to_the_others() {
 }
 
 #[test]
-fn a_newcomer_is_seen_at_once() {
+fn newcomer_is_scheduled_at_once() {
     for has_doorbell in [true, false] {
         // A thousand kernels are queued when the newcomer comes.
         let comes = [Load::saturating(60).during(2 * SECOND, u64::MAX)];
@@ -304,7 +304,7 @@ fn holder_beside_hidden_work_reports_all_of_its_turns() {
 }
 
 #[test]
-fn a_dead_holder_is_noticed() {
+fn dead_holder_loses_its_turn() {
     for weights in [[1, 1], [9, 1]] {
         for instant in 0..20 {
             let tenants = weights.map(|weight| (weight, SATURATING));
@@ -320,7 +320,7 @@ fn a_dead_holder_is_noticed() {
 }
 
 #[test]
-fn a_stopped_holder_is_noticed_and_comes_back() {
+fn stopped_holder_loses_its_turn_and_returns() {
     for instant in 0..20 {
         let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
         world.run_for(SECOND + instant * 3 * MS + instant * 211 * US);
@@ -336,7 +336,7 @@ fn a_stopped_holder_is_noticed_and_comes_back() {
 }
 
 #[test]
-fn a_new_weight_shows_within_a_round() {
+fn new_weight_applies_within_a_round() {
     let mut world = World::new(WEIGHTED, &[(1, SATURATING), (1, SATURATING)]);
     world.run_for(SECOND);
     for (weights, index) in [([9, 1], 0), ([1, 9], 1), ([1, 1], 2), ([3, 1], 3)] {
@@ -354,7 +354,7 @@ fn a_new_weight_shows_within_a_round() {
 }
 
 #[test]
-fn a_new_policy_shows_within_a_round() {
+fn new_policy_applies_within_a_round() {
     let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
     world.run_for(SECOND);
     world.controller.set_policy(Nanos(world.now), FAIR);
@@ -375,7 +375,7 @@ fn a_new_policy_shows_within_a_round() {
 }
 
 #[test]
-fn an_idle_container_burns_its_slots_only_where_it_should() {
+fn idle_container_burns_its_slots_only_under_strict_weights() {
     let idle = [Load::saturating(60).during(u64::MAX - 1, u64::MAX)];
     for (policy, least, most) in [(STRICT, 22.0, 26.0), (WEIGHTED, 97.0, 100.0)] {
         let mut world = World::new(policy, &[(1, SATURATING), (3, &idle)]);
@@ -387,7 +387,7 @@ fn an_idle_container_burns_its_slots_only_where_it_should() {
 }
 
 #[test]
-fn a_kernel_without_end_costs_what_native_slicing_would() {
+fn endless_kernel_costs_what_native_slicing_would() {
     // One launch of an hour, after a while of ordinary work.
     let mut native = World::new(Policy::Native, &[(1, &[Load::saturating(3_600_000_000)]), (1, SATURATING)]);
     native.run_for(SECOND);
@@ -400,7 +400,7 @@ fn a_kernel_without_end_costs_what_native_slicing_would() {
 }
 
 #[test]
-fn a_monitor_that_stops_for_a_while_catches_up() {
+fn stopped_monitor_catches_up() {
     let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
     world.run_for(SECOND);
     for _ in 0..20 {
@@ -413,7 +413,7 @@ fn a_monitor_that_stops_for_a_while_catches_up() {
 
 /// A host that was suspended, a monitor that was starved: no time passes for it, then seconds at once.
 #[test]
-fn a_clock_that_jumps_by_seconds_costs_no_more_than_that() {
+fn clock_that_jumps_costs_no_more_than_the_jump() {
     for jump in [SECOND, 7 * SECOND, 30 * SECOND] {
         let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
         world.run_for(SECOND + 2 * MS);
@@ -426,7 +426,7 @@ fn a_clock_that_jumps_by_seconds_costs_no_more_than_that() {
 
 /// Steps with times from before: nothing is undone, nobody is charged, and the GPU goes on when the clock does.
 #[test]
-fn a_clock_that_goes_back_stands_still() {
+fn clock_that_goes_back_stands_still() {
     let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
     world.run_for(SECOND);
     let charged = |world: &World| (0..2).map(|number| world.share(number).account.charged.0).sum::<u64>();
@@ -442,7 +442,7 @@ fn a_clock_that_goes_back_stands_still() {
 }
 
 #[test]
-fn a_new_monitor_adopts_what_runs() {
+fn new_monitor_adopts_running_work() {
     let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
     world.run_for(SECOND + 3 * MS);
     world.restart_monitor(WEIGHTED, &[3, 1]);
@@ -484,7 +484,7 @@ const FORGERIES: [(&str, Forge); 9] = [
 ];
 
 #[test]
-fn a_liar_gains_nothing_and_costs_its_neighbour_nothing() {
+fn misreporting_tenant_gains_nothing_and_costs_its_neighbour_nothing() {
     for (name, forge) in FORGERIES {
         let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
         world.containers[0].forge = Some(forge);
@@ -532,7 +532,7 @@ fn work_past_the_gate_is_debt() {
 }
 
 #[test]
-fn what_a_switch_costs_is_learned() {
+fn switch_cost_is_learned() {
     for switch_us in [30, 100, 300] {
         let tenants = [(1, SATURATING), (1, SATURATING)];
         let mut world = World::with(FAIR, &tenants, 1024 * US, switch_us * US, Tuning::DEFAULT, 7);

@@ -33,7 +33,7 @@ fn world(percents: &[u32], loads: &[&'static [Load]]) -> World {
 }
 
 #[test]
-fn a_fixed_share_holds_alone() {
+fn fixed_share_holds_alone() {
     for part in [1, 5, 10, 30, 50, 80, 99] {
         let mut world = world(&[part], &[SATURATING]);
         world.run_for(SECOND);
@@ -96,7 +96,7 @@ fn more_than_a_gpu_is_shared_in_proportion() {
 }
 
 #[test]
-fn an_average_share_is_a_place_of_the_gpu() {
+fn average_share_is_one_slot_of_the_gpu() {
     for (slots, count) in [(20, 1), (20, 2), (4, 1), (4, 4), (2, 2), (25, 25), (1, 1)] {
         let tenants = vec![(1, SATURATING); count];
         let mut world = World::new(average(slots), &tenants);
@@ -119,7 +119,7 @@ fn weights_are_places_of_the_gpu() {
 }
 
 #[test]
-fn who_idles_leaves_its_fixed_share_idle_and_gathers_little() {
+fn idle_fixed_share_stays_idle_and_saves_little_credit() {
     const COMES: &[Load] = &[Load::saturating(60).during(3 * SECOND, u64::MAX)];
     let mut world = world(&[30, 30], &[SATURATING, COMES]);
     world.run_for(SECOND);
@@ -130,7 +130,7 @@ fn who_idles_leaves_its_fixed_share_idle_and_gathers_little() {
 }
 
 #[test]
-fn a_liar_has_its_fixed_share_and_no_more() {
+fn misreporting_tenant_has_its_fixed_share_and_no_more() {
     for (name, forge) in crate::FORGERIES {
         let mut world = world(&[30, 50], &[SATURATING, SATURATING]);
         world.containers[0].forge = Some(forge);
@@ -186,7 +186,7 @@ fn soft_is_at_least_a_turn_less_a_tenth_and_wastes_less() {
 }
 
 #[test]
-fn a_liar_gains_little_where_neighbours_may_overlap() {
+fn misreporting_tenant_gains_little_where_neighbours_may_overlap() {
     for (name, forge) in crate::FORGERIES {
         let mut world = World::new(SOFT, &[(1, SATURATING), (1, SATURATING)]);
         world.containers[0].forge = Some(forge);
@@ -252,7 +252,7 @@ fn policies_change_under_load() {
 }
 
 #[test]
-fn who_got_no_weight_gets_no_compute_until_there_is_some() {
+fn container_without_weight_gets_no_compute_until_some_is_free() {
     for policy in [average(20), FAIR, WEIGHTED, fixed(20), SOFT] {
         let mut world = World::new(policy, &[(0, SATURATING), (1, SATURATING)]);
         world.run_for(MS);

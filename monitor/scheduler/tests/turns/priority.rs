@@ -54,7 +54,7 @@ fn requests_of_high_priority_take_as_long_as_alone() {
 
 /// High priority that saturates the GPU alone has used up its allowance: it saves nothing up against who wants the GPU for a moment now and then.
 #[test]
-fn a_neighbour_with_little_to_do_is_not_kept_waiting() {
+fn occasional_neighbour_is_not_kept_waiting() {
     for policy in [FAIR, WEIGHTED, Policy::Soft, Policy::Native] {
         let alone = {
             let mut world = World::new(policy, &[(1, &[Load::bursts(1000, 1, 20_000)])]);
@@ -72,7 +72,7 @@ fn a_neighbour_with_little_to_do_is_not_kept_waiting() {
 
 /// On a busy machine a thread, or the monitor, wakes late now and then. That costs the one request so much, and nothing after it.
 #[test]
-fn who_wakes_late_is_not_forgotten() {
+fn late_wakeup_is_not_forgotten() {
     for policy in ALL {
         for lag in [MS, 3 * MS, 10 * MS] {
             let mut world = World::new(policy, &[(1, &[Load::bursts(100, 64, 3000)]), (1, SATURATING)]);
@@ -118,7 +118,7 @@ fn high_priority_takes_no_more_than_its_ratio() {
 /// Whom nobody can take the GPU from has more in flight, so that it does not run dry when its thread wakes late; near the end of its allowance, beside
 /// another of high priority, and if it does not tell when its work ends, it has no more than anybody.
 #[test]
-fn who_has_the_gpu_for_certain_has_more_in_flight() {
+fn uncontested_holder_may_have_more_in_flight() {
     const REQUESTS: &[Load] = &[Load::bursts(100, 64, 10_000)];
     // What it is told while it has the GPU, and for how many of the moments looked at.
     let told = |loads: [&[Load]; 2], high: usize, forge: Option<Forge>| {
@@ -185,7 +185,7 @@ fn priority_that_is_taken_away_is_gone_at_once() {
 
 /// A liar of high priority is bounded like anybody of high priority, and loses it while it lies.
 #[test]
-fn a_liar_of_high_priority_stays_within_the_ratio() {
+fn misreporting_high_priority_tenant_stays_within_the_ratio() {
     for (name, forge) in crate::FORGERIES {
         let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
         world.promise(0, HIGH);
