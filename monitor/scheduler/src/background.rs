@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!           gaps long, cost under nine tenths of its share
-//!   in line ----------------------------------------------> background: a grant for each period, charged what it reports
+//!   in queue ---------------------------------------------> background: a grant for each period, charged what it reports
 //!      ^                                                      |
 //!      +------------------------------------------------------+
 //!        grant used up before its time; cost over its share in two periods;
@@ -69,13 +69,13 @@ pub(super) struct Period {
 pub(super) enum Outcome {
     /// It runs beside others' turns for this reason.
     Stays(Why),
-    /// It is back in line, and no background tenant for so long.
+    /// It is back in the queue, and no background tenant for so long.
     Leaves(Nanos),
 }
 
 /// Of its share, in thousandths: costing more, nobody becomes a background tenant.
 const MODEST: u64 = 900;
-/// Of its share of what it does alone, in thousandths: a background tenant that does less is better off in line.
+/// Of its share of what it does alone, in thousandths: a background tenant that does less is better off in the queue.
 const WORTH: u64 = 750;
 /// Of the gaps that a background tenant must have, in thousandths: with shorter ones, it is one no longer.
 const SHORTER: u64 = 750;
@@ -84,15 +84,15 @@ impl Gpu {
     /// Finds out who runs beside the others' turns.
     pub(super) fn update_background(&mut self, from: Nanos, now: Nanos) {
         let hosts = self.sharing == Sharing::Contended && !self.has_high(now) && self.rule.has_background();
-        for at in 0..self.line.len() {
-            let tenant = &self.line[at];
+        for at in 0..self.queue.len() {
+            let tenant = &self.queue[at];
             let may = hosts
                 && self.is_member(tenant)
                 && tenant.may_run_in_background(now, &self.tuning)
                 && !self.is_bursty(now, tenant);
             match tenant.background {
                 Some(background) if may => self.update_background_tenant(from, now, at, background),
-                Some(_) => self.line[at].background = None,
+                Some(_) => self.queue[at].background = None,
                 None if may && !self.holds(tenant.id) => {
                     let limit = self.limit(now, tenant);
                     let modest = tenant.cost_alone(self.bubble()) <= limit * MODEST / 1000;
@@ -105,7 +105,7 @@ impl Gpu {
                         (!unsure && self.gains_by_sharing(now, at, limit))
                             .then(|| Why::HostBound(SharedTurns::new(now, self.tuning.shared, reported)))
                     };
-                    self.line[at].background =
+                    self.queue[at].background =
                         why.map(|why| self.grant_background(now, why, limit, reported));
                 }
                 None => {}
@@ -122,7 +122,7 @@ impl Gpu {
 
     /// Books what a background tenant has used, and looks whether it may stay.
     fn update_background_tenant(&mut self, from: Nanos, now: Nanos, at: usize, background: Background) {
-        let tenant = &mut self.line[at];
+        let tenant = &mut self.queue[at];
         let reported = tenant.account.reported;
         // Reports come in lumps. What this time is too short for is charged later.
         let used = (reported - background.seen).min(now - from);
@@ -132,7 +132,7 @@ impl Gpu {
         if let Some(turn) = &mut self.turn {
             turn.excluded = turn.excluded + used.min(now - from.max(turn.start));
         }
-        let (tenant, limit) = (&self.line[at], self.limit(now, &self.line[at]));
+        let (tenant, limit) = (&self.queue[at], self.limit(now, &self.queue[at]));
         let spent = tenant.took(background.word) && tenant.waiting;
         let early = now < background.given + self.tuning.background_period;
         let over = now >= background.since + self.tuning.background_period;
@@ -145,7 +145,7 @@ impl Gpu {
         let why = match outcome {
             Outcome::Stays(why) => why,
             Outcome::Leaves(cooldown) => {
-                let tenant = &mut self.line[at];
+                let tenant = &mut self.queue[at];
                 tenant.background = None;
                 tenant.background_not_before = now + cooldown;
                 tenant.presumed = now + self.tuning.tolerance;
@@ -154,7 +154,7 @@ impl Gpu {
         };
         // A new grant in good time, so that nobody waits for it.
         let used_up = if let Why::HostBound(_) = why { !early } else { spent };
-        let half = self.line[at].spent(background.word).0 > background.granted.0 / 2;
+        let half = self.queue[at].spent(background.word).0 > background.granted.0 / 2;
         let seen = (background.seen + used).max(reported - self.tuning.background_period);
         let mut next = Background { seen, why, ..background };
         if used_up || (over && half) {
@@ -164,13 +164,13 @@ impl Gpu {
         if over {
             (next.since, next.start) = (now, reported);
         }
-        self.line[at].background = Some(next);
+        self.queue[at].background = Some(next);
     }
 
     /// Whether a sparse background tenant may stay after a period. One that costs too much shares turns, if it
     /// gains by that; its own turns show before long whether it has gaps at all any more.
     fn judge_sparse(&self, now: Nanos, at: usize, background: Background, before: Option<Period>) -> Outcome {
-        let (tenant, limit) = (&self.line[at], self.limit(now, &self.line[at]));
+        let (tenant, limit) = (&self.queue[at], self.limit(now, &self.queue[at]));
         let reported = tenant.account.reported;
         let time = (now - background.since).0.max(1);
         let used = (reported - background.start).0.min(time);
@@ -197,15 +197,15 @@ impl Gpu {
     /// What a background tenant may cost, in thousandths of the GPU: its share among those who are busy, and a tenth more where the policy
     /// leaves that to it.
     pub(super) fn limit(&self, now: Nanos, tenant: &Tenant) -> u64 {
-        let busy = self.line.iter().filter(|one| self.is_member(one) && one.is_active(now, &self.tuning));
+        let busy = self.queue.iter().filter(|one| self.is_member(one) && one.is_active(now, &self.tuning));
         let whole = busy.map(|one| self.rule.weight(&one.terms)).sum::<u64>();
         let share = 1000 * self.rule.weight(&tenant.terms) / whole.max(1);
         (if self.rule == Policy::Soft { share * 11 / 10 } else { share }).min(1000)
     }
 
-    /// How many background tenants there are, not counting this place in line.
+    /// How many background tenants there are, not counting this place in the queue.
     pub(super) fn background_tenants(&self, but: usize) -> usize {
-        let others = self.line.iter().enumerate().filter(|(at, _)| *at != but);
+        let others = self.queue.iter().enumerate().filter(|(at, _)| *at != but);
         others.filter(|(_, tenant)| tenant.background.is_some()).count()
     }
 }
@@ -251,7 +251,7 @@ mod tests {
         let mut gpu = busy(policy, weights);
         gpu.sharing = Sharing::Contended;
         give_turn(&mut gpu, 1, ms(6));
-        let tenant = &mut gpu.line[0];
+        let tenant = &mut gpu.queue[0];
         tenant.waiting = false;
         (tenant.gap, tenant.duty) = (ms(5), (20, SAMPLES));
         tenant.account.reported = ms(100);
@@ -267,22 +267,22 @@ mod tests {
     }
 
     fn is_in_background(gpu: &Gpu) -> bool {
-        gpu.line[0].background.is_some()
+        gpu.queue[0].background.is_some()
     }
 
     /// Whether it is one because it computes a little now and then.
     fn is_sparse(gpu: &Gpu) -> bool {
-        gpu.line[0].background.is_some_and(|background| matches!(background.why, Why::Sparse(_)))
+        gpu.queue[0].background.is_some_and(|background| matches!(background.why, Why::Sparse(_)))
     }
 
     fn background(gpu: &Gpu) -> Background {
-        gpu.line[0].background.unwrap()
+        gpu.queue[0].background.unwrap()
     }
 
     /// Whether the first container is a background tenant after a first look.
     fn is_admitted(change: impl FnOnce(&mut Gpu)) -> bool {
         let mut gpu = shared(FAIR, &[1, 1, 1]);
-        (gpu.line[2].active, gpu.line[2].waiting) = (Nanos::ZERO, false);
+        (gpu.queue[2].active, gpu.queue[2].waiting) = (Nanos::ZERO, false);
         change(&mut gpu);
         gpu.update_background(NOW, NOW);
         is_in_background(&gpu)
@@ -290,8 +290,8 @@ mod tests {
 
     /// A look after so many milliseconds, the last one so long before. Both containers compute; the background tenant has reported so much more.
     fn look(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
-        gpu.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
-        gpu.line[0].account.reported = gpu.line[0].account.reported + used;
+        gpu.queue.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
+        gpu.queue[0].account.reported = gpu.queue[0].account.reported + used;
         gpu.update_background(NOW + ms(from), NOW + ms(to));
     }
 
@@ -299,13 +299,13 @@ mod tests {
     fn take(gpu: &mut Gpu, spent: Nanos, waiting: bool) {
         let turn = background(gpu).word;
         let process = TenantReport { turn, spent: spent.0, waiting: u64::from(waiting), ..report(0) };
-        see(&mut gpu.line[0], NOW, &[process]);
+        see(&mut gpu.queue[0], NOW, &[process]);
     }
 
     /// Whether a background tenant with such gaps and duty stays after it has used so much of 50 ms.
     fn stays(gap: Nanos, duty: u64, used: Nanos) -> bool {
         let mut gpu = host();
-        (gpu.line[0].gap, gpu.line[0].duty) = (gap, (duty, SAMPLES));
+        (gpu.queue[0].gap, gpu.queue[0].duty) = (gap, (duty, SAMPLES));
         look(&mut gpu, 0, 50, used);
         is_sparse(&gpu)
     }
@@ -315,10 +315,10 @@ mod tests {
         assert!(is_admitted(|_| ()));
         assert!(is_admitted(|gpu| gpu.rule = Policy::Soft));
         assert!(is_admitted(|gpu| gpu.rule = Policy::Weighted { conserving: true }));
-        assert!(is_admitted(|gpu| gpu.line[0].gap = us(750)), "gaps of a slice of the GPU's own");
+        assert!(is_admitted(|gpu| gpu.queue[0].gap = us(750)), "gaps of a slice of the GPU's own");
         assert!(
-            is_admitted(|gpu| gpu.line[0].background_not_before = NOW),
-            "it was sent back in line long ago"
+            is_admitted(|gpu| gpu.queue[0].background_not_before = NOW),
+            "it was sent back in the queue long ago"
         );
     }
 
@@ -327,42 +327,42 @@ mod tests {
         assert!(!is_admitted(|gpu| gpu.sharing = Sharing::Watched));
         assert!(!is_admitted(|gpu| gpu.rule = STRICT));
         assert!(!is_admitted(|gpu| gpu.rule = Policy::Fixed { slots: 20 }));
-        assert!(!is_admitted(|gpu| gpu.line[2].terms.high = true));
+        assert!(!is_admitted(|gpu| gpu.queue[2].terms.high = true));
     }
 
     #[test]
     fn container_that_cannot_be_trusted_or_measured_is_no_background_tenant() {
-        assert!(!is_admitted(|gpu| gpu.line[0].standing = Standing::default()));
-        assert!(!is_admitted(|gpu| gpu.line[0].overrun = true));
-        assert!(!is_admitted(|gpu| gpu.line[0].lied = NOW + ms(1)));
-        assert!(!is_admitted(|gpu| gpu.line[0].background_not_before = NOW + ms(1)));
-        assert!(!is_admitted(|gpu| gpu.line[0].active = NOW - ms(20)));
-        assert!(!is_admitted(|gpu| gpu.line[0].duty.1 = SAMPLES - 1), "too few turns were measured");
+        assert!(!is_admitted(|gpu| gpu.queue[0].standing = Standing::default()));
+        assert!(!is_admitted(|gpu| gpu.queue[0].overrun = true));
+        assert!(!is_admitted(|gpu| gpu.queue[0].lied = NOW + ms(1)));
+        assert!(!is_admitted(|gpu| gpu.queue[0].background_not_before = NOW + ms(1)));
+        assert!(!is_admitted(|gpu| gpu.queue[0].active = NOW - ms(20)));
+        assert!(!is_admitted(|gpu| gpu.queue[0].duty.1 = SAMPLES - 1), "too few turns were measured");
         let closed = |gpu: &mut Gpu| {
             let turn = gpu.turn.clone().unwrap();
-            gpu.line[0].closed = Some(turn.close(NOW, Cause::Spent, NOW));
+            gpu.queue[0].closed = Some(turn.close(NOW, Cause::Spent, NOW));
         };
         assert!(!is_admitted(closed), "its last turn is not accounted");
     }
 
     #[test]
     fn container_with_short_gaps_or_the_turn_is_no_background_tenant() {
-        assert!(!is_admitted(|gpu| gpu.line[0].gap = us(749)));
+        assert!(!is_admitted(|gpu| gpu.queue[0].gap = us(749)));
         assert!(!is_admitted(|gpu| give_turn(gpu, 0, ms(6))));
     }
 
     #[test]
     fn background_tenant_costs_at_most_nine_tenths_of_its_share_with_its_switches() {
         // Of gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
-        assert!(is_admitted(|gpu| gpu.line[0].duty.0 = 438));
-        assert!(!is_admitted(|gpu| gpu.line[0].duty.0 = 439));
+        assert!(is_admitted(|gpu| gpu.queue[0].duty.0 = 438));
+        assert!(!is_admitted(|gpu| gpu.queue[0].duty.0 = 439));
     }
 
     #[test]
     fn background_tenant_is_granted_its_share_of_50_ms() {
         let granted = |policy, weights: &[u32], idle: usize| {
             let mut gpu = shared(policy, weights);
-            for tenant in &mut gpu.line[2..2 + idle] {
+            for tenant in &mut gpu.queue[2..2 + idle] {
                 (tenant.active, tenant.waiting) = (Nanos::ZERO, false);
             }
             gpu.update_background(NOW, NOW);
@@ -379,7 +379,7 @@ mod tests {
     fn background_tenant_may_have_its_whole_grant_in_flight() {
         let mut gpu = host();
         let plan = gpu.plan(NOW);
-        let gate = plan.orders.iter().find(|order| order.tenant == gpu.line[0].id).unwrap().gate;
+        let gate = plan.orders.iter().find(|order| order.tenant == gpu.queue[0].id).unwrap().gate;
         assert_eq!((gate.granted, gate.bound), (ms(25), ms(25)));
     }
 
@@ -390,12 +390,12 @@ mod tests {
         look(&mut gpu, 10, 20, ms(1));
         look(&mut gpu, 20, 21, Nanos::ZERO);
         let excluded = |gpu: &Gpu| gpu.turn.as_ref().unwrap().excluded;
-        assert_eq!(gpu.line[0].account.charged, ms(3));
+        assert_eq!(gpu.queue[0].account.charged, ms(3));
         assert_eq!((gpu.charged, excluded(&gpu)), (ms(3), ms(3)));
         // No more than the time that has passed, and of the turn no more than it has lasted.
         gpu.turn.as_mut().unwrap().start = NOW + ms(27);
         look(&mut gpu, 21, 31, ms(40));
-        assert_eq!(gpu.line[0].account.charged, ms(13));
+        assert_eq!(gpu.queue[0].account.charged, ms(13));
         assert_eq!((gpu.charged, excluded(&gpu)), (ms(13), ms(7)));
         // A report that came in a lump is charged as time passes.
         look(&mut gpu, 31, 41, Nanos::ZERO);
@@ -405,9 +405,9 @@ mod tests {
     #[test]
     fn background_tenant_repays_no_debt_by_rounds_of_which_it_has_no_use() {
         let mut gpu = host();
-        gpu.line.iter_mut().for_each(|tenant| tenant.debt = ms(5));
+        gpu.queue.iter_mut().for_each(|tenant| tenant.debt = ms(5));
         gpu.refill(NOW, 2, None);
-        assert_eq!((gpu.line[0].debt, gpu.line[1].debt), (ms(5), Nanos::ZERO));
+        assert_eq!((gpu.queue[0].debt, gpu.queue[1].debt), (ms(5), Nanos::ZERO));
     }
 
     #[test]
@@ -416,8 +416,8 @@ mod tests {
         take(&mut gpu, ms(25), true);
         look(&mut gpu, 0, 49, ms(1));
         assert!(!is_in_background(&gpu));
-        assert_eq!(gpu.line[0].background_not_before, NOW + ms(2049));
-        assert_eq!(gpu.line[0].presumed, NOW + ms(50), "it wants the GPU");
+        assert_eq!(gpu.queue[0].background_not_before, NOW + ms(2049));
+        assert_eq!(gpu.queue[0].presumed, NOW + ms(50), "it wants the GPU");
     }
 
     #[test]
@@ -428,8 +428,8 @@ mod tests {
         take(&mut gpu, ms(1), false);
         look(&mut gpu, 10, 20, Nanos::ZERO);
         assert!(is_in_background(&gpu), "it does not wait");
-        gpu.line[0].processes.clear();
-        gpu.line[0].waiting = true;
+        gpu.queue[0].processes.clear();
+        gpu.queue[0].waiting = true;
         look(&mut gpu, 20, 30, Nanos::ZERO);
         assert!(is_in_background(&gpu), "it waits under an older word");
     }
@@ -437,7 +437,7 @@ mod tests {
     #[test]
     fn background_tenant_leaves_when_the_gpu_has_no_background_tenants_any_more() {
         let mut gpu = host();
-        gpu.line[1].terms.high = true;
+        gpu.queue[1].terms.high = true;
         look(&mut gpu, 0, 10, Nanos::ZERO);
         assert!(!is_in_background(&gpu));
     }
@@ -456,7 +456,7 @@ mod tests {
     fn cost_of_a_background_tenant_is_judged_over_two_stretches() {
         for (first, second, stays) in [(ms(15), ms(27), true), (ms(20), ms(29), false)] {
             let mut gpu = host();
-            (gpu.line[0].gap, gpu.line[0].duty) = (ms(5), (20, SAMPLES));
+            (gpu.queue[0].gap, gpu.queue[0].duty) = (ms(5), (20, SAMPLES));
             look(&mut gpu, 0, 50, first);
             assert!(is_in_background(&gpu), "{first}");
             look(&mut gpu, 50, 100, second);
@@ -509,10 +509,10 @@ mod tests {
         look(&mut gpu, 60, 70, us(100));
         assert_ne!(background(&gpu).word, word);
         // In 50 ms since then it has done 100 us, a third of what turns would give it.
-        gpu.line[0].waiting = false;
+        gpu.queue[0].waiting = false;
         look(&mut gpu, 70, 110, Nanos::ZERO);
         assert!(!is_in_background(&gpu));
-        assert!(gpu.line[0].background_not_before > NOW + ms(110));
+        assert!(gpu.queue[0].background_not_before > NOW + ms(110));
     }
 
     #[test]
@@ -521,7 +521,7 @@ mod tests {
         look(&mut gpu, 0, 60, ms(2));
         take(&mut gpu, ms(25), true);
         look(&mut gpu, 60, 70, us(400));
-        gpu.line[0].waiting = false;
+        gpu.queue[0].waiting = false;
         look(&mut gpu, 70, 110, Nanos::ZERO);
         assert!(is_in_background(&gpu));
     }
@@ -530,7 +530,7 @@ mod tests {
     fn background_tenants_beside_a_container_are_counted_without_itself() {
         let mut gpu = host();
         for _ in 0..2 {
-            gpu.line.push(Tenant { background: gpu.line[0].background, ..tenant() });
+            gpu.queue.push(Tenant { background: gpu.queue[0].background, ..tenant() });
         }
         assert_eq!(
             [gpu.background_tenants(0), gpu.background_tenants(1), gpu.background_tenants(2)],
@@ -541,8 +541,8 @@ mod tests {
     #[test]
     fn background_tenant_does_not_want_a_turn() {
         let mut gpu = host();
-        gpu.line[0].waiting = true;
-        assert!(!gpu.line[0].wants(NOW));
+        gpu.queue[0].waiting = true;
+        assert!(!gpu.queue[0].wants(NOW));
     }
 
     #[test]
@@ -550,7 +550,7 @@ mod tests {
         // From the end of its last settled work, whatever was predicted.
         for (last_ms, gap_us) in [(1, 4_750), (5, 5_000), (6, 5_000)] {
             let mut gpu = host();
-            let tenant = &mut gpu.line[0];
+            let tenant = &mut gpu.queue[0];
             let now = NOW + ms(5);
             let process = TenantReport { active: now.0, last: (NOW + ms(last_ms)).0, ..report(0) };
             see(tenant, now + ms(5), &[process]);

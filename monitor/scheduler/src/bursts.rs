@@ -194,7 +194,7 @@ mod tests {
         let mut gpu = busy(policy, &[1, 1]);
         gpu.sharing = Sharing::Contended;
         give_turn(&mut gpu, 1, ms(6));
-        let tenant = &mut gpu.line[0];
+        let tenant = &mut gpu.queue[0];
         (tenant.waiting, tenant.active) = (false, NOW - ms(2));
         tenant.account.reported = ms(100);
         tenant.bursts = Bursts {
@@ -212,34 +212,34 @@ mod tests {
     fn is_known(change: impl FnOnce(&mut Gpu)) -> bool {
         let mut gpu = known(FAIR);
         change(&mut gpu);
-        gpu.is_bursty(NOW, &gpu.line[0])
+        gpu.is_bursty(NOW, &gpu.queue[0])
     }
 
     #[test]
     fn container_is_known_for_bursts_of_1_ms_with_silences_of_1500_us() {
         assert!(is_known(|_| ()));
-        assert!(is_known(|gpu| gpu.line[0].bursts.length = ms(1)));
-        assert!(!is_known(|gpu| gpu.line[0].bursts.length = us(999)));
-        assert!(is_known(|gpu| gpu.line[0].bursts.silence = us(1_500)));
-        assert!(!is_known(|gpu| gpu.line[0].bursts.silence = us(1_499)));
-        assert!(!is_known(|gpu| gpu.line[0].bursts.samples = SAMPLES - 1));
+        assert!(is_known(|gpu| gpu.queue[0].bursts.length = ms(1)));
+        assert!(!is_known(|gpu| gpu.queue[0].bursts.length = us(999)));
+        assert!(is_known(|gpu| gpu.queue[0].bursts.silence = us(1_500)));
+        assert!(!is_known(|gpu| gpu.queue[0].bursts.silence = us(1_499)));
+        assert!(!is_known(|gpu| gpu.queue[0].bursts.samples = SAMPLES - 1));
         assert!(is_known(|gpu| gpu.rule = Policy::Soft));
         // It launches ahead, and what it does meanwhile would be held up at a closed gate.
-        assert!(!is_known(|gpu| gpu.line[0].bursts.waits = false));
+        assert!(!is_known(|gpu| gpu.queue[0].bursts.waits = false));
     }
 
     #[test]
     fn container_is_not_expected_where_its_work_has_changed_or_ended() {
-        assert!(!is_known(|gpu| gpu.line[0].burst_duty = HOST_BOUND - 1), "its host is the bottleneck");
-        assert!(is_known(|gpu| gpu.line[0].account.reported = ms(108)));
-        assert!(!is_known(|gpu| gpu.line[0].account.reported = ms(108) + us(1)), "it pauses no more");
-        assert!(is_known(|gpu| gpu.line[0].active = NOW - ms(16)));
-        assert!(!is_known(|gpu| gpu.line[0].active = NOW - ms(16) - us(1)), "it has stopped");
+        assert!(!is_known(|gpu| gpu.queue[0].burst_duty = HOST_BOUND - 1), "its host is the bottleneck");
+        assert!(is_known(|gpu| gpu.queue[0].account.reported = ms(108)));
+        assert!(!is_known(|gpu| gpu.queue[0].account.reported = ms(108) + us(1)), "it pauses no more");
+        assert!(is_known(|gpu| gpu.queue[0].active = NOW - ms(16)));
+        assert!(!is_known(|gpu| gpu.queue[0].active = NOW - ms(16) - us(1)), "it has stopped");
         let rare = |gpu: &mut Gpu| {
-            (gpu.line[0].bursts.silence, gpu.line[0].active) = (ms(1_000), NOW - ms(1_001));
+            (gpu.queue[0].bursts.silence, gpu.queue[0].active) = (ms(1_000), NOW - ms(1_001));
         };
         assert!(!is_known(rare), "no neighbour waits for it for longer than a second");
-        assert!(!is_known(|gpu| gpu.line[0].lied = NOW + ms(1)), "it cannot be trusted");
+        assert!(!is_known(|gpu| gpu.queue[0].lied = NOW + ms(1)), "it cannot be trusted");
         let keeps_idle_time = Policy::Weighted { conserving: false };
         assert!(!is_known(|gpu| gpu.rule = keeps_idle_time));
     }
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn bursts_are_learned_when_the_container_comes_to_its_closed_gate() {
         let mut gpu = known(FAIR);
-        let tenant = &mut gpu.line[0];
+        let tenant = &mut gpu.queue[0];
         (tenant.bursts, tenant.gate.turn) = (Bursts::default(), 0x102);
         // It has computed for an hour while it was alone: that is no burst.
         tenant.account.reported = Nanos::from_millis(3_600_000);
@@ -277,32 +277,32 @@ mod tests {
     #[test]
     fn container_with_too_few_bursts_is_neither_beside_others_nor_known() {
         let mut gpu = known(FAIR);
-        let tenant = &mut gpu.line[0];
+        let tenant = &mut gpu.queue[0];
         (tenant.gap, tenant.duty, tenant.active) = (ms(5), (20, 4), NOW - ms(1));
         for (samples, admitted) in [(0, false), (1, false), (SAMPLES - 1, false), (SAMPLES, false)] {
-            gpu.line[0].bursts.samples = samples;
-            gpu.line[0].background = None;
+            gpu.queue[0].bursts.samples = samples;
+            gpu.queue[0].background = None;
             gpu.update_background(NOW, NOW);
-            assert_eq!(gpu.line[0].background.is_some(), admitted, "{samples} bursts");
+            assert_eq!(gpu.queue[0].background.is_some(), admitted, "{samples} bursts");
         }
         // Bursts of short kernels are better off beside the others.
-        (gpu.line[0].bursts.length, gpu.line[0].bursts.waits) = (us(100), true);
+        (gpu.queue[0].bursts.length, gpu.queue[0].bursts.waits) = (us(100), true);
         gpu.update_background(NOW, NOW);
-        assert!(gpu.line[0].background.is_some());
+        assert!(gpu.queue[0].background.is_some());
     }
 
     #[test]
     fn gpu_stays_contended_while_a_burst_may_come() {
         for (samples, sharing) in [(SAMPLES, Sharing::Contended), (0, Sharing::Watched)] {
             let mut gpu = known(FAIR);
-            (gpu.line[0].bursts.samples, gpu.line[0].bursts.silence) = (samples, ms(30));
-            gpu.line[0].active = NOW - ms(30);
+            (gpu.queue[0].bursts.samples, gpu.queue[0].bursts.silence) = (samples, ms(30));
+            gpu.queue[0].active = NOW - ms(30);
             gpu.advance(NOW, &[]);
             assert_eq!(gpu.sharing, sharing, "{samples} bursts");
         }
         // In its own burst it waits for no other.
         let mut gpu = known(FAIR);
-        (gpu.line[0].active, gpu.line[1].active, gpu.line[1].waiting) = (NOW, Nanos::ZERO, false);
+        (gpu.queue[0].active, gpu.queue[1].active, gpu.queue[1].waiting) = (NOW, Nanos::ZERO, false);
         gpu.advance(NOW, &[]);
         assert_eq!(gpu.sharing, Sharing::Watched, "alone");
     }
@@ -312,29 +312,29 @@ mod tests {
         let mut gpu = known(FAIR);
         let told = |gpu: &Gpu| gpu.told(NOW, gpu.turn.as_ref().unwrap());
         assert_eq!(told(&gpu), gpu.tuning.tight);
-        gpu.line[0].waiting = true;
-        assert_eq!(told(&gpu), gpu.tuning.wide, "it waits in line");
+        gpu.queue[0].waiting = true;
+        assert_eq!(told(&gpu), gpu.tuning.wide, "it waits in the queue");
     }
 
     #[test]
     fn burst_is_cut_off_only_by_a_container_that_was_silent() {
         let mut gpu = known(FAIR);
         give_turn(&mut gpu, 0, ms(6));
-        let other = &mut gpu.line[1];
+        let other = &mut gpu.queue[1];
         (other.waiting, other.returned, other.balance) = (true, NOW + us(1), 6 * MS);
         for (away, bursty, back) in
             [(us(749), true, false), (us(750), true, true), (Nanos::ZERO, false, true)]
         {
-            gpu.line[0].bursts.waits = bursty;
-            gpu.line[1].away = away;
-            assert_eq!(gpu.comes_back(NOW + ms(1), &gpu.line[1], NOW), back, "{away}, {bursty}");
+            gpu.queue[0].bursts.waits = bursty;
+            gpu.queue[1].away = away;
+            assert_eq!(gpu.comes_back(NOW + ms(1), &gpu.queue[1], NOW), back, "{away}, {bursty}");
         }
     }
 
     #[test]
     fn silence_is_no_longer_than_the_gate_was_closed() {
         let mut gpu = known(FAIR);
-        let tenant = &mut gpu.line[0];
+        let tenant = &mut gpu.queue[0];
         (tenant.gate.turn, tenant.given) = (0x102, NOW - us(300));
         see(tenant, NOW - ms(50), &[TenantReport { active: (NOW - ms(50)).0, ..report(0) }]);
         see(tenant, NOW, &[TenantReport { active: NOW.0, waiting: 1, ..report(0) }]);
@@ -347,14 +347,14 @@ mod tests {
         assert_eq!(candidates(&gpu)[0].most, ms(9), "a slice of 6 ms, a burst and a half");
         let grant = |gpu: &mut Gpu, balance| {
             gpu.now = NOW;
-            (gpu.line[0].balance, gpu.line[0].quantum) = (balance, ms(6));
-            gpu.grant(gpu.line[0].id)
+            (gpu.queue[0].balance, gpu.queue[0].quantum) = (balance, ms(6));
+            gpu.grant(gpu.queue[0].id)
         };
         assert_eq!(grant(&mut gpu, 2 * MS), ms(3));
-        gpu.line[0].bursts.length = ms(40);
+        gpu.queue[0].bursts.length = ms(40);
         assert_eq!(candidates(&gpu)[0].most, SAVED);
         assert_eq!(grant(&mut gpu, 2 * MS), ms(12), "two slices at most");
-        gpu.line[0].bursts.samples = 0;
+        gpu.queue[0].bursts.samples = 0;
         assert_eq!((candidates(&gpu)[0].most, grant(&mut gpu, 2 * MS)), (ms(6), ms(2)));
     }
 
@@ -362,23 +362,23 @@ mod tests {
     fn turn_ends_soon_after_the_burst_and_not_in_its_pauses() {
         let mut gpu = known(FAIR);
         give_turn(&mut gpu, 0, ms(6));
-        let tolerance = |gpu: &Gpu| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.line[0]);
+        let tolerance = |gpu: &Gpu| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.queue[0]);
         assert_eq!(tolerance(&gpu), ms(1), "it has not begun");
         let settled = TenantReport { last: NOW.0 + 1, ..report(0) };
-        see(&mut gpu.line[0], NOW + us(1), &[TenantReport { inflight: 1, ends: NOW.0 + 1, ..settled }]);
+        see(&mut gpu.queue[0], NOW + us(1), &[TenantReport { inflight: 1, ends: NOW.0 + 1, ..settled }]);
         assert_eq!(tolerance(&gpu), ms(1), "some of it may run for longer than predicted");
-        see(&mut gpu.line[0], NOW + us(1), &[settled]);
+        see(&mut gpu.queue[0], NOW + us(1), &[settled]);
         assert_eq!(tolerance(&gpu), PAUSE);
-        gpu.line[0].bursts.pause = us(300);
+        gpu.queue[0].bursts.pause = us(300);
         assert_eq!(tolerance(&gpu), us(600));
-        gpu.line[0].bursts.pause = us(740);
+        gpu.queue[0].bursts.pause = us(740);
         assert_eq!(tolerance(&gpu), ms(1));
     }
 
     #[test]
     fn holder_with_pauses_is_asked_to_tell_when_its_work_has_run() {
         let gate = |gpu: &mut Gpu| {
-            see(&mut gpu.line[0], NOW, &[report(1), TenantReport { active: NOW.0 - 1, ..report(3) }]);
+            see(&mut gpu.queue[0], NOW, &[report(1), TenantReport { active: NOW.0 - 1, ..report(3) }]);
             let gate = gpu.gate(NOW, 0);
             assert_eq!(gate.turn & 0xff, YOURS);
             (gate.ring.map(|slot| slot.0), gate.armed)
@@ -386,9 +386,9 @@ mod tests {
         let mut gpu = known(FAIR);
         give_turn(&mut gpu, 0, ms(6));
         assert_eq!(gate(&mut gpu), (Some(3), true));
-        gpu.line[0].bursts.samples = 0;
+        gpu.queue[0].bursts.samples = 0;
         assert_eq!(gate(&mut gpu), (None, false));
-        gpu.line[0].gap = us(750);
+        gpu.queue[0].gap = us(750);
         assert_eq!(gate(&mut gpu), (Some(3), true));
         gpu.rule = Policy::Weighted { conserving: false };
         assert_eq!(gate(&mut gpu), (None, false), "its silence is its own");
@@ -399,12 +399,12 @@ mod tests {
     fn container_beside_others_is_asked_if_its_bursts_are_long() {
         for (length, asked) in [(us(999), None), (ms(1), Some(3))] {
             let mut gpu = known(FAIR);
-            let tenant = &mut gpu.line[0];
+            let tenant = &mut gpu.queue[0];
             (tenant.gap, tenant.duty, tenant.active) = (ms(5), (20, 99), NOW - ms(1));
             (tenant.bursts.length, tenant.bursts.waits) = (length, false);
             see(tenant, NOW, &[report(3)]);
             gpu.update_background(NOW, NOW);
-            assert!(gpu.line[0].background.is_some());
+            assert!(gpu.queue[0].background.is_some());
             assert_eq!(gpu.gate(NOW, 0).ring.map(|slot| slot.0), asked, "{length}");
         }
     }

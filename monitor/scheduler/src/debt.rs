@@ -19,7 +19,7 @@ impl Gpu {
     /// Where there are no turns, no container loses by what another one has computed before.
     pub(super) fn write_off(&mut self, from: Nanos, to: Nanos) {
         if self.sharing != Sharing::Contended {
-            self.line.iter_mut().for_each(|tenant| tenant.debt = tenant.debt - (to - from));
+            self.queue.iter_mut().for_each(|tenant| tenant.debt = tenant.debt - (to - from));
         }
     }
 }
@@ -68,9 +68,9 @@ mod tests {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
         give_turn(&mut gpu, 1, ms(10));
         gpu.sharing = Sharing::Contended;
-        (gpu.line[0].overrun, gpu.line[0].queued) = (true, queued);
+        (gpu.queue[0].overrun, gpu.queue[0].queued) = (true, queued);
         gpu.share_overruns(NOW, NOW + ms(10));
-        (gpu.line[0].balance, gpu.line[0].debt)
+        (gpu.queue[0].balance, gpu.queue[0].debt)
     }
 
     #[test]
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn queue_from_before_is_over_with_the_work_of_a_turn_or_by_itself() {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
-        gpu.line[1].gate = Gate::shut(WAIT);
+        gpu.queue[1].gate = Gate::shut(WAIT);
         gpu.advance(NOW, &[]);
         let queued = |gpu: &Gpu, id| gpu.find(id).unwrap().queued;
         assert!(queued(&gpu, TenantId(0)), "its gate was open");
@@ -99,35 +99,35 @@ mod tests {
             gpu.close(NOW, NOW + ms(1), cause, turn.clone());
             assert_eq!(gpu.find(turn.holder).unwrap().queued, queued, "{cause:?}");
         }
-        gpu.line.iter_mut().for_each(|tenant| (tenant.queued, tenant.overrun) = (true, true));
+        gpu.queue.iter_mut().for_each(|tenant| (tenant.queued, tenant.overrun) = (true, true));
         gpu.watch_overruns(NOW + ms(50));
-        assert!(gpu.line.iter().all(|tenant| !tenant.queued && !tenant.overrun), "nothing is in flight");
+        assert!(gpu.queue.iter().all(|tenant| !tenant.queued && !tenant.overrun), "nothing is in flight");
     }
 
     #[test]
     fn work_that_runs_while_there_are_no_turns_costs_nothing() {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
-        (gpu.line[0].overrun, gpu.line[0].debt) = (true, ms(10));
+        (gpu.queue[0].overrun, gpu.queue[0].debt) = (true, ms(10));
         gpu.sharing = Sharing::Watched;
         gpu.share_overruns(NOW, NOW + ms(4));
         gpu.write_off(NOW, NOW + ms(4));
-        assert_eq!((gpu.line[0].balance, gpu.line[0].debt, gpu.charged), (0, ms(6), Nanos::ZERO));
+        assert_eq!((gpu.queue[0].balance, gpu.queue[0].debt, gpu.charged), (0, ms(6), Nanos::ZERO));
         gpu.sharing = Sharing::Contended;
         gpu.write_off(NOW + ms(4), NOW + ms(8));
-        assert_eq!(gpu.line[0].debt, ms(6));
-        gpu.line.iter_mut().for_each(|tenant| (tenant.active, tenant.waiting) = (Nanos::ZERO, false));
-        (gpu.line[0].overrun, gpu.line[1].active) = (true, NOW);
-        gpu.line[0].standing.open = false;
+        assert_eq!(gpu.queue[0].debt, ms(6));
+        gpu.queue.iter_mut().for_each(|tenant| (tenant.active, tenant.waiting) = (Nanos::ZERO, false));
+        (gpu.queue[0].overrun, gpu.queue[1].active) = (true, NOW);
+        gpu.queue[0].standing.open = false;
         gpu.set_sharing(NOW + ms(8));
-        assert!(gpu.sharing != Sharing::Contended && !gpu.line[0].overrun);
+        assert!(gpu.sharing != Sharing::Contended && !gpu.queue[0].overrun);
     }
 
     #[test]
     fn fixed_share_repays_half_of_what_time_brings() {
         let mut gpu = fixed(&[50, 50]);
-        (gpu.line[0].debt, gpu.line[1].debt, gpu.line[1].waiting) = (ms(10), ms(3), false);
+        (gpu.queue[0].debt, gpu.queue[1].debt, gpu.queue[1].waiting) = (ms(10), ms(3), false);
         gpu.accrue(NOW, NOW + ms(12));
-        let owed: Vec<_> = gpu.line.iter().map(|tenant| (tenant.balance, tenant.debt)).collect();
+        let owed: Vec<_> = gpu.queue.iter().map(|tenant| (tenant.balance, tenant.debt)).collect();
         assert_eq!(owed[0], (3 * MS, ms(7)));
         assert_eq!(owed[1].1, Nanos::ZERO, "it does not want the GPU");
     }

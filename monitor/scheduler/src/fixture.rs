@@ -28,7 +28,7 @@ pub(super) fn idle(policy: Policy, weights: &[u32]) -> Gpu {
     for (number, weight) in (0..).zip(weights) {
         gpu.admit(NOW, TenantId(number), Terms::weighing(*weight));
     }
-    for tenant in &mut gpu.line {
+    for tenant in &mut gpu.queue {
         tenant.standing = Standing { created: true, open: true };
         tenant.balance = 0;
     }
@@ -39,7 +39,7 @@ pub(super) fn idle(policy: Policy, weights: &[u32]) -> Gpu {
 /// The same with fixed shares in percent. All containers compute and wait at their gates.
 pub(super) fn fixed(percents: &[u32]) -> Gpu {
     let mut gpu = busy(Policy::Fixed { slots: 20 }, &vec![1; percents.len()]);
-    for (tenant, percent) in gpu.line.iter_mut().zip(percents) {
+    for (tenant, percent) in gpu.queue.iter_mut().zip(percents) {
         tenant.terms.percent = Some(*percent);
     }
     gpu
@@ -48,7 +48,7 @@ pub(super) fn fixed(percents: &[u32]) -> Gpu {
 /// A GPU whose containers compute and wait at their gates.
 pub(super) fn busy(policy: Policy, weights: &[u32]) -> Gpu {
     let mut gpu = idle(policy, weights);
-    for tenant in &mut gpu.line {
+    for tenant in &mut gpu.queue {
         tenant.active = NOW;
         tenant.waiting = true;
     }
@@ -57,7 +57,7 @@ pub(super) fn busy(policy: Policy, weights: &[u32]) -> Gpu {
 
 /// Gives a container a turn that began at [`NOW`]. It waits no longer.
 pub(super) fn give_turn(gpu: &mut Gpu, number: usize, length: Nanos) {
-    let tenant = &mut gpu.line[number];
+    let tenant = &mut gpu.queue[number];
     tenant.waiting = false;
     gpu.turn = Some(Turn {
         holder: tenant.id,
@@ -82,7 +82,7 @@ pub(super) fn fill_allowance(gpu: &mut Gpu) {
 
 /// The containers as the choice of the next turn sees them.
 pub(super) fn candidates(gpu: &Gpu) -> Vec<Candidate> {
-    gpu.line.iter().map(|tenant| gpu.candidate(NOW, tenant)).collect()
+    gpu.queue.iter().map(|tenant| gpu.candidate(NOW, tenant)).collect()
 }
 
 /// A container of which nothing is known yet.

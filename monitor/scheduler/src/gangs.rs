@@ -63,7 +63,7 @@ mod tests {
     fn summons_of_the_first_gpu_comes_before_a_later_one() {
         let mut first = held_by(0);
         // The second container has not computed here lately, so its first GPU is the next one.
-        (first.line[1].active, first.line[1].waiting) = (Default::default(), false);
+        (first.queue[1].active, first.queue[1].waiting) = (Default::default(), false);
         let gpus = [first, held_by(1), held_by(1)];
         assert_eq!(summons(&gpus.each_ref()), [None, Some(FIRST), Some(FIRST)]);
     }

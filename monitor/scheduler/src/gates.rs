@@ -13,13 +13,13 @@ impl Gpu {
         let bump = now >= self.next_bump && self.sharing != Sharing::Open;
         let mut orders = Vec::new();
         let mut anew = false;
-        for at in 0..self.line.len() {
-            let before = self.line[at].gate;
+        for at in 0..self.queue.len() {
+            let before = self.queue[at].gate;
             let gate = self.gate(now, at);
             let changed = gate.turn != before.turn;
             let state = gate.turn & 0xff;
-            let seen = self.is_member(&self.line[at]) && state != WAIT;
-            let tenant = &mut self.line[at];
+            let seen = self.is_member(&self.queue[at]) && state != WAIT;
+            let tenant = &mut self.queue[at];
             if changed {
                 tenant.given = now;
             }
@@ -47,13 +47,13 @@ impl Gpu {
 
     pub(super) fn cadence(&self, now: Nanos) -> Nanos {
         let calm = self.turn.is_none()
-            && self.line.iter().all(|tenant| tenant.has_doorbell && now - tenant.active > self.tuning.quiet);
+            && self.queue.iter().all(|tenant| tenant.has_doorbell && now - tenant.active > self.tuning.quiet);
         if calm { self.tuning.slow_bump } else { self.tuning.bump }
     }
 
     /// What the container's gate is to say now.
     pub(super) fn gate(&mut self, now: Nanos, at: usize) -> Gate {
-        let tenant = &self.line[at];
+        let tenant = &self.queue[at];
         let before = tenant.gate;
         let keep = |state| (before.turn & 0xff == state).then_some(before.turn);
         let free = match self.sharing {
@@ -71,7 +71,7 @@ impl Gpu {
             other.overrun
                 || (tenant.overrun && self.turn.as_ref().is_some_and(|turn| turn.holder == other.id))
         };
-        let beside = self.line.iter().filter(|other| other.id != tenant.id).filter(runs).count();
+        let beside = self.queue.iter().filter(|other| other.id != tenant.id).filter(runs).count();
         let runs_beside =
             self.background_tenants(at) + usize::from(tenant.background.is_some() && self.turn.is_some());
         let beside = u32::try_from(beside.saturating_add(runs_beside)).unwrap_or(u32::MAX);
@@ -115,14 +115,14 @@ impl Gpu {
     fn backlog(&self, at: usize) -> Nanos {
         let (alone, beside_others) = self.tuning.backlog;
         match self.sharing {
-            _ if !self.is_member(&self.line[at]) => Nanos::ZERO,
+            _ if !self.is_member(&self.queue[at]) => Nanos::ZERO,
             Sharing::Open => alone,
             Sharing::Watched | Sharing::Contended => beside_others,
         }
     }
 
     pub(super) fn anyone_active(&self, now: Nanos) -> bool {
-        self.line.iter().any(|tenant| self.is_member(tenant) && tenant.is_active(now, &self.tuning))
+        self.queue.iter().any(|tenant| self.is_member(tenant) && tenant.is_active(now, &self.tuning))
     }
 
     pub(super) fn next_look(&self, now: Nanos) -> Nanos {
@@ -142,7 +142,7 @@ impl Gpu {
                 // A saturating holder need not be watched closely; one with gaps, or one that is silent now, must.
                 let steady = holder.steady && !self.may_be_bursty(now, holder);
                 let close = (!self.rule.burns() || turn.high) && (quiet_since <= now || !steady);
-                let pending = self.line.iter().filter(|other| other.id != turn.holder);
+                let pending = self.queue.iter().filter(|other| other.id != turn.holder);
                 let back =
                     pending.filter(|other| other.returned > turn.start && self.wants(now, other)).count();
                 let run = turn.start + tuning.run;
@@ -169,7 +169,7 @@ mod tests {
     /// What the first container's gate says after a step.
     fn gate(gpu: &mut Gpu) -> Gate {
         gpu.advance(NOW, &[]);
-        gpu.line.iter().find(|tenant| tenant.id.0 == 0).unwrap().gate
+        gpu.queue.iter().find(|tenant| tenant.id.0 == 0).unwrap().gate
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         let alone = gate(&mut busy(Policy::Preemptive, &[1]));
         assert_eq!((alone.turn & 0xff, alone.bound), (OPEN, ms(200)));
         let mut gpu = idle(Policy::Preemptive, &[1, 1]);
-        gpu.line[0].active = NOW;
+        gpu.queue[0].active = NOW;
         let watched = gate(&mut gpu);
         assert_eq!((watched.turn & 0xff, watched.bound), (OPEN, ms(20)));
         let native = gate(&mut busy(Policy::Native, &[1, 1]));
@@ -188,9 +188,9 @@ mod tests {
     fn container_whose_work_in_flight_is_bounded_anew_looks_at_its_gate() {
         let mut gpu = busy(Policy::Preemptive, &[1]);
         gpu.advance(NOW, &[]);
-        let mut other = gpu.line[0].clone();
+        let mut other = gpu.queue[0].clone();
         (other.id, other.active, other.waiting) = (crate::step::TenantId(1), Nanos::ZERO, false);
-        gpu.line.push(other);
+        gpu.queue.push(other);
         let plan = gpu.advance(NOW + ms(1), &[]);
         let order = plan.orders.iter().find(|order| order.tenant.0 == 0).unwrap();
         assert!(order.bump && order.gate.bound == ms(20), "{order:?}");

@@ -27,7 +27,7 @@ pub struct Gpu {
     pub(super) summoned: Option<TenantId>,
     pub(super) sharing: Sharing,
     /// In the order of the next turns.
-    pub(super) line: Vec<Tenant>,
+    pub(super) queue: Vec<Tenant>,
     pub(super) turn: Option<Turn>,
     pub(super) epoch: u64,
     pub(super) now: Nanos,
@@ -76,7 +76,7 @@ impl Gpu {
             allowance: Allowance::new(PRIO_RATIO),
             summoned: None,
             sharing: Sharing::Open,
-            line: Vec::new(),
+            queue: Vec::new(),
             turn: None,
             epoch: 0,
             now: Nanos::ZERO,
@@ -100,16 +100,16 @@ impl Gpu {
         let mut tenant = Tenant::new(id, terms, Gate::shut(0xff), self.charged);
         // One round's worth: a newcomer does not wait for the next round.
         tenant.balance = signed(self.tuning.base);
-        self.line.push(tenant);
+        self.queue.push(tenant);
     }
 
     /// Forgets a container.
     pub fn dismiss(&mut self, now: Nanos, id: TenantId) {
         if let Some(turn) = self.turn.take_if(|turn| turn.holder == id) {
-            self.line.retain(|tenant| tenant.id != id);
+            self.queue.retain(|tenant| tenant.id != id);
             self.begin(now, now.max(turn.start), None);
         } else {
-            self.line.retain(|tenant| tenant.id != id);
+            self.queue.retain(|tenant| tenant.id != id);
         }
     }
 
@@ -197,7 +197,7 @@ impl Gpu {
     /// What a switch between containers costs, as the turns have shown; none before there were enough of them.
     #[must_use]
     pub fn switch_cost(&self) -> Option<Nanos> {
-        self.line.iter().filter_map(Tenant::learned_bubble).min()
+        self.queue.iter().filter_map(Tenant::learned_bubble).min()
     }
 
     /// The mean slice of those who share the GPU equally.
@@ -210,7 +210,7 @@ impl Gpu {
     pub fn interest(&self, now: Nanos, rung: bool) -> impl Iterator<Item = TenantId> {
         let all = now >= self.next_full || (rung && self.sharing != Sharing::Contended);
         let holder = self.turn.as_ref().map(|turn| turn.holder);
-        self.line
+        self.queue
             .iter()
             .filter(move |tenant| {
                 let blind = !tenant.has_doorbell && !tenant.waiting && now >= self.next_bump;
@@ -254,7 +254,7 @@ impl Gpu {
             return 0;
         }
         let weight = |tenant: &Tenant| self.rule.weight(&tenant.terms);
-        let members = || self.line.iter().filter(|tenant| self.is_member(tenant));
+        let members = || self.queue.iter().filter(|tenant| self.is_member(tenant));
         let whole = if self.rule.is_fixed() { self.whole() } else { members().map(weight).sum() };
         let own = weight(tenant) * WHOLE / whole.max(1);
         let alone = members().count() == 1 && !self.rule.is_fixed();
@@ -325,7 +325,7 @@ impl Gpu {
     }
 
     fn set_sharing(&mut self, now: Nanos) {
-        let members = self.line.iter().filter(|tenant| self.is_member(tenant));
+        let members = self.queue.iter().filter(|tenant| self.is_member(tenant));
         let is_active = |tenant: &Tenant| tenant.is_active(now, &self.tuning);
         let active = members.clone().filter(|tenant| is_active(tenant)).count();
         // Where another one's burst may come at any moment, none fills its queue as if it were
@@ -346,8 +346,8 @@ impl Gpu {
         }
         if sharing == Sharing::Contended {
             // The newcomer first: whoever launched unmetered until now has work queued, which will run beside.
-            self.line.sort_by_key(|tenant| core::cmp::Reverse(tenant.awake));
-            for tenant in &mut self.line {
+            self.queue.sort_by_key(|tenant| core::cmp::Reverse(tenant.awake));
+            for tenant in &mut self.queue {
                 tenant.queued = tenant.gate.turn & 0xff != WAIT;
                 if tenant.is_active(now, &self.tuning) {
                     tenant.presumed = now + self.tuning.tolerance;
@@ -358,18 +358,18 @@ impl Gpu {
                 self.close(now, now.max(turn.start), Cause::Calm, turn);
             }
             // There are no turns that anything could run beside.
-            self.line.iter_mut().for_each(|tenant| tenant.overrun = false);
+            self.queue.iter_mut().for_each(|tenant| tenant.overrun = false);
         }
         self.sharing = sharing;
         self.next_bump = now;
     }
 
     pub(super) fn find(&self, id: TenantId) -> Option<&Tenant> {
-        self.line.iter().find(|tenant| tenant.id == id)
+        self.queue.iter().find(|tenant| tenant.id == id)
     }
 
     pub(super) fn find_mut(&mut self, id: TenantId) -> Option<&mut Tenant> {
-        self.line.iter_mut().find(|tenant| tenant.id == id)
+        self.queue.iter_mut().find(|tenant| tenant.id == id)
     }
 
     /// A turn word that never was before: epochs are microseconds of the clock, and always grow.

@@ -71,19 +71,19 @@ mod tests {
         let look = |tenant: &mut Tenant, at: Nanos, busy: Nanos| {
             see(tenant, at, &(0..processes).map(|slot| process(slot, busy)).collect::<Vec<_>>());
         };
-        look(&mut gpu.line[0], NOW, Nanos::ZERO);
+        look(&mut gpu.queue[0], NOW, Nanos::ZERO);
         for step in 1..=time / 10 {
             let at = NOW + ms(10 * step);
             gpu.note_sharing(gpu.now, at);
             gpu.now = at;
             gpu.beside.add(at, beside);
-            look(&mut gpu.line[0], at, Nanos(reported.0 * step));
+            look(&mut gpu.queue[0], at, Nanos(reported.0 * step));
         }
         gpu
     }
 
     fn measured(gpu: &Gpu) -> Option<(u32, bool)> {
-        let measured = gpu.measured(gpu.now, &gpu.line[0])?;
+        let measured = gpu.measured(gpu.now, &gpu.queue[0])?;
         Some((measured.share, measured.exact))
     }
 
@@ -98,7 +98,7 @@ mod tests {
         let mut gpu = shared(2000, Nanos::ZERO, 1, Nanos::ZERO);
         give_turn(&mut gpu, 0, ms(20));
         gpu.turn.as_mut().unwrap().start = gpu.now - ms(5);
-        (gpu.line[0].looked, gpu.line[0].duty) = (gpu.now - ms(19), (600, 4));
+        (gpu.queue[0].looked, gpu.queue[0].duty) = (gpu.now - ms(19), (600, 4));
         // 3 ms of 950.
         assert_eq!(measured(&gpu), Some((315, true)));
     }
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(measured(&shared(2000, ms(3), 2, Nanos::ZERO)), Some((60_000, false)));
         assert_eq!(measured(&shared(2000, ms(8), 2, Nanos::ZERO)), Some((100_000, false)));
         let mut gpu = shared(2000, ms(3), 1, Nanos::ZERO);
-        gpu.line[0].lied = gpu.now + ms(1);
+        gpu.queue[0].lied = gpu.now + ms(1);
         assert_eq!(measured(&gpu), None, "its reports are worth nothing");
     }
 }

@@ -21,7 +21,7 @@ use super::tuning::Tuning;
 impl Gpu {
     /// Whether anybody has high priority and the GPU open.
     pub(super) fn has_high(&self, now: Nanos) -> bool {
-        self.line.iter().any(|tenant| tenant.standing.open && tenant.is_high(now) && !tenant.is_barred())
+        self.queue.iter().any(|tenant| tenant.standing.open && tenant.is_high(now) && !tenant.is_barred())
     }
 
     /// Whether high priority may take the GPU from the others.
@@ -32,7 +32,7 @@ impl Gpu {
     /// Whether somebody of ordinary priority could use the GPU now.
     pub(super) fn is_contested(&self, now: Nanos) -> bool {
         let fixed = self.rule.is_fixed();
-        self.line.iter().any(|tenant| {
+        self.queue.iter().any(|tenant| {
             let due = !fixed || self.candidate(now, tenant).has_slice();
             !tenant.is_high(now) && self.wants(now, tenant) && due
         })
@@ -45,7 +45,7 @@ impl Gpu {
 
     /// Keeps the allowance over the stretch since the last step.
     pub(super) fn keep_allowance(&mut self, from: Nanos, to: Nanos) {
-        let high = || self.line.iter().filter(|tenant| tenant.is_high(to) && self.is_member(tenant));
+        let high = || self.queue.iter().filter(|tenant| tenant.is_high(to) && self.is_member(tenant));
         if high().count() == 0 {
             return;
         }
@@ -53,10 +53,10 @@ impl Gpu {
         let whole = if self.rule.is_fixed() {
             self.whole()
         } else {
-            self.line.iter().filter(|tenant| self.is_member(tenant)).map(weight).sum()
+            self.queue.iter().filter(|tenant| self.is_member(tenant)).map(weight).sum()
         };
         let own = high().map(weight).sum::<u64>() * WHOLE / whole.max(1);
-        let ratio = if high().count() == self.line.len() { WHOLE } else { self.allowance.ratio.max(own) };
+        let ratio = if high().count() == self.queue.len() { WHOLE } else { self.allowance.ratio.max(own) };
         let taken = match &self.turn {
             Some(turn) if self.holder_is_high(to) => to - from.max(turn.start),
             _ => Nanos::ZERO,
@@ -70,7 +70,7 @@ impl Gpu {
         if self.holder_is_high(now) {
             let bounded = self.is_contested(now) && self.may_preempt();
             if bounded { now + self.allowance.credit } else { Nanos::MAX }
-        } else if self.line.iter().any(|tenant| tenant.is_high(now) && self.wants(now, tenant)) {
+        } else if self.queue.iter().any(|tenant| tenant.is_high(now) && self.wants(now, tenant)) {
             now + self.allowance.back
         } else {
             Nanos::MAX
@@ -84,12 +84,12 @@ impl Gpu {
         let tuning = &self.tuning;
         let rival = |other: &Tenant| other.id != holder.id && other.is_high(now) && self.is_member(other);
         let tells = holder.foretold > Nanos::ZERO && now - holder.foretold < tuning.quiet;
-        tells && self.allowance.lasts() > tuning.base + tuning.wide && !self.line.iter().any(rival)
+        tells && self.allowance.lasts() > tuning.base + tuning.wide && !self.queue.iter().any(rival)
     }
 
-    /// The first in line of high priority that wants the GPU.
-    pub(super) fn first_high(&self, now: Nanos, line: &[Candidate]) -> Option<usize> {
-        line.iter().zip(&self.line).position(|(candidate, tenant)| candidate.wants && tenant.is_high(now))
+    /// The first in the queue of high priority that wants the GPU.
+    pub(super) fn first_high(&self, now: Nanos, queue: &[Candidate]) -> Option<usize> {
+        queue.iter().zip(&self.queue).position(|(candidate, tenant)| candidate.wants && tenant.is_high(now))
     }
 
     /// Whether somebody of high priority must have the GPU instead of this holder.
@@ -97,7 +97,7 @@ impl Gpu {
         self.may_preempt()
             && !self.holder_is_high(now)
             && self
-                .line
+                .queue
                 .iter()
                 .any(|tenant| tenant.id != holder && tenant.is_high(now) && self.wants(now, tenant))
     }
@@ -158,7 +158,7 @@ mod tests {
     /// Two containers that want the GPU, the second one with high priority and all of its allowance of 20 ms.
     fn ranked(policy: Policy) -> Gpu {
         let mut gpu = busy(policy, &[1, 1]);
-        gpu.line[1].terms.high = true;
+        gpu.queue[1].terms.high = true;
         fill_allowance(&mut gpu);
         assert_eq!(credit(&gpu), ms(20));
         gpu
@@ -199,8 +199,8 @@ mod tests {
             [(true, true, 1, true), (false, true, 1, false), (true, false, 1, false), (true, true, 0, false)]
         {
             let mut gpu = idle(FAIR, &[1, weight]);
-            gpu.line[1].terms.high = high;
-            gpu.line[1].standing.open = open;
+            gpu.queue[1].terms.high = high;
+            gpu.queue[1].standing.open = open;
             assert_eq!(gpu.has_high(NOW), expected, "high {high}, open {open}, weight {weight}");
         }
     }
@@ -209,11 +209,11 @@ mod tests {
     fn gpu_is_contested_while_ordinary_containers_could_use_it() {
         let mut gpu = ranked(FAIR);
         assert!(gpu.is_contested(NOW));
-        gpu.line[0].waiting = false;
+        gpu.queue[0].waiting = false;
         assert!(!gpu.is_contested(NOW), "only high priority wants the GPU");
         let mut gpu = fixed(&[50]);
         assert!(!gpu.is_contested(NOW), "no slice is there");
-        gpu.line[0].balance = 6_000_000;
+        gpu.queue[0].balance = 6_000_000;
         assert!(gpu.is_contested(NOW));
     }
 
@@ -222,11 +222,11 @@ mod tests {
         let mut gpu = busy(FAIR, &[1, 1]);
         gpu.keep_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), Nanos::ZERO);
-        gpu.line[1].terms.high = true;
-        gpu.line[1].standing.open = false;
+        gpu.queue[1].terms.high = true;
+        gpu.queue[1].standing.open = false;
         gpu.keep_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), Nanos::ZERO);
-        gpu.line[1].standing.open = true;
+        gpu.queue[1].standing.open = true;
         gpu.keep_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), ms(8));
     }
@@ -234,11 +234,11 @@ mod tests {
     #[test]
     fn larger_ordinary_share_bounds_high_priority_instead_of_the_ratio() {
         let mut gpu = busy(Policy::Weighted { conserving: true }, &[1, 9]);
-        gpu.line[1].terms.high = true;
+        gpu.queue[1].terms.high = true;
         gpu.keep_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), ms(9));
         let mut gpu = fixed(&[5, 90]);
-        gpu.line[1].terms.high = true;
+        gpu.queue[1].terms.high = true;
         gpu.keep_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), ms(9));
     }
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn high_priority_that_shares_with_no_other_container_is_not_bounded() {
         let mut gpu = busy(FAIR, &[1, 1]);
-        gpu.line.iter_mut().for_each(|tenant| tenant.terms.high = true);
+        gpu.queue.iter_mut().for_each(|tenant| tenant.terms.high = true);
         fill_allowance(&mut gpu);
         give_turn(&mut gpu, 1, ms(10_000));
         gpu.keep_allowance(NOW, NOW + ms(10_000));
@@ -272,9 +272,9 @@ mod tests {
         let mut gpu = ranked(FAIR);
         give_turn(&mut gpu, 1, ms(50));
         assert_eq!(gpu.next_allowance(NOW), NOW + ms(20));
-        gpu.line[0].waiting = false;
+        gpu.queue[0].waiting = false;
         assert_eq!(gpu.next_allowance(NOW), Nanos::MAX, "no other container wants the GPU");
-        gpu.line[0].waiting = true;
+        gpu.queue[0].waiting = true;
         gpu.allowance.spent = true;
         assert_eq!(gpu.next_allowance(NOW), Nanos::MAX, "used up already");
     }
@@ -282,41 +282,41 @@ mod tests {
     #[test]
     fn allowance_is_looked_at_when_it_has_grown_back_for_a_waiting_container() {
         let mut gpu = busy(FAIR, &[1, 1]);
-        gpu.line[1].terms.high = true;
+        gpu.queue[1].terms.high = true;
         give_turn(&mut gpu, 0, ms(6));
         gpu.keep_allowance(NOW - ms(1), NOW);
         assert_eq!(gpu.next_allowance(NOW), NOW + us(6_500));
-        gpu.line[1].waiting = false;
+        gpu.queue[1].waiting = false;
         assert_eq!(gpu.next_allowance(NOW), Nanos::MAX);
     }
 
     /// Whether the second container, which has the turn and tells when its work ends, may have more in flight.
     fn is_supreme(now: Nanos, change: impl FnOnce(&mut Gpu)) -> bool {
         let mut gpu = busy(FAIR, &[1, 1, 1]);
-        gpu.line[1].terms.high = true;
+        gpu.queue[1].terms.high = true;
         fill_allowance(&mut gpu);
-        gpu.line[1].foretold = now;
+        gpu.queue[1].foretold = now;
         change(&mut gpu);
-        gpu.is_supreme(now, &gpu.line[1])
+        gpu.is_supreme(now, &gpu.queue[1])
     }
 
     #[test]
     fn high_priority_without_a_rival_may_have_more_in_flight() {
         assert!(is_supreme(NOW, |_| ()));
-        assert!(!is_supreme(NOW, |gpu| gpu.line[2].terms.high = true));
+        assert!(!is_supreme(NOW, |gpu| gpu.queue[2].terms.high = true));
         let absent = |gpu: &mut Gpu| {
-            gpu.line[2].terms.high = true;
-            gpu.line[2].standing.open = false;
+            gpu.queue[2].terms.high = true;
+            gpu.queue[2].standing.open = false;
         };
         assert!(is_supreme(NOW, absent), "a container without a process is no rival");
     }
 
     #[test]
     fn high_priority_has_more_in_flight_only_while_it_tells_when_work_ends() {
-        assert!(is_supreme(NOW, |gpu| gpu.line[1].foretold = NOW - ms(999)));
-        assert!(!is_supreme(NOW, |gpu| gpu.line[1].foretold = NOW - ms(1000)));
+        assert!(is_supreme(NOW, |gpu| gpu.queue[1].foretold = NOW - ms(999)));
+        assert!(!is_supreme(NOW, |gpu| gpu.queue[1].foretold = NOW - ms(1000)));
         // Also on a host that has just booted: it has never told.
-        assert!(!is_supreme(ms(500), |gpu| gpu.line[1].foretold = Nanos::ZERO));
+        assert!(!is_supreme(ms(500), |gpu| gpu.queue[1].foretold = Nanos::ZERO));
     }
 
     #[test]
@@ -330,8 +330,8 @@ mod tests {
     fn first_waiting_container_of_high_priority_is_found() {
         let mut gpu = busy(FAIR, &[1, 1, 1, 1]);
         assert_eq!(gpu.first_high(NOW, &candidates(&gpu)), None);
-        gpu.line[1..].iter_mut().for_each(|tenant| tenant.terms.high = true);
-        gpu.line[1].waiting = false;
+        gpu.queue[1..].iter_mut().for_each(|tenant| tenant.terms.high = true);
+        gpu.queue[1].waiting = false;
         assert_eq!(gpu.first_high(NOW, &candidates(&gpu)), Some(2));
     }
 
@@ -339,15 +339,15 @@ mod tests {
     fn ordinary_holder_is_outranked_by_waiting_high_priority_with_allowance() {
         let holder = TenantId(0);
         let mut gpu = busy(FAIR, &[1, 1, 1]);
-        gpu.line[1].terms.high = true;
+        gpu.queue[1].terms.high = true;
         give_turn(&mut gpu, 0, ms(6));
         assert!(!gpu.is_outranked(NOW, holder), "an allowance has to grow first");
         fill_allowance(&mut gpu);
         assert!(gpu.is_outranked(NOW, holder));
-        gpu.line[1].waiting = false;
+        gpu.queue[1].waiting = false;
         assert!(!gpu.is_outranked(NOW, holder), "only an ordinary container waits");
-        gpu.line[1].waiting = true;
-        gpu.line[0].terms.high = true;
+        gpu.queue[1].waiting = true;
+        gpu.queue[0].terms.high = true;
         assert!(!gpu.is_outranked(NOW, holder), "high priority does not outrank its like");
     }
 }

@@ -21,7 +21,7 @@ const MOST_ROUNDS: u64 = 4;
 impl Gpu {
     /// What the shares of all members are parts of: the GPU, or their sum where more was promised than there is.
     pub(super) fn whole(&self) -> u64 {
-        let promised = self.line.iter().filter(|tenant| self.is_member(tenant));
+        let promised = self.queue.iter().filter(|tenant| self.is_member(tenant));
         promised.map(|tenant| self.rule.weight(&tenant.terms)).sum::<u64>().max(WHOLE)
     }
 
@@ -32,9 +32,9 @@ impl Gpu {
         }
         let whole = self.whole();
         let (time, most) = ((to - from).0, self.tuning.round.0.saturating_mul(MOST_ROUNDS));
-        let mut claims = Vec::with_capacity(self.line.len());
-        for at in 0..self.line.len() {
-            let tenant = &self.line[at];
+        let mut claims = Vec::with_capacity(self.queue.len());
+        for at in 0..self.queue.len() {
+            let tenant = &self.queue[at];
             if !self.is_member(tenant) || tenant.is_high(to) {
                 continue;
             }
@@ -42,7 +42,7 @@ impl Gpu {
             let owed = self.uncharged(to, tenant.id);
             let gain = part(time, weight, whole);
             let wants = self.wants(to, tenant) || self.holds(tenant.id);
-            let tenant = &mut self.line[at];
+            let tenant = &mut self.queue[at];
             let repaid = repaid(tenant.debt, gain, wants);
             tenant.debt = tenant.debt - repaid;
             let limit = if wants { signed(Nanos(most)) } else { signed(tenant.quantum) };
@@ -56,7 +56,7 @@ impl Gpu {
         let excess = u64::try_from(sum - i128::from(self.tuning.round.0)).unwrap_or(0);
         let weights = claims.iter().map(|claim| claim.1).sum::<u64>();
         for (at, weight, _) in claims {
-            let tenant = &mut self.line[at];
+            let tenant = &mut self.queue[at];
             tenant.balance = tenant.balance.saturating_sub(signed(part(excess, weight, weights)));
         }
     }
@@ -78,7 +78,7 @@ impl Gpu {
             let missing = needed(tenant.debt, Nanos(u64::try_from(missing).unwrap_or(0)));
             now + part(missing.0, whole, self.rule.weight(&tenant.terms).max(1))
         };
-        let wanting = self.line.iter().filter(|tenant| self.wants(now, tenant) && !tenant.is_high(now));
+        let wanting = self.queue.iter().filter(|tenant| self.wants(now, tenant) && !tenant.is_high(now));
         wanting.map(due).min().unwrap_or(Nanos::MAX)
     }
 }
@@ -92,7 +92,7 @@ mod tests {
     const MS: i64 = 1_000_000;
 
     fn balances(gpu: &Gpu) -> Vec<i64> {
-        gpu.line.iter().map(|tenant| tenant.balance).collect()
+        gpu.queue.iter().map(|tenant| tenant.balance).collect()
     }
 
     #[test]
@@ -120,8 +120,8 @@ mod tests {
     #[test]
     fn container_without_weight_or_with_high_priority_accrues_nothing() {
         let mut gpu = fixed(&[30, 30, 30]);
-        gpu.line[0].terms.weight = 0;
-        gpu.line[1].terms.high = true;
+        gpu.queue[0].terms.weight = 0;
+        gpu.queue[1].terms.high = true;
         gpu.accrue(NOW, NOW + ms(10));
         assert_eq!(balances(&gpu), [0, 0, 3 * MS]);
     }
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn idle_container_keeps_one_slice_of_credit() {
         let mut gpu = fixed(&[30, 30]);
-        gpu.line[0].waiting = false;
-        gpu.line.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
+        gpu.queue[0].waiting = false;
+        gpu.queue.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
         gpu.accrue(NOW, NOW + ms(100));
         assert_eq!(balances(&gpu), [5 * MS, 30 * MS]);
     }
@@ -139,9 +139,9 @@ mod tests {
     fn holder_gathers_credit_though_it_does_not_wait() {
         let mut gpu = fixed(&[30, 30]);
         give_turn(&mut gpu, 0, ms(5));
-        gpu.line.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
+        gpu.queue.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
         // Its turn costs 60 ms, which are not yet off its balance.
-        gpu.line[0].balance = 60 * MS;
+        gpu.queue[0].balance = 60 * MS;
         gpu.accrue(NOW, NOW + ms(60));
         assert_eq!(balances(&gpu), [78 * MS, 18 * MS]);
     }
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn credit_beyond_a_round_is_taken_back_in_proportion_to_shares() {
         let mut gpu = fixed(&[75, 25]);
-        gpu.line.iter_mut().for_each(|tenant| tenant.balance = 35 * MS);
+        gpu.queue.iter_mut().for_each(|tenant| tenant.balance = 35 * MS);
         gpu.accrue(NOW, NOW);
         assert_eq!(balances(&gpu), [20 * MS, 30 * MS]);
         // A round's worth is kept.
@@ -162,7 +162,7 @@ mod tests {
         let mut gpu = fixed(&[50]);
         give_turn(&mut gpu, 0, ms(20));
         gpu.turn.as_mut().unwrap().charged = ms(4);
-        gpu.line[0].balance = 55 * MS;
+        gpu.queue[0].balance = 55 * MS;
         // Of 10 ms that the turn has had, 6 are still to be charged. It has gained 5.
         gpu.accrue(NOW, NOW + ms(10));
         assert_eq!(balances(&gpu), [56 * MS]);
@@ -171,22 +171,22 @@ mod tests {
     #[test]
     fn next_credit_is_due_when_the_first_waiting_container_has_a_slice() {
         let mut gpu = fixed(&[20, 50, 80, 80]);
-        gpu.line.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
-        gpu.line[2].waiting = false;
-        gpu.line[3].terms.high = true;
+        gpu.queue.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
+        gpu.queue[2].waiting = false;
+        gpu.queue[3].terms.high = true;
         // The shares add up to 230 %. The first misses 1 ms, the second 4.
-        (gpu.line[0].balance, gpu.line[1].balance) = (4 * MS, MS);
+        (gpu.queue[0].balance, gpu.queue[1].balance) = (4 * MS, MS);
         assert_eq!(gpu.next_credit(NOW), NOW + Nanos::from_micros(11_500));
-        gpu.line[1].balance = 3 * MS;
+        gpu.queue[1].balance = 3 * MS;
         assert_eq!(gpu.next_credit(NOW), NOW + Nanos::from_micros(9_200));
     }
 
     #[test]
     fn credit_that_is_there_is_due_at_once() {
         let mut gpu = fixed(&[50]);
-        (gpu.line[0].quantum, gpu.line[0].balance) = (ms(5), 7 * MS);
+        (gpu.queue[0].quantum, gpu.queue[0].balance) = (ms(5), 7 * MS);
         assert_eq!(gpu.next_credit(NOW), NOW);
-        gpu.line[0].waiting = false;
+        gpu.queue[0].waiting = false;
         assert_eq!(gpu.next_credit(NOW), Nanos::MAX);
     }
 }

@@ -69,12 +69,12 @@ impl Candidate {
     }
 }
 
-/// The first in line that wants the GPU and has enough, and how many rounds must begin until one has. None: nobody wants it.
+/// The first in the queue that wants the GPU and has enough, and how many rounds must begin until one has. None: nobody wants it.
 /// The one at `favoured` comes before the others.
 #[must_use]
-pub fn next(line: &[Candidate], favoured: Option<usize>, least: Nanos) -> Option<(u64, usize)> {
-    let places = favoured.into_iter().chain(0..line.len());
-    let wanting = || places.clone().filter_map(|at| Some((at, line.get(at)?))).filter(|(_, one)| one.wants);
+pub fn next(queue: &[Candidate], favoured: Option<usize>, least: Nanos) -> Option<(u64, usize)> {
+    let places = favoured.into_iter().chain(0..queue.len());
+    let wanting = || places.clone().filter_map(|at| Some((at, queue.get(at)?))).filter(|(_, one)| one.wants);
     let rounds = wanting().map(|(_, candidate)| candidate.rounds(least)).min()?;
     let (first, _) = wanting().find(|(_, candidate)| candidate.rounds(least) <= rounds)?;
     Some((rounds, first))
@@ -158,20 +158,20 @@ mod tests {
 
     #[test]
     fn first_in_queue_with_credit_is_next() {
-        let line = [candidate(0, 6, true), candidate(6, 6, false), candidate(6, 6, true)];
-        assert_eq!(next(&line, None, LEAST), Some((0, 2)));
-        assert_eq!(next(&line[..2], None, LEAST), Some((1, 0)));
-        assert_eq!(next(&line, Some(0), LEAST), Some((0, 2)), "who has nothing left is no favourite");
-        assert_eq!(next(&[line[0]; 3], Some(1), LEAST), Some((1, 1)));
-        assert_eq!(next(&line[1..2], None, LEAST), None);
+        let queue = [candidate(0, 6, true), candidate(6, 6, false), candidate(6, 6, true)];
+        assert_eq!(next(&queue, None, LEAST), Some((0, 2)));
+        assert_eq!(next(&queue[..2], None, LEAST), Some((1, 0)));
+        assert_eq!(next(&queue, Some(0), LEAST), Some((0, 2)), "who has nothing left is no favourite");
+        assert_eq!(next(&[queue[0]; 3], Some(1), LEAST), Some((1, 1)));
+        assert_eq!(next(&queue[1..2], None, LEAST), None);
     }
 
     #[test]
     fn debt_is_waited_off_in_one_step() {
-        let line = [candidate(-50, 6, true), candidate(-500, 18, true)];
-        let (rounds, first) = next(&line, None, LEAST).unwrap();
+        let queue = [candidate(-50, 6, true), candidate(-500, 18, true)];
+        let (rounds, first) = next(&queue, None, LEAST).unwrap();
         assert_eq!((rounds, first), (9, 0));
-        assert_eq!(line[0].after(rounds), 4_000_000);
+        assert_eq!(queue[0].after(rounds), 4_000_000);
     }
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
     proptest! {
         #[test]
         fn chosen_candidate_wants_the_gpu_and_has_credit(
-            line in proptest::collection::vec(
+            queue in proptest::collection::vec(
                 (any::<i64>(), any::<u64>(), 1..u64::MAX, any::<bool>()).prop_map(|(balance, debt, quantum, wants)| Candidate {
                     balance,
                     debt: Nanos(debt),
@@ -245,12 +245,12 @@ mod tests {
                 0..30,
             ),
         ) {
-            match next(&line, None, LEAST) {
+            match next(&queue, None, LEAST) {
                 Some((rounds, first)) => {
-                    prop_assert!(line[first].wants);
-                    prop_assert!(line[first].after(rounds) > 0);
+                    prop_assert!(queue[first].wants);
+                    prop_assert!(queue[first].after(rounds) > 0);
                 }
-                None => prop_assert!(line.iter().all(|candidate| !candidate.wants)),
+                None => prop_assert!(queue.iter().all(|candidate| !candidate.wants)),
             }
         }
     }

@@ -24,23 +24,23 @@ impl Gpu {
     }
 
     /// Who of these is next, and how many rounds begin with it. None: nobody who wants the GPU may have it.
-    pub(super) fn choose(&self, now: Nanos, line: &[Candidate]) -> Option<(u64, usize)> {
-        let high = self.first_high(now, line);
+    pub(super) fn choose(&self, now: Nanos, queue: &[Candidate]) -> Option<(u64, usize)> {
+        let high = self.first_high(now, queue);
         if let Some(at) = high.filter(|_| self.may_preempt()) {
             return Some((0, at));
         }
-        let summoned = self.line.iter().position(|tenant| Some(tenant.id) == self.summoned);
+        let summoned = self.queue.iter().position(|tenant| Some(tenant.id) == self.summoned);
         let fixed = self.rule.is_fixed();
-        let line: Vec<Candidate> = line
+        let queue: Vec<Candidate> = queue
             .iter()
-            .zip(&self.line)
+            .zip(&self.queue)
             .map(|(candidate, tenant)| {
                 let may = !tenant.is_high(now) && (!fixed || candidate.has_slice());
                 Candidate { wants: candidate.wants && may, ..*candidate }
             })
             .collect();
         // Nobody loses anything by one that has used up its allowance.
-        refill::next(&line, summoned, self.tuning.least).or_else(|| high.map(|at| (0, at)))
+        refill::next(&queue, summoned, self.tuning.least).or_else(|| high.map(|at| (0, at)))
     }
 
     pub(super) fn candidate(&self, now: Nanos, tenant: &Tenant) -> Candidate {
@@ -62,7 +62,7 @@ impl Gpu {
         }
         let burns = self.rule.burns();
         let mut busy: Vec<u64> = self
-            .line
+            .queue
             .iter()
             .filter(|tenant| self.is_member(tenant) && !tenant.is_high(now))
             .filter(|tenant| burns || tenant.is_active(now, &self.tuning))
@@ -72,7 +72,7 @@ impl Gpu {
         if self.rule.is_fixed() {
             let (count, idle) = (busy.len() as u64, WHOLE.saturating_sub(busy.iter().sum()));
             // Switches must fit into what nobody was promised: the less that is, the fewer of them. Long kernels are their own slices.
-            if count > 1 && self.line.iter().all(|tenant| tenant.tail <= self.tuning.run) {
+            if count > 1 && self.queue.iter().all(|tenant| tenant.tail <= self.tuning.run) {
                 let most = Nanos(self.tuning.round.0 / 5 * 3);
                 let round = part(count * self.bubble().0, WHOLE, idle).min(most);
                 base = base.max(Nanos(round.0 / count));
@@ -84,11 +84,11 @@ impl Gpu {
 
     /// Begins so many rounds. `holder` wants the GPU though it does not wait.
     pub(super) fn refill(&mut self, now: Nanos, rounds: u64, holder: Option<TenantId>) {
-        for at in 0..self.line.len() {
-            let tenant = &self.line[at];
+        for at in 0..self.queue.len() {
+            let tenant = &self.queue[at];
             let mut candidate = self.candidate(now, tenant);
             candidate.wants |= Some(tenant.id) == holder;
-            let tenant = &mut self.line[at];
+            let tenant = &mut self.queue[at];
             tenant.balance = candidate.after(rounds);
             tenant.debt = tenant.debt - candidate.repaid(rounds);
             tenant.quantum = candidate.quantum;
@@ -113,9 +113,9 @@ impl Gpu {
 
     /// New weights count at once: nobody keeps more than one new quantum, and the present turn is cut to it.
     pub(super) fn cut(&mut self, now: Nanos) {
-        for at in 0..self.line.len() {
-            let quantum = self.quantum(now, &self.line[at]);
-            let tenant = &mut self.line[at];
+        for at in 0..self.queue.len() {
+            let quantum = self.quantum(now, &self.queue[at]);
+            let tenant = &mut self.queue[at];
             tenant.quantum = quantum;
             let mut most = quantum;
             if let Some(turn) = &mut self.turn
@@ -146,11 +146,11 @@ mod tests {
     }
 
     fn quanta_us(gpu: &Gpu) -> Vec<u64> {
-        gpu.line.iter().map(|tenant| (gpu.quantum(NOW, tenant).0 + 500) / 1000).collect()
+        gpu.queue.iter().map(|tenant| (gpu.quantum(NOW, tenant).0 + 500) / 1000).collect()
     }
 
     fn wanting(gpu: &Gpu) -> Vec<bool> {
-        gpu.line.iter().map(|tenant| gpu.wants(NOW, tenant)).collect()
+        gpu.queue.iter().map(|tenant| gpu.wants(NOW, tenant)).collect()
     }
 
     #[test]
@@ -165,17 +165,17 @@ mod tests {
     #[test]
     fn overrunning_or_high_priority_container_burns_no_slots() {
         let mut gpu = idle(STRICT, &[1, 1, 1]);
-        gpu.line[0].overrun = true;
-        gpu.line[1].terms.high = true;
+        gpu.queue[0].overrun = true;
+        gpu.queue[1].terms.high = true;
         assert_eq!(wanting(&gpu), [false, false, true]);
     }
 
     #[test]
     fn waiting_container_wants_the_gpu_only_as_a_member() {
         let mut gpu = busy(FAIR, &[1, 1, 0]);
-        gpu.line[1].standing.open = false;
+        gpu.queue[1].standing.open = false;
         assert_eq!(wanting(&gpu), [true, false, false]);
-        let members: Vec<bool> = gpu.line.iter().map(|tenant| gpu.is_member(tenant)).collect();
+        let members: Vec<bool> = gpu.queue.iter().map(|tenant| gpu.is_member(tenant)).collect();
         assert_eq!(members, [true, false, false]);
     }
 
@@ -190,48 +190,48 @@ mod tests {
     #[test]
     fn waiting_container_with_credit_comes_before_one_in_debt_and_an_idle_one() {
         let mut gpu = busy(FAIR, &[1, 1, 1]);
-        gpu.line[0].waiting = false;
-        (gpu.line[0].balance, gpu.line[1].balance, gpu.line[2].balance) = (6 * MS, -20 * MS, 2 * MS);
+        gpu.queue[0].waiting = false;
+        (gpu.queue[0].balance, gpu.queue[1].balance, gpu.queue[2].balance) = (6 * MS, -20 * MS, 2 * MS);
         assert_eq!(next(&gpu), Some((0, 2)));
-        gpu.line[2].balance = -50 * MS;
+        gpu.queue[2].balance = -50 * MS;
         // Four rounds of 6 ms.
         assert_eq!(next(&gpu), Some((4, 1)));
-        gpu.line.iter_mut().for_each(|tenant| tenant.waiting = false);
+        gpu.queue.iter_mut().for_each(|tenant| tenant.waiting = false);
         assert_eq!(next(&gpu), None);
     }
 
     #[test]
     fn summoned_container_is_next_as_far_as_it_has_credit() {
         let mut gpu = busy(FAIR, &[1, 1, 1]);
-        gpu.line.iter_mut().for_each(|tenant| tenant.balance = 6 * MS);
+        gpu.queue.iter_mut().for_each(|tenant| tenant.balance = 6 * MS);
         assert_eq!(next(&gpu), Some((0, 0)));
         gpu.summon(Some(TenantId(2)));
         assert_eq!(next(&gpu), Some((0, 2)));
-        gpu.line[2].balance = 0;
+        gpu.queue[2].balance = 0;
         assert_eq!(next(&gpu), Some((0, 0)));
     }
 
     #[test]
     fn fixed_share_has_no_turn_before_a_slice_is_there() {
         let mut gpu = fixed(&[50]);
-        gpu.line[0].balance = 6 * MS - 1;
+        gpu.queue[0].balance = 6 * MS - 1;
         assert_eq!(next(&gpu), None);
-        gpu.line[0].balance = 6 * MS;
+        gpu.queue[0].balance = 6 * MS;
         assert_eq!(next(&gpu), Some((0, 0)));
     }
 
     #[test]
     fn high_priority_comes_first_while_its_allowance_lasts_and_last_afterwards() {
         let mut gpu = busy(FAIR, &[1, 1]);
-        gpu.line[0].terms.high = true;
-        (gpu.line[0].balance, gpu.line[1].balance) = (6 * MS, -20 * MS);
+        gpu.queue[0].terms.high = true;
+        (gpu.queue[0].balance, gpu.queue[1].balance) = (6 * MS, -20 * MS);
         assert_eq!(next(&gpu), Some((4, 1)), "an allowance has to grow first");
-        gpu.line[1].waiting = false;
+        gpu.queue[1].waiting = false;
         assert_eq!(next(&gpu), Some((0, 0)), "it has what the others leave");
-        gpu.line[1].waiting = true;
-        gpu.line.swap(0, 1);
+        gpu.queue[1].waiting = true;
+        gpu.queue.swap(0, 1);
         fill_allowance(&mut gpu);
-        gpu.line[0].balance = 6 * MS;
+        gpu.queue[0].balance = 6 * MS;
         assert_eq!(next(&gpu), Some((0, 1)));
     }
 
@@ -240,7 +240,7 @@ mod tests {
         // Slices in proportion, the mean at least 6 ms, the least at least 5.
         let idle_third = |policy| {
             let mut gpu = busy(policy, &[3, 3, 1]);
-            (gpu.line[2].active, gpu.line[2].waiting) = (Nanos::ZERO, false);
+            (gpu.queue[2].active, gpu.queue[2].waiting) = (Nanos::ZERO, false);
             quanta_us(&gpu)
         };
         assert_eq!(quanta_us(&busy(WEIGHTED, &[3, 3, 1])), [15_000, 15_000, 5_000]);
@@ -251,10 +251,10 @@ mod tests {
     #[test]
     fn high_priority_and_non_members_do_not_shorten_slices() {
         let mut high = busy(WEIGHTED, &[3, 3, 1]);
-        high.line[2].terms.high = true;
+        high.queue[2].terms.high = true;
         assert_eq!(quanta_us(&high), [6_000; 3]);
         let mut gone = busy(WEIGHTED, &[3, 3, 1]);
-        gone.line[2].standing = Standing::default();
+        gone.queue[2].standing = Standing::default();
         assert_eq!(quanta_us(&gone)[..2], [6_000, 6_000]);
     }
 
@@ -272,7 +272,7 @@ mod tests {
         let round_us = |gpu: &Gpu| quanta_us(gpu).iter().sum::<u64>();
         let mut gpu = fixed(&[50, 50]);
         assert!((20_000..=30_000).contains(&round_us(&gpu)), "{} us", round_us(&gpu));
-        gpu.line[1].tail = ms(2);
+        gpu.queue[1].tail = ms(2);
         assert_eq!(round_us(&gpu), 12_000);
     }
 
@@ -292,20 +292,20 @@ mod tests {
     #[test]
     fn new_rounds_bring_quanta_to_all_and_hoards_to_none() {
         let mut gpu = busy(FAIR, &[1, 1, 1]);
-        gpu.line[2].waiting = false;
+        gpu.queue[2].waiting = false;
         give_turn(&mut gpu, 0, ms(6));
-        gpu.line.iter_mut().for_each(|tenant| tenant.balance = 5 * MS);
+        gpu.queue.iter_mut().for_each(|tenant| tenant.balance = 5 * MS);
         gpu.refill(NOW, 2, Some(TenantId(0)));
-        let balances: Vec<i64> = gpu.line.iter().map(|tenant| tenant.balance).collect();
+        let balances: Vec<i64> = gpu.queue.iter().map(|tenant| tenant.balance).collect();
         assert_eq!(balances, [17 * MS, 17 * MS, 6 * MS]);
-        assert!(gpu.line.iter().all(|tenant| tenant.quantum == ms(6)));
+        assert!(gpu.queue.iter().all(|tenant| tenant.quantum == ms(6)));
     }
 
     #[test]
     fn turn_grants_the_balance_up_to_two_quanta() {
         let mut gpu = busy(FAIR, &[1]);
         let mut grant = |quantum, balance| {
-            (gpu.line[0].quantum, gpu.line[0].balance) = (quantum, balance);
+            (gpu.queue[0].quantum, gpu.queue[0].balance) = (quantum, balance);
             gpu.grant(TenantId(0))
         };
         assert_eq!(grant(ms(6), 4 * MS), ms(4));
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn grant_of_overlapping_processes_is_longer_by_their_overlap() {
         let mut gpu = busy(FAIR, &[1, 1]);
-        gpu.line[0].overlap = 2_500;
+        gpu.queue[0].overlap = 2_500;
         assert_eq!(gpu.measure(TenantId(0), ms(6)), ms(15));
         assert_eq!(gpu.measure(TenantId(1), ms(6)), ms(6));
         assert_eq!(gpu.measure(TenantId(7), ms(6)), ms(6));
@@ -327,10 +327,10 @@ mod tests {
     #[test]
     fn new_weight_leaves_no_more_than_one_new_quantum() {
         let mut gpu = busy(WEIGHTED, &[1, 1]);
-        (gpu.line[0].balance, gpu.line[1].balance) = (12 * MS, -3 * MS);
+        (gpu.queue[0].balance, gpu.queue[1].balance) = (12 * MS, -3 * MS);
         gpu.set_terms(NOW, TenantId(1), Terms::weighing(3));
-        assert_eq!((gpu.line[0].balance, gpu.line[1].balance), (5 * MS, -3 * MS));
-        assert_eq!((gpu.line[0].quantum, gpu.line[1].quantum), (ms(5), ms(15)));
+        assert_eq!((gpu.queue[0].balance, gpu.queue[1].balance), (5 * MS, -3 * MS));
+        assert_eq!((gpu.queue[0].quantum, gpu.queue[1].quantum), (ms(5), ms(15)));
     }
 
     #[test]
@@ -339,12 +339,12 @@ mod tests {
         for (passed, end, balance) in [(2, 5, 4), (8, 8, 7)] {
             let mut gpu = busy(WEIGHTED, &[1, 1]);
             give_turn(&mut gpu, 0, ms(12));
-            gpu.line[0].balance = 12 * MS;
+            gpu.queue[0].balance = 12 * MS;
             gpu.turn.as_mut().unwrap().charged = ms(1);
             gpu.set_terms(NOW + ms(passed), TenantId(1), Terms::weighing(3));
             assert_eq!(gpu.turn.as_ref().unwrap().end, NOW + ms(end), "after {passed} ms");
             // What the turn costs until then, less what was charged.
-            assert_eq!(gpu.line[0].balance, balance * MS, "after {passed} ms");
+            assert_eq!(gpu.queue[0].balance, balance * MS, "after {passed} ms");
         }
     }
 }

@@ -6,13 +6,13 @@
 //! queue fills.
 //!
 //! ```text
-//!              computes < 80 % of its turns, one other in line,
+//!              computes < 80 % of its turns, one other in the queue,
 //!              its part by slices > its share of what it computes
-//!   in line ------------------------------------------------------> shares the other's turn
+//!   in queue -----------------------------------------------------> shares the other's turn
 //!      ^                                                               |
 //!      +---------------------------------------------------------------+
 //!        less than in turns (it waits for its own kernels): again after 2 s, 4 s ... 32 s
-//!        after 4 s, or with a third one in line: when its own turns have been measured
+//!        after 4 s, or with a third one in the queue: when its own turns have been measured
 //! ```
 //!
 //! Its grant is its share of the GPU time, so weights are kept. Both lose the switches between
@@ -79,14 +79,14 @@ impl Gpu {
     /// Whether a container does more beside another's turns than in turns of its own. One that runs
     /// beside them already does not fill its own.
     pub(super) fn gains_by_sharing(&self, now: Nanos, at: usize, share: u64) -> bool {
-        let tenant = &self.line[at];
+        let tenant = &self.queue[at];
         let duty = tenant.duty();
         let gains = self.slices(at).min(duty) > share * duty / 1000;
         let is_known = tenant.is_host_bound() || (tenant.background.is_some() && duty < HOST_BOUND);
         is_known && gains && self.in_line(now, at) <= 1
     }
 
-    /// What the GPU's own slicing gives a container at this place in line that computes all the
+    /// What the GPU's own slicing gives a container at this place in the queue that computes all the
     /// time, in thousandths.
     pub(super) fn slices(&self, at: usize) -> u64 {
         SLICED / (self.background_tenants(at) as u64 + 2)
@@ -96,16 +96,16 @@ impl Gpu {
     /// of them computed could not be told apart.
     fn in_line(&self, now: Nanos, at: usize) -> usize {
         let has_turns = |one: &Tenant| one.background.is_none() && one.is_active(now, &self.tuning);
-        let others = self.line.iter().enumerate().filter(|(other, one)| *other != at && self.is_member(one));
+        let others = self.queue.iter().enumerate().filter(|(other, one)| *other != at && self.is_member(one));
         others.filter(|(_, one)| has_turns(one)).count()
     }
 
     /// Whether a container goes on sharing turns. `over`: a period is.
     pub(super) fn judge_shared(&mut self, now: Nanos, at: usize, shared: SharedTurns, over: bool) -> Outcome {
-        let in_turns = self.limit(now, &self.line[at]) * self.line[at].duty() / 1000;
+        let in_turns = self.limit(now, &self.queue[at]) * self.queue[at].duty() / 1000;
         let alone_with_one = self.in_line(now, at) <= 1;
         let (trial, base) = (TRIAL * self.tuning.background_period.0, self.tuning.background_cooldown);
-        let tenant = &mut self.line[at];
+        let tenant = &mut self.queue[at];
         let time = (now - shared.since).0.max(1);
         let used = part((tenant.account.reported - shared.reported).0.min(time), 1000, time).0;
         let least = if time >= trial { AS_MUCH } else { ROUGHLY_AS_MUCH };
@@ -140,7 +140,7 @@ mod tests {
         let mut gpu = busy(policy, weights);
         gpu.sharing = crate::step::Sharing::Contended;
         give_turn(&mut gpu, 1, ms(6));
-        let tenant = &mut gpu.line[0];
+        let tenant = &mut gpu.queue[0];
         tenant.waiting = false;
         (tenant.gap, tenant.duty, tenant.high_duty) = (gap, (duty, SAMPLES), duty);
         tenant.account.reported = ms(100);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     fn background(gpu: &Gpu) -> Option<Background> {
-        gpu.line[0].background
+        gpu.queue[0].background
     }
 
     /// Whether the first container shares turns, if it runs beside them at all.
@@ -160,8 +160,8 @@ mod tests {
     /// A look after so many milliseconds, the last one so long before. Both containers compute; the
     /// first has reported so much more.
     fn look(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
-        gpu.line.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
-        gpu.line[0].account.reported = gpu.line[0].account.reported + used;
+        gpu.queue.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
+        gpu.queue[0].account.reported = gpu.queue[0].account.reported + used;
         gpu.update_background(NOW + ms(from), NOW + ms(to));
     }
 
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn container_that_was_less_busy_in_one_turn_keeps_its_own() {
         let mut gpu = shared(FAIR, &[1, 1], us(20), 900);
-        gpu.line[0].duty.0 = 300;
+        gpu.queue[0].duty.0 = 300;
         gpu.update_background(NOW, NOW);
         assert_eq!(shares(&gpu), None);
     }
@@ -222,7 +222,7 @@ mod tests {
         let mut gpu = sharing();
         let word = background(&gpu).unwrap().word;
         let process = TenantReport { turn: word, spent: ms(25).0, waiting: 1, ..report(0) };
-        see(&mut gpu.line[0], NOW, &[process]);
+        see(&mut gpu.queue[0], NOW, &[process]);
         look(&mut gpu, 0, 49, ms(25));
         assert_eq!(background(&gpu).unwrap().word, word);
         look(&mut gpu, 49, 50, Nanos::ZERO);
@@ -236,9 +236,9 @@ mod tests {
         assert!(background(&gpu).is_some());
         look(&mut gpu, 3990, 4000, ms(4));
         assert!(background(&gpu).is_none());
-        assert_eq!((gpu.line[0].high_duty, gpu.line[0].gap), (MEASURED_ANEW, Nanos::ZERO));
+        assert_eq!((gpu.queue[0].high_duty, gpu.queue[0].gap), (MEASURED_ANEW, Nanos::ZERO));
         assert!(
-            gpu.line[0].background_not_before <= NOW + ms(4000),
+            gpu.queue[0].background_not_before <= NOW + ms(4000),
             "it may share turns again when that is measured"
         );
     }
@@ -249,7 +249,7 @@ mod tests {
         let stays = |periods: u64, each: Nanos| {
             let mut gpu = sharing();
             (0..periods).for_each(|at| look(&mut gpu, 50 * at, 50 * (at + 1), each));
-            (background(&gpu).is_some(), gpu.line[0].background_not_before)
+            (background(&gpu).is_some(), gpu.queue[0].background_not_before)
         };
         assert!(stays(1, us(11_260)).0, "three quarters, roughly");
         assert!(!stays(1, us(11_200)).0);
@@ -257,10 +257,10 @@ mod tests {
         assert!(!stays(4, us(14_000)).0 && stays(4, us(14_600)).0);
         let mut gpu = sharing();
         for doublings in [0, 1, 2, 3, 4, 4] {
-            gpu.line[0].background_not_before = Nanos::ZERO;
+            gpu.queue[0].background_not_before = Nanos::ZERO;
             gpu.update_background(NOW, NOW);
             look(&mut gpu, 0, 50, Nanos::ZERO);
-            assert_eq!(gpu.line[0].background_not_before, NOW + ms(50) + ms(2000 << doublings));
+            assert_eq!(gpu.queue[0].background_not_before, NOW + ms(50) + ms(2000 << doublings));
         }
     }
 }

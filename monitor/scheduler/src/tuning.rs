@@ -30,7 +30,7 @@ pub struct Tuning {
     pub run: Nanos,
     /// What an honest gate has in flight at most, unless two launches are longer.
     pub bound: Nanos,
-    /// The same where nobody comes who would wait for it: all who compute are in line, or it has high priority.
+    /// The same where nobody comes who would wait for it: all who compute are in the queue, or it has high priority.
     pub wide: Nanos,
     /// The same where somebody of high priority may come at any moment, who waits for it.
     pub tight: Nanos,

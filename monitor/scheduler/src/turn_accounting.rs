@@ -11,7 +11,7 @@ use super::turns::{Finding, Phase};
 impl Gpu {
     /// Charges the period since the last step to those whose work runs beside others' turns: each its part of it.
     pub(super) fn share_overruns(&mut self, from: Nanos, to: Nanos) {
-        let runners = self.line.iter().filter(|tenant| tenant.overrun).count() as u64;
+        let runners = self.queue.iter().filter(|tenant| tenant.overrun).count() as u64;
         if runners == 0 || self.sharing != Sharing::Contended {
             return;
         }
@@ -21,7 +21,7 @@ impl Gpu {
             turn.excluded = turn.excluded + Nanos(part.0 * runners);
         }
         self.beside.add(to, Nanos(part.0 * runners));
-        for tenant in self.line.iter_mut().filter(|tenant| tenant.overrun) {
+        for tenant in self.queue.iter_mut().filter(|tenant| tenant.overrun) {
             if tenant.queued {
                 tenant.owe(part, self.tuning.debt);
             } else {
@@ -37,7 +37,7 @@ impl Gpu {
     pub(super) fn watch_overruns(&mut self, now: Nanos) {
         let holder = self.turn.as_ref().map(|turn| turn.holder);
         let tolerance = self.tuning.tolerance;
-        for tenant in &mut self.line {
+        for tenant in &mut self.queue {
             tenant.learn_overrun(now, &self.tuning);
             let end = tenant.latest_end();
             if tenant.overrun {
@@ -59,8 +59,8 @@ impl Gpu {
     }
     /// Accounts the turns whose report is in, or late.
     pub(super) fn account_closed_turns(&mut self, now: Nanos) {
-        for at in 0..self.line.len() {
-            let tenant = &self.line[at];
+        for at in 0..self.queue.len() {
+            let tenant = &self.queue[at];
             let Some(closed) = &tenant.closed else { continue };
             if closed.by <= now || (tenant.is_drained() && now >= closed.end) {
                 self.account_closed_turn(now, at);
@@ -72,7 +72,7 @@ impl Gpu {
     pub(super) fn account_closed_turn(&mut self, now: Nanos, at: usize) {
         let bubble = self.bubble();
         let tuning = self.tuning;
-        let tenant = &mut self.line[at];
+        let tenant = &mut self.queue[at];
         let Some(mut closed) = tenant.closed.take() else { return };
         let trusted = tenant.lied <= now;
         // A claim against itself: it was still running when the next one's turn began. They ran beside each other.

@@ -60,7 +60,7 @@ impl Gpu {
         if holder.processes.is_empty() && !strict {
             return gone;
         }
-        let others = self.line.iter().filter(|other| other.id != turn.holder && self.wants(now, other));
+        let others = self.queue.iter().filter(|other| other.id != turn.holder && self.wants(now, other));
         let remaining = if distrusted { Nanos::ZERO } else { holder.remaining(now) };
         match turn.phase {
             // Nothing but the clock tells what a distrusted holder has in flight.
@@ -107,7 +107,7 @@ impl Gpu {
                 if may && self.is_summoned_away(now, turn.holder) {
                     return Verdict::Close(Cause::Preempted);
                 }
-                if may && self.line.iter().any(|other| self.comes_back(now, other, turn.start)) {
+                if may && self.queue.iter().any(|other| self.comes_back(now, other, turn.start)) {
                     return Verdict::Close(Cause::Preempted);
                 }
                 Verdict::Keep
@@ -132,7 +132,7 @@ impl Gpu {
         let rival = |other: &&Tenant| {
             other.id != holder.id && self.wants(now, other) && (!high || other.is_high(now))
         };
-        (high || !self.rule.is_fixed()) && !self.line.iter().any(|other| rival(&other))
+        (high || !self.rule.is_fixed()) && !self.queue.iter().any(|other| rival(&other))
     }
 
     /// Whether it has come to its gate since the turn began, and has credit.
@@ -175,7 +175,7 @@ impl Gpu {
             return Nanos::ZERO;
         }
         let in_line = |other: &Tenant| self.wants(now, other) && !self.comes_back(now, other, turn.start);
-        let mut others = self.line.iter().filter(|other| other.id != turn.holder && self.is_member(other));
+        let mut others = self.queue.iter().filter(|other| other.id != turn.holder && self.is_member(other));
         let waits = |other: &Tenant| other.waiting && !self.comes_back(now, other, turn.start);
         if others.clone().any(|other| self.is_bursty(now, other) && !waits(other)) {
             return self.tuning.tight;
@@ -201,14 +201,14 @@ impl Gpu {
         let Some(holder) = self.find(turn.holder) else { return };
         let (bound, ahead) = (self.bound(holder.gate.bound), holder.remaining(now));
         let distrusted = holder.is_distrusted(now);
-        if let Some(holder) = self.line.iter_mut().find(|tenant| tenant.id == turn.holder) {
+        if let Some(holder) = self.queue.iter_mut().find(|tenant| tenant.id == turn.holder) {
             let remaining = holder.remaining(now).min(self.tuning.drain);
             holder.tail = Nanos((holder.tail.0 * 3 + remaining.0) / 4);
         }
         // What is in flight will run, and is its as well: whoever has used up its turn by one long kernel has none of it left for another.
         let (holder, charge) = (turn.holder, signed(turn.held(now) + ahead) - signed(turn.charged));
-        let line: Vec<Candidate> = self
-            .line
+        let queue: Vec<Candidate> = self
+            .queue
             .iter()
             .map(|tenant| {
                 let mut candidate = self.candidate(now, tenant);
@@ -219,8 +219,8 @@ impl Gpu {
                 candidate
             })
             .collect();
-        match self.choose(now, &line) {
-            Some((rounds, at)) if self.line[at].id == holder => self.extend(now, rounds),
+        match self.choose(now, &queue) {
+            Some((rounds, at)) if self.queue[at].id == holder => self.extend(now, rounds),
             _ => {
                 if let Some(turn) = &mut self.turn {
                     // What a compliant gate has in flight has run by then, and the grant gave the time until then.
@@ -275,8 +275,8 @@ impl Gpu {
         let turn = if idle { turn } else { self.charge(end - bubble, turn) };
         let (start, by, presumed) =
             (turn.start, now + self.tuning.report_timeout, now + self.tuning.tolerance);
-        let Some(at) = self.line.iter().position(|tenant| tenant.id == turn.holder) else { return };
-        let tenant = &mut self.line[at];
+        let Some(at) = self.queue.iter().position(|tenant| tenant.id == turn.holder) else { return };
+        let tenant = &mut self.queue[at];
         tenant.steady = cause == Cause::Spent || (cause == Cause::Preempted && tenant.steady);
         match cause {
             Cause::Spent | Cause::Preempted | Cause::Resumed => tenant.presumed = presumed,
@@ -293,21 +293,21 @@ impl Gpu {
         // The pre-empted one is next after whoever came back.
         if cause == Cause::Preempted {
             // It is next after whoever came back.
-            let tenant = self.line.remove(at);
-            self.line.insert(0, tenant);
-            let back = self.line.iter().skip(1).position(|tenant| self.comes_back(now, tenant, start));
+            let tenant = self.queue.remove(at);
+            self.queue.insert(0, tenant);
+            let back = self.queue.iter().skip(1).position(|tenant| self.comes_back(now, tenant, start));
             if let Some(back) = back {
-                let tenant = self.line.remove(back + 1);
-                self.line.insert(0, tenant);
+                let tenant = self.queue.remove(back + 1);
+                self.queue.insert(0, tenant);
             }
         }
     }
 
     /// Begins the turn of whoever is next, if anybody is.
     pub(super) fn begin(&mut self, now: Nanos, boundary: Nanos, from: Option<TenantId>) {
-        let line: Vec<Candidate> = self.line.iter().map(|tenant| self.candidate(now, tenant)).collect();
-        let Some((rounds, at)) = self.choose(now, &line) else { return };
-        let (holder, high) = (self.line[at].id, self.line[at].is_high(now));
+        let queue: Vec<Candidate> = self.queue.iter().map(|tenant| self.candidate(now, tenant)).collect();
+        let Some((rounds, at)) = self.choose(now, &queue) else { return };
+        let (holder, high) = (self.queue[at].id, self.queue[at].is_high(now));
         self.account_closed_turn(now, at);
         self.refill(now, rounds, None);
         let handed = from != Some(holder);
@@ -315,11 +315,11 @@ impl Gpu {
         let word = self.word(now, YOURS);
         let grant = self.grant(holder);
         let granted = self.measure(holder, grant);
-        // Whoever has the turn is last in line.
-        let mut tenant = self.line.remove(at);
+        // Whoever has the turn is last in the queue.
+        let mut tenant = self.queue.remove(at);
         tenant.account.turns += 1;
         let reported = tenant.account.reported;
-        self.line.push(tenant);
+        self.queue.push(tenant);
         self.turn = Some(Turn {
             holder,
             word,

@@ -63,10 +63,10 @@ impl Gpu {
         if let Some(turn) = self.turn.take() {
             self.close(now, now.max(turn.start), Cause::Calm, turn);
         }
-        for at in 0..self.line.len() {
+        for at in 0..self.queue.len() {
             self.account_closed_turn(now, at);
         }
-        let states = self.line.iter().map(|tenant| {
+        let states = self.queue.iter().map(|tenant| {
             let state = TenantState {
                 balance: tenant.balance,
                 debt: tenant.debt.0,

@@ -49,7 +49,7 @@ fn taken(policy: Policy) -> Gpu {
     let mut gpu = busy(policy, &[1, 1]);
     give_turn(&mut gpu, 0, ms(6));
     let report = says(&gpu, NOW, Nanos::ZERO);
-    see(&mut gpu.line[0], NOW, &[report]);
+    see(&mut gpu.queue[0], NOW, &[report]);
     gpu
 }
 
@@ -57,13 +57,13 @@ fn taken(policy: Policy) -> Gpu {
 fn running(policy: Policy, now: Nanos, remaining: Nanos) -> Gpu {
     let mut gpu = taken(policy);
     let report = says(&gpu, now, now + remaining);
-    see(&mut gpu.line[0], now, &[report]);
+    see(&mut gpu.queue[0], now, &[report]);
     gpu
 }
 
 /// The holder has high priority and all of its allowance.
 fn rank(gpu: &mut Gpu) {
-    gpu.line[0].terms.high = true;
+    gpu.queue[0].terms.high = true;
     gpu.turn.as_mut().unwrap().high = true;
     fill_allowance(gpu);
 }
@@ -73,20 +73,20 @@ fn closing(gpu: &mut Gpu, least: Nanos) {
 }
 
 fn others_idle(gpu: &mut Gpu) {
-    gpu.line[1].waiting = false;
+    gpu.queue[1].waiting = false;
 }
 
 #[test]
 fn turn_of_a_container_without_a_process_is_over() {
     let now = NOW + us(300);
     let mut gpu = taken(FAIR);
-    gpu.line[0].processes.clear();
+    gpu.queue[0].processes.clear();
     assert_eq!(decide(&gpu, now), Over(now, Cause::Gone));
     let mut gpu = taken(FAIR);
-    gpu.line[0].standing = Standing::default();
+    gpu.queue[0].standing = Standing::default();
     assert_eq!(decide(&gpu, now), Over(now, Cause::Gone));
     let mut gpu = taken(FAIR);
-    gpu.line.remove(0);
+    gpu.queue.remove(0);
     assert_eq!(decide(&gpu, now), Over(now, Cause::Gone));
 }
 
@@ -96,10 +96,10 @@ fn turn_that_burns_or_of_a_distrusted_container_goes_by_the_clock_alone() {
         for gone in [false, true] {
             let mut gpu = taken(policy);
             if distrusted {
-                gpu.line[0].lied = NOW + ms(100);
+                gpu.queue[0].lied = NOW + ms(100);
             }
             if gone {
-                gpu.line[0].processes.clear();
+                gpu.queue[0].processes.clear();
             }
             assert_eq!(decide(&gpu, NOW + ms(3)), Keep, "{policy:?}, gone {gone}");
         }
@@ -150,9 +150,9 @@ fn vacant_turn_lasts_until_any_container_wants_the_gpu() {
         decide(&gpu, now)
     };
     assert_eq!(vacant(|_| ()), Keep);
-    assert_eq!(vacant(|gpu| gpu.line[0].active = NOW + us(1)), Over(now, Cause::Resumed));
-    assert_eq!(vacant(|gpu| gpu.line[0].waiting = true), Over(now, Cause::Resumed));
-    assert_eq!(vacant(|gpu| gpu.line[1].waiting = true), Over(now, Cause::Silent));
+    assert_eq!(vacant(|gpu| gpu.queue[0].active = NOW + us(1)), Over(now, Cause::Resumed));
+    assert_eq!(vacant(|gpu| gpu.queue[0].waiting = true), Over(now, Cause::Resumed));
+    assert_eq!(vacant(|gpu| gpu.queue[1].waiting = true), Over(now, Cause::Silent));
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn turn_is_exhausted_when_its_holder_waits_with_nothing_left() {
         let mut report = says(&gpu, now, Nanos::ZERO);
         report.waiting = 1;
         change(&mut report);
-        see(&mut gpu.line[0], now, &[report]);
+        see(&mut gpu.queue[0], now, &[report]);
         decide(&gpu, now)
     };
     assert_eq!(exhausted(&|_| ()), Close(Cause::Spent));
@@ -179,16 +179,16 @@ fn turn_is_exhausted_when_its_holder_waits_with_nothing_left() {
 #[test]
 fn distrusted_container_cannot_end_its_turn_early() {
     let mut gpu = taken(FAIR);
-    gpu.line[0].waiting = true;
+    gpu.queue[0].waiting = true;
     assert_eq!(decide(&gpu, NOW + us(500)), Close(Cause::Spent));
-    gpu.line[0].lied = NOW + ms(100);
+    gpu.queue[0].lied = NOW + ms(100);
     assert_eq!(decide(&gpu, NOW + us(500)), Keep);
 }
 
 #[test]
 fn exhausted_holder_is_not_taken_to_be_silent() {
     let mut gpu = taken(FAIR);
-    gpu.line[0].waiting = true;
+    gpu.queue[0].waiting = true;
     assert_eq!(decide(&gpu, NOW + ms(2)), Close(Cause::Spent));
 }
 
@@ -201,7 +201,7 @@ fn silent_holder_loses_its_turn_after_the_tolerance() {
     others_idle(&mut gpu);
     assert_eq!(decide(&gpu, now), Vacate, "no other container wants it");
     let mut gpu = taken(FAIR);
-    see(&mut gpu.line[0], NOW, &[report(0)]);
+    see(&mut gpu.queue[0], NOW, &[report(0)]);
     assert_eq!(decide(&gpu, now), Over(now, Cause::Missed), "it has not taken up its turn");
 }
 
@@ -210,10 +210,10 @@ fn silence_begins_with_the_end_of_work_or_the_last_word_given() {
     let now = NOW + ms(3);
     let mut gpu = running(FAIR, NOW, us(2_500));
     assert_eq!(decide(&gpu, now), Keep);
-    gpu.line[0].processes.clear();
-    see(&mut gpu.line[0], NOW, &[TenantReport { turn: 0x101, ..report(0) }]);
+    gpu.queue[0].processes.clear();
+    see(&mut gpu.queue[0], NOW, &[TenantReport { turn: 0x101, ..report(0) }]);
     assert_eq!(decide(&gpu, now), Over(now, Cause::Silent));
-    gpu.line[0].given = NOW + us(2_500);
+    gpu.queue[0].given = NOW + us(2_500);
     assert_eq!(decide(&gpu, now), Keep);
 }
 
@@ -241,7 +241,7 @@ fn turn_of_high_priority_closes_when_its_allowance_is_used_up_and_others_want_th
 fn high_priority_takes_the_turn_however_short_it_was() {
     let now = NOW + us(100);
     let mut gpu = running(FAIR, now, us(500));
-    gpu.line[1].terms.high = true;
+    gpu.queue[1].terms.high = true;
     fill_allowance(&mut gpu);
     assert_eq!(decide(&gpu, now), Close(Cause::Preempted));
 }
@@ -249,11 +249,11 @@ fn high_priority_takes_the_turn_however_short_it_was() {
 /// Under this policy the second container has credit, and is summoned or has come back at [`NOW`] + 200 us.
 fn rival(policy: Policy, now: Nanos, summoned: bool) -> Gpu {
     let mut gpu = running(policy, now, us(500));
-    gpu.line[1].balance = 6 * MS;
+    gpu.queue[1].balance = 6 * MS;
     if summoned {
         gpu.summon(Some(OTHER));
     } else {
-        (gpu.line[1].returned, gpu.line[1].away) = (NOW + us(200), ms(1));
+        (gpu.queue[1].returned, gpu.queue[1].away) = (NOW + us(200), ms(1));
     }
     gpu
 }
@@ -278,17 +278,17 @@ fn next_turn_is_decided_early_only_where_the_holder_goes_on() {
         let mut gpu = running(FAIR, NOW, remaining);
         others_idle(&mut gpu);
         change(&mut gpu);
-        gpu.lead(NOW, &gpu.line[0])
+        gpu.lead(NOW, &gpu.queue[0])
     };
     assert_eq!(lead(|_| (), us(500)), TUNING.ahead);
     assert_eq!(lead(|_| (), Nanos::ZERO), TUNING.lead, "nothing is in flight");
-    assert_eq!(lead(|gpu| gpu.line[1].waiting = true, us(500)), TUNING.lead);
-    assert_eq!(lead(|gpu| gpu.line[0].lied = NOW + ms(1), us(500)), TUNING.bound);
+    assert_eq!(lead(|gpu| gpu.queue[1].waiting = true, us(500)), TUNING.lead);
+    assert_eq!(lead(|gpu| gpu.queue[0].lied = NOW + ms(1), us(500)), TUNING.bound);
 }
 
 #[test]
 fn holder_goes_on_where_no_other_container_could_be_next() {
-    let goes_on = |gpu: &Gpu| gpu.goes_on(NOW, &gpu.line[0]);
+    let goes_on = |gpu: &Gpu| gpu.goes_on(NOW, &gpu.queue[0]);
     let mut gpu = taken(FAIR);
     assert!(!goes_on(&gpu));
     others_idle(&mut gpu);
@@ -297,13 +297,13 @@ fn holder_goes_on_where_no_other_container_could_be_next() {
     give_turn(&mut gpu, 0, ms(6));
     others_idle(&mut gpu);
     assert!(!goes_on(&gpu), "its credit may run out");
-    gpu.line[1].waiting = true;
+    gpu.queue[1].waiting = true;
     rank(&mut gpu);
     assert!(goes_on(&gpu), "only an ordinary container waits");
-    gpu.line[1].terms.high = true;
+    gpu.queue[1].terms.high = true;
     assert!(!goes_on(&gpu), "it has a rival");
     let mut gpu = taken(FAIR);
-    gpu.line[0].terms.high = true;
+    gpu.queue[0].terms.high = true;
     assert!(!goes_on(&gpu), "without allowance it is an ordinary one");
 }
 
@@ -312,16 +312,16 @@ fn container_comes_back_with_a_wait_that_began_during_the_turn_and_credit() {
     let comes_back = |change: fn(&mut Gpu), at: usize| {
         let mut gpu = rival(FAIR, NOW, false);
         change(&mut gpu);
-        gpu.comes_back(NOW, &gpu.line[at], NOW)
+        gpu.comes_back(NOW, &gpu.queue[at], NOW)
     };
     assert!(comes_back(|_| (), 1));
-    assert!(!comes_back(|gpu| gpu.line[1].returned = NOW, 1), "it waited already");
-    assert!(!comes_back(|gpu| gpu.line[1].returned = NOW - us(1), 1), "it waited already");
+    assert!(!comes_back(|gpu| gpu.queue[1].returned = NOW, 1), "it waited already");
+    assert!(!comes_back(|gpu| gpu.queue[1].returned = NOW - us(1), 1), "it waited already");
     assert!(!comes_back(others_idle, 1));
-    assert!(!comes_back(|gpu| gpu.line[1].terms.high = true, 1));
-    assert!(!comes_back(|gpu| gpu.line[1].balance = MS, 1), "less than a quarter of its quantum");
+    assert!(!comes_back(|gpu| gpu.queue[1].terms.high = true, 1));
+    assert!(!comes_back(|gpu| gpu.queue[1].balance = MS, 1), "less than a quarter of its quantum");
     let holder = |gpu: &mut Gpu| {
-        let holder = &mut gpu.line[0];
+        let holder = &mut gpu.queue[0];
         (holder.waiting, holder.returned, holder.balance) = (true, NOW + us(200), 6 * MS);
         holder.away = ms(1);
     };
@@ -339,9 +339,9 @@ fn turn_is_called_away_only_by_another_container_that_could_use_it() {
     };
     assert!(called(|_| ()));
     assert!(!called(others_idle));
-    assert!(!called(|gpu| gpu.line[1].balance = MS));
+    assert!(!called(|gpu| gpu.queue[1].balance = MS));
     let itself = |gpu: &mut Gpu| {
-        (gpu.line[0].waiting, gpu.line[0].balance) = (true, 6 * MS);
+        (gpu.queue[0].waiting, gpu.queue[0].balance) = (true, 6 * MS);
         gpu.summon(Some(HOLDER));
     };
     assert!(!called(itself));
@@ -351,8 +351,8 @@ fn turn_is_called_away_only_by_another_container_that_could_use_it() {
 #[test]
 fn high_priority_gives_the_gpu_up_after_1_ms_whatever_its_gaps() {
     let mut gpu = taken(FAIR);
-    (gpu.line[0].gap, gpu.line[0].quantum) = (us(700), ms(6));
-    let tolerance = |gpu: &Gpu| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.line[0]);
+    (gpu.queue[0].gap, gpu.queue[0].quantum) = (us(700), ms(6));
+    let tolerance = |gpu: &Gpu| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.queue[0]);
     assert_eq!(tolerance(&gpu), us(2_800));
     rank(&mut gpu);
     assert_eq!(tolerance(&gpu), ms(1));
@@ -366,28 +366,28 @@ fn told(gpu: &Gpu) -> Nanos {
 fn holder_has_more_in_flight_where_no_other_container_would_wait_for_it() {
     let told_after = |change: fn(&mut Gpu)| {
         let mut gpu = taken(FAIR);
-        gpu.line.push(Tenant { id: TenantId(2), active: NOW, ..tenant() });
+        gpu.queue.push(Tenant { id: TenantId(2), active: NOW, ..tenant() });
         change(&mut gpu);
         told(&gpu)
     };
-    assert_eq!(told_after(|_| ()), TUNING.wide, "the other one is in line");
+    assert_eq!(told_after(|_| ()), TUNING.wide, "the other one is in the queue");
     assert_eq!(told_after(others_idle), Nanos::ZERO, "the other one may come back");
-    let silent = |gpu: &mut Gpu| (gpu.line[1].waiting, gpu.line[1].active) = (false, NOW - ms(20));
+    let silent = |gpu: &mut Gpu| (gpu.queue[1].waiting, gpu.queue[1].active) = (false, NOW - ms(20));
     assert_eq!(told_after(silent), TUNING.wide);
     let back = |gpu: &mut Gpu| {
-        (gpu.line[1].returned, gpu.line[1].away, gpu.line[1].balance) = (NOW + us(1), ms(1), 6 * MS);
+        (gpu.queue[1].returned, gpu.queue[1].away, gpu.queue[1].balance) = (NOW + us(1), ms(1), 6 * MS);
     };
     assert_eq!(told_after(back), Nanos::ZERO, "the other one is about to take the turn");
-    let member = |gpu: &mut Gpu| gpu.line[2].standing.open = true;
+    let member = |gpu: &mut Gpu| gpu.queue[2].standing.open = true;
     assert_eq!(told_after(member), Nanos::ZERO);
     assert_eq!(told_after(|gpu| _ = gpu.summon(Some(HOLDER))), Nanos::ZERO);
-    assert_eq!(told_after(|gpu| gpu.line[0].lied = NOW + ms(1)), Nanos::ZERO);
+    assert_eq!(told_after(|gpu| gpu.queue[0].lied = NOW + ms(1)), Nanos::ZERO);
 }
 
 #[test]
 fn ordinary_holder_has_less_in_flight_beside_high_priority() {
     let mut gpu = taken(FAIR);
-    gpu.line[1].terms.high = true;
+    gpu.queue[1].terms.high = true;
     assert_eq!(told(&gpu), TUNING.tight);
 }
 
@@ -396,7 +396,7 @@ fn high_priority_has_more_in_flight_while_it_cannot_lose_its_turn() {
     let mut gpu = taken(FAIR);
     rank(&mut gpu);
     assert_eq!(told(&gpu), Nanos::ZERO, "it does not tell when its work ends");
-    gpu.line[0].foretold = NOW;
+    gpu.queue[0].foretold = NOW;
     assert_eq!(told(&gpu), TUNING.wide);
     gpu.turn.as_mut().unwrap().high = false;
     assert_eq!(told(&gpu), Nanos::ZERO, "its turn was given to it as to any other container");
@@ -411,10 +411,10 @@ fn close(gpu: &mut Gpu, now: Nanos, cause: Cause) -> Phase {
 fn work_in_flight_at_the_end_of_turns_is_learned() {
     let mut gpu = running(FAIR, NOW, ms(2));
     close(&mut gpu, NOW, Cause::Spent);
-    assert_eq!((gpu.line[0].tail, gpu.line[1].tail), (us(500), Nanos::ZERO));
-    gpu.line[0].tail = ms(4);
+    assert_eq!((gpu.queue[0].tail, gpu.queue[1].tail), (us(500), Nanos::ZERO));
+    gpu.queue[0].tail = ms(4);
     close(&mut gpu, NOW, Cause::Spent);
-    assert_eq!(gpu.line[0].tail, us(3_500));
+    assert_eq!(gpu.queue[0].tail, us(3_500));
 }
 
 #[test]
@@ -422,8 +422,8 @@ fn closing_turn_lasts_as_long_as_an_honest_gate_may_have_work_in_flight() {
     for (told, least_us) in [(Nanos::ZERO, 1_500), (us(250), 1_250), (ms(2), 3_000), (ms(9), 6_000)] {
         let now = NOW + ms(1);
         let mut gpu = running(FAIR, now, us(400));
-        gpu.line[1].balance = 6 * MS;
-        gpu.line[0].gate.bound = told;
+        gpu.queue[1].balance = 6 * MS;
+        gpu.queue[0].gate.bound = told;
         let cause = Cause::Silent;
         let least = NOW + us(least_us);
         assert_eq!(close(&mut gpu, now, cause), Phase::Closing { since: now, least, paid: least, cause });
@@ -435,7 +435,7 @@ fn closing_turn_lasts_as_long_as_an_honest_gate_may_have_work_in_flight() {
 fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
     let closing = |lied| {
         let mut gpu = running(FAIR, NOW + ms(1), us(400));
-        (gpu.line[1].balance, gpu.line[0].gate.bound, gpu.line[0].lied) = (6 * MS, us(250), lied);
+        (gpu.queue[1].balance, gpu.queue[0].gate.bound, gpu.queue[0].lied) = (6 * MS, us(250), lied);
         close(&mut gpu, NOW + ms(1), Cause::Preempted)
     };
     let (since, paid, cause) = (NOW + ms(1), NOW + us(1_250), Cause::Preempted);
@@ -450,13 +450,13 @@ fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
     // What its report shows to have run until then is not paid for twice.
     for (last, balance) in [(us(1_100), -1_250_000), (us(1_180), -1_250_000), (us(1_300), -1_300_000)] {
         let mut gpu = gpu.clone();
-        let at = gpu.line.iter().position(|tenant| tenant.closed.is_some()).unwrap();
+        let at = gpu.queue.iter().position(|tenant| tenant.closed.is_some()).unwrap();
         give_turn(&mut gpu, 1 - at, ms(6));
         gpu.turn.as_mut().unwrap().start = since + us(100);
         let ran = TenantReport { last: (NOW + last).0, busy: last.0, ..report(0) };
-        see(&mut gpu.line[at], since + ms(1), &[ran]);
+        see(&mut gpu.queue[at], since + ms(1), &[ran]);
         gpu.account_closed_turn(since + ms(1), at);
-        assert_eq!(gpu.line[at].balance, balance, "until {last}");
+        assert_eq!(gpu.queue[at].balance, balance, "until {last}");
     }
 }
 
@@ -464,13 +464,13 @@ fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
 fn only_a_used_up_turn_is_followed_by_the_same_container() {
     let mut gpu = running(FAIR, NOW, Nanos::ZERO);
     others_idle(&mut gpu);
-    gpu.line[0].balance = 20 * MS;
+    gpu.queue[0].balance = 20 * MS;
     assert!(matches!(close(&mut gpu, NOW, Cause::Preempted), Phase::Closing { .. }));
     gpu.turn.as_mut().unwrap().phase = Phase::Running;
     assert_eq!(close(&mut gpu, NOW, Cause::Spent), Phase::Running);
     // The other one has credit, and the holder has used up its own.
     let mut gpu = running(FAIR, NOW + ms(6), Nanos::ZERO);
-    (gpu.line[0].balance, gpu.line[1].balance) = (6 * MS, 6 * MS);
+    (gpu.queue[0].balance, gpu.queue[1].balance) = (6 * MS, 6 * MS);
     assert!(matches!(close(&mut gpu, NOW + ms(6), Cause::Spent), Phase::Closing { .. }));
 }
 
@@ -480,10 +480,10 @@ fn turn_goes_on_with_what_is_left_of_the_balance() {
     for (balance, rounds) in [(13, 0), (10, 0), (8, 1)] {
         let now = NOW + ms(4);
         let mut gpu = running(FAIR, now, ms(1));
-        (gpu.line[0].balance, gpu.line[1].balance) = (balance * MS / 2, -20 * MS);
+        (gpu.queue[0].balance, gpu.queue[1].balance) = (balance * MS / 2, -20 * MS);
         gpu.turn.as_mut().unwrap().charged = ms(2);
         assert_eq!(close(&mut gpu, now, Cause::Spent), Phase::Running);
-        assert_eq!(gpu.line[1].balance, (6 * rounds - 20) * MS, "balance {balance} / 2 ms");
+        assert_eq!(gpu.queue[1].balance, (6 * rounds - 20) * MS, "balance {balance} / 2 ms");
     }
 }
 
@@ -492,7 +492,7 @@ fn extended_turn_has_a_new_word_and_begins_where_its_work_ends() {
     let now = NOW + us(5_700);
     let mut gpu = running(FAIR, now, us(200));
     others_idle(&mut gpu);
-    (gpu.line[0].balance, gpu.line[0].overlap) = (6 * MS, 2000);
+    (gpu.queue[0].balance, gpu.queue[0].overlap) = (6 * MS, 2000);
     assert!(gpu.advance_turn(now));
     let turn = gpu.turn.clone().unwrap();
     assert_ne!(turn.word, 0x101);
@@ -501,16 +501,16 @@ fn extended_turn_has_a_new_word_and_begins_where_its_work_ends() {
     // 100 us are left of its balance, and another round begins.
     assert_eq!((turn.end, turn.granted), (NOW + us(5_900) + us(6_100), us(12_200)));
     assert!(!turn.high && turn.phase == Phase::Running);
-    assert_eq!(gpu.line[0].given, now);
+    assert_eq!(gpu.queue[0].given, now);
     assert_eq!(gpu.turns(), 1);
-    assert_eq!((gpu.line[0].account.charged, gpu.charged), (us(5_900), us(5_900)));
+    assert_eq!((gpu.queue[0].account.charged, gpu.charged), (us(5_900), us(5_900)));
 }
 
 #[test]
 fn turn_goes_on_at_high_priority_once_its_holder_has_it() {
     let mut gpu = taken(FAIR);
     others_idle(&mut gpu);
-    gpu.line[0].terms.high = true;
+    gpu.queue[0].terms.high = true;
     assert_eq!(close(&mut gpu, NOW + ms(1), Cause::Spent), Phase::Running);
     assert!(gpu.turn.as_ref().unwrap().high);
 }
@@ -522,11 +522,11 @@ fn turn_is_charged_as_it_goes_and_once() {
     let turn = gpu.charge(NOW + ms(2), turn);
     let turn = gpu.charge(NOW + ms(5), turn);
     assert_eq!(turn.charged, ms(5));
-    assert_eq!((gpu.line[0].balance, gpu.line[1].balance), (-5 * MS, 0));
-    assert_eq!((gpu.line[0].account.charged, gpu.charged), (ms(5), ms(5)));
+    assert_eq!((gpu.queue[0].balance, gpu.queue[1].balance), (-5 * MS, 0));
+    assert_eq!((gpu.queue[0].account.charged, gpu.charged), (ms(5), ms(5)));
     let high = Turn { high: true, ..turn };
     gpu.charge(NOW + ms(6), high);
-    assert_eq!(gpu.line[0].balance, -5 * MS, "high priority costs no balance");
+    assert_eq!(gpu.queue[0].balance, -5 * MS, "high priority costs no balance");
     assert_eq!(gpu.charged, ms(6));
 }
 
@@ -541,7 +541,7 @@ fn end(cause: Cause, change: impl FnOnce(&mut Gpu)) -> Gpu {
 }
 
 fn ended(gpu: &Gpu) -> &Tenant {
-    gpu.line.iter().find(|tenant| tenant.id == TenantId(2)).unwrap()
+    gpu.queue.iter().find(|tenant| tenant.id == TenantId(2)).unwrap()
 }
 
 #[test]
@@ -601,7 +601,7 @@ fn container_that_uses_up_its_turns_is_steady_though_others_come_between() {
         (Cause::Preempted, false, false),
         (Cause::Silent, true, false),
     ] {
-        let gpu = end(cause, |gpu| gpu.line[2].steady = before);
+        let gpu = end(cause, |gpu| gpu.queue[2].steady = before);
         assert_eq!(ended(&gpu).steady, steady, "{cause:?} after {before}");
     }
 }
@@ -610,9 +610,9 @@ fn container_that_uses_up_its_turns_is_steady_though_others_come_between() {
 fn interrupted_container_is_next_after_the_one_that_came_back() {
     let order = |cause| {
         let back = |gpu: &mut Gpu| {
-            (gpu.line[1].returned, gpu.line[1].away, gpu.line[1].balance) = (NOW + ms(1), ms(1), 6 * MS);
+            (gpu.queue[1].returned, gpu.queue[1].away, gpu.queue[1].balance) = (NOW + ms(1), ms(1), 6 * MS);
         };
-        end(cause, back).line.iter().map(|tenant| tenant.id.0).collect::<Vec<_>>()
+        end(cause, back).queue.iter().map(|tenant| tenant.id.0).collect::<Vec<_>>()
     };
     assert_eq!(order(Cause::Preempted), [1, 2, 0]);
     assert_eq!(order(Cause::Spent), [0, 1, 2]);
@@ -624,20 +624,20 @@ fn turn_after_another_container_has_room_for_the_switch() {
         [(Some(OTHER), true, 4_100), (None, true, 4_100), (Some(HOLDER), false, 4_000)]
     {
         let mut gpu = busy(FAIR, &[1, 1]);
-        gpu.line[0].balance = 4 * MS;
+        gpu.queue[0].balance = 4 * MS;
         gpu.begin(NOW, NOW + us(50), from);
         let turn = gpu.turn.as_ref().unwrap();
         assert_eq!((turn.holder, turn.handed, turn.granted), (HOLDER, handed, ms(4)));
         assert_eq!((turn.start, turn.end), (NOW + us(50), NOW + us(50 + length_us)));
         assert_eq!(gpu.turns(), 1);
-        assert_eq!((gpu.line[1].id, gpu.line[1].account.turns), (HOLDER, 1), "it is last in line");
+        assert_eq!((gpu.queue[1].id, gpu.queue[1].account.turns), (HOLDER, 1), "it is last in the queue");
     }
 }
 
 #[test]
 fn step_carries_out_what_it_decides() {
     let mut gpu = taken(FAIR);
-    gpu.line[1].balance = 6 * MS;
+    gpu.queue[1].balance = 6 * MS;
     assert!(!gpu.advance_turn(NOW + us(500)), "nothing changes");
     assert!(gpu.advance_turn(NOW + ms(1)), "the turn of the silent holder passes on");
     assert_eq!(gpu.holder(), Some(OTHER));
@@ -645,9 +645,9 @@ fn step_carries_out_what_it_decides() {
     others_idle(&mut gpu);
     assert!(!gpu.advance_turn(NOW + ms(1)));
     assert_eq!(gpu.turn.as_ref().unwrap().phase, Phase::Vacant { since: NOW + ms(1) });
-    assert_eq!(gpu.line[0].account.charged, ms(1));
+    assert_eq!(gpu.queue[0].account.charged, ms(1));
     gpu.turn = None;
-    gpu.line[1].waiting = true;
+    gpu.queue[1].waiting = true;
     assert!(!gpu.advance_turn(NOW + ms(2)));
     assert_eq!(gpu.holder(), Some(OTHER));
 }

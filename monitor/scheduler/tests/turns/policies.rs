@@ -197,7 +197,7 @@ fn misreporting_tenant_gains_little_where_neighbours_may_overlap() {
     }
 }
 
-/// One who was sparse and then saturates is back in line at once.
+/// One who was sparse and then saturates is back in the queue at once.
 #[test]
 fn saturating_background_tenant_takes_turns_again() {
     const SPARSE: Load = Load::bursts(100, 1, 2_000).during(0, 5 * SECOND);
