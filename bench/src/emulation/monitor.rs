@@ -72,7 +72,7 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
         let plan = controller.advance(now, &observations);
         plan.orders.iter().for_each(|order| obey(homes, order));
         for (number, home) in homes.iter().enumerate() {
-            match controller.is_armed(TenantId(number as u64)) {
+            match controller.requests_notification(TenantId(number as u64)) {
                 true => home.grantor.arm(),
                 false => home.grantor.disarm(),
             }
@@ -106,9 +106,9 @@ fn obey(homes: &[Home], order: &Order) {
         return;
     };
     let (grantor, gate) = (&home.grantor, &order.gate);
-    grantor.gpu(gpu()).beside.store(gate.beside, Ordering::Relaxed);
-    grantor.gpu(gpu()).bound.store(gate.bound.0, Ordering::Relaxed);
-    grantor.set_ring(gpu(), gate.ring);
+    grantor.gpu(gpu()).beside.store(gate.concurrent, Ordering::Relaxed);
+    grantor.gpu(gpu()).bound.store(gate.max_inflight.0, Ordering::Relaxed);
+    grantor.set_ring(gpu(), gate.notify_slot);
     grantor.set_turn(gpu(), Turn(gate.turn), gate.granted, gate.until);
     if order.bump {
         if order.wake { grantor.turn_gate() } else { grantor.bump_gate() }

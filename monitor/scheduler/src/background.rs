@@ -334,7 +334,7 @@ mod tests {
     fn container_that_cannot_be_trusted_or_measured_is_no_background_tenant() {
         assert!(!is_admitted(|gpu| gpu.queue[0].standing = Standing::default()));
         assert!(!is_admitted(|gpu| gpu.queue[0].overrun = true));
-        assert!(!is_admitted(|gpu| gpu.queue[0].lied = NOW + ms(1)));
+        assert!(!is_admitted(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1)));
         assert!(!is_admitted(|gpu| gpu.queue[0].background_not_before = NOW + ms(1)));
         assert!(!is_admitted(|gpu| gpu.queue[0].active = NOW - ms(20)));
         assert!(!is_admitted(|gpu| gpu.queue[0].duty.1 = SAMPLES - 1), "too few turns were measured");
@@ -380,7 +380,7 @@ mod tests {
         let mut gpu = host();
         let plan = gpu.plan(NOW);
         let gate = plan.orders.iter().find(|order| order.tenant == gpu.queue[0].id).unwrap().gate;
-        assert_eq!((gate.granted, gate.bound), (ms(25), ms(25)));
+        assert_eq!((gate.granted, gate.max_inflight), (ms(25), ms(25)));
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //!   burst more of credit than others, [`SAVED`] at most, and may use half a burst in advance, so
 //!   that no burst is cut off near its end. Both change when it computes, and not how much.
 //! - Its turn is over soon after its work is. The holder's gate tells when the program has waited
-//!   for all that it launched (`ring` in the grant).
+//!   for all that it launched (`notify_slot` in the grant).
 
 use cgpu_shm::units::Nanos;
 
@@ -120,7 +120,7 @@ impl Gpu {
     /// Whether a container is to tell when the program has waited for all its work. The holder: it
     /// may be silent for long afterwards, and others could compute. One that runs beside others: if
     /// its bursts are such that it is better off with turns of its own.
-    pub(super) fn hears_waits(&self, now: Nanos, tenant: &Tenant) -> bool {
+    pub(super) fn requests_wait_notification(&self, now: Nanos, tenant: &Tenant) -> bool {
         let Bursts { length, samples, .. } = tenant.bursts;
         let pauses = match tenant.background {
             Some(_) => {
@@ -239,7 +239,7 @@ mod tests {
             (gpu.queue[0].bursts.silence, gpu.queue[0].active) = (ms(1_000), NOW - ms(1_001));
         };
         assert!(!is_known(rare), "no neighbour waits for it for longer than a second");
-        assert!(!is_known(|gpu| gpu.queue[0].lied = NOW + ms(1)), "it cannot be trusted");
+        assert!(!is_known(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1)), "it cannot be trusted");
         let keeps_idle_time = Policy::Weighted { conserving: false };
         assert!(!is_known(|gpu| gpu.rule = keeps_idle_time));
     }
@@ -381,7 +381,7 @@ mod tests {
             see(&mut gpu.queue[0], NOW, &[report(1), TenantReport { active: NOW.0 - 1, ..report(3) }]);
             let gate = gpu.gate(NOW, 0);
             assert_eq!(gate.turn & 0xff, YOURS);
-            (gate.ring.map(|slot| slot.0), gate.armed)
+            (gate.notify_slot.map(|slot| slot.0), gate.notify_requested)
         };
         let mut gpu = known(FAIR);
         give_turn(&mut gpu, 0, ms(6));
@@ -405,7 +405,7 @@ mod tests {
             see(tenant, NOW, &[report(3)]);
             gpu.update_background(NOW, NOW);
             assert!(gpu.queue[0].background.is_some());
-            assert_eq!(gpu.gate(NOW, 0).ring.map(|slot| slot.0), asked, "{length}");
+            assert_eq!(gpu.gate(NOW, 0).notify_slot.map(|slot| slot.0), asked, "{length}");
         }
     }
 }

@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn queue_from_before_is_over_with_the_work_of_a_turn_or_by_itself() {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
-        gpu.queue[1].gate = Gate::shut(WAIT);
+        gpu.queue[1].gate = Gate::without_grant(WAIT);
         gpu.advance(NOW, &[]);
         let queued = |gpu: &Gpu, id| gpu.find(id).unwrap().queued;
         assert!(queued(&gpu, TenantId(0)), "its gate was open");

@@ -74,7 +74,7 @@ mod tests {
     }
 
     fn tenant() -> Tenant {
-        Tenant::new(TenantId(1), Terms::weighing(1), Gate::shut(0), Nanos::ZERO)
+        Tenant::new(TenantId(1), Terms::weighing(1), Gate::without_grant(0), Nanos::ZERO)
     }
 
     /// A turn that closed at 0 and was over at this time.

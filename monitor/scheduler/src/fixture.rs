@@ -87,7 +87,7 @@ pub(super) fn candidates(gpu: &Gpu) -> Vec<Candidate> {
 
 /// A container of which nothing is known yet.
 pub(super) fn tenant() -> Tenant {
-    Tenant::new(TenantId(0), Terms::weighing(1), Gate::shut(0), Nanos::ZERO)
+    Tenant::new(TenantId(0), Terms::weighing(1), Gate::without_grant(0), Nanos::ZERO)
 }
 
 /// What a process that has done nothing so far says of itself.

@@ -23,8 +23,8 @@ impl Gpu {
             if changed {
                 tenant.given = now;
             }
-            tenant.armed_anew |= gate.armed && !before.armed;
-            anew |= tenant.armed_anew;
+            tenant.newly_notified |= gate.notify_requested && !before.notify_requested;
+            anew |= tenant.newly_notified;
             tenant.gate = gate;
             if gate != before || (bump && seen) {
                 orders.push(Order {
@@ -65,48 +65,48 @@ impl Gpu {
         let barred = tenant.is_barred() && self.rule != Policy::Native;
         if (free || !self.is_member(tenant)) && !barred {
             let turn = keep(OPEN).unwrap_or_else(|| self.word(now, OPEN));
-            return Gate { armed: true, bound: self.backlog(at), ..Gate::shut(turn) };
+            return Gate { notify_requested: true, max_inflight: self.backlog(at), ..Gate::without_grant(turn) };
         }
         let runs = |other: &&Tenant| {
             other.overrun
                 || (tenant.overrun && self.turn.as_ref().is_some_and(|turn| turn.holder == other.id))
         };
-        let beside = self.queue.iter().filter(|other| other.id != tenant.id).filter(runs).count();
+        let concurrent = self.queue.iter().filter(|other| other.id != tenant.id).filter(runs).count();
         let runs_beside =
             self.background_tenants(at) + usize::from(tenant.background.is_some() && self.turn.is_some());
-        let beside = u32::try_from(beside.saturating_add(runs_beside)).unwrap_or(u32::MAX);
+        let concurrent = u32::try_from(concurrent.saturating_add(runs_beside)).unwrap_or(u32::MAX);
         if let Some(background) = tenant.background {
             // It rings when its grant is used up. What it has in flight runs by the GPU's own slices, as
             // it would without us, so a program may run ahead of a pause of its own.
-            let bound = background.granted;
-            let ring = if self.hears_waits(now, tenant) { tenant.last_active() } else { None };
-            let shut = Gate::shut(background.word);
-            return Gate { granted: background.granted, ring, armed: true, beside, bound, ..shut };
+            let max_inflight = background.granted;
+            let notify_slot = if self.requests_wait_notification(now, tenant) { tenant.last_active() } else { None };
+            let without_grant = Gate::without_grant(background.word);
+            return Gate { granted: background.granted, notify_slot, notify_requested: true, concurrent, max_inflight, ..without_grant };
         }
         match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {
             Some(Turn { phase: Phase::Closing { .. }, .. }) => {
-                let ring = tenant.last_to_end();
+                let notify_slot = tenant.last_to_end();
                 // Where the end is well foretold nobody need tell.
-                let armed = !tenant.waiting || tenant.late.max(tenant.early) > self.tuning.lead;
+                let notify_requested = !tenant.waiting || tenant.late.max(tenant.early) > self.tuning.lead;
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
-                Gate { turn, ring, armed, beside, ..before }
+                Gate { turn, notify_slot, notify_requested, concurrent, ..before }
             }
             Some(turn) => {
-                let hears = self.hears_waits(now, tenant);
+                let hears = self.requests_wait_notification(now, tenant);
                 Gate {
                     turn: turn.word,
                     granted: turn.granted,
                     until: turn.end,
-                    ring: if hears { tenant.last_active() } else { None },
-                    armed: matches!(turn.phase, Phase::Vacant { .. }) || hears,
-                    beside,
-                    bound: self.told(now, turn),
+                    notify_slot: if hears { tenant.last_active() } else { None },
+                    notify_requested: matches!(turn.phase, Phase::Vacant { .. }) || hears,
+                    concurrent,
+                    max_inflight: self.told(now, turn),
                 }
             }
             None => {
-                let armed = !tenant.waiting || tenant.dormant.is_some();
+                let notify_requested = !tenant.waiting || tenant.dormant.is_some();
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
-                Gate { turn, ring: None, armed, beside, ..before }
+                Gate { turn, notify_slot: None, notify_requested, concurrent, ..before }
             }
         }
     }
@@ -175,13 +175,13 @@ mod tests {
     #[test]
     fn open_gate_bounds_work_in_flight_by_who_else_has_the_gpu_open() {
         let alone = gate(&mut busy(Policy::Preemptive, &[1]));
-        assert_eq!((alone.turn & 0xff, alone.bound), (OPEN, ms(200)));
+        assert_eq!((alone.turn & 0xff, alone.max_inflight), (OPEN, ms(200)));
         let mut gpu = idle(Policy::Preemptive, &[1, 1]);
         gpu.queue[0].active = NOW;
         let watched = gate(&mut gpu);
-        assert_eq!((watched.turn & 0xff, watched.bound), (OPEN, ms(20)));
+        assert_eq!((watched.turn & 0xff, watched.max_inflight), (OPEN, ms(20)));
         let native = gate(&mut busy(Policy::Native, &[1, 1]));
-        assert_eq!((native.turn & 0xff, native.bound), (OPEN, Nanos::ZERO));
+        assert_eq!((native.turn & 0xff, native.max_inflight), (OPEN, Nanos::ZERO));
     }
 
     #[test]
@@ -193,6 +193,6 @@ mod tests {
         gpu.queue.push(other);
         let plan = gpu.advance(NOW + ms(1), &[]);
         let order = plan.orders.iter().find(|order| order.tenant.0 == 0).unwrap();
-        assert!(order.bump && order.gate.bound == ms(20), "{order:?}");
+        assert!(order.bump && order.gate.max_inflight == ms(20), "{order:?}");
     }
 }

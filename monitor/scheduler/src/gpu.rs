@@ -55,7 +55,7 @@ pub struct Share<'a> {
     /// Share of all that was charged since it became known, in percent; none where nothing was.
     pub total: Option<f64>,
     /// Its reports were impossible within the last second.
-    pub lying: bool,
+    pub is_misreporting: bool,
     /// There was no weight left for it: it gets no compute.
     pub barred: bool,
 }
@@ -97,7 +97,7 @@ impl Gpu {
             return;
         }
         // No state at all: whatever is first is news.
-        let mut tenant = Tenant::new(id, terms, Gate::shut(0xff), self.charged);
+        let mut tenant = Tenant::new(id, terms, Gate::without_grant(0xff), self.charged);
         // One round's worth: a newcomer does not wait for the next round.
         tenant.balance = signed(self.tuning.base);
         self.queue.push(tenant);
@@ -216,7 +216,7 @@ impl Gpu {
                 let blind = !tenant.has_doorbell && !tenant.waiting && now >= self.next_bump;
                 let member = self.is_member(tenant);
                 all || Some(tenant.id) == holder
-                    || tenant.armed_anew
+                    || tenant.newly_notified
                     || tenant.closed.is_some()
                     || tenant.overrun
                     || tenant.background.is_some()
@@ -228,8 +228,8 @@ impl Gpu {
 
     /// Whether news of a container would matter for this GPU.
     #[must_use]
-    pub fn is_armed(&self, id: TenantId) -> bool {
-        self.find(id).is_some_and(|tenant| tenant.gate.armed)
+    pub fn requests_notification(&self, id: TenantId) -> bool {
+        self.find(id).is_some_and(|tenant| tenant.gate.notify_requested)
     }
 
     /// A container's part of the GPU; none if it is unknown.
@@ -243,7 +243,7 @@ impl Gpu {
             set,
             second: self.measured(now, tenant),
             total: percent(tenant.account.charged, self.charged - tenant.joined),
-            lying: tenant.lied > now,
+            is_misreporting: tenant.distrusted_until > now,
             barred: tenant.is_barred() && self.policy != Policy::Native,
         })
     }

@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(measured(&shared(2000, ms(3), 2, Nanos::ZERO)), Some((60_000, false)));
         assert_eq!(measured(&shared(2000, ms(8), 2, Nanos::ZERO)), Some((100_000, false)));
         let mut gpu = shared(2000, ms(3), 1, Nanos::ZERO);
-        gpu.queue[0].lied = gpu.now + ms(1);
+        gpu.queue[0].distrusted_until = gpu.now + ms(1);
         assert_eq!(measured(&gpu), None, "its reports are worth nothing");
     }
 }

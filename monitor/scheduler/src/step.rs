@@ -49,20 +49,20 @@ pub struct Gate {
     /// When it is expected to end.
     pub until: Nanos,
     /// Who rings when its work has run out.
-    pub ring: Option<SlotIndex>,
+    pub notify_slot: Option<SlotIndex>,
     /// News would matter.
-    pub armed: bool,
+    pub notify_requested: bool,
     /// How many others' work runs at the same time: what is measured now is not the container's alone.
-    pub beside: u32,
+    pub concurrent: u32,
     /// Most that may be in flight; zero: as a gate uses to allow.
-    pub bound: Nanos,
+    pub max_inflight: Nanos,
 }
 
 impl Gate {
     /// With this turn word, nothing granted, nobody listened to.
-    pub(super) const fn shut(turn: u64) -> Self {
-        let (granted, until, bound) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
-        Self { turn, granted, until, ring: None, armed: false, beside: 0, bound }
+    pub(super) const fn without_grant(turn: u64) -> Self {
+        let (granted, until, max_inflight) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
+        Self { turn, granted, until, notify_slot: None, notify_requested: false, concurrent: 0, max_inflight }
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) struct Tenant {
     /// How long its long work may take to end when its turn is over.
     pub(super) long: Long,
     /// What it says is worth nothing until then.
-    pub(super) lied: Nanos,
+    pub(super) distrusted_until: Nanos,
     /// Learned length of the gaps in its work.
     pub(super) gap: Nanos,
     /// How its work comes.
@@ -96,7 +96,7 @@ pub(super) struct Tenant {
     pub(super) closed: Option<super::turns::Closed>,
     pub(super) gate: Gate,
     /// It may ring since the last look at it.
-    pub(super) armed_anew: bool,
+    pub(super) newly_notified: bool,
     /// When the gate's turn word was given.
     pub(super) given: Nanos,
     /// The GPU's whole charge when it became known.
@@ -136,7 +136,7 @@ impl Tenant {
             overrun: false,
             left: Nanos::ZERO,
             long: Long::default(),
-            lied: Nanos::ZERO,
+            distrusted_until: Nanos::ZERO,
             gap: Nanos::ZERO,
             bursts: super::bursts::Bursts::default(),
             steady: false,
@@ -148,7 +148,7 @@ impl Tenant {
             bubble: (Nanos::ZERO, 0),
             closed: None,
             gate,
-            armed_anew: false,
+            newly_notified: false,
             given: Nanos::ZERO,
             joined,
         }
@@ -158,7 +158,7 @@ impl Tenant {
     pub(super) fn see(&mut self, now: Nanos, observation: &Observation, tuning: &Tuning) {
         self.standing = observation.standing;
         self.has_doorbell = observation.has_doorbell;
-        self.armed_anew = false;
+        self.newly_notified = false;
         let (active, ends) = (self.active, self.latest_end());
         let mut processes = Vec::with_capacity(observation.reports.len());
         let (mut grown, mut busy) = (Nanos::ZERO, 0_u32);
@@ -169,7 +169,7 @@ impl Tenant {
             busy += u32::from(growth > Nanos::ZERO);
             if invalid > 0 {
                 self.account.anomalies.invalid = self.account.anomalies.invalid.saturating_add(invalid);
-                self.lied = now + tuning.distrust;
+                self.distrusted_until = now + tuning.distrust;
             }
             processes.push(process);
         }
@@ -205,7 +205,7 @@ impl Tenant {
         let silent = !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active;
         if observation.unreadable || (observation.notified && silent && observation.standing.open) {
             self.account.anomalies.invalid = self.account.anomalies.invalid.saturating_add(1);
-            self.lied = now + tuning.distrust;
+            self.distrusted_until = now + tuning.distrust;
         }
         if self.dormant.is_some_and(|print| print != self.print()) {
             self.dormant = None;
@@ -255,7 +255,7 @@ impl Tenant {
 
     /// What it says is worth nothing: its turns go by the clock alone, and it always wants them.
     pub(super) fn is_distrusted(&self, now: Nanos) -> bool {
-        self.lied > now
+        self.distrusted_until > now
     }
 
     /// It has high priority, and its reports are accepted the GPU.

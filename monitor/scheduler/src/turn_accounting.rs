@@ -74,7 +74,7 @@ impl Gpu {
         let tuning = self.tuning;
         let tenant = &mut self.queue[at];
         let Some(mut closed) = tenant.closed.take() else { return };
-        let trusted = tenant.lied <= now;
+        let trusted = tenant.distrusted_until <= now;
         // A claim against itself: it was still running when the next one's turn began. They ran beside each other.
         let last = tenant.last().min(now);
         // What it ran as an overrunner is charged already.

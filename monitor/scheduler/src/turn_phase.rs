@@ -10,7 +10,7 @@ use super::turn_history::PastTurn;
 use super::turns::{Cause, Phase, Turn};
 
 /// What the turn's state asks for.
-enum Verdict {
+enum Decision {
     Keep,
     Vacate,
     Close(Cause),
@@ -24,20 +24,20 @@ impl Gpu {
             self.begin(now, now, None);
             return false;
         };
-        match self.verdict(now, turn) {
-            Verdict::Keep => false,
-            Verdict::Vacate => {
+        match self.decide(now, turn) {
+            Decision::Keep => false,
+            Decision::Vacate => {
                 if let Some(turn) = self.turn.take() {
                     let turn = self.charge(now, turn);
                     self.turn = Some(Turn { phase: Phase::Vacant { since: now }, ..turn });
                 }
                 false
             }
-            Verdict::Close(cause) => {
+            Decision::Close(cause) => {
                 self.begin_closing(now, cause);
                 true
             }
-            Verdict::Over { boundary, cause } => {
+            Decision::Over { boundary, cause } => {
                 if let Some(turn) = self.turn.take() {
                     let holder = turn.holder;
                     self.close(now, boundary, cause, turn);
@@ -48,9 +48,9 @@ impl Gpu {
         }
     }
 
-    fn verdict(&self, now: Nanos, turn: &Turn) -> Verdict {
+    fn decide(&self, now: Nanos, turn: &Turn) -> Decision {
         let tuning = &self.tuning;
-        let gone = Verdict::Over { boundary: now.max(turn.start), cause: Cause::Gone };
+        let gone = Decision::Over { boundary: now.max(turn.start), cause: Cause::Gone };
         let Some(holder) = self.find(turn.holder).filter(|holder| self.is_member(holder)) else {
             return gone;
         };
@@ -66,19 +66,19 @@ impl Gpu {
             // Nothing but the clock tells what a distrusted holder has in flight.
             Phase::Closing { least, cause, .. } if remaining <= tuning.lead || distrusted => {
                 let boundary = (now + remaining).max(least).max(turn.start);
-                if now + tuning.lead < least { Verdict::Keep } else { Verdict::Over { boundary, cause } }
+                if now + tuning.lead < least { Decision::Keep } else { Decision::Over { boundary, cause } }
             }
             Phase::Closing { since, .. } if now >= since + self.drain_timeout(now, holder) => {
-                Verdict::Over { boundary: now.max(turn.start), cause: Cause::Overrun }
+                Decision::Over { boundary: now.max(turn.start), cause: Cause::Overrun }
             }
-            Phase::Closing { .. } => Verdict::Keep,
+            Phase::Closing { .. } => Decision::Keep,
             Phase::Vacant { since } => {
                 if holder.active > since || holder.waiting {
-                    Verdict::Over { boundary: now, cause: Cause::Resumed }
+                    Decision::Over { boundary: now, cause: Cause::Resumed }
                 } else if others.count() > 0 {
-                    Verdict::Over { boundary: now, cause: Cause::Silent }
+                    Decision::Over { boundary: now, cause: Cause::Silent }
                 } else {
-                    Verdict::Keep
+                    Decision::Keep
                 }
             }
             Phase::Running => {
@@ -90,27 +90,27 @@ impl Gpu {
                 let tolerance = self.tolerance(now, turn, holder);
                 if !strict && !exhausted && now >= quiet_since + tolerance {
                     if others.count() == 0 {
-                        return Verdict::Vacate;
+                        return Decision::Vacate;
                     }
                     let cause = if took { Cause::Silent } else { Cause::Missed };
-                    return Verdict::Over { boundary: now.max(turn.start), cause };
+                    return Decision::Over { boundary: now.max(turn.start), cause };
                 }
                 let outstayed = turn.high && !self.may_preempt() && self.is_contested(now);
                 let over = now + self.lead(now, holder) >= turn.end;
                 if (exhausted && !distrusted) || over || outstayed {
-                    return Verdict::Close(Cause::Spent);
+                    return Decision::Close(Cause::Spent);
                 }
                 if self.is_outranked(now, turn.holder) {
-                    return Verdict::Close(Cause::Preempted);
+                    return Decision::Close(Cause::Preempted);
                 }
                 let may = !strict && !turn.high && now >= turn.start + tuning.run;
                 if may && self.is_summoned_away(now, turn.holder) {
-                    return Verdict::Close(Cause::Preempted);
+                    return Decision::Close(Cause::Preempted);
                 }
                 if may && self.queue.iter().any(|other| self.comes_back(now, other, turn.start)) {
-                    return Verdict::Close(Cause::Preempted);
+                    return Decision::Close(Cause::Preempted);
                 }
-                Verdict::Keep
+                Decision::Keep
             }
         }
     }
@@ -199,7 +199,7 @@ impl Gpu {
     fn begin_closing(&mut self, now: Nanos, cause: Cause) {
         let Some(turn) = &self.turn else { return };
         let Some(holder) = self.find(turn.holder) else { return };
-        let (bound, ahead) = (self.bound(holder.gate.bound), holder.remaining(now));
+        let (bound, ahead) = (self.bound(holder.gate.max_inflight), holder.remaining(now));
         let distrusted = holder.is_distrusted(now);
         if let Some(holder) = self.queue.iter_mut().find(|tenant| tenant.id == turn.holder) {
             let remaining = holder.remaining(now).min(self.tuning.drain);

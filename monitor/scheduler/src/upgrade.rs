@@ -54,7 +54,7 @@ pub struct TenantState {
     /// Cost of a switch to it, ns, and from how many turns that is known.
     pub bubble: (u64, u32),
     /// What it says is worth nothing until then.
-    pub lied: u64,
+    pub distrusted_until: u64,
 }
 
 impl Gpu {
@@ -82,7 +82,7 @@ impl Gpu {
                 overlap: tenant.overlap,
                 duty: tenant.duty,
                 bubble: (tenant.bubble.0.0, tenant.bubble.1),
-                lied: tenant.lied.0,
+                distrusted_until: tenant.distrusted_until.0,
             };
             (tenant.id, state)
         });
@@ -112,7 +112,7 @@ impl Gpu {
         tenant.overlap = state.overlap.max(1000);
         tenant.duty = (state.duty.0.min(1000), state.duty.1);
         tenant.bubble = (Nanos(state.bubble.0), state.bubble.1);
-        tenant.lied = Nanos(state.lied);
+        tenant.distrusted_until = Nanos(state.distrusted_until);
     }
 }
 

@@ -127,7 +127,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
         container.faults.iter().map(|(kind, sentence)| ((*kind).to_owned(), sentence.clone())).collect();
     let shares = boards.iter().filter(|board| gpus.contains(&board.uuid));
     for board in shares.clone() {
-        if board.controller.share(now, container.tenant).is_some_and(|share| share.lying) {
+        if board.controller.share(now, container.tenant).is_some_and(|share| share.is_misreporting) {
             let sentence = "What it writes cannot be: its turns go by the clock alone.";
             faults.insert("misreporting".into(), sentence.into());
         }

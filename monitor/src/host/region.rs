@@ -177,9 +177,9 @@ impl Region {
 
     /// Writes what a GPU's gate is to say. The gate word is changed by [`Region::turn`].
     pub(crate) fn set_gate(&self, gpu: DeviceIndex, gate: &Gate) {
-        self.grantor.gpu(gpu).beside.store(gate.beside, Ordering::Relaxed);
-        self.grantor.gpu(gpu).bound.store(gate.bound.0, Ordering::Relaxed);
-        self.grantor.set_ring(gpu, gate.ring);
+        self.grantor.gpu(gpu).beside.store(gate.concurrent, Ordering::Relaxed);
+        self.grantor.gpu(gpu).bound.store(gate.max_inflight.0, Ordering::Relaxed);
+        self.grantor.set_ring(gpu, gate.notify_slot);
         self.grantor.set_turn(gpu, Turn(gate.turn), gate.granted, gate.until);
     }
 

@@ -15,7 +15,7 @@ impl Host {
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let Some(region) = &mut container.region else { return };
         region.hush();
-        if region.is_armed() {
+        if region.requests_notification() {
             region.arm(false);
             container.ear.asked(now);
         } else {
@@ -142,7 +142,7 @@ impl Host {
 
     /// Asks for a container's bell if any of its GPUs wants it, and it has had its rest.
     pub(super) fn arm(&mut self, tenant: TenantId) {
-        let wanted = self.boards.iter().any(|board| board.controller.is_armed(tenant));
+        let wanted = self.boards.iter().any(|board| board.controller.requests_notification(tenant));
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let rests = container.ear.rests();
         if let Some(region) = &mut container.region {

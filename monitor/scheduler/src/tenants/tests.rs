@@ -189,12 +189,12 @@ fn silence_that_the_monitor_has_caused_is_no_gap() {
 fn container_is_active_with_a_recent_launch_a_waiting_thread_or_work_in_flight() {
     assert!(!tenant().is_active(NOW, &TUNING));
     assert!(!tenant().is_active(ms(10), &TUNING), "nor on a host that has just booted");
-    let tenant_with = |active, waiting, dormant, overrun, lied| Tenant {
+    let tenant_with = |active, waiting, dormant, overrun, distrusted_until| Tenant {
         active,
         waiting,
         dormant,
         overrun,
-        lied,
+        distrusted_until,
         ..tenant()
     };
     let zero = Nanos::ZERO;
@@ -218,7 +218,7 @@ fn distrusted_container_has_no_priority() {
     assert!(!tenant.is_high(NOW));
     tenant.terms.high = true;
     assert!(tenant.is_high(NOW));
-    tenant.lied = NOW + ms(1);
+    tenant.distrusted_until = NOW + ms(1);
     assert!(!tenant.is_high(NOW));
     tenant.terms.high = false;
     assert!(!tenant.is_high(NOW));
@@ -245,7 +245,7 @@ fn container_wants_the_gpu_while_it_waits_or_has_just_launched() {
     assert!(!tenant.wants(NOW), "it missed its turn");
     (tenant.dormant, tenant.overrun) = (None, true);
     assert!(!tenant.wants(NOW), "its work runs already");
-    tenant.lied = NOW + ms(1);
+    tenant.distrusted_until = NOW + ms(1);
     assert!(tenant.wants(NOW), "a distrusted container always has turns");
 }
 
@@ -296,7 +296,7 @@ fn holder_may_be_silent_for_four_gaps_if_they_fit_its_slice() {
 
 #[test]
 fn gate_is_shown_by_the_state_in_its_turn_word() {
-    let shown = |turn| Tenant { gate: Gate::shut(turn), ..tenant() }.gate_state();
+    let shown = |turn| Tenant { gate: Gate::without_grant(turn), ..tenant() }.gate_state();
     assert_eq!(shown(0x100 | OPEN), TurnState::Open);
     assert_eq!(shown(0x1_0200 | YOURS), TurnState::Yours);
     assert_eq!(shown(0x300 | WAIT), TurnState::Wait);

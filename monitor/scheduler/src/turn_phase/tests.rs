@@ -15,21 +15,21 @@ const HOLDER: TenantId = TenantId(0);
 const OTHER: TenantId = TenantId(1);
 
 #[derive(Debug, PartialEq)]
-enum Decision {
+enum Decided {
     Keep,
     Vacate,
     Close(Cause),
     Over(Nanos, Cause),
 }
 
-use Decision::{Close, Keep, Over, Vacate};
+use Decided::{Close, Keep, Over, Vacate};
 
-fn decide(gpu: &Gpu, now: Nanos) -> Decision {
-    match gpu.verdict(now, gpu.turn.as_ref().unwrap()) {
-        Verdict::Keep => Keep,
-        Verdict::Vacate => Vacate,
-        Verdict::Close(cause) => Close(cause),
-        Verdict::Over { boundary, cause } => Over(boundary, cause),
+fn decide(gpu: &Gpu, now: Nanos) -> Decided {
+    match gpu.decide(now, gpu.turn.as_ref().unwrap()) {
+        Decision::Keep => Keep,
+        Decision::Vacate => Vacate,
+        Decision::Close(cause) => Close(cause),
+        Decision::Over { boundary, cause } => Over(boundary, cause),
     }
 }
 
@@ -96,7 +96,7 @@ fn turn_that_burns_or_of_a_distrusted_container_goes_by_the_clock_alone() {
         for gone in [false, true] {
             let mut gpu = taken(policy);
             if distrusted {
-                gpu.queue[0].lied = NOW + ms(100);
+                gpu.queue[0].distrusted_until = NOW + ms(100);
             }
             if gone {
                 gpu.queue[0].processes.clear();
@@ -181,7 +181,7 @@ fn distrusted_container_cannot_end_its_turn_early() {
     let mut gpu = taken(FAIR);
     gpu.queue[0].waiting = true;
     assert_eq!(decide(&gpu, NOW + us(500)), Close(Cause::Spent));
-    gpu.queue[0].lied = NOW + ms(100);
+    gpu.queue[0].distrusted_until = NOW + ms(100);
     assert_eq!(decide(&gpu, NOW + us(500)), Keep);
 }
 
@@ -283,7 +283,7 @@ fn next_turn_is_decided_early_only_where_the_holder_goes_on() {
     assert_eq!(lead(|_| (), us(500)), TUNING.ahead);
     assert_eq!(lead(|_| (), Nanos::ZERO), TUNING.lead, "nothing is in flight");
     assert_eq!(lead(|gpu| gpu.queue[1].waiting = true, us(500)), TUNING.lead);
-    assert_eq!(lead(|gpu| gpu.queue[0].lied = NOW + ms(1), us(500)), TUNING.bound);
+    assert_eq!(lead(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1), us(500)), TUNING.bound);
 }
 
 #[test]
@@ -381,7 +381,7 @@ fn holder_has_more_in_flight_where_no_other_container_would_wait_for_it() {
     let member = |gpu: &mut Gpu| gpu.queue[2].standing.open = true;
     assert_eq!(told_after(member), Nanos::ZERO);
     assert_eq!(told_after(|gpu| _ = gpu.summon(Some(HOLDER))), Nanos::ZERO);
-    assert_eq!(told_after(|gpu| gpu.queue[0].lied = NOW + ms(1)), Nanos::ZERO);
+    assert_eq!(told_after(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1)), Nanos::ZERO);
 }
 
 #[test]
@@ -423,7 +423,7 @@ fn closing_turn_lasts_as_long_as_an_honest_gate_may_have_work_in_flight() {
         let now = NOW + ms(1);
         let mut gpu = running(FAIR, now, us(400));
         gpu.queue[1].balance = 6 * MS;
-        gpu.queue[0].gate.bound = told;
+        gpu.queue[0].gate.max_inflight = told;
         let cause = Cause::Silent;
         let least = NOW + us(least_us);
         assert_eq!(close(&mut gpu, now, cause), Phase::Closing { since: now, least, paid: least, cause });
@@ -433,9 +433,9 @@ fn closing_turn_lasts_as_long_as_an_honest_gate_may_have_work_in_flight() {
 /// A container that came back waited for 250 us where 100 us were in flight.
 #[test]
 fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
-    let closing = |lied| {
+    let closing = |distrusted_until| {
         let mut gpu = running(FAIR, NOW + ms(1), us(400));
-        (gpu.queue[1].balance, gpu.queue[0].gate.bound, gpu.queue[0].lied) = (6 * MS, us(250), lied);
+        (gpu.queue[1].balance, gpu.queue[0].gate.max_inflight, gpu.queue[0].distrusted_until) = (6 * MS, us(250), distrusted_until);
         close(&mut gpu, NOW + ms(1), Cause::Preempted)
     };
     let (since, paid, cause) = (NOW + ms(1), NOW + us(1_250), Cause::Preempted);

@@ -234,10 +234,10 @@ impl World {
             let container = &mut self.containers[usize::try_from(order.tenant.0).unwrap()];
             container.page.turn = order.gate.turn;
             container.page.granted = order.gate.granted.0;
-            container.page.ring = order.gate.ring.map(|slot| slot.0);
-            container.page.armed = order.gate.armed;
-            container.page.beside = order.gate.beside > 0;
-            container.page.bound = order.gate.bound.0;
+            container.page.ring = order.gate.notify_slot.map(|slot| slot.0);
+            container.page.armed = order.gate.notify_requested;
+            container.page.beside = order.gate.concurrent > 0;
+            container.page.bound = order.gate.max_inflight.0;
             if order.bump {
                 container.page.gate += 1;
             }
