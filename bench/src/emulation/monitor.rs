@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cgpu_scheduler::policy::{Policy, Standing, Terms};
+use cgpu_scheduler::policy::{Policy, Presence, Entitlement};
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::report::TenantReport;
 use cgpu_scheduler::{Gpu, Order, Observation, TenantId};
@@ -48,8 +48,8 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
                 admitted[number] = true;
                 homes[number].grantor.adopt(1);
                 let Tenant { weight, percent, .. } = tenants[number];
-                let terms = Terms { percent, ..Terms::weighing(weight) };
-                controller.admit(now, TenantId(number as u64), terms);
+                let entitlement = Entitlement { percent, ..Entitlement::of_weight(weight) };
+                controller.admit(now, TenantId(number as u64), entitlement);
             }
         }
         if now >= beat {
@@ -78,7 +78,7 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
             }
         }
         drop(controller);
-        role.wait_for_bell(plan.look.max(now + Nanos::from_micros(1)).min(beat).min(role.end()));
+        role.wait_for_bell(plan.next_step.max(now + Nanos::from_micros(1)).min(beat).min(role.end()));
     }
 }
 
@@ -97,8 +97,8 @@ fn observation(home: &Home, number: usize, notified: bool) -> Observation {
         spent: read(&cell.spent),
         last: read(&cell.last),
     };
-    let (tenant, standing) = (TenantId(number as u64), Standing { created: true, open: true });
-    Observation { tenant, standing, has_doorbell: true, notified, unreadable: false, reports: vec![report] }
+    let (tenant, presence) = (TenantId(number as u64), Presence { created: true, open: true });
+    Observation { tenant, presence, has_doorbell: true, notified, unreadable: false, reports: vec![report] }
 }
 
 fn obey(homes: &[Home], order: &Order) {

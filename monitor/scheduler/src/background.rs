@@ -198,8 +198,8 @@ impl Gpu {
     /// leaves that to it.
     pub(super) fn limit(&self, now: Nanos, tenant: &Tenant) -> u64 {
         let busy = self.queue.iter().filter(|one| self.is_member(one) && one.is_active(now, &self.tuning));
-        let whole = busy.map(|one| self.rule.weight(&one.terms)).sum::<u64>();
-        let share = 1000 * self.rule.weight(&tenant.terms) / whole.max(1);
+        let whole = busy.map(|one| self.rule.weight(&one.entitlement)).sum::<u64>();
+        let share = 1000 * self.rule.weight(&tenant.entitlement) / whole.max(1);
         (if self.rule == Policy::Soft { share * 11 / 10 } else { share }).min(1000)
     }
 
@@ -239,7 +239,7 @@ impl Tenant {
 mod tests {
     use super::*;
     use crate::fixture::{NOW, busy, give_turn, ms, report, see, tenant, us};
-    use crate::policy::Standing;
+    use crate::policy::Presence;
     use crate::report::TenantReport;
     use crate::turns::Cause;
 
@@ -289,7 +289,7 @@ mod tests {
     }
 
     /// A look after so many milliseconds, the last one so long before. Both containers compute; the background tenant has reported so much more.
-    fn look(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
+    fn observe(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
         gpu.queue.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
         gpu.queue[0].account.reported = gpu.queue[0].account.reported + used;
         gpu.update_background(NOW + ms(from), NOW + ms(to));
@@ -306,7 +306,7 @@ mod tests {
     fn stays(gap: Nanos, duty: u64, used: Nanos) -> bool {
         let mut gpu = host();
         (gpu.queue[0].gap, gpu.queue[0].duty) = (gap, (duty, SAMPLES));
-        look(&mut gpu, 0, 50, used);
+        observe(&mut gpu, 0, 50, used);
         is_sparse(&gpu)
     }
 
@@ -327,12 +327,12 @@ mod tests {
         assert!(!is_admitted(|gpu| gpu.sharing = Sharing::Watched));
         assert!(!is_admitted(|gpu| gpu.rule = STRICT));
         assert!(!is_admitted(|gpu| gpu.rule = Policy::Fixed { slots: 20 }));
-        assert!(!is_admitted(|gpu| gpu.queue[2].terms.high = true));
+        assert!(!is_admitted(|gpu| gpu.queue[2].entitlement.high = true));
     }
 
     #[test]
     fn container_that_cannot_be_trusted_or_measured_is_no_background_tenant() {
-        assert!(!is_admitted(|gpu| gpu.queue[0].standing = Standing::default()));
+        assert!(!is_admitted(|gpu| gpu.queue[0].presence = Presence::default()));
         assert!(!is_admitted(|gpu| gpu.queue[0].overrun = true));
         assert!(!is_admitted(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1)));
         assert!(!is_admitted(|gpu| gpu.queue[0].background_not_before = NOW + ms(1)));
@@ -386,19 +386,19 @@ mod tests {
     #[test]
     fn background_tenant_is_charged_what_it_reports_and_the_turn_beside_is_not() {
         let mut gpu = host();
-        look(&mut gpu, 0, 10, ms(2));
-        look(&mut gpu, 10, 20, ms(1));
-        look(&mut gpu, 20, 21, Nanos::ZERO);
+        observe(&mut gpu, 0, 10, ms(2));
+        observe(&mut gpu, 10, 20, ms(1));
+        observe(&mut gpu, 20, 21, Nanos::ZERO);
         let excluded = |gpu: &Gpu| gpu.turn.as_ref().unwrap().excluded;
         assert_eq!(gpu.queue[0].account.charged, ms(3));
         assert_eq!((gpu.charged, excluded(&gpu)), (ms(3), ms(3)));
         // No more than the time that has passed, and of the turn no more than it has lasted.
         gpu.turn.as_mut().unwrap().start = NOW + ms(27);
-        look(&mut gpu, 21, 31, ms(40));
+        observe(&mut gpu, 21, 31, ms(40));
         assert_eq!(gpu.queue[0].account.charged, ms(13));
         assert_eq!((gpu.charged, excluded(&gpu)), (ms(13), ms(7)));
         // A report that came in a lump is charged as time passes.
-        look(&mut gpu, 31, 41, Nanos::ZERO);
+        observe(&mut gpu, 31, 41, Nanos::ZERO);
         assert_eq!((gpu.charged, excluded(&gpu)), (ms(23), ms(17)));
     }
 
@@ -414,7 +414,7 @@ mod tests {
     fn background_tenant_that_has_used_up_its_grant_early_is_back_in_line_for_two_seconds() {
         let mut gpu = host();
         take(&mut gpu, ms(25), true);
-        look(&mut gpu, 0, 49, ms(1));
+        observe(&mut gpu, 0, 49, ms(1));
         assert!(!is_in_background(&gpu));
         assert_eq!(gpu.queue[0].background_not_before, NOW + ms(2049));
         assert_eq!(gpu.queue[0].presumed, NOW + ms(50), "it wants the GPU");
@@ -423,22 +423,22 @@ mod tests {
     #[test]
     fn background_tenant_stays_while_its_grant_lasts() {
         let mut gpu = host();
-        look(&mut gpu, 0, 10, Nanos::ZERO);
+        observe(&mut gpu, 0, 10, Nanos::ZERO);
         assert!(is_in_background(&gpu));
         take(&mut gpu, ms(1), false);
-        look(&mut gpu, 10, 20, Nanos::ZERO);
+        observe(&mut gpu, 10, 20, Nanos::ZERO);
         assert!(is_in_background(&gpu), "it does not wait");
         gpu.queue[0].processes.clear();
         gpu.queue[0].waiting = true;
-        look(&mut gpu, 20, 30, Nanos::ZERO);
+        observe(&mut gpu, 20, 30, Nanos::ZERO);
         assert!(is_in_background(&gpu), "it waits under an older word");
     }
 
     #[test]
     fn background_tenant_leaves_when_the_gpu_has_no_background_tenants_any_more() {
         let mut gpu = host();
-        gpu.queue[1].terms.high = true;
-        look(&mut gpu, 0, 10, Nanos::ZERO);
+        gpu.queue[1].entitlement.high = true;
+        observe(&mut gpu, 0, 10, Nanos::ZERO);
         assert!(!is_in_background(&gpu));
     }
 
@@ -457,9 +457,9 @@ mod tests {
         for (first, second, stays) in [(ms(15), ms(27), true), (ms(20), ms(29), false)] {
             let mut gpu = host();
             (gpu.queue[0].gap, gpu.queue[0].duty) = (ms(5), (20, SAMPLES));
-            look(&mut gpu, 0, 50, first);
+            observe(&mut gpu, 0, 50, first);
             assert!(is_in_background(&gpu), "{first}");
-            look(&mut gpu, 50, 100, second);
+            observe(&mut gpu, 50, 100, second);
             assert_eq!(is_sparse(&gpu), stays, "{first}, {second}");
         }
     }
@@ -483,9 +483,9 @@ mod tests {
             let mut gpu = host();
             let word = background(&gpu).word;
             take(&mut gpu, us(spent_us), false);
-            look(&mut gpu, 0, 49, ms(1));
+            observe(&mut gpu, 0, 49, ms(1));
             assert_eq!(background(&gpu).word, word, "{spent_us} us, before 50 ms have passed");
-            look(&mut gpu, 49, 50, ms(1));
+            observe(&mut gpu, 49, 50, ms(1));
             assert_eq!(background(&gpu).word != word, renewed, "{spent_us} us");
         }
     }
@@ -495,7 +495,7 @@ mod tests {
         let mut gpu = host();
         let word = background(&gpu).word;
         take(&mut gpu, ms(1), true);
-        look(&mut gpu, 0, 50, ms(2));
+        observe(&mut gpu, 0, 50, ms(2));
         assert_ne!(background(&gpu).word, word);
     }
 
@@ -503,14 +503,14 @@ mod tests {
     fn new_grant_does_not_put_off_the_judgement() {
         let mut gpu = host();
         // Looked at late: the next period begins 10 ms after the grant has had its time.
-        look(&mut gpu, 0, 60, ms(2));
+        observe(&mut gpu, 0, 60, ms(2));
         let word = background(&gpu).word;
         take(&mut gpu, ms(25), true);
-        look(&mut gpu, 60, 70, us(100));
+        observe(&mut gpu, 60, 70, us(100));
         assert_ne!(background(&gpu).word, word);
         // In 50 ms since then it has done 100 us, a third of what turns would give it.
         gpu.queue[0].waiting = false;
-        look(&mut gpu, 70, 110, Nanos::ZERO);
+        observe(&mut gpu, 70, 110, Nanos::ZERO);
         assert!(!is_in_background(&gpu));
         assert!(gpu.queue[0].background_not_before > NOW + ms(110));
     }
@@ -518,11 +518,11 @@ mod tests {
     #[test]
     fn work_before_a_new_grant_counts_in_its_stretch() {
         let mut gpu = host();
-        look(&mut gpu, 0, 60, ms(2));
+        observe(&mut gpu, 0, 60, ms(2));
         take(&mut gpu, ms(25), true);
-        look(&mut gpu, 60, 70, us(400));
+        observe(&mut gpu, 60, 70, us(400));
         gpu.queue[0].waiting = false;
-        look(&mut gpu, 70, 110, Nanos::ZERO);
+        observe(&mut gpu, 70, 110, Nanos::ZERO);
         assert!(is_in_background(&gpu));
     }
 

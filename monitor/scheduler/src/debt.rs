@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(gpu.queue[0].debt, ms(6));
         gpu.queue.iter_mut().for_each(|tenant| (tenant.active, tenant.waiting) = (Nanos::ZERO, false));
         (gpu.queue[0].overrun, gpu.queue[1].active) = (true, NOW);
-        gpu.queue[0].standing.open = false;
+        gpu.queue[0].presence.open = false;
         gpu.set_sharing(NOW + ms(8));
         assert!(gpu.sharing != Sharing::Contended && !gpu.queue[0].overrun);
     }

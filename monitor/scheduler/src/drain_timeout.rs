@@ -64,7 +64,7 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Terms;
+    use crate::policy::Entitlement;
     use crate::step::{Gate, TenantId};
 
     const TUNING: Tuning = Tuning::DEFAULT;
@@ -74,7 +74,7 @@ mod tests {
     }
 
     fn tenant() -> Tenant {
-        Tenant::new(TenantId(1), Terms::weighing(1), Gate::without_grant(0), Nanos::ZERO)
+        Tenant::new(TenantId(1), Entitlement::of_weight(1), Gate::without_grant(0), Nanos::ZERO)
     }
 
     /// A turn that closed at 0 and was over at this time.

@@ -3,7 +3,7 @@
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 use super::gpu::Gpu;
-use super::policy::{Policy, Standing, Terms};
+use super::policy::{Entitlement, Policy, Presence};
 use super::refill::Candidate;
 use super::report::TenantReport;
 use super::step::{Gate, Observation, TenantId};
@@ -26,10 +26,10 @@ pub(super) const fn us(time: u64) -> Nanos {
 pub(super) fn idle(policy: Policy, weights: &[u32]) -> Gpu {
     let mut gpu = Gpu::new(Tuning::DEFAULT, policy);
     for (number, weight) in (0..).zip(weights) {
-        gpu.admit(NOW, TenantId(number), Terms::weighing(*weight));
+        gpu.admit(NOW, TenantId(number), Entitlement::of_weight(*weight));
     }
     for tenant in &mut gpu.queue {
-        tenant.standing = Standing { created: true, open: true };
+        tenant.presence = Presence { created: true, open: true };
         tenant.balance = 0;
     }
     gpu.now = NOW;
@@ -40,7 +40,7 @@ pub(super) fn idle(policy: Policy, weights: &[u32]) -> Gpu {
 pub(super) fn fixed(percents: &[u32]) -> Gpu {
     let mut gpu = busy(Policy::Fixed { slots: 20 }, &vec![1; percents.len()]);
     for (tenant, percent) in gpu.queue.iter_mut().zip(percents) {
-        tenant.terms.percent = Some(*percent);
+        tenant.entitlement.percent = Some(*percent);
     }
     gpu
 }
@@ -69,7 +69,7 @@ pub(super) fn give_turn(gpu: &mut Gpu, number: usize, length: Nanos) {
         excluded: Nanos::ZERO,
         reported: Nanos::ZERO,
         charged: Nanos::ZERO,
-        high: tenant.terms.high,
+        high: tenant.entitlement.high,
         phase: Phase::Running,
     });
 }
@@ -87,7 +87,7 @@ pub(super) fn candidates(gpu: &Gpu) -> Vec<Candidate> {
 
 /// A container of which nothing is known yet.
 pub(super) fn tenant() -> Tenant {
-    Tenant::new(TenantId(0), Terms::weighing(1), Gate::without_grant(0), Nanos::ZERO)
+    Tenant::new(TenantId(0), Entitlement::of_weight(1), Gate::without_grant(0), Nanos::ZERO)
 }
 
 /// What a process that has done nothing so far says of itself.
@@ -110,7 +110,7 @@ pub(super) fn report(slot: u8) -> TenantReport {
 pub(super) fn observation(reports: &[TenantReport]) -> Observation {
     Observation {
         tenant: TenantId(0),
-        standing: Standing { created: true, open: true },
+        presence: Presence { created: true, open: true },
         has_doorbell: true,
         notified: false,
         unreadable: false,

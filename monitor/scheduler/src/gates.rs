@@ -41,8 +41,8 @@ impl Gpu {
             self.next_bump = now + self.cadence(now);
         }
         // Who came to its gate before it was armed did not ring.
-        let look = if anew { now + self.tuning.spacing } else { self.next_look(now) };
-        Plan { orders, look }
+        let next_step = if anew { now + self.tuning.spacing } else { self.next_step_at(now) };
+        Plan { orders, next_step }
     }
 
     pub(super) fn cadence(&self, now: Nanos) -> Nanos {
@@ -65,7 +65,11 @@ impl Gpu {
         let barred = tenant.is_barred() && self.rule != Policy::Native;
         if (free || !self.is_member(tenant)) && !barred {
             let turn = keep(OPEN).unwrap_or_else(|| self.word(now, OPEN));
-            return Gate { notify_requested: true, max_inflight: self.backlog(at), ..Gate::without_grant(turn) };
+            return Gate {
+                notify_requested: true,
+                max_inflight: self.backlog(at),
+                ..Gate::without_grant(turn)
+            };
         }
         let runs = |other: &&Tenant| {
             other.overrun
@@ -79,9 +83,17 @@ impl Gpu {
             // It rings when its grant is used up. What it has in flight runs by the GPU's own slices, as
             // it would without us, so a program may run ahead of a pause of its own.
             let max_inflight = background.granted;
-            let notify_slot = if self.requests_wait_notification(now, tenant) { tenant.last_active() } else { None };
+            let notify_slot =
+                if self.requests_wait_notification(now, tenant) { tenant.last_active() } else { None };
             let without_grant = Gate::without_grant(background.word);
-            return Gate { granted: background.granted, notify_slot, notify_requested: true, concurrent, max_inflight, ..without_grant };
+            return Gate {
+                granted: background.granted,
+                notify_slot,
+                notify_requested: true,
+                concurrent,
+                max_inflight,
+                ..without_grant
+            };
         }
         match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {
             Some(Turn { phase: Phase::Closing { .. }, .. }) => {
@@ -125,12 +137,12 @@ impl Gpu {
         self.queue.iter().any(|tenant| self.is_member(tenant) && tenant.is_active(now, &self.tuning))
     }
 
-    pub(super) fn next_look(&self, now: Nanos) -> Nanos {
+    pub(super) fn next_step_at(&self, now: Nanos) -> Nanos {
         let tuning = &self.tuning;
         if self.sharing == Sharing::Open {
             return Nanos::MAX;
         }
-        let bump = self.next_bump.min(self.next_full);
+        let bump = self.next_bump.min(self.next_full_scan);
         let Some(turn) = self.turn.as_ref().filter(|_| self.sharing == Sharing::Contended) else {
             return bump.min(self.next_credit(now)).max(now + tuning.spacing);
         };

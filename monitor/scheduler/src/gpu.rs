@@ -7,7 +7,7 @@ use cgpu_shm::units::Nanos;
 use super::accounting::Account;
 use super::allowance::Allowance;
 use super::last_second::LastSecond;
-use super::policy::{Policy, Terms, WHOLE};
+use super::policy::{Entitlement, Policy, WHOLE};
 use super::refill::signed;
 use super::step::{Gate, Observation, Plan, Sharing, TenantId, WAIT};
 use super::tenants::Tenant;
@@ -32,7 +32,7 @@ pub struct Gpu {
     pub(super) epoch: u64,
     pub(super) now: Nanos,
     pub(super) next_bump: Nanos,
-    pub(super) next_full: Nanos,
+    pub(super) next_full_scan: Nanos,
     pub(super) turns: u64,
     pub(super) charged: Nanos,
     pub(super) history: TurnHistory,
@@ -81,7 +81,7 @@ impl Gpu {
             epoch: 0,
             now: Nanos::ZERO,
             next_bump: Nanos::ZERO,
-            next_full: Nanos::ZERO,
+            next_full_scan: Nanos::ZERO,
             turns: 0,
             charged: Nanos::ZERO,
             history: TurnHistory::default(),
@@ -91,13 +91,13 @@ impl Gpu {
     }
 
     /// Admits a container. Its first observation tells the rest. A second time, only its terms are taken.
-    pub fn admit(&mut self, now: Nanos, id: TenantId, terms: Terms) {
+    pub fn admit(&mut self, now: Nanos, id: TenantId, entitlement: Entitlement) {
         if self.find(id).is_some() {
-            self.set_terms(now, id, terms);
+            self.set_entitlement(now, id, entitlement);
             return;
         }
         // No state at all: whatever is first is news.
-        let mut tenant = Tenant::new(id, terms, Gate::without_grant(0xff), self.charged);
+        let mut tenant = Tenant::new(id, entitlement, Gate::without_grant(0xff), self.charged);
         // One round's worth: a newcomer does not wait for the next round.
         tenant.balance = signed(self.tuning.base);
         self.queue.push(tenant);
@@ -120,11 +120,11 @@ impl Gpu {
     }
 
     /// Other terms, from the next step on; whether they are. An unknown container is left alone.
-    pub fn set_terms(&mut self, now: Nanos, id: TenantId, terms: Terms) -> bool {
+    pub fn set_entitlement(&mut self, now: Nanos, id: TenantId, entitlement: Entitlement) -> bool {
         if let Some(tenant) = self.find_mut(id)
-            && tenant.terms != terms
+            && tenant.entitlement != entitlement
         {
-            tenant.terms = terms;
+            tenant.entitlement = entitlement;
             let high = tenant.is_high(now);
             if let Some(turn) = self.turn.as_mut().filter(|turn| turn.holder == id) {
                 turn.high = high;
@@ -208,7 +208,7 @@ impl Gpu {
 
     /// Who must be looked at before a step at this time; `rung`: somebody's bell was heard.
     pub fn interest(&self, now: Nanos, rung: bool) -> impl Iterator<Item = TenantId> {
-        let all = now >= self.next_full || (rung && self.sharing != Sharing::Contended);
+        let all = now >= self.next_full_scan || (rung && self.sharing != Sharing::Contended);
         let holder = self.turn.as_ref().map(|turn| turn.holder);
         self.queue
             .iter()
@@ -253,7 +253,7 @@ impl Gpu {
         if !self.is_member(tenant) {
             return 0;
         }
-        let weight = |tenant: &Tenant| self.rule.weight(&tenant.terms);
+        let weight = |tenant: &Tenant| self.rule.weight(&tenant.entitlement);
         let members = || self.queue.iter().filter(|tenant| self.is_member(tenant));
         let whole = if self.rule.is_fixed() { self.whole() } else { members().map(weight).sum() };
         let own = weight(tenant) * WHOLE / whole.max(1);
@@ -280,8 +280,8 @@ impl Gpu {
                 tenant.presumed = Nanos(if tenant.presumed > now { tenant.presumed.0 } else { 0 });
             }
         }
-        if now >= self.next_full {
-            self.next_full = now + self.tuning.rounds_look;
+        if now >= self.next_full_scan {
+            self.next_full_scan = now + self.tuning.full_scan_interval;
             self.calibrate();
         }
         self.rule = match self.policy {

@@ -68,16 +68,16 @@ mod tests {
     fn shared(time: u64, reported: Nanos, processes: u8, beside: Nanos) -> Gpu {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
         gpu.sharing = Sharing::Contended;
-        let look = |tenant: &mut Tenant, at: Nanos, busy: Nanos| {
+        let observe = |tenant: &mut Tenant, at: Nanos, busy: Nanos| {
             see(tenant, at, &(0..processes).map(|slot| process(slot, busy)).collect::<Vec<_>>());
         };
-        look(&mut gpu.queue[0], NOW, Nanos::ZERO);
+        observe(&mut gpu.queue[0], NOW, Nanos::ZERO);
         for step in 1..=time / 10 {
             let at = NOW + ms(10 * step);
             gpu.note_sharing(gpu.now, at);
             gpu.now = at;
             gpu.beside.add(at, beside);
-            look(&mut gpu.queue[0], at, Nanos(reported.0 * step));
+            observe(&mut gpu.queue[0], at, Nanos(reported.0 * step));
         }
         gpu
     }

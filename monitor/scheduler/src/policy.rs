@@ -60,11 +60,11 @@ impl Policy {
 
     /// Whether a container is one of those that share the GPU.
     #[must_use]
-    pub const fn counts(self, standing: Standing) -> bool {
+    pub const fn counts(self, presence: Presence) -> bool {
         match self {
-            Self::Preemptive | Self::Soft => standing.open,
+            Self::Preemptive | Self::Soft => presence.open,
             Self::Average { .. } | Self::Weighted { .. } | Self::Fixed { .. } => {
-                standing.open || standing.created
+                presence.open || presence.created
             }
             Self::Native => false,
         }
@@ -90,12 +90,12 @@ impl Policy {
 
     /// A member's weight under this policy; where shares are fixed, in parts of [`WHOLE`].
     #[must_use]
-    pub fn weight(self, terms: &Terms) -> u64 {
+    pub fn weight(self, entitlement: &Entitlement) -> u64 {
         let slot = |slots: u32| WHOLE / u64::from(slots.max(1));
-        let weight = u64::from(terms.weight.max(1));
+        let weight = u64::from(entitlement.weight.max(1));
         match self {
             Self::Average { slots } => slot(slots),
-            Self::Fixed { slots } => match terms.percent {
+            Self::Fixed { slots } => match entitlement.percent {
                 Some(percent) => (u64::from(percent) * WHOLE / 100).min(WHOLE),
                 None => (slot(slots) * weight).min(WHOLE),
             },
@@ -113,7 +113,7 @@ impl Policy {
 
 /// What a container was promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct Entitlement {
     /// Its weight; 0: the GPU had none left for it, and it gets no compute.
     pub weight: u32,
     /// Its part of the GPU in percent, for policy 3; none: by its weight.
@@ -122,17 +122,17 @@ pub struct Terms {
     pub high: bool,
 }
 
-impl Terms {
+impl Entitlement {
     /// Of this weight, and nothing else.
     #[must_use]
-    pub const fn weighing(weight: u32) -> Self {
+    pub const fn of_weight(weight: u32) -> Self {
         Self { weight, percent: None, high: false }
     }
 }
 
 /// Where a container stands with a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct Presence {
     /// It was made for this GPU and whoever made it lives, whether or not a process uses the GPU.
     pub created: bool,
     /// A living process of it has the GPU open.
@@ -155,19 +155,19 @@ mod tests {
 
     #[test]
     fn idle_container_counts_only_where_it_keeps_its_share() {
-        let idle = Standing { created: true, open: false };
+        let idle = Presence { created: true, open: false };
         assert!(!Policy::Preemptive.counts(idle));
         assert!(!Policy::Soft.counts(idle));
         assert!(Policy::Weighted { conserving: false }.counts(idle));
         assert!(Policy::Fixed { slots: 20 }.counts(idle));
-        assert!(!Policy::Native.counts(Standing { created: true, open: true }));
+        assert!(!Policy::Native.counts(Presence { created: true, open: true }));
     }
 
     #[test]
     fn weights_are_what_each_policy_takes_for_them() {
-        let nine = Terms::weighing(9);
-        let thirty = Terms { percent: Some(30), ..nine };
-        for (policy, terms, weight) in [
+        let nine = Entitlement::of_weight(9);
+        let thirty = Entitlement { percent: Some(30), ..nine };
+        for (policy, entitlement, weight) in [
             (Policy::Preemptive, &nine, 1),
             (Policy::Soft, &nine, 1),
             (Policy::Weighted { conserving: true }, &nine, 9),
@@ -177,7 +177,7 @@ mod tests {
             (Policy::Fixed { slots: 4 }, &nine, WHOLE),
             (Policy::Fixed { slots: 20 }, &thirty, 30_000),
         ] {
-            assert_eq!(policy.weight(terms), weight, "{policy:?} {terms:?}");
+            assert_eq!(policy.weight(entitlement), weight, "{policy:?} {entitlement:?}");
         }
     }
 

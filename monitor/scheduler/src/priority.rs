@@ -21,7 +21,7 @@ use super::tuning::Tuning;
 impl Gpu {
     /// Whether anybody has high priority and the GPU open.
     pub(super) fn has_high(&self, now: Nanos) -> bool {
-        self.queue.iter().any(|tenant| tenant.standing.open && tenant.is_high(now) && !tenant.is_barred())
+        self.queue.iter().any(|tenant| tenant.presence.open && tenant.is_high(now) && !tenant.is_barred())
     }
 
     /// Whether high priority may take the GPU from the others.
@@ -49,7 +49,7 @@ impl Gpu {
         if high().count() == 0 {
             return;
         }
-        let weight = |tenant: &Tenant| self.rule.weight(&tenant.terms);
+        let weight = |tenant: &Tenant| self.rule.weight(&tenant.entitlement);
         let whole = if self.rule.is_fixed() {
             self.whole()
         } else {
@@ -158,7 +158,7 @@ mod tests {
     /// Two containers that want the GPU, the second one with high priority and all of its allowance of 20 ms.
     fn ranked(policy: Policy) -> Gpu {
         let mut gpu = busy(policy, &[1, 1]);
-        gpu.queue[1].terms.high = true;
+        gpu.queue[1].entitlement.high = true;
         fill_allowance(&mut gpu);
         assert_eq!(credit(&gpu), ms(20));
         gpu
@@ -199,8 +199,8 @@ mod tests {
             [(true, true, 1, true), (false, true, 1, false), (true, false, 1, false), (true, true, 0, false)]
         {
             let mut gpu = idle(FAIR, &[1, weight]);
-            gpu.queue[1].terms.high = high;
-            gpu.queue[1].standing.open = open;
+            gpu.queue[1].entitlement.high = high;
+            gpu.queue[1].presence.open = open;
             assert_eq!(gpu.has_high(NOW), expected, "high {high}, open {open}, weight {weight}");
         }
     }
@@ -222,11 +222,11 @@ mod tests {
         let mut gpu = busy(FAIR, &[1, 1]);
         gpu.keep_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), Nanos::ZERO);
-        gpu.queue[1].terms.high = true;
-        gpu.queue[1].standing.open = false;
+        gpu.queue[1].entitlement.high = true;
+        gpu.queue[1].presence.open = false;
         gpu.keep_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), Nanos::ZERO);
-        gpu.queue[1].standing.open = true;
+        gpu.queue[1].presence.open = true;
         gpu.keep_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), ms(8));
     }
@@ -234,11 +234,11 @@ mod tests {
     #[test]
     fn larger_ordinary_share_bounds_high_priority_instead_of_the_ratio() {
         let mut gpu = busy(Policy::Weighted { conserving: true }, &[1, 9]);
-        gpu.queue[1].terms.high = true;
+        gpu.queue[1].entitlement.high = true;
         gpu.keep_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), ms(9));
         let mut gpu = fixed(&[5, 90]);
-        gpu.queue[1].terms.high = true;
+        gpu.queue[1].entitlement.high = true;
         gpu.keep_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), ms(9));
     }
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn high_priority_that_shares_with_no_other_container_is_not_bounded() {
         let mut gpu = busy(FAIR, &[1, 1]);
-        gpu.queue.iter_mut().for_each(|tenant| tenant.terms.high = true);
+        gpu.queue.iter_mut().for_each(|tenant| tenant.entitlement.high = true);
         fill_allowance(&mut gpu);
         give_turn(&mut gpu, 1, ms(10_000));
         gpu.keep_allowance(NOW, NOW + ms(10_000));
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn allowance_is_looked_at_when_it_has_grown_back_for_a_waiting_container() {
         let mut gpu = busy(FAIR, &[1, 1]);
-        gpu.queue[1].terms.high = true;
+        gpu.queue[1].entitlement.high = true;
         give_turn(&mut gpu, 0, ms(6));
         gpu.keep_allowance(NOW - ms(1), NOW);
         assert_eq!(gpu.next_allowance(NOW), NOW + us(6_500));
@@ -293,7 +293,7 @@ mod tests {
     /// Whether the second container, which has the turn and tells when its work ends, may have more in flight.
     fn is_supreme(now: Nanos, change: impl FnOnce(&mut Gpu)) -> bool {
         let mut gpu = busy(FAIR, &[1, 1, 1]);
-        gpu.queue[1].terms.high = true;
+        gpu.queue[1].entitlement.high = true;
         fill_allowance(&mut gpu);
         gpu.queue[1].foretold = now;
         change(&mut gpu);
@@ -303,10 +303,10 @@ mod tests {
     #[test]
     fn high_priority_without_a_rival_may_have_more_in_flight() {
         assert!(is_supreme(NOW, |_| ()));
-        assert!(!is_supreme(NOW, |gpu| gpu.queue[2].terms.high = true));
+        assert!(!is_supreme(NOW, |gpu| gpu.queue[2].entitlement.high = true));
         let absent = |gpu: &mut Gpu| {
-            gpu.queue[2].terms.high = true;
-            gpu.queue[2].standing.open = false;
+            gpu.queue[2].entitlement.high = true;
+            gpu.queue[2].presence.open = false;
         };
         assert!(is_supreme(NOW, absent), "a container without a process is no rival");
     }
@@ -330,7 +330,7 @@ mod tests {
     fn first_waiting_container_of_high_priority_is_found() {
         let mut gpu = busy(FAIR, &[1, 1, 1, 1]);
         assert_eq!(gpu.first_high(NOW, &candidates(&gpu)), None);
-        gpu.queue[1..].iter_mut().for_each(|tenant| tenant.terms.high = true);
+        gpu.queue[1..].iter_mut().for_each(|tenant| tenant.entitlement.high = true);
         gpu.queue[1].waiting = false;
         assert_eq!(gpu.first_high(NOW, &candidates(&gpu)), Some(2));
     }
@@ -339,7 +339,7 @@ mod tests {
     fn ordinary_holder_is_outranked_by_waiting_high_priority_with_allowance() {
         let holder = TenantId(0);
         let mut gpu = busy(FAIR, &[1, 1, 1]);
-        gpu.queue[1].terms.high = true;
+        gpu.queue[1].entitlement.high = true;
         give_turn(&mut gpu, 0, ms(6));
         assert!(!gpu.is_outranked(NOW, holder), "an allowance has to grow first");
         fill_allowance(&mut gpu);
@@ -347,7 +347,7 @@ mod tests {
         gpu.queue[1].waiting = false;
         assert!(!gpu.is_outranked(NOW, holder), "only an ordinary container waits");
         gpu.queue[1].waiting = true;
-        gpu.queue[0].terms.high = true;
+        gpu.queue[0].entitlement.high = true;
         assert!(!gpu.is_outranked(NOW, holder), "high priority does not outrank its like");
     }
 }

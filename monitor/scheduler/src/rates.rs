@@ -22,7 +22,7 @@ impl Gpu {
     /// What the shares of all members are parts of: the GPU, or their sum where more was promised than there is.
     pub(super) fn whole(&self) -> u64 {
         let promised = self.queue.iter().filter(|tenant| self.is_member(tenant));
-        promised.map(|tenant| self.rule.weight(&tenant.terms)).sum::<u64>().max(WHOLE)
+        promised.map(|tenant| self.rule.weight(&tenant.entitlement)).sum::<u64>().max(WHOLE)
     }
 
     /// Lets the credit of fixed shares grow by the time that has passed.
@@ -38,7 +38,7 @@ impl Gpu {
             if !self.is_member(tenant) || tenant.is_high(to) {
                 continue;
             }
-            let weight = self.rule.weight(&tenant.terms);
+            let weight = self.rule.weight(&tenant.entitlement);
             let owed = self.uncharged(to, tenant.id);
             let gain = part(time, weight, whole);
             let wants = self.wants(to, tenant) || self.holds(tenant.id);
@@ -76,7 +76,7 @@ impl Gpu {
         let due = |tenant: &Tenant| {
             let missing = signed(tenant.quantum).saturating_sub(tenant.balance);
             let missing = needed(tenant.debt, Nanos(u64::try_from(missing).unwrap_or(0)));
-            now + part(missing.0, whole, self.rule.weight(&tenant.terms).max(1))
+            now + part(missing.0, whole, self.rule.weight(&tenant.entitlement).max(1))
         };
         let wanting = self.queue.iter().filter(|tenant| self.wants(now, tenant) && !tenant.is_high(now));
         wanting.map(due).min().unwrap_or(Nanos::MAX)
@@ -120,8 +120,8 @@ mod tests {
     #[test]
     fn container_without_weight_or_with_high_priority_accrues_nothing() {
         let mut gpu = fixed(&[30, 30, 30]);
-        gpu.queue[0].terms.weight = 0;
-        gpu.queue[1].terms.high = true;
+        gpu.queue[0].entitlement.weight = 0;
+        gpu.queue[1].entitlement.high = true;
         gpu.accrue(NOW, NOW + ms(10));
         assert_eq!(balances(&gpu), [0, 0, 3 * MS]);
     }
@@ -173,7 +173,7 @@ mod tests {
         let mut gpu = fixed(&[20, 50, 80, 80]);
         gpu.queue.iter_mut().for_each(|tenant| tenant.quantum = ms(5));
         gpu.queue[2].waiting = false;
-        gpu.queue[3].terms.high = true;
+        gpu.queue[3].entitlement.high = true;
         // The shares add up to 230 %. The first misses 1 ms, the second 4.
         (gpu.queue[0].balance, gpu.queue[1].balance) = (4 * MS, MS);
         assert_eq!(gpu.next_credit(NOW), NOW + Nanos::from_micros(11_500));

@@ -16,7 +16,7 @@ impl Gpu {
 
     /// Whether it is one of those that share the GPU.
     pub(super) fn is_member(&self, tenant: &Tenant) -> bool {
-        self.rule.counts(tenant.standing) && !tenant.is_barred()
+        self.rule.counts(tenant.presence) && !tenant.is_barred()
     }
 
     pub(super) fn holds(&self, id: TenantId) -> bool {
@@ -66,7 +66,7 @@ impl Gpu {
             .iter()
             .filter(|tenant| self.is_member(tenant) && !tenant.is_high(now))
             .filter(|tenant| burns || tenant.is_active(now, &self.tuning))
-            .map(|tenant| self.rule.weight(&tenant.terms))
+            .map(|tenant| self.rule.weight(&tenant.entitlement))
             .collect();
         let mut base = self.tuning.base;
         if self.rule.is_fixed() {
@@ -79,7 +79,7 @@ impl Gpu {
             }
             busy.extend((idle > 0).then_some(idle));
         }
-        refill::quantum(self.rule.weight(&tenant.terms), &busy, base, self.tuning.round)
+        refill::quantum(self.rule.weight(&tenant.entitlement), &busy, base, self.tuning.round)
     }
 
     /// Begins so many rounds. `holder` wants the GPU though it does not wait.
@@ -134,7 +134,7 @@ impl Gpu {
 mod tests {
     use super::*;
     use crate::fixture::{NOW, busy, candidates, fill_allowance, fixed, give_turn, idle, ms, us};
-    use crate::policy::{Policy, Standing, Terms};
+    use crate::policy::{Entitlement, Policy, Presence};
 
     const FAIR: Policy = Policy::Preemptive;
     const WEIGHTED: Policy = Policy::Weighted { conserving: true };
@@ -166,14 +166,14 @@ mod tests {
     fn overrunning_or_high_priority_container_burns_no_slots() {
         let mut gpu = idle(STRICT, &[1, 1, 1]);
         gpu.queue[0].overrun = true;
-        gpu.queue[1].terms.high = true;
+        gpu.queue[1].entitlement.high = true;
         assert_eq!(wanting(&gpu), [false, false, true]);
     }
 
     #[test]
     fn waiting_container_wants_the_gpu_only_as_a_member() {
         let mut gpu = busy(FAIR, &[1, 1, 0]);
-        gpu.queue[1].standing.open = false;
+        gpu.queue[1].presence.open = false;
         assert_eq!(wanting(&gpu), [true, false, false]);
         let members: Vec<bool> = gpu.queue.iter().map(|tenant| gpu.is_member(tenant)).collect();
         assert_eq!(members, [true, false, false]);
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn high_priority_comes_first_while_its_allowance_lasts_and_last_afterwards() {
         let mut gpu = busy(FAIR, &[1, 1]);
-        gpu.queue[0].terms.high = true;
+        gpu.queue[0].entitlement.high = true;
         (gpu.queue[0].balance, gpu.queue[1].balance) = (6 * MS, -20 * MS);
         assert_eq!(next(&gpu), Some((4, 1)), "an allowance has to grow first");
         gpu.queue[1].waiting = false;
@@ -251,10 +251,10 @@ mod tests {
     #[test]
     fn high_priority_and_non_members_do_not_shorten_slices() {
         let mut high = busy(WEIGHTED, &[3, 3, 1]);
-        high.queue[2].terms.high = true;
+        high.queue[2].entitlement.high = true;
         assert_eq!(quanta_us(&high), [6_000; 3]);
         let mut gone = busy(WEIGHTED, &[3, 3, 1]);
-        gone.queue[2].standing = Standing::default();
+        gone.queue[2].presence = Presence::default();
         assert_eq!(quanta_us(&gone)[..2], [6_000, 6_000]);
     }
 
@@ -328,7 +328,7 @@ mod tests {
     fn new_weight_leaves_no_more_than_one_new_quantum() {
         let mut gpu = busy(WEIGHTED, &[1, 1]);
         (gpu.queue[0].balance, gpu.queue[1].balance) = (12 * MS, -3 * MS);
-        gpu.set_terms(NOW, TenantId(1), Terms::weighing(3));
+        gpu.set_entitlement(NOW, TenantId(1), Entitlement::of_weight(3));
         assert_eq!((gpu.queue[0].balance, gpu.queue[1].balance), (5 * MS, -3 * MS));
         assert_eq!((gpu.queue[0].quantum, gpu.queue[1].quantum), (ms(5), ms(15)));
     }
@@ -341,7 +341,7 @@ mod tests {
             give_turn(&mut gpu, 0, ms(12));
             gpu.queue[0].balance = 12 * MS;
             gpu.turn.as_mut().unwrap().charged = ms(1);
-            gpu.set_terms(NOW + ms(passed), TenantId(1), Terms::weighing(3));
+            gpu.set_entitlement(NOW + ms(passed), TenantId(1), Entitlement::of_weight(3));
             assert_eq!(gpu.turn.as_ref().unwrap().end, NOW + ms(end), "after {passed} ms");
             // What the turn costs until then, less what was charged.
             assert_eq!(gpu.queue[0].balance, balance * MS, "after {passed} ms");

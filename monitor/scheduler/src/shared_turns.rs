@@ -159,7 +159,7 @@ mod tests {
 
     /// A look after so many milliseconds, the last one so long before. Both containers compute; the
     /// first has reported so much more.
-    fn look(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
+    fn observe(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
         gpu.queue.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
         gpu.queue[0].account.reported = gpu.queue[0].account.reported + used;
         gpu.update_background(NOW + ms(from), NOW + ms(to));
@@ -223,18 +223,18 @@ mod tests {
         let word = background(&gpu).unwrap().word;
         let process = TenantReport { turn: word, spent: ms(25).0, waiting: 1, ..report(0) };
         see(&mut gpu.queue[0], NOW, &[process]);
-        look(&mut gpu, 0, 49, ms(25));
+        observe(&mut gpu, 0, 49, ms(25));
         assert_eq!(background(&gpu).unwrap().word, word);
-        look(&mut gpu, 49, 50, Nanos::ZERO);
+        observe(&mut gpu, 49, 50, Nanos::ZERO);
         assert_ne!(background(&gpu).unwrap().word, word);
     }
 
     #[test]
     fn host_bound_container_is_measured_in_its_own_turns_again_after_four_seconds() {
         let mut gpu = sharing();
-        (0..399).for_each(|step| look(&mut gpu, step * 10, step * 10 + 10, ms(4)));
+        (0..399).for_each(|step| observe(&mut gpu, step * 10, step * 10 + 10, ms(4)));
         assert!(background(&gpu).is_some());
-        look(&mut gpu, 3990, 4000, ms(4));
+        observe(&mut gpu, 3990, 4000, ms(4));
         assert!(background(&gpu).is_none());
         assert_eq!((gpu.queue[0].high_duty, gpu.queue[0].gap), (MEASURED_ANEW, Nanos::ZERO));
         assert!(
@@ -248,7 +248,7 @@ mod tests {
     fn container_that_does_less_than_in_turns_is_back_in_line_for_twice_as_long_each_time() {
         let stays = |periods: u64, each: Nanos| {
             let mut gpu = sharing();
-            (0..periods).for_each(|at| look(&mut gpu, 50 * at, 50 * (at + 1), each));
+            (0..periods).for_each(|at| observe(&mut gpu, 50 * at, 50 * (at + 1), each));
             (background(&gpu).is_some(), gpu.queue[0].background_not_before)
         };
         assert!(stays(1, us(11_260)).0, "three quarters, roughly");
@@ -259,7 +259,7 @@ mod tests {
         for doublings in [0, 1, 2, 3, 4, 4] {
             gpu.queue[0].background_not_before = Nanos::ZERO;
             gpu.update_background(NOW, NOW);
-            look(&mut gpu, 0, 50, Nanos::ZERO);
+            observe(&mut gpu, 0, 50, Nanos::ZERO);
             assert_eq!(gpu.queue[0].background_not_before, NOW + ms(50) + ms(2000 << doublings));
         }
     }

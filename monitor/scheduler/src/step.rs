@@ -3,7 +3,7 @@
 
 use cgpu_shm::units::{Nanos, SlotIndex};
 
-use super::policy::Standing;
+use super::policy::Presence;
 use super::report::TenantReport;
 
 /// A container, by the daemon's number for it.
@@ -22,16 +22,16 @@ pub enum Sharing {
     Contended,
 }
 
-/// One look at a container.
+/// What one poll has seen of a container.
 #[derive(Clone, Debug)]
 pub struct Observation {
     /// Whose.
     pub tenant: TenantId,
     /// Where it stands with the GPU.
-    pub standing: Standing,
-    /// It can ring. Without a bell it must be looked at.
+    pub presence: Presence,
+    /// It can notify. Without a doorbell it must be polled.
     pub has_doorbell: bool,
-    /// It has just rung.
+    /// It has just notified.
     pub notified: bool,
     /// Its file cannot be read: cut short, overwritten. It is known to live by its locks.
     pub unreadable: bool,
@@ -48,18 +48,18 @@ pub struct Gate {
     pub granted: Nanos,
     /// When it is expected to end.
     pub until: Nanos,
-    /// Who rings when its work has run out.
+    /// Slot of the process that notifies when its work has run out.
     pub notify_slot: Option<SlotIndex>,
-    /// News would matter.
+    /// Whether the container is to notify at all.
     pub notify_requested: bool,
     /// How many others' work runs at the same time: what is measured now is not the container's alone.
     pub concurrent: u32,
-    /// Most that may be in flight; zero: as a gate uses to allow.
+    /// Most that may be in flight; zero: as a gate allows by default.
     pub max_inflight: Nanos,
 }
 
 impl Gate {
-    /// With this turn word, nothing granted, nobody listened to.
+    /// With this turn word, nothing granted, no notification requested.
     pub(super) const fn without_grant(turn: u64) -> Self {
         let (granted, until, max_inflight) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
         Self { turn, granted, until, notify_slot: None, notify_requested: false, concurrent: 0, max_inflight }
@@ -78,8 +78,8 @@ pub(super) const WAIT: u64 = 2;
 pub struct Plan {
     /// Gates that change.
     pub orders: Vec<Order>,
-    /// When to look again; [`Nanos::MAX`]: when something is heard.
-    pub look: Nanos,
+    /// When to call again; [`Nanos::MAX`]: when a container notifies.
+    pub next_step: Nanos,
 }
 
 /// A gate that changes.

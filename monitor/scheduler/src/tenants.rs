@@ -4,7 +4,7 @@ use cgpu_shm::grant::TurnState;
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 use super::accounting::Account;
-use super::policy::{Standing, Terms};
+use super::policy::{Entitlement, Presence};
 use super::refill::part;
 use super::report::{self, Process};
 use super::step::{Gate, Observation, TenantId, WAIT, YOURS};
@@ -25,8 +25,8 @@ pub(super) struct Long {
 #[derive(Clone, Debug)]
 pub(super) struct Tenant {
     pub(super) id: TenantId,
-    pub(super) terms: Terms,
-    pub(super) standing: Standing,
+    pub(super) entitlement: Entitlement,
+    pub(super) presence: Presence,
     pub(super) has_doorbell: bool,
     pub(super) processes: Vec<Process>,
     pub(super) account: Account,
@@ -107,11 +107,11 @@ pub(super) struct Tenant {
 const SHORTEST_GAP: Nanos = Nanos::from_micros(20);
 
 impl Tenant {
-    pub(super) fn new(id: TenantId, terms: Terms, gate: Gate, joined: Nanos) -> Self {
+    pub(super) fn new(id: TenantId, entitlement: Entitlement, gate: Gate, joined: Nanos) -> Self {
         Self {
             id,
-            terms,
-            standing: Standing::default(),
+            entitlement,
+            presence: Presence::default(),
             has_doorbell: false,
             processes: Vec::new(),
             account: Account::default(),
@@ -156,7 +156,7 @@ impl Tenant {
 
     /// Takes in what one look has shown.
     pub(super) fn see(&mut self, now: Nanos, observation: &Observation, tuning: &Tuning) {
-        self.standing = observation.standing;
+        self.presence = observation.presence;
         self.has_doorbell = observation.has_doorbell;
         self.newly_notified = false;
         let (active, ends) = (self.active, self.latest_end());
@@ -203,7 +203,7 @@ impl Tenant {
         }
         // Who rings has a reason, and writes it down first.
         let silent = !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active;
-        if observation.unreadable || (observation.notified && silent && observation.standing.open) {
+        if observation.unreadable || (observation.notified && silent && observation.presence.open) {
             self.account.anomalies.invalid = self.account.anomalies.invalid.saturating_add(1);
             self.distrusted_until = now + tuning.distrust;
         }
@@ -260,12 +260,12 @@ impl Tenant {
 
     /// It has high priority, and its reports are accepted the GPU.
     pub(super) fn is_high(&self, now: Nanos) -> bool {
-        self.terms.high && !self.is_distrusted(now)
+        self.entitlement.high && !self.is_distrusted(now)
     }
 
     /// It gets no compute: there was no weight left for it.
     pub(super) fn is_barred(&self) -> bool {
-        self.terms.weight == 0
+        self.entitlement.weight == 0
     }
 
     /// Whether it could use the GPU now.

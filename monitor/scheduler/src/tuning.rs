@@ -72,7 +72,7 @@ pub struct Tuning {
     /// Spacing of looks while a turn is closing.
     pub spacing: Nanos,
     /// Everybody is looked at this often, rung or not.
-    pub rounds_look: Nanos,
+    pub full_scan_interval: Nanos,
 }
 
 /// What switches may cost of the GPU, in thousandths, before slices grow longer.
@@ -111,7 +111,7 @@ impl Tuning {
         lost: Nanos::from_millis(1000),
         distrust: Nanos::from_millis(1000),
         spacing: Nanos::from_micros(20),
-        rounds_look: Nanos::from_millis(50),
+        full_scan_interval: Nanos::from_millis(50),
     };
 
     /// With a mean slice of `base`, whatever a switch costs.
@@ -167,7 +167,7 @@ impl Tuning {
             lost: scaled(self.lost),
             distrust: scaled(self.distrust),
             spacing: scaled(self.spacing),
-            rounds_look: scaled(self.rounds_look),
+            full_scan_interval: scaled(self.full_scan_interval),
         }
     }
 }

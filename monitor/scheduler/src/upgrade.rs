@@ -119,13 +119,13 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Policy, Terms};
+    use crate::policy::{Entitlement, Policy};
     use crate::tuning::Tuning;
 
     fn gpu() -> Gpu {
         let mut gpu = Gpu::new(Tuning::DEFAULT, Policy::default());
         for id in [1, 2] {
-            gpu.admit(Nanos(5), TenantId(id), Terms::weighing(1));
+            gpu.admit(Nanos(5), TenantId(id), Entitlement::of_weight(1));
         }
         gpu
     }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use cgpu_scheduler::Gpu;
-use cgpu_scheduler::policy::{Policy, Standing, Terms};
+use cgpu_scheduler::policy::{Entitlement, Policy, Presence};
 use cgpu_scheduler::report::TenantReport;
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::{Observation, TenantId};
@@ -14,10 +14,10 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Event {
     /// Time passes, in ns; then these are seen.
-    Step(u64, Vec<(u64, Standing, bool, bool, bool, Vec<TenantReport>)>),
-    Admit(u64, Terms),
+    Step(u64, Vec<(u64, Presence, bool, bool, bool, Vec<TenantReport>)>),
+    Admit(u64, Entitlement),
     Dismiss(u64),
-    Promise(u64, Terms),
+    Promise(u64, Entitlement),
     Policy(u32, u32, bool),
     Ratio(u32),
     Summon(Option<u64>),
@@ -51,10 +51,10 @@ fn report() -> impl Strategy<Value = TenantReport> {
         })
 }
 
-fn terms() -> impl Strategy<Value = Terms> {
+fn entitlement() -> impl Strategy<Value = Entitlement> {
     let weight = prop_oneof![any::<u32>(), 0..26_u32];
     let percent = prop::option::of(prop_oneof![any::<u32>(), 0..101_u32]);
-    (weight, percent, prop::bool::weighted(0.3)).prop_map(|(weight, percent, high)| Terms {
+    (weight, percent, prop::bool::weighted(0.3)).prop_map(|(weight, percent, high)| Entitlement {
         weight,
         percent,
         high,
@@ -62,20 +62,20 @@ fn terms() -> impl Strategy<Value = Terms> {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let standing = (any::<bool>(), any::<bool>()).prop_map(|(created, open)| Standing { created, open });
+    let presence = (any::<bool>(), any::<bool>()).prop_map(|(created, open)| Presence { created, open });
     let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.1));
-    let observation = (0..6_u64, standing, flags, prop::collection::vec(report(), 0..4)).prop_map(
-        |(tenant, standing, (has_doorbell, notified, unreadable), report)| {
-            (tenant, standing, has_doorbell, notified, unreadable, reports)
+    let observation = (0..6_u64, presence, flags, prop::collection::vec(report(), 0..4)).prop_map(
+        |(tenant, presence, (has_doorbell, notified, unreadable), report)| {
+            (tenant, presence, has_doorbell, notified, unreadable, reports)
         },
     );
     let time =
         prop_oneof![0..10_000_000_u64, 0..100_000_u64, Just(0), Just(u64::MAX / 4), Just(3_600_000_000_000)];
     prop_oneof![
         8 => (time, prop::collection::vec(observation, 0..6)).prop_map(|(time, observations)| Event::Step(time, observations)),
-        1 => (0..6_u64, terms()).prop_map(|(tenant, terms)| Event::Admit(tenant, terms)),
+        1 => (0..6_u64, entitlement()).prop_map(|(tenant, entitlement)| Event::Admit(tenant, entitlement)),
         1 => (0..6_u64).prop_map(Event::Dismiss),
-        1 => (0..6_u64, terms()).prop_map(|(tenant, terms)| Event::Promise(tenant, terms)),
+        1 => (0..6_u64, entitlement()).prop_map(|(tenant, entitlement)| Event::Promise(tenant, entitlement)),
         1 => (0..6_u32, 0..30_u32, any::<bool>()).prop_map(|(number, slots, conserving)| {
             Event::Policy(number, slots, conserving)
         }),
@@ -99,14 +99,14 @@ proptest! {
                     now = now.saturating_add(time);
                     let observations: Vec<Observation> = observations
                         .into_iter()
-                        .map(|(tenant, standing, has_doorbell, notified, unreadable, reports)| Observation {
-                            tenant: TenantId(tenant), standing, has_doorbell, notified, unreadable, reports,
+                        .map(|(tenant, presence, has_doorbell, notified, unreadable, reports)| Observation {
+                            tenant: TenantId(tenant), presence, has_doorbell, notified, unreadable, reports,
                         })
                         .collect();
                     let _ = gpu.interest(Nanos(now), true).count();
                     let plan = gpu.advance(Nanos(now), &observations);
                     prop_assert!(plan.orders.len() <= 6);
-                    prop_assert!(plan.look > Nanos(now) || now == u64::MAX);
+                    prop_assert!(plan.next_step > Nanos(now) || now == u64::MAX);
                     for order in plan.orders {
                         let before = gates.insert(order.tenant, order.gate.turn);
                         if before != Some(order.gate.turn) {
@@ -121,13 +121,13 @@ proptest! {
                         prop_assert!(holders <= 1 || beside, "{gates:?}");
                     }
                 }
-                Event::Admit(tenant, terms) => gpu.admit(Nanos(now), TenantId(tenant), terms),
+                Event::Admit(tenant, entitlement) => gpu.admit(Nanos(now), TenantId(tenant), entitlement),
                 Event::Dismiss(tenant) => {
                     gpu.dismiss(Nanos(now), TenantId(tenant));
                     gates.remove(&TenantId(tenant));
                 }
-                Event::Promise(tenant, terms) => {
-                    gpu.set_terms(Nanos(now), TenantId(tenant), terms);
+                Event::Promise(tenant, entitlement) => {
+                    gpu.set_entitlement(Nanos(now), TenantId(tenant), entitlement);
                 }
                 Event::Policy(number, slots, conserving) => {
                     if let Some(policy) = Policy::numbered(number, slots, conserving) {

@@ -186,7 +186,7 @@ fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refu
     for board in host.boards.iter().filter(|board| gpus.contains(&board.uuid)) {
         let places = host.places(board);
         let has = places.of(container).weight;
-        let most = has + if container.standing(board.uuid).created { places.free() } else { 0 };
+        let most = has + if container.presence(board.uuid).created { places.free() } else { 0 };
         if wanted > most {
             let index = board.index;
             return refuse(

@@ -28,7 +28,7 @@ pub(crate) struct Board {
     pub(crate) start: GpuSettings,
     pub(crate) controller: Gpu,
     /// When it is to be looked at.
-    pub(crate) look: Nanos,
+    pub(crate) next_step: Nanos,
     /// Everybody is to be looked at, now.
     pub(crate) stale: bool,
 }
@@ -46,7 +46,7 @@ impl Board {
             settings,
             start: start.gpu(index, uuid),
             controller,
-            look: Nanos::MAX,
+            next_step: Nanos::MAX,
             stale: true,
         }
     }

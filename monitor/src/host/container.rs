@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use cgpu_client::message::Registration;
 use cgpu_client::record::{self, read_text};
 use cgpu_scheduler::TenantId;
-use cgpu_scheduler::policy::Standing;
+use cgpu_scheduler::policy::Presence;
 use cgpu_shm::file::Fault;
 use cgpu_shm::limits::Limits;
 use cgpu_shm::slots::State;
@@ -286,10 +286,10 @@ impl Container {
     }
 
     /// Where it stands with a GPU that it has or is made for.
-    pub(crate) fn standing(&self, uuid: Uuid) -> Standing {
+    pub(crate) fn presence(&self, uuid: Uuid) -> Presence {
         let open =
             self.region.as_ref().is_some_and(|region| !region.live.is_empty() && region.gpu(uuid).is_some());
-        Standing { created: open || !self.makers.is_empty(), open }
+        Presence { created: open || !self.makers.is_empty(), open }
     }
 
     /// Nobody made it who lives, and nobody lives in it.

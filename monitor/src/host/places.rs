@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use cgpu_client::number::DeviceId;
 use cgpu_scheduler::TenantId;
-use cgpu_scheduler::policy::Terms;
+use cgpu_scheduler::policy::Entitlement;
 use cgpu_shm::uuid::Uuid;
 
 use super::container::Container;
@@ -15,7 +15,7 @@ use super::container::Container;
 /// What each container of a GPU is promised there.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
-    taken: BTreeMap<TenantId, Terms>,
+    taken: BTreeMap<TenantId, Entitlement>,
     free: u32,
 }
 
@@ -25,11 +25,11 @@ impl Places {
         let mut places = Self { taken: BTreeMap::new(), free: slots };
         for container in containers.values().filter(|container| container.gpus().contains(&gpu)) {
             let weight = container.weight().min(places.free);
-            if container.standing(gpu).created {
+            if container.presence(gpu).created {
                 places.free -= weight;
             }
-            let terms = Terms { weight, percent: container.percent(), high: container.is_high() };
-            places.taken.insert(container.tenant, terms);
+            let entitlement = Entitlement { weight, percent: container.percent(), high: container.is_high() };
+            places.taken.insert(container.tenant, entitlement);
         }
         places
     }
@@ -40,8 +40,8 @@ impl Places {
     }
 
     /// What a container is promised; as one that comes now, if it is not among those.
-    pub(crate) fn of(&self, container: &Container) -> Terms {
-        let newcomer = Terms {
+    pub(crate) fn of(&self, container: &Container) -> Entitlement {
+        let newcomer = Entitlement {
             weight: container.weight().min(self.free),
             percent: container.percent(),
             high: container.is_high(),

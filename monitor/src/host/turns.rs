@@ -45,10 +45,11 @@ impl Host {
 
     /// When something is due.
     pub(crate) fn next_step(&self) -> Nanos {
-        let look = self.boards.iter().map(|board| if board.stale { Nanos::ZERO } else { board.look }).min();
+        let step =
+            self.boards.iter().map(|board| if board.stale { Nanos::ZERO } else { board.next_step }).min();
         let resting = self.containers.values().map(|container| container.ear).filter(Ear::rests);
         let rest = resting.map(|ear| ear.rest).min();
-        look.unwrap_or(Nanos::MAX).min(rest.unwrap_or(Nanos::MAX))
+        step.unwrap_or(Nanos::MAX).min(rest.unwrap_or(Nanos::MAX))
     }
 
     /// Does what is due.
@@ -66,7 +67,7 @@ impl Host {
             }
         }
         for at in 0..self.boards.len() {
-            if self.boards[at].stale || self.boards[at].look <= now {
+            if self.boards[at].stale || self.boards[at].next_step <= now {
                 self.step(now, at, None);
             }
         }
@@ -87,11 +88,11 @@ impl Host {
             .into_iter()
             .filter_map(|tenant| {
                 let container = self.containers.get_mut(&tenant)?;
-                let standing = container.standing(uuid);
+                let presence = container.presence(uuid);
                 let region = container.region.as_mut();
                 let has_doorbell = region.as_ref().is_some_and(|region| region.bell.is_some());
                 let reports = match region {
-                    Some(region) if standing.open => match region.gpu(uuid) {
+                    Some(region) if presence.open => match region.gpu(uuid) {
                         Some(gpu) => region.reports(gpu),
                         None => Some(Vec::new()),
                     },
@@ -100,7 +101,7 @@ impl Host {
                 let unreadable = reports.is_none();
                 Some(Observation {
                     tenant,
-                    standing,
+                    presence,
                     has_doorbell,
                     notified: notified == Some(tenant),
                     unreadable,
@@ -110,7 +111,7 @@ impl Host {
             .collect();
         let board = &mut self.boards[at];
         let plan = board.controller.advance(now, &observations);
-        board.look = plan.look;
+        board.next_step = plan.next_step;
         for order in &plan.orders {
             let Some(container) = self.containers.get(&order.tenant) else { continue };
             let Some(region) = &container.region else { continue };
@@ -135,7 +136,7 @@ impl Host {
         let summons = gangs::summons(&gpus);
         for (board, summoned) in self.boards.iter_mut().zip(summons) {
             if board.controller.summon(summoned) {
-                board.look = now;
+                board.next_step = now;
             }
         }
     }

@@ -154,7 +154,7 @@ impl Host {
             board.follow(now, weighted);
             let places = Places::on(board.uuid, board.in_force().max_inst(), &self.containers);
             for container in self.containers.values() {
-                let changed = board.controller.set_terms(now, container.tenant, places.of(container));
+                let changed = board.controller.set_entitlement(now, container.tenant, places.of(container));
                 board.stale |= changed;
             }
         }

@@ -94,8 +94,8 @@ fn ring_without_a_reason_is_an_invalid_report() {
         ("work just ended", true, true, TenantReport { last: NOW.0, ..quiet }, false),
     ] {
         let mut tenant = tenant();
-        let standing = Standing { created: true, open };
-        tenant.see(NOW, &Observation { notified, standing, ..observation(&[report]) }, &TUNING);
+        let presence = Presence { created: true, open };
+        tenant.see(NOW, &Observation { notified, presence, ..observation(&[report]) }, &TUNING);
         assert_eq!(tenant.account.anomalies.invalid, u64::from(invalid), "{name}");
         assert_eq!(tenant.is_distrusted(NOW), invalid, "{name}");
     }
@@ -216,11 +216,11 @@ fn container_is_active_with_a_recent_launch_a_waiting_thread_or_work_in_flight()
 fn distrusted_container_has_no_priority() {
     let mut tenant = tenant();
     assert!(!tenant.is_high(NOW));
-    tenant.terms.high = true;
+    tenant.entitlement.high = true;
     assert!(tenant.is_high(NOW));
     tenant.distrusted_until = NOW + ms(1);
     assert!(!tenant.is_high(NOW));
-    tenant.terms.high = false;
+    tenant.entitlement.high = false;
     assert!(!tenant.is_high(NOW));
 }
 
@@ -228,7 +228,7 @@ fn distrusted_container_has_no_priority() {
 fn container_without_weight_is_barred() {
     let mut tenant = tenant();
     assert!(!tenant.is_barred());
-    tenant.terms.weight = 0;
+    tenant.entitlement.weight = 0;
     assert!(tenant.is_barred());
 }
 

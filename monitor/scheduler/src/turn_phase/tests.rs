@@ -3,7 +3,7 @@
 use super::*;
 use crate::allowance::Allowance;
 use crate::fixture::{NOW, busy, fill_allowance, fixed, give_turn, ms, report, see, tenant, us};
-use crate::policy::{Policy, Standing};
+use crate::policy::{Policy, Presence};
 use crate::report::TenantReport;
 use crate::tuning::Tuning;
 
@@ -63,7 +63,7 @@ fn running(policy: Policy, now: Nanos, remaining: Nanos) -> Gpu {
 
 /// The holder has high priority and all of its allowance.
 fn rank(gpu: &mut Gpu) {
-    gpu.queue[0].terms.high = true;
+    gpu.queue[0].entitlement.high = true;
     gpu.turn.as_mut().unwrap().high = true;
     fill_allowance(gpu);
 }
@@ -83,7 +83,7 @@ fn turn_of_a_container_without_a_process_is_over() {
     gpu.queue[0].processes.clear();
     assert_eq!(decide(&gpu, now), Over(now, Cause::Gone));
     let mut gpu = taken(FAIR);
-    gpu.queue[0].standing = Standing::default();
+    gpu.queue[0].presence = Presence::default();
     assert_eq!(decide(&gpu, now), Over(now, Cause::Gone));
     let mut gpu = taken(FAIR);
     gpu.queue.remove(0);
@@ -241,7 +241,7 @@ fn turn_of_high_priority_closes_when_its_allowance_is_used_up_and_others_want_th
 fn high_priority_takes_the_turn_however_short_it_was() {
     let now = NOW + us(100);
     let mut gpu = running(FAIR, now, us(500));
-    gpu.queue[1].terms.high = true;
+    gpu.queue[1].entitlement.high = true;
     fill_allowance(&mut gpu);
     assert_eq!(decide(&gpu, now), Close(Cause::Preempted));
 }
@@ -300,10 +300,10 @@ fn holder_goes_on_where_no_other_container_could_be_next() {
     gpu.queue[1].waiting = true;
     rank(&mut gpu);
     assert!(goes_on(&gpu), "only an ordinary container waits");
-    gpu.queue[1].terms.high = true;
+    gpu.queue[1].entitlement.high = true;
     assert!(!goes_on(&gpu), "it has a rival");
     let mut gpu = taken(FAIR);
-    gpu.queue[0].terms.high = true;
+    gpu.queue[0].entitlement.high = true;
     assert!(!goes_on(&gpu), "without allowance it is an ordinary one");
 }
 
@@ -318,7 +318,7 @@ fn container_comes_back_with_a_wait_that_began_during_the_turn_and_credit() {
     assert!(!comes_back(|gpu| gpu.queue[1].returned = NOW, 1), "it waited already");
     assert!(!comes_back(|gpu| gpu.queue[1].returned = NOW - us(1), 1), "it waited already");
     assert!(!comes_back(others_idle, 1));
-    assert!(!comes_back(|gpu| gpu.queue[1].terms.high = true, 1));
+    assert!(!comes_back(|gpu| gpu.queue[1].entitlement.high = true, 1));
     assert!(!comes_back(|gpu| gpu.queue[1].balance = MS, 1), "less than a quarter of its quantum");
     let holder = |gpu: &mut Gpu| {
         let holder = &mut gpu.queue[0];
@@ -378,7 +378,7 @@ fn holder_has_more_in_flight_where_no_other_container_would_wait_for_it() {
         (gpu.queue[1].returned, gpu.queue[1].away, gpu.queue[1].balance) = (NOW + us(1), ms(1), 6 * MS);
     };
     assert_eq!(told_after(back), Nanos::ZERO, "the other one is about to take the turn");
-    let member = |gpu: &mut Gpu| gpu.queue[2].standing.open = true;
+    let member = |gpu: &mut Gpu| gpu.queue[2].presence.open = true;
     assert_eq!(told_after(member), Nanos::ZERO);
     assert_eq!(told_after(|gpu| _ = gpu.summon(Some(HOLDER))), Nanos::ZERO);
     assert_eq!(told_after(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1)), Nanos::ZERO);
@@ -387,7 +387,7 @@ fn holder_has_more_in_flight_where_no_other_container_would_wait_for_it() {
 #[test]
 fn ordinary_holder_has_less_in_flight_beside_high_priority() {
     let mut gpu = taken(FAIR);
-    gpu.queue[1].terms.high = true;
+    gpu.queue[1].entitlement.high = true;
     assert_eq!(told(&gpu), TUNING.tight);
 }
 
@@ -435,7 +435,8 @@ fn closing_turn_lasts_as_long_as_an_honest_gate_may_have_work_in_flight() {
 fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
     let closing = |distrusted_until| {
         let mut gpu = running(FAIR, NOW + ms(1), us(400));
-        (gpu.queue[1].balance, gpu.queue[0].gate.max_inflight, gpu.queue[0].distrusted_until) = (6 * MS, us(250), distrusted_until);
+        (gpu.queue[1].balance, gpu.queue[0].gate.max_inflight, gpu.queue[0].distrusted_until) =
+            (6 * MS, us(250), distrusted_until);
         close(&mut gpu, NOW + ms(1), Cause::Preempted)
     };
     let (since, paid, cause) = (NOW + ms(1), NOW + us(1_250), Cause::Preempted);
@@ -510,7 +511,7 @@ fn extended_turn_has_a_new_word_and_begins_where_its_work_ends() {
 fn turn_goes_on_at_high_priority_once_its_holder_has_it() {
     let mut gpu = taken(FAIR);
     others_idle(&mut gpu);
-    gpu.queue[0].terms.high = true;
+    gpu.queue[0].entitlement.high = true;
     assert_eq!(close(&mut gpu, NOW + ms(1), Cause::Spent), Phase::Running);
     assert!(gpu.turn.as_ref().unwrap().high);
 }

@@ -1,6 +1,6 @@
 //! Who computes a little now and then: at least its share of what it does alone, at least what native slicing gives it, and no harm done.
 
-use cgpu_scheduler::policy::{Policy, Terms};
+use cgpu_scheduler::policy::{Entitlement, Policy};
 
 use crate::process::{Load, MS};
 use crate::world::{Forge, SECOND, World, share_error, utilisation};
@@ -120,7 +120,7 @@ fn high_priority_turn_has_no_background_tenants() {
     const SPARSE: &[Load] = &[Load::bursts(100, 1, 1_000)];
     let slow = |tenants: &[(u32, &[Load])]| {
         let mut world = World::new(FAIR, tenants);
-        world.promise(0, Terms { high: true, ..Terms::weighing(1) });
+        world.promise(0, Entitlement { high: true, ..Entitlement::of_weight(1) });
         world.run_for(SECOND);
         world.containers[0].processes[0].bursts.clear();
         world.run_for(TIME);

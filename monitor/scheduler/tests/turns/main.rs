@@ -14,7 +14,7 @@ mod world;
 
 use cgpu_scheduler::Sharing;
 use cgpu_scheduler::TenantId;
-use cgpu_scheduler::policy::{Policy, Terms};
+use cgpu_scheduler::policy::{Entitlement, Policy};
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::turn_history::PastTurn;
 use cgpu_shm::units::Nanos;
@@ -126,7 +126,7 @@ fn high_priority_waits_for_no_long_drain() {
     let long = [Load::saturating(80_000)];
     let often = [Load::bursts(100, 4, 30_000)];
     let mut world = World::new(FAIR, &[(1, &long), (1, &often)]);
-    let high = Terms { high: true, ..Terms::weighing(1) };
+    let high = Entitlement { high: true, ..Entitlement::of_weight(1) };
     world.promise(1, high);
     world.run_for(20 * SECOND);
     let bursts = &world.containers[1].processes[0].bursts;
@@ -342,8 +342,8 @@ fn new_weight_applies_within_a_round() {
     for (weights, index) in [([9, 1], 0), ([1, 9], 1), ([1, 1], 2), ([3, 1], 3)] {
         for (number, weight) in weights.iter().enumerate() {
             let weight = u32::try_from(*weight).unwrap();
-            let terms = Terms::weighing(weight);
-            world.controller.set_terms(Nanos(world.now), TenantId(number as u64), terms);
+            let entitlement = Entitlement::of_weight(weight);
+            world.controller.set_entitlement(Nanos(world.now), TenantId(number as u64), entitlement);
         }
         world.run_for(50 * MS);
         let ran = world.run_and_measure(SECOND);
@@ -432,7 +432,7 @@ fn clock_that_goes_back_stands_still() {
     let charged = |world: &World| (0..2).map(|number| world.share(number).account.charged.0).sum::<u64>();
     for past in [0, 1, SECOND / 2, SECOND - 1] {
         let plan = world.controller.advance(Nanos(past), &[]);
-        assert!(plan.look >= Nanos(world.now), "it would look at once, for ever: {plan:?}");
+        assert!(plan.next_step >= Nanos(world.now), "it would look at once, for ever: {plan:?}");
         // A turn may end at this instant, and be charged what it has held.
         assert!(charged(&world) <= world.now, "{past}: charged {}", charged(&world));
     }

@@ -1,7 +1,7 @@
 //! The policies of fixed shares and the soft one; policies that change under load; containers for which no weight was left.
 
 use cgpu_scheduler::Sharing;
-use cgpu_scheduler::policy::{Policy, Terms};
+use cgpu_scheduler::policy::{Entitlement, Policy};
 use cgpu_shm::grant::TurnState;
 
 use crate::process::{Load, MS, US};
@@ -18,8 +18,8 @@ const fn fixed(slots: u32) -> Policy {
     Policy::Fixed { slots }
 }
 
-fn percent(percent: u32) -> Terms {
-    Terms { percent: Some(percent), ..Terms::weighing(1) }
+fn percent(percent: u32) -> Entitlement {
+    Entitlement { percent: Some(percent), ..Entitlement::of_weight(1) }
 }
 
 /// A GPU with a container for each percentage.
@@ -227,14 +227,14 @@ fn policies_change_under_load() {
             for _ in 0..10 {
                 world.set_policy(all[usize::try_from(chance.between(0, 7)).unwrap()]);
                 let high = chance.between(0, 8) == 0;
-                world.promise(1, Terms { high, ..Terms::weighing(1) });
+                world.promise(1, Entitlement { high, ..Entitlement::of_weight(1) });
                 world.run_for(100 * MS);
             }
             for (number, (after, before)) in world.ran().into_iter().zip(before).enumerate() {
                 assert!(after > before, "{number} stands still");
             }
         }
-        world.promise(1, Terms::weighing(1));
+        world.promise(1, Entitlement::of_weight(1));
         world.set_policy(FAIR);
         // What was queued while the GPU was native is run, and its debt waited off.
         world.run_for(15 * SECOND);
@@ -261,10 +261,10 @@ fn container_without_weight_gets_no_compute_until_some_is_free() {
         assert!(ran[1] > 40 * MS, "{policy:?}: {ran:?}");
         assert_eq!(world.share(0).gate, TurnState::Wait);
         assert!(world.share(0).barred && world.share(0).set == 0);
-        world.promise(0, Terms::weighing(1));
+        world.promise(0, Entitlement::of_weight(1));
         let ran = world.run_and_measure(SECOND);
         assert!(ran[0] > 40 * MS, "{policy:?}: {ran:?}");
-        world.promise(0, Terms::weighing(0));
+        world.promise(0, Entitlement::of_weight(0));
         world.run_for(50 * MS);
         assert_eq!(world.run_and_measure(SECOND)[0], 0, "{policy:?}");
     }

@@ -1,6 +1,6 @@
 //! High priority: at once, within its bound, and nothing while it is idle.
 
-use cgpu_scheduler::policy::{Policy, Terms};
+use cgpu_scheduler::policy::{Entitlement, Policy};
 
 use crate::process::{Load, MS};
 use crate::world::{Forge, SECOND, World, utilisation};
@@ -16,7 +16,7 @@ const ALL: [Policy; 7] = [
     Policy::Native,
 ];
 
-const HIGH: Terms = Terms { high: true, ..Terms::weighing(1) };
+const HIGH: Entitlement = Entitlement { high: true, ..Entitlement::of_weight(1) };
 
 fn p99(mut times: Vec<u64>) -> f64 {
     times.sort_unstable();
@@ -177,7 +177,7 @@ fn priority_that_is_taken_away_is_gone_at_once() {
     let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
     world.promise(0, HIGH);
     world.run_for(2 * SECOND);
-    world.promise(0, Terms::weighing(1));
+    world.promise(0, Entitlement::of_weight(1));
     world.run_for(50 * MS);
     let parts = world.run_and_measure(SECOND).map_parts(SECOND);
     assert!((parts[0] - parts[1]).abs() <= 3.0, "{parts:.2?}");

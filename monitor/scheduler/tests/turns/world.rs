@@ -1,6 +1,6 @@
 //! Containers, a GPU and the controller under test, in virtual time.
 
-use cgpu_scheduler::policy::{Policy, Standing, Terms};
+use cgpu_scheduler::policy::{Entitlement, Policy, Presence};
 use cgpu_scheduler::report::TenantReport;
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::{Gpu as Controller, Share};
@@ -28,7 +28,7 @@ pub(crate) struct World {
     pub(crate) gpu: Gpu,
     pub(crate) controller: Controller,
     pub(crate) containers: Vec<Container>,
-    look: u64,
+    next_step: u64,
     /// Bells that will be heard: when, whose.
     bells: Vec<(u64, usize)>,
     /// Seen by the monitor's scan, and not looked at yet.
@@ -62,7 +62,7 @@ impl World {
         let mut context = 0;
         for (number, (weight, loads)) in tenants.iter().enumerate() {
             let id = TenantId(number as u64);
-            controller.admit(Nanos::ZERO, id, Terms::weighing(*weight));
+            controller.admit(Nanos::ZERO, id, Entitlement::of_weight(*weight));
             let processes = loads
                 .iter()
                 .enumerate()
@@ -86,7 +86,7 @@ impl World {
             gpu: Gpu::new(groups, slice, switch),
             controller,
             containers,
-            look: 0,
+            next_step: 0,
             bells: Vec::new(),
             found: (0..tenants.len()).collect(),
             chance: Chance::new(seed),
@@ -99,21 +99,21 @@ impl World {
     /// Somebody has written to the control tree: everybody is looked at.
     pub(crate) fn poke(&mut self) {
         self.found = (0..self.containers.len()).collect();
-        self.look = self.now;
+        self.next_step = self.now;
     }
 
     /// A new monitor, which knows nothing but what it finds.
     pub(crate) fn restart_monitor(&mut self, policy: Policy, weights: &[u32]) {
         self.controller = Controller::new(Tuning::DEFAULT, policy);
         for (container, weight) in self.containers.iter_mut().zip(weights) {
-            self.controller.admit(Nanos(self.now), container.id, Terms::weighing(*weight));
+            self.controller.admit(Nanos(self.now), container.id, Entitlement::of_weight(*weight));
             container.page = Page { gate: container.page.gate + 1, armed: true, ..Page::default() };
             for process in &mut container.processes {
                 process.wake(self.now + 20 * US);
             }
         }
         self.found = (0..self.containers.len()).collect();
-        self.look = self.now;
+        self.next_step = self.now;
     }
 
     pub(crate) fn run_for(&mut self, time: u64) {
@@ -132,7 +132,7 @@ impl World {
                 .min()
                 .unwrap_or(u64::MAX)
                 .min(self.gpu.next_event())
-                .min(self.look.max(self.frozen))
+                .min(self.next_step.max(self.frozen))
                 .min(heard)
                 .clamp(self.now, until);
             // Events of the GPU at this very instant are run by going a moment on.
@@ -192,10 +192,10 @@ impl World {
             }
             reports.push(read);
         }
-        let standing = Standing { created: container.created, open: !reports.is_empty() };
+        let presence = Presence { created: container.created, open: !reports.is_empty() };
         Observation {
             tenant: container.id,
-            standing,
+            presence,
             has_doorbell: container.has_doorbell,
             notified,
             unreadable: false,
@@ -213,7 +213,7 @@ impl World {
             .filter(|has_doorbell| has_doorbell.0 <= self.now)
             .map(|has_doorbell| has_doorbell.1)
             .collect();
-        if rung.is_empty() && self.now < self.look {
+        if rung.is_empty() && self.now < self.next_step {
             return;
         }
         self.bells.retain(|has_doorbell| has_doorbell.0 > self.now);
@@ -253,19 +253,20 @@ impl World {
         let lag = if self.laggard > 0 && self.chance.between(0, 50) == 0 { self.laggard } else { 0 };
         let late = self.chance.between(2 * US, 20 * US) + lag;
         self.frozen = self.frozen.max(self.now + lag);
-        self.look = if plan.look == Nanos::MAX { u64::MAX } else { plan.look.0.max(self.now + US) + late };
+        self.next_step =
+            if plan.next_step == Nanos::MAX { u64::MAX } else { plan.next_step.0.max(self.now + US) + late };
     }
 
     /// Gives a container other terms, as a write to the control tree does.
-    pub(crate) fn promise(&mut self, number: usize, terms: Terms) {
-        self.controller.set_terms(Nanos(self.now), TenantId(number as u64), terms);
+    pub(crate) fn promise(&mut self, number: usize, entitlement: Entitlement) {
+        self.controller.set_entitlement(Nanos(self.now), TenantId(number as u64), entitlement);
         self.poke();
     }
 
     /// Who is to have its turn at the same time as on another GPU.
     pub(crate) fn summon(&mut self, id: Option<TenantId>) {
         if self.controller.summon(id) {
-            self.look = self.now;
+            self.next_step = self.now;
         }
     }
 
