@@ -15,7 +15,7 @@ use crate::control::socket::Socket;
 use crate::control::tree::Tree;
 use crate::control::tree::desk::{self, Caller};
 use crate::host::Host;
-use crate::probe::Scout;
+use crate::probe::Prober;
 use crate::service;
 use crate::settings::{Found, Settings};
 use crate::upgrade::UpgradeState;
@@ -50,12 +50,12 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         Found::Settings(settings) => (settings, None),
         Found::Refused(sentence) => (Settings::default(), Some(sentence)),
     };
-    let scout =
-        Scout::send_out(config.nvml.clone(), config.state.clone()).context("no thread for the scout")?;
-    let mut host = Host::new(config, settings, scout, Monotonic.now());
+    let prober =
+        Prober::start(config.nvml.clone(), config.state.clone()).context("cannot start the prober thread")?;
+    let mut host = Host::new(config, settings, prober, Monotonic.now());
     host.warn(refused);
     // Whoever connects meanwhile waits for the answer.
-    host.hear_first(Monotonic.now());
+    host.wait_for_first_sample(Monotonic.now());
     if let Some(mut predecessor) = predecessor {
         let state = predecessor.transfer().context("the running monitor does not hand over")?;
         let state: UpgradeState = serde_json::from_value(state).context("its state cannot be read")?;

@@ -15,8 +15,8 @@ pub(crate) mod devices;
 pub(crate) mod ear;
 mod gpus;
 mod measures;
-mod news;
 pub(crate) mod places;
+mod probe_results;
 pub(crate) mod region;
 mod tally;
 mod turns;
@@ -31,7 +31,7 @@ use cgpu_scheduler::TenantId;
 use container::Container;
 
 use crate::config::{Config, Start};
-use crate::probe::{Ask, Kin, Scout};
+use crate::probe::{Ask, Kin, Prober};
 use crate::settings::Settings;
 use crate::upgrade::{Successor, TransferredGpu};
 use crate::watcher::Watch;
@@ -57,11 +57,11 @@ pub(crate) struct Host {
     devices: devices::Devices,
     /// How they answered last, and when: also when NVML has stopped telling.
     pub(crate) pulses: Option<(Nanos, Vec<Pulse>)>,
-    pub(crate) scout: Scout,
+    pub(crate) prober: Prober,
     next: u64,
-    /// Whose books the scout reads.
+    /// Containers whose ledgers the prober samples.
     watched: Vec<Ask>,
-    /// How the scout recognises containers' processes.
+    /// How the prober identifies containers' processes.
     kin: Vec<Kin>,
     /// What is found of processes that should not be on a GPU, or have too much.
     pub(crate) watch: Watch,
@@ -101,7 +101,7 @@ impl Process {
 }
 
 impl Host {
-    pub(crate) fn new(config: &Config, settings: Settings, scout: Scout, now: Nanos) -> Self {
+    pub(crate) fn new(config: &Config, settings: Settings, prober: Prober, now: Nanos) -> Self {
         Self {
             root: config.root.clone(),
             state: config.state.clone(),
@@ -115,7 +115,7 @@ impl Host {
             inventory: None,
             devices: devices::Devices::default(),
             pulses: None,
-            scout,
+            prober,
             next: 1,
             watched: Vec::new(),
             kin: Vec::new(),

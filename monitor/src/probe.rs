@@ -1,8 +1,9 @@
-//! What takes time is done here, in a thread of its own: NVML, the search for host process ids, the settings file.
+//! Blocking work on a thread of its own: NVML, the search for host process ids, the settings file.
 //!
-//! The daemon asks over a channel and finds the answers in another whenever it looks. Nothing here is waited for: a scout that hangs
-//! in a driver call costs the turns nothing, nor memory: of each kind of errand one is under way at most, of searches one for each container
-//! (`host/container.rs`), and a process is ordered to end only after another sample.
+//! The daemon sends requests over one channel and polls another for results. It never waits: a
+//! prober that hangs in a driver call costs the turns nothing, nor memory. At most one request of
+//! each kind is pending, and one search for each container (`host/container.rs`); a process is
+//! ordered to end only after another sample.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -46,9 +47,9 @@ pub(crate) use residents::{Kin, Resident};
 use search::prove;
 pub(crate) use search::{Proved, Suspect, Suspects};
 
-/// What the daemon wants.
+/// A request of the daemon.
 #[derive(Debug)]
-enum Errand {
+enum ProbeRequest {
     /// NVML's view, soon.
     Sample,
     /// Which host processes are these?
@@ -63,30 +64,30 @@ enum Errand {
     Sync,
 }
 
-/// Errands of which one under way is enough, or one too many.
+/// Which kinds of requests are pending: one of each is enough.
 #[derive(Debug, Default)]
-struct UnderWay {
+struct Pending {
     sample: AtomicBool,
     watch: AtomicBool,
     recognise: AtomicBool,
     sync: AtomicBool,
 }
 
-impl UnderWay {
-    fn of(&self, errand: &Errand) -> Option<&AtomicBool> {
-        match errand {
-            Errand::Sample => Some(&self.sample),
-            Errand::Watch(_) => Some(&self.watch),
-            Errand::Recognise(_) => Some(&self.recognise),
-            Errand::Sync => Some(&self.sync),
-            Errand::Find(_) | Errand::End(_) => None,
+impl Pending {
+    fn of(&self, request: &ProbeRequest) -> Option<&AtomicBool> {
+        match request {
+            ProbeRequest::Sample => Some(&self.sample),
+            ProbeRequest::Watch(_) => Some(&self.watch),
+            ProbeRequest::Recognise(_) => Some(&self.recognise),
+            ProbeRequest::Sync => Some(&self.sync),
+            ProbeRequest::Find(_) | ProbeRequest::End(_) => None,
         }
     }
 }
 
-/// What the scout has found.
+/// What the prober has found.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum ProbeResult {
     /// NVML's view; none: there is no NVML.
     Sampled(Option<Sample>),
     /// Who each suspect is on the host, or none.
@@ -154,10 +155,10 @@ pub(crate) type Processes = Option<BTreeMap<u32, Option<Bytes>>>;
 
 /// The daemon's end.
 #[derive(Debug)]
-pub(crate) struct Scout {
-    errands: Sender<Errand>,
-    news: Receiver<News>,
-    under_way: Arc<UnderWay>,
+pub(crate) struct Prober {
+    requests: Sender<ProbeRequest>,
+    results: Receiver<ProbeResult>,
+    pending: Arc<Pending>,
     reports: Arc<Mutex<Reports>>,
 }
 
@@ -165,62 +166,62 @@ pub(crate) struct Scout {
 const PACE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(2);
 
-impl Scout {
-    /// Sends a scout out. It ends with its [`Scout`].
+impl Prober {
+    /// Starts the thread. It ends with its [`Prober`].
     ///
     /// # Errors
     /// When no threads can be made.
-    pub(crate) fn send_out(library: String, state: PathBuf) -> io::Result<Self> {
-        let (errands, inbox) = channel();
-        let (outbox, news) = channel();
-        let under_way = Arc::new(UnderWay::default());
-        let known = Arc::clone(&under_way);
+    pub(crate) fn start(library: String, state: PathBuf) -> io::Result<Self> {
+        let (requests, inbox) = channel();
+        let (outbox, results) = channel();
+        let pending = Arc::new(Pending::default());
+        let known = Arc::clone(&pending);
         let (opened, listened) = channel();
         let reports = errors::listen(library.clone(), listened)?;
         thread::Builder::new()
-            .name("scout".into())
+            .name("prober".into())
             .spawn(move || run(&inbox, &outbox, &library, &opened, &state, &known))?;
-        Ok(Self { errands, news, under_way, reports })
+        Ok(Self { requests, results, pending, reports })
     }
 
-    /// False: it has not heard of the last one of its kind yet.
-    fn ask(&self, errand: Errand) -> bool {
-        if self.under_way.of(&errand).is_some_and(|under_way| under_way.swap(true, Ordering::AcqRel)) {
+    /// Sends a request; false: one of its kind is pending.
+    fn send(&self, request: ProbeRequest) -> bool {
+        if self.pending.of(&request).is_some_and(|pending| pending.swap(true, Ordering::AcqRel)) {
             return false;
         }
-        // A scout that is no more has left its word in the log.
-        let _ = self.errands.send(errand);
+        // A prober that has ended has logged why.
+        let _ = self.requests.send(request);
         true
     }
 
     /// NVML is to be asked soon.
     pub(crate) fn sample(&self) {
-        self.ask(Errand::Sample);
+        self.send(ProbeRequest::Sample);
     }
 
     /// Whose books are to be read from now on; false: ask again later.
     pub(crate) fn watch(&self, whom: Vec<Ask>) -> bool {
-        self.ask(Errand::Watch(whom))
+        self.send(ProbeRequest::Watch(whom))
     }
 
     /// How to recognise containers' processes from now on; false: ask again later.
     pub(crate) fn recognise(&self, whom: Vec<Kin>) -> bool {
-        self.ask(Errand::Recognise(whom))
+        self.send(ProbeRequest::Recognise(whom))
     }
 
     /// These are to be found. Only one for each container at a time.
     pub(crate) fn find(&self, suspects: Suspects) {
-        self.ask(Errand::Find(suspects));
+        self.send(ProbeRequest::Find(suspects));
     }
 
     /// This process is to be ended.
     pub(crate) fn end(&self, order: Order) {
-        self.ask(Errand::End(order));
+        self.send(ProbeRequest::End(order));
     }
 
     /// The settings have been saved: the disk is to have them too.
     pub(crate) fn sync(&self) {
-        self.ask(Errand::Sync);
+        self.send(ProbeRequest::Sync);
     }
 
     /// How the GPUs are that answered like this `at` that time.
@@ -229,23 +230,23 @@ impl Scout {
     }
 
     /// What it finds first; none if that takes too long.
-    pub(crate) fn first(&self, patience: Duration) -> Option<News> {
-        self.news.recv_timeout(patience).ok()
+    pub(crate) fn first(&self, timeout: Duration) -> Option<ProbeResult> {
+        self.results.recv_timeout(timeout).ok()
     }
 
     /// What has been found since.
-    pub(crate) fn news(&self) -> impl Iterator<Item = News> + '_ {
-        self.news.try_iter()
+    pub(crate) fn results(&self) -> impl Iterator<Item = ProbeResult> + '_ {
+        self.results.try_iter()
     }
 }
 
 fn run(
-    errands: &Receiver<Errand>,
-    news: &Sender<News>,
+    requests: &Receiver<ProbeRequest>,
+    results: &Sender<ProbeResult>,
     name: &str,
     opened: &Sender<Weak<Nvml>>,
     state: &Path,
-    under_way: &UnderWay,
+    pending: &Pending,
 ) {
     let open = || {
         // Who listens may have ended.
@@ -285,42 +286,42 @@ fn run(
             let sought = sought(&kin);
             let sample = gpus.map(|gpus| Sample { at, gpus, all, partitioned, pulses, sought });
             let sample = sample.map(|sample| recognise(sample, &kin));
-            if news.send(News::Sampled(sample)).is_err() {
+            if results.send(ProbeResult::Sampled(sample)).is_err() {
                 return;
             }
             due = Instant::now() + PACE;
         }
-        let errand = match errands.recv_timeout(due.saturating_duration_since(Instant::now())) {
-            Ok(errand) => errand,
+        let request = match requests.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            Ok(request) => request,
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        // What comes from now on is another errand.
-        if let Some(under_way) = under_way.of(&errand) {
-            under_way.store(false, Ordering::Release);
+        // What comes from now on is another request.
+        if let Some(pending) = pending.of(&request) {
+            pending.store(false, Ordering::Release);
         }
-        let told = match errand {
-            Errand::Sample => {
+        let told = match request {
+            ProbeRequest::Sample => {
                 due = Instant::now();
                 Ok(())
             }
-            Errand::Watch(whom) => {
+            ProbeRequest::Watch(whom) => {
                 witness.watch(whom);
                 Ok(())
             }
-            Errand::Recognise(whom) => {
+            ProbeRequest::Recognise(whom) => {
                 kin = whom;
                 Ok(())
             }
-            Errand::End(order) => {
+            ProbeRequest::End(order) => {
                 let outcome = end::end(&order, library.as_ref().ok(), &kin);
-                news.send(News::Ended(order, outcome))
+                results.send(ProbeResult::Ended(order, outcome))
             }
-            Errand::Find(suspects) => {
+            ProbeRequest::Find(suspects) => {
                 let found = prove(&suspects);
-                news.send(News::Found(suspects, found))
+                results.send(ProbeResult::Found(suspects, found))
             }
-            Errand::Sync => {
+            ProbeRequest::Sync => {
                 if let Err(error) = Settings::sync(state) {
                     tracing::warn!("settings may not outlive a power cut in {}: {error}", state.display());
                 }
@@ -356,30 +357,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errands_do_not_heap_up_where_the_scout_hangs() {
-        let (errands, inbox) = channel();
-        let (_outbox, news) = channel();
-        let scout = Scout { errands, news, under_way: Arc::default(), reports: Arc::default() };
+    fn requests_do_not_pile_up_while_the_prober_hangs() {
+        let (requests, inbox) = channel();
+        let (_outbox, results) = channel();
+        let prober = Prober { requests, results, pending: Arc::default(), reports: Arc::default() };
         for _ in 0..100 {
-            scout.sample();
-            scout.sync();
-            scout.watch(Vec::new());
-            scout.recognise(Vec::new());
+            prober.sample();
+            prober.sync();
+            prober.watch(Vec::new());
+            prober.recognise(Vec::new());
         }
-        assert!(!scout.watch(Vec::new()));
+        assert!(!prober.watch(Vec::new()));
         assert_eq!(inbox.try_iter().count(), 4);
     }
 
     #[test]
-    fn without_nvml_the_scout_says_so_and_goes_on() {
+    fn prober_without_nvml_reports_so_and_goes_on() {
         let state = tempfile::tempdir().unwrap();
-        let scout = Scout::send_out("libno-such-nvml.so".into(), state.path().join("state")).unwrap();
-        let told = scout.news.recv_timeout(Duration::from_secs(60)).unwrap();
-        assert!(matches!(told, News::Sampled(None)));
+        let prober = Prober::start("libno-such-nvml.so".into(), state.path().join("state")).unwrap();
+        let told = prober.results.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(matches!(told, ProbeResult::Sampled(None)));
         Settings::default().save(&state.path().join("state")).unwrap();
-        scout.sync();
-        scout.sample();
-        assert!(matches!(scout.news.recv_timeout(Duration::from_secs(60)).unwrap(), News::Sampled(None)));
-        assert!(!scout.under_way.sync.load(Ordering::Acquire));
+        prober.sync();
+        prober.sample();
+        assert!(matches!(
+            prober.results.recv_timeout(Duration::from_secs(60)).unwrap(),
+            ProbeResult::Sampled(None)
+        ));
+        assert!(!prober.pending.sync.load(Ordering::Acquire));
     }
 }

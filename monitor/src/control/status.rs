@@ -90,7 +90,7 @@ pub(crate) fn health(host: &Host, now: Nanos) -> Result<Health, Refusal> {
     let Some((at, pulses)) = &host.pulses else {
         return Err(Refusal::new(Errno::ENOENT, "NVML has not told how the GPUs are."));
     };
-    Ok(host.scout.health(pulses, *at, now))
+    Ok(host.prober.health(pulses, *at, now))
 }
 
 fn gpu(host: &Host, at: usize) -> GpuStatus {

@@ -1,6 +1,6 @@
 //! The event loop: sleeps until something is heard or due, and does it.
 //!
-//! Turns are given by this thread, so nothing in here may wait for anybody. NVML, `/proc`, the disk's acknowledgement are the scout's
+//! Turns are given by this thread, so nothing in here may wait for anybody. NVML, `/proc`, the disk's acknowledgement are the work of the prober
 //! (`probe.rs`), FUSE has a thread, and so has the metrics endpoint; sockets and bells are never waited for. What can still take its time, all of it rare, and
 //! not in a step of a GPU:
 //!
@@ -194,7 +194,7 @@ impl EventLoop {
             self.next_scan = time + SCAN;
             self.host.scan(time);
         }
-        self.host.hear_news(time);
+        self.host.take_probe_results(time);
         self.host.look_after(time);
         self.host.beat(time);
         self.socket.flush();

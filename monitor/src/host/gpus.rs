@@ -99,7 +99,7 @@ impl Host {
             self.settings.gpus.insert(board.uuid.to_string(), board.settings);
         }
         match self.settings.save(&self.state) {
-            Ok(()) => self.scout.sync(),
+            Ok(()) => self.prober.sync(),
             // They are in force all the same, until this monitor ends.
             Err(error) => tracing::warn!("settings are not kept in {}: {error}", self.state.display()),
         }

@@ -12,13 +12,13 @@ use crate::memory::unaccounted::Measured;
 use crate::probe::{Ask, ContainerTotals, Taken};
 
 impl Host {
-    /// Tells the scout whose books to read, when that has changed.
-    pub(super) fn tell_scout(&mut self) {
+    /// Tells the prober which ledgers to sample, when that has changed.
+    pub(super) fn update_prober(&mut self) {
         let asks: Vec<Ask> = self.containers.values().filter_map(|container| container.to_watch()).collect();
-        if asks != self.watched && self.scout.watch(asks.clone()) {
+        if asks != self.watched && self.prober.watch(asks.clone()) {
             self.watched = asks;
         }
-        self.tell_kin();
+        self.update_identities();
     }
 
     /// Takes what was read of a process, and says in its container's page what follows.

@@ -19,7 +19,7 @@ impl Host {
             self.look_after_one(now, tenant);
         }
         self.follow(now);
-        self.tell_scout();
+        self.update_prober();
     }
 
     /// Looks at everything of one container: region, lives, deaths, limits, membership.
@@ -33,7 +33,7 @@ impl Host {
                 region.tell_devices(&self.devices);
             }
             // Its first process will measure its context by what is told to be free: the newer, the less of it is others' doing.
-            self.scout.sample();
+            self.prober.sample();
         } else if let Some(region) = &mut container.region {
             region.look();
             if region.find_bell(&container.dir) {
@@ -65,7 +65,7 @@ impl Host {
     /// Has those processes searched for on the host that have not been.
     pub(super) fn find_processes(&mut self, tenant: TenantId) {
         if let Some(suspects) = self.containers.get_mut(&tenant).and_then(Container::unsought) {
-            self.scout.find(suspects);
+            self.prober.find(suspects);
         }
     }
 
@@ -88,7 +88,7 @@ impl Host {
             }
         }
         if waiting {
-            self.scout.sample();
+            self.prober.sample();
         }
     }
 

@@ -13,10 +13,10 @@ use crate::probe::Kin;
 use crate::watcher::{Event, Finding, Look, Order, Rules, Seen};
 
 impl Host {
-    /// Tells the scout how to recognise containers' processes, when that has changed.
-    pub(super) fn tell_kin(&mut self) {
+    /// Tells the prober how to identify containers' processes, when that has changed.
+    pub(super) fn update_identities(&mut self) {
         let kin: Vec<Kin> = self.containers.values().map(Container::kin).collect();
-        if kin != self.kin && self.scout.recognise(kin.clone()) {
+        if kin != self.kin && self.prober.recognise(kin.clone()) {
             self.kin = kin;
         }
     }
@@ -34,7 +34,7 @@ impl Host {
             for event in self.watch.take(&look, rules) {
                 match event {
                     Event::Found(finding) => self.tell(&finding, rules),
-                    Event::End(order) => self.scout.end(order),
+                    Event::End(order) => self.prober.end(order),
                 }
             }
         }

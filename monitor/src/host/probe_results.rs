@@ -1,4 +1,4 @@
-//! What the scout brings.
+//! Takes the results of the prober.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,38 +9,38 @@ use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;
 
 use super::{Change, Host, Process};
-use crate::probe::{News, Sample};
+use crate::probe::{ProbeResult, Sample};
 
 /// How long NVML is waited for at the start: its own takes a second or two.
 const FIRST: Duration = Duration::from_secs(10);
 
 impl Host {
     /// Waits for NVML's first answer, so that whoever asks us finds the GPUs.
-    pub(crate) fn hear_first(&mut self, now: Nanos) {
-        if let Some(news) = self.scout.first(FIRST) {
-            self.hear(now, [news]);
+    pub(crate) fn wait_for_first_sample(&mut self, now: Nanos) {
+        if let Some(results) = self.prober.first(FIRST) {
+            self.hear(now, [results]);
         } else {
             tracing::warn!("NVML has not answered yet; going on without");
         }
     }
 
-    pub(crate) fn hear_news(&mut self, now: Nanos) {
-        let news: Vec<News> = self.scout.news().collect();
-        self.hear(now, news);
+    pub(crate) fn take_probe_results(&mut self, now: Nanos) {
+        let results: Vec<ProbeResult> = self.prober.results().collect();
+        self.hear(now, results);
     }
 
-    pub(super) fn hear(&mut self, now: Nanos, news: impl IntoIterator<Item = News>) {
-        for news in news {
-            match news {
-                News::Sampled(sample) => self.take_sample(now, sample),
-                News::Found(suspects, found) => {
+    pub(super) fn hear(&mut self, now: Nanos, results: impl IntoIterator<Item = ProbeResult>) {
+        for results in results {
+            match results {
+                ProbeResult::Sampled(sample) => self.take_sample(now, sample),
+                ProbeResult::Found(suspects, found) => {
                     let tenant = TenantId(suspects.tenant);
                     if let Some(container) = self.containers.get_mut(&tenant) {
                         let heard = container.found(&suspects, found).into_iter();
                         self.changes.extend(heard.map(|slot| Change::Process(Process { tenant, slot })));
                     }
                 }
-                News::Ended(order, outcome) => self.ended(now, order, outcome),
+                ProbeResult::Ended(order, outcome) => self.ended(now, order, outcome),
             }
         }
     }
