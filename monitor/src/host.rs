@@ -31,7 +31,7 @@ use cgpu_scheduler::TenantId;
 use container::Container;
 
 use crate::config::{Config, Start};
-use crate::probe::{Ask, Kin, Prober};
+use crate::probe::{Ask, ContainerIdentity, Prober};
 use crate::settings::Settings;
 use crate::upgrade::{Successor, TransferredGpu};
 use crate::watcher::Watch;
@@ -62,7 +62,7 @@ pub(crate) struct Host {
     /// Containers whose ledgers the prober samples.
     watched: Vec<Ask>,
     /// How the prober identifies containers' processes.
-    kin: Vec<Kin>,
+    identities: Vec<ContainerIdentity>,
     /// What is found of processes that should not be on a GPU, or have too much.
     pub(crate) watch: Watch,
     /// What a predecessor has left and nobody has taken up.
@@ -118,7 +118,7 @@ impl Host {
             prober,
             next: 1,
             watched: Vec::new(),
-            kin: Vec::new(),
+            identities: Vec::new(),
             watch: Watch::default(),
             transferred: Vec::new(),
             successor: Successor::prepare(),

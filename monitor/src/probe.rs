@@ -28,22 +28,22 @@ use parking_lot::Mutex;
 use crate::settings::Settings;
 use crate::watcher::{Name, Order};
 
+mod cgroups;
 mod end;
 mod errors;
-mod groups;
+mod gpu_processes;
 mod health;
 mod mapped;
 mod nvml;
 mod readings;
-mod residents;
 mod search;
 mod stat;
 
+use gpu_processes::ProcessIndex;
+pub(crate) use gpu_processes::{ContainerIdentity, GpuProcess};
 use health::Reports;
 use nvml::Library;
 pub(crate) use readings::{Ask, ContainerTotals, Taken};
-use residents::Census;
-pub(crate) use residents::{Kin, Resident};
 use search::prove;
 pub(crate) use search::{Proved, Suspect, Suspects};
 
@@ -57,7 +57,7 @@ enum ProbeRequest {
     /// Whose books to read when NVML is asked, from now on.
     Watch(Vec<Ask>),
     /// How to recognise containers' processes, from now on.
-    Recognise(Vec<Kin>),
+    Recognise(Vec<ContainerIdentity>),
     /// This process is to be ended.
     End(Order),
     /// Wait until the disk has the settings.
@@ -108,8 +108,8 @@ pub(crate) struct Sample {
     pub(crate) partitioned: Vec<(u32, Uuid)>,
     /// How all of them answer; none: it is not told how many there are.
     pub(crate) pulses: Option<Vec<Pulse>>,
-    /// Containers whose processes had all been searched for before, so that all of theirs on the GPUs are recognised: [`Kin::tenant`].
-    pub(crate) sought: BTreeSet<u64>,
+    /// Containers whose processes had all been searched for before, so that all of theirs on the GPUs are recognised: [`ContainerIdentity::tenant`].
+    pub(crate) searched: BTreeSet<u64>,
 }
 
 /// NVML's view of a GPU.
@@ -130,7 +130,7 @@ pub(crate) struct GpuSample {
     /// Who has a context on it; none: not told.
     pub(crate) processes: Processes,
     /// Who those are.
-    pub(crate) residents: Vec<Resident>,
+    pub(crate) gpu_processes: Vec<GpuProcess>,
     /// The books of those that are watched.
     pub(crate) readings: Vec<Taken>,
 }
@@ -145,7 +145,7 @@ impl GpuSample {
     /// Whether this process is on it; none: not told. A later process of its number is another one.
     pub(crate) fn has(&self, name: Name) -> Option<bool> {
         let processes = self.processes.as_ref()?;
-        let later = || self.residents.iter().any(|one| one.name.pid == name.pid && one.name != name);
+        let later = || self.gpu_processes.iter().any(|one| one.name.pid == name.pid && one.name != name);
         Some(processes.contains_key(&name.pid) && !later())
     }
 }
@@ -205,7 +205,7 @@ impl Prober {
     }
 
     /// How to recognise containers' processes from now on; false: ask again later.
-    pub(crate) fn recognise(&self, whom: Vec<Kin>) -> bool {
+    pub(crate) fn recognise(&self, whom: Vec<ContainerIdentity>) -> bool {
         self.send(ProbeRequest::Recognise(whom))
     }
 
@@ -261,7 +261,7 @@ fn run(
     }
     let mut due = Instant::now();
     let mut witness = readings::Witness::default();
-    let mut kin = Vec::new();
+    let mut identities = Vec::new();
     loop {
         if Instant::now() >= due {
             if library.is_err() && tried.elapsed() >= RETRY {
@@ -283,9 +283,9 @@ fn run(
             let all = library.as_ref().ok().and_then(Library::inventory);
             let pulses = library.as_ref().ok().and_then(Library::pulses);
             let partitioned = library.as_ref().map_or_else(|_| Vec::new(), Library::partitioned);
-            let sought = sought(&kin);
-            let sample = gpus.map(|gpus| Sample { at, gpus, all, partitioned, pulses, sought });
-            let sample = sample.map(|sample| recognise(sample, &kin));
+            let searched = searched(&identities);
+            let sample = gpus.map(|gpus| Sample { at, gpus, all, partitioned, pulses, searched });
+            let sample = sample.map(|sample| recognise(sample, &identities));
             if results.send(ProbeResult::Sampled(sample)).is_err() {
                 return;
             }
@@ -310,11 +310,11 @@ fn run(
                 Ok(())
             }
             ProbeRequest::Recognise(whom) => {
-                kin = whom;
+                identities = whom;
                 Ok(())
             }
             ProbeRequest::End(order) => {
-                let outcome = end::end(&order, library.as_ref().ok(), &kin);
+                let outcome = end::end(&order, library.as_ref().ok(), &identities);
                 results.send(ProbeResult::Ended(order, outcome))
             }
             ProbeRequest::Find(suspects) => {
@@ -335,19 +335,19 @@ fn run(
 }
 
 /// Of whom all processes can be recognised.
-fn sought(kin: &[Kin]) -> BTreeSet<u64> {
-    kin.iter().filter(|kin| kin.sought).map(|kin| kin.tenant).collect()
+fn searched(identities: &[ContainerIdentity]) -> BTreeSet<u64> {
+    identities.iter().filter(|identity| identity.searched).map(|identity| identity.tenant).collect()
 }
 
 /// Adds to a sample who the processes on its GPUs are.
-fn recognise(mut sample: Sample, kin: &[Kin]) -> Sample {
+fn recognise(mut sample: Sample, identities: &[ContainerIdentity]) -> Sample {
     if sample.gpus.iter().all(|gpu| gpu.processes.as_ref().is_none_or(BTreeMap::is_empty)) {
         return sample;
     }
-    let census = Census::new(kin);
+    let index = ProcessIndex::new(identities);
     for gpu in &mut sample.gpus {
         let pids = gpu.processes.iter().flatten().map(|(pid, _)| *pid);
-        gpu.residents = pids.filter_map(|pid| census.resident(pid)).collect();
+        gpu.gpu_processes = pids.filter_map(|pid| index.gpu_process(pid)).collect();
     }
     sample
 }

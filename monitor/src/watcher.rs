@@ -1,6 +1,6 @@
 //! The watcher: who is on a GPU and should not be, or has more of it than its container may. Pure.
 //!
-//! Once a second NVML tells who is on a GPU, and the kernel to which container each of them belongs (`probe/residents.rs`). Nothing that a
+//! Once a second NVML tells who is on a GPU, and the kernel to which container each of them belongs (`probe/gpu_processes.rs`). Nothing that a
 //! container can write is asked: neither its region nor its variables. What comes out are *findings*, for people, and *orders* to end a process,
 //! if the configuration wants that.
 //!

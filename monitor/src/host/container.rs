@@ -22,7 +22,7 @@ use super::region::Region;
 use super::tally::Tally;
 use crate::memory::exported::Exchange;
 use crate::memory::unaccounted::Measured;
-use crate::probe::{Ask, GpuSample, Kin, Proved, Suspect, Suspects};
+use crate::probe::{Ask, ContainerIdentity, GpuSample, Proved, Suspect, Suspects};
 use crate::watcher::Name;
 
 /// Processes of a container whose death is heard of at once; of more, at the next beat. A container may have a great many, and descriptors
@@ -231,7 +231,7 @@ impl Container {
     }
 
     /// How its processes are recognised.
-    pub(crate) fn kin(&self) -> Kin {
+    pub(crate) fn identity(&self) -> ContainerIdentity {
         let names = |lives: bool| {
             let live = self.region.as_ref().map(|region| region.live.as_slice()).unwrap_or_default();
             let of = self.names.iter().filter(move |(process, _)| live.contains(process) == lives);
@@ -244,11 +244,11 @@ impl Container {
             let about = self.dir.join("use").symlink_metadata().ok().filter(Metadata::is_file)?;
             Some((about.dev(), about.ino()))
         };
-        Kin {
+        ContainerIdentity {
             tenant: self.tenant.0,
             dir: self.dir.clone(),
             file: region.map(Region::identity).or_else(there),
-            sought: self.is_sought(),
+            searched: self.is_sought(),
             closed: unreadable || region.is_none() && self.faults.contains_key("region"),
             makers: self.makers.values().map(|maker| maker.name).collect(),
             proved: names(true),

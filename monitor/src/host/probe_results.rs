@@ -92,6 +92,6 @@ impl Host {
             self.enlist(now, tenant, false);
             self.bury(now, tenant);
         }
-        self.look_at_residents(now, &told, &sample.sought);
+        self.observe_gpus(now, &told, &sample.searched);
     }
 }

@@ -9,24 +9,24 @@ use cgpu_shm::uuid::Uuid;
 
 use super::Host;
 use super::container::Container;
-use crate::probe::Kin;
+use crate::probe::ContainerIdentity;
 use crate::watcher::{Event, Finding, Look, Order, Rules, Seen};
 
 impl Host {
     /// Tells the prober how to identify containers' processes, when that has changed.
     pub(super) fn update_identities(&mut self) {
-        let kin: Vec<Kin> = self.containers.values().map(Container::kin).collect();
-        if kin != self.kin && self.prober.recognise(kin.clone()) {
-            self.kin = kin;
+        let identities: Vec<ContainerIdentity> = self.containers.values().map(Container::identity).collect();
+        if identities != self.identities && self.prober.recognise(identities.clone()) {
+            self.identities = identities;
         }
     }
 
     /// Takes in who is on the GPUs that a sample told of.
-    pub(super) fn look_at_residents(&mut self, now: Nanos, told: &BTreeSet<Uuid>, sought: &BTreeSet<u64>) {
+    pub(super) fn observe_gpus(&mut self, now: Nanos, told: &BTreeSet<Uuid>, searched: &BTreeSet<u64>) {
         let rules = self.start.rules;
         for at in 0..self.boards.len() {
             let look =
-                told.contains(&self.boards[at].uuid).then(|| self.look_at_gpu(now, at, sought)).flatten();
+                told.contains(&self.boards[at].uuid).then(|| self.observe_gpu(now, at, searched)).flatten();
             let Some(look) = look else {
                 self.watch.forget(Some(self.boards[at].uuid));
                 continue;
@@ -41,32 +41,32 @@ impl Host {
     }
 
     /// None: NVML does not tell who is on it.
-    fn look_at_gpu(&self, now: Nanos, at: usize, sought: &BTreeSet<u64>) -> Option<Look> {
+    fn observe_gpu(&self, now: Nanos, at: usize, searched: &BTreeSet<u64>) -> Option<Look> {
         let board = &self.boards[at];
         let processes = board.sample.processes.as_ref()?;
         // What a container says itself hides none of its processes.
         let may = |container: &&Container| container.may_share(board.uuid) != Some(false);
         let sharing: BTreeMap<TenantId, &Container> =
             self.containers.values().filter(may).map(|container| (container.tenant, container)).collect();
-        let seen = board.sample.residents.iter().filter_map(|resident| {
-            let owner = resident.owner.map(TenantId);
+        let seen = board.sample.gpu_processes.iter().filter_map(|gpu_process| {
+            let owner = gpu_process.owner.map(TenantId);
             let container = owner.map(|owner| sharing.get(&owner).copied());
             // A container's GPU that it is not to share is its own business.
             let spared = container.map_or(Some(false), |container| {
                 container.map(|one| one.may_share(board.uuid).is_none() && one.disowns(board.uuid))
             })?;
             Some(Seen {
-                name: resident.name,
-                comm: resident.comm.clone(),
+                name: gpu_process.name,
+                comm: gpu_process.comm.clone(),
                 owner,
-                shim: resident.shim,
-                memory: processes.get(&resident.name.pid).copied().flatten(),
+                shim: gpu_process.shim,
+                memory: processes.get(&gpu_process.name.pid).copied().flatten(),
                 spared,
             })
         });
         let limits =
             sharing.iter().map(|(tenant, container)| (*tenant, self.watched_limit(container, board.uuid)));
-        let unsure = sharing.keys().copied().filter(|tenant| !sought.contains(&tenant.0)).collect();
+        let unsure = sharing.keys().copied().filter(|tenant| !searched.contains(&tenant.0)).collect();
         Some(Look {
             unsure,
             at: now,

@@ -99,7 +99,7 @@ families! {
         |of, put| put(vec![], millis(of.status.uptime_ms));
     "process_cpu", Counter, Seconds, "CPU time that the monitor has used.", |of, put| put(vec![], of.own.cpu_seconds);
     "process_resident_memory", Gauge, Bytes, "Resident memory of the monitor.",
-        |of, put| put(vec![], float(of.own.resident));
+        |of, put| put(vec![], float(of.own.gpu_process));
 
     "cgpu_gpu", Info, None, "A GPU: its UUID and its product's name.",
         |of, put| gpus(of, put, |gpu| vec![("uuid", gpu.uuid.clone()), ("model", text(&gpu.name))], |_| Some(1.0));

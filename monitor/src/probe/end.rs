@@ -11,19 +11,23 @@ use cgpu_client::message::{Cause, Shim, Signal};
 use cgpu_shm::units::Bytes;
 use rustix::process::{Pid, PidfdFlags, Signal as Number, pidfd_open, pidfd_send_signal};
 
+use super::gpu_processes::{ContainerIdentity, GpuProcess, ProcessIndex, drives};
 use super::nvml::Library;
-use super::residents::{Census, Kin, Resident, drives};
 use crate::watcher::Order;
 
 /// Carries an order out; why not, where it was not to be.
-pub(super) fn end(order: &Order, library: Option<&Library>, kin: &[Kin]) -> Result<(), String> {
+pub(super) fn end(
+    order: &Order,
+    library: Option<&Library>,
+    identities: &[ContainerIdentity],
+) -> Result<(), String> {
     let pid = i32::try_from(order.name.pid).ok().and_then(Pid::from_raw).ok_or("it is no process")?;
     let process =
         pidfd_open(pid, PidfdFlags::empty()).map_err(|error| format!("it cannot be got hold of: {error}"))?;
     let library = library.ok_or("NVML does not answer")?;
     let on_gpu = library.processes(order.gpu).ok_or("NVML does not tell who is on the GPU")?;
-    let census = Census::new(kin);
-    let found = on_gpu.iter().filter_map(|(pid, memory)| Some((census.resident(*pid)?, *memory)));
+    let index = ProcessIndex::new(identities);
+    let found = on_gpu.iter().filter_map(|(pid, memory)| Some((index.gpu_process(*pid)?, *memory)));
     still(order, &found.collect::<Vec<_>>())?;
     if !drives(order.name.pid) {
         return Err("it has no driver open: NVML may mean another process".into());
@@ -36,8 +40,8 @@ pub(super) fn end(order: &Order, library: Option<&Library>, kin: &[Kin]) -> Resu
 }
 
 /// Whether what was found is still so, by who is on the GPU now, each with what the driver holds for it.
-fn still(order: &Order, on_gpu: &[(Resident, Option<Bytes>)]) -> Result<(), String> {
-    let on_gpu_is = |(resident, _): &&(Resident, _)| resident.name.pid == order.name.pid;
+fn still(order: &Order, on_gpu: &[(GpuProcess, Option<Bytes>)]) -> Result<(), String> {
+    let on_gpu_is = |(gpu_process, _): &&(GpuProcess, _)| gpu_process.name.pid == order.name.pid;
     let (found, _) = on_gpu.iter().find(on_gpu_is).ok_or("it has left the GPU")?;
     if found.name != order.name {
         return Err("it is another process by now".into());
@@ -54,8 +58,8 @@ fn still(order: &Order, on_gpu: &[(Resident, Option<Bytes>)]) -> Result<(), Stri
         Cause::OverLimit => {
             let bound = order.bound.ok_or("it is not said what its container may hold")?;
             let mut together: BTreeMap<_, _> = BTreeMap::new();
-            for (resident, memory) in on_gpu.iter().filter(|(one, _)| one.owner == found.owner) {
-                together.insert(resident.name, memory.unwrap_or_default());
+            for (gpu_process, memory) in on_gpu.iter().filter(|(one, _)| one.owner == found.owner) {
+                together.insert(gpu_process.name, memory.unwrap_or_default());
             }
             if together.values().copied().sum::<Bytes>() <= bound {
                 return Err("its container holds no more than it may by now".into());
@@ -77,9 +81,9 @@ mod tests {
     use crate::watcher::Name;
     use cgpu_scheduler::TenantId;
 
-    fn resident(pid: u32, owner: u64, shim: Shim, memory: u64) -> (Resident, Option<Bytes>) {
+    fn gpu_process(pid: u32, owner: u64, shim: Shim, memory: u64) -> (GpuProcess, Option<Bytes>) {
         let name = Name { pid, born: 3 };
-        (Resident { name, comm: "p".into(), owner: Some(owner), shim }, Some(Bytes(memory)))
+        (GpuProcess { name, comm: "p".into(), owner: Some(owner), shim }, Some(Bytes(memory)))
     }
 
     fn order(cause: Cause) -> Order {
@@ -97,26 +101,26 @@ mod tests {
     #[test]
     fn the_last_look_is_at_the_cause_as_well() {
         let (absent, bound, unknown) = (Shim::Absent, Shim::Bound, Shim::Unknown);
-        let other = |memory| resident(6, 1, bound, memory);
-        let strange = || resident(7, 2, absent, 5000);
-        let later = (Resident { name: Name { pid: 5, born: 4 }, ..resident(5, 1, absent, 0).0 }, None);
+        let other = |memory| gpu_process(6, 1, bound, memory);
+        let strange = || gpu_process(7, 2, absent, 5000);
+        let later = (GpuProcess { name: Name { pid: 5, born: 4 }, ..gpu_process(5, 1, absent, 0).0 }, None);
         for (cause, on_gpu, goes_on) in [
-            (Cause::Unshimmed, vec![resident(5, 1, absent, 9)], true),
-            (Cause::Unshimmed, vec![resident(5, 1, Shim::Loaded, 9), strange()], true),
-            (Cause::Unshimmed, vec![resident(5, 1, bound, 9)], false),
-            (Cause::Unshimmed, vec![resident(5, 1, unknown, 9)], false),
-            (Cause::Unshimmed, vec![resident(5, 2, absent, 9)], false),
+            (Cause::Unshimmed, vec![gpu_process(5, 1, absent, 9)], true),
+            (Cause::Unshimmed, vec![gpu_process(5, 1, Shim::Loaded, 9), strange()], true),
+            (Cause::Unshimmed, vec![gpu_process(5, 1, bound, 9)], false),
+            (Cause::Unshimmed, vec![gpu_process(5, 1, unknown, 9)], false),
+            (Cause::Unshimmed, vec![gpu_process(5, 2, absent, 9)], false),
             (Cause::Unshimmed, vec![later], false),
             (Cause::Unshimmed, vec![strange()], false),
-            (Cause::OverLimit, vec![resident(5, 1, bound, 101)], true),
-            (Cause::OverLimit, vec![resident(5, 1, bound, 60), other(50)], true),
+            (Cause::OverLimit, vec![gpu_process(5, 1, bound, 101)], true),
+            (Cause::OverLimit, vec![gpu_process(5, 1, bound, 60), other(50)], true),
             // It gave some back in the last moment, or somebody else of its container holds more by now.
-            (Cause::OverLimit, vec![resident(5, 1, bound, 100), strange()], false),
-            (Cause::OverLimit, vec![resident(5, 1, bound, 50), other(60)], false),
+            (Cause::OverLimit, vec![gpu_process(5, 1, bound, 100), strange()], false),
+            (Cause::OverLimit, vec![gpu_process(5, 1, bound, 50), other(60)], false),
         ] {
             assert_eq!(still(&order(cause), &on_gpu).is_ok(), goes_on, "{cause:?} {on_gpu:?}");
         }
         let unbounded = Order { bound: None, ..order(Cause::OverLimit) };
-        assert!(still(&unbounded, &[resident(5, 1, bound, 5000)]).is_err());
+        assert!(still(&unbounded, &[gpu_process(5, 1, bound, 5000)]).is_err());
     }
 }

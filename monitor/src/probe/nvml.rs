@@ -67,7 +67,7 @@ impl Library {
                 unowned: used.zip(least(listed.as_ref(), again.as_ref())).map(|(used, owned)| used - owned),
                 processes: listed,
                 readings,
-                residents: Vec::new(),
+                gpu_processes: Vec::new(),
                 utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
                 busy: self.busy(uuid, &device),
             }

@@ -15,7 +15,7 @@ use crate::memory::unaccounted::{Books, Reading};
 /// A container whose processes are to be watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
-    /// The daemon's own word, returned as it is.
+    /// The daemon's own number, returned as it is.
     pub(crate) tenant: u64,
     pub(crate) dir: PathBuf,
     /// Device and inode of its `use`.

@@ -48,7 +48,7 @@ impl Name {
 }
 
 /// A process and those who started it, nearest first.
-pub(super) fn lineage(pid: u32) -> Vec<Name> {
+pub(super) fn ancestry(pid: u32) -> Vec<Name> {
     let mut line: Vec<Name> = Vec::new();
     let mut next = pid;
     while line.len() < DEEPEST && line.iter().all(|name| name.pid != next) {
@@ -80,7 +80,7 @@ mod tests {
         assert!(own.lives());
         assert!(!Name { born: own.born + 1, ..own }.lives());
         assert_eq!(Name::of(u32::MAX), None);
-        let line = lineage(own.pid);
+        let line = ancestry(own.pid);
         assert_eq!(line[0], own);
         assert!(line.len() > 1);
     }

@@ -79,7 +79,7 @@ fn one_search_at_a_time_however_many_slots_are_locked() {
         stage.look();
         assert_eq!(stage.container.unsought(), None, "a search is under way");
     }
-    assert!(!stage.container.kin().sought);
+    assert!(!stage.container.identity().searched);
     let heard = stage.container.found(&suspects, ourselves(100));
     assert_eq!(stage.container.names.len(), 100);
     // Their deaths are heard of at once, but not of so many that nobody else's would be.
@@ -92,7 +92,7 @@ fn one_search_at_a_time_however_many_slots_are_locked() {
     assert_eq!(stage.container.names.len(), 100);
     assert_eq!(stage.container.unsought().as_ref(), Some(&rest));
     stage.container.found(&rest, (0..50).map(|_| None).collect());
-    assert!(stage.container.kin().sought, "found or not, all have been searched for");
+    assert!(stage.container.identity().searched, "found or not, all have been searched for");
 }
 
 #[test]
@@ -104,30 +104,30 @@ fn who_has_left_its_slot_is_the_containers_and_keeps_no_books() {
     let own = Name::of(std::process::id()).unwrap();
     stage.container.found(&suspects, ourselves(1));
     assert_eq!(stage.container.deaths.len(), 1);
-    let kin = stage.container.kin();
-    assert_eq!((kin.proved, kin.past), (vec![own], vec![]));
+    let identity = stage.container.identity();
+    assert_eq!((identity.proved, identity.past), (vec![own], vec![]));
     drop(claim);
     stage.look();
     stage.container.note_deaths(Nanos(5));
     assert!(stage.container.deaths.is_empty());
-    let kin = stage.container.kin();
-    assert_eq!((kin.proved, kin.past, kin.closed), (vec![], vec![own], false));
+    let identity = stage.container.identity();
+    assert_eq!((identity.proved, identity.past, identity.closed), (vec![], vec![own], false));
 }
 
 #[test]
 fn books_that_cannot_be_read_are_not_books_that_nobody_keeps() {
     let stage = Stage::new();
-    let identity = stage.container.kin().file;
-    assert!(identity.is_some() && !stage.container.kin().closed);
+    let identity = stage.container.identity().file;
+    assert!(identity.is_some() && !stage.container.identity().closed);
     stage.write(0, &(layout::LAYOUT_VERSION + 7).to_ne_bytes());
     let mut other = Container::new(TenantId(2), "b".into(), stage.place.path().to_owned());
     assert!(!other.find_region(1));
-    assert_eq!((other.kin().file, other.kin().closed), (identity, true));
+    assert_eq!((other.identity().file, other.identity().closed), (identity, true));
     // None at all is another thing.
     let empty = tempfile::tempdir().unwrap();
     let mut none = Container::new(TenantId(3), "c".into(), empty.path().to_owned());
     assert!(!none.find_region(1));
-    assert_eq!((none.kin().file, none.kin().closed), (None, false));
+    assert_eq!((none.identity().file, none.identity().closed), (None, false));
 }
 
 #[test]

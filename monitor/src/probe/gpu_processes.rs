@@ -18,21 +18,21 @@ use std::path::PathBuf;
 use cgpu_client::message::Shim;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat};
 
-use super::groups::{Groups, is_id};
+use super::cgroups::{Cgroups, is_id};
 use super::mapped::{Identity, Mapped};
-use super::stat::{Stat, lineage};
+use super::stat::{Stat, ancestry};
 use crate::watcher::Name;
 
 /// A container, as its processes are recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Kin {
-    /// The daemon's own word, returned as it is.
+pub(crate) struct ContainerIdentity {
+    /// The daemon's own number, returned as it is.
     pub(crate) tenant: u64,
     pub(crate) dir: PathBuf,
     /// Device and inode of its `use`, where there is one.
     pub(crate) file: Option<(u64, u64)>,
     /// All of its processes that keep books have been searched for.
-    pub(crate) sought: bool,
+    pub(crate) searched: bool,
     /// Its books cannot be read: it is not known who keeps them.
     pub(crate) closed: bool,
     /// Who registered it and lives.
@@ -43,7 +43,7 @@ pub(crate) struct Kin {
     pub(crate) past: Vec<Name>,
 }
 
-impl Kin {
+impl ContainerIdentity {
     /// The container engine's name for it, where its directory is called so.
     fn id(&self) -> Option<&str> {
         self.dir.file_name()?.to_str().filter(|name| is_id(name))
@@ -57,23 +57,23 @@ impl Kin {
 
 /// A process on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Resident {
+pub(crate) struct GpuProcess {
     pub(crate) name: Name,
     /// Printable.
     pub(crate) comm: String,
-    /// [`Kin::tenant`].
+    /// [`ContainerIdentity::tenant`].
     pub(crate) owner: Option<u64>,
     pub(crate) shim: Shim,
 }
 
 /// What is needed to recognise processes, at one time.
 #[derive(Debug)]
-pub(super) struct Census<'a> {
-    kin: &'a [Kin],
+pub(super) struct ProcessIndex<'a> {
+    identities: &'a [ContainerIdentity],
     /// Directories of the containers.
     places: Vec<Option<Identity>>,
     /// Where what is known of them lives.
-    homes: Vec<Vec<Home>>,
+    known: Vec<Vec<KnownProcess>>,
     own_space: Option<Identity>,
     /// We and whoever started us: not to be taken for a container's.
     ancestors: Vec<Name>,
@@ -81,93 +81,102 @@ pub(super) struct Census<'a> {
 
 /// Where a process lives that is known to be a container's.
 #[derive(Debug)]
-struct Home {
+struct KnownProcess {
     name: Name,
     space: Identity,
-    groups: Groups,
+    groups: Cgroups,
 }
 
-impl Home {
+impl KnownProcess {
     /// None: it does not live any more.
     fn of(name: Name) -> Option<Self> {
-        let (space, groups) = (space(name.pid)?, Groups::of(name.pid)?);
+        let (space, groups) = (space(name.pid)?, Cgroups::of(name.pid)?);
         // Last: then it was this process that was looked at.
         name.lives().then_some(Self { name, space, groups })
     }
 }
 
-impl<'a> Census<'a> {
-    pub(super) fn new(kin: &'a [Kin]) -> Self {
-        let places = kin.iter().map(|kin| fs::metadata(&kin.dir).ok().map(|at| (at.dev(), at.ino())));
+impl<'a> ProcessIndex<'a> {
+    pub(super) fn new(identities: &'a [ContainerIdentity]) -> Self {
+        let places =
+            identities.iter().map(|identity| fs::metadata(&identity.dir).ok().map(|at| (at.dev(), at.ino())));
         Self {
-            kin,
+            identities,
             places: places.collect(),
-            homes: kin.iter().map(|kin| kin.names().filter_map(Home::of).collect()).collect(),
+            known: identities
+                .iter()
+                .map(|identity| identity.names().filter_map(KnownProcess::of).collect())
+                .collect(),
             own_space: space(std::process::id()),
-            ancestors: lineage(std::process::id()),
+            ancestors: ancestry(std::process::id()),
         }
     }
 
     /// A process; none: it is gone. What it has mapped is long to read: only that of containers' processes that are not proved counts.
-    pub(super) fn resident(&self, pid: u32) -> Option<Resident> {
+    pub(super) fn gpu_process(&self, pid: u32) -> Option<GpuProcess> {
         let name = Name::of(pid)?;
-        let proved = self.kin.iter().find(|kin| kin.proved.contains(&name));
+        let proved = self.identities.iter().find(|identity| identity.proved.contains(&name));
         let owner = proved.or_else(|| self.owner(pid));
         let mapped = if proved.is_none() && owner.is_some() { Mapped::of(pid) } else { None };
         // Last: what was looked at was of one process.
         let about = Stat::of(pid).filter(|about| about.born == name.born)?;
         let bound = |mapped: &Mapped| {
-            self.kin.iter().any(|kin| kin.file.is_some_and(|file| mapped.files.contains(&file)))
+            self.identities
+                .iter()
+                .any(|identity| identity.file.is_some_and(|file| mapped.files.contains(&file)))
         };
         let shim = match &mapped {
             _ if proved.is_some() => Shim::Bound,
             None => Shim::Unknown,
             // Its slot is about to be proved, or is in books that we cannot read.
             Some(mapped) if bound(mapped) => Shim::Bound,
-            Some(mapped) if mapped.shim && owner.is_some_and(|kin| kin.closed) => Shim::Unknown,
+            Some(mapped) if mapped.shim && owner.is_some_and(|identity| identity.closed) => Shim::Unknown,
             Some(mapped) if mapped.shim => Shim::Loaded,
             Some(_) => Shim::Absent,
         };
-        Some(Resident { name, comm: about.comm, owner: owner.map(|kin| kin.tenant), shim })
+        Some(GpuProcess { name, comm: about.comm, owner: owner.map(|identity| identity.tenant), shim })
     }
 
-    fn owner(&self, pid: u32) -> Option<&'a Kin> {
-        let groups = Groups::of(pid)?;
+    fn owner(&self, pid: u32) -> Option<&'a ContainerIdentity> {
+        let groups = Cgroups::of(pid)?;
         let found = self
             .by_group(&groups)
             .or_else(|| self.by_place(pid))
             .or_else(|| self.by_descent(pid, &groups))
             .or_else(|| self.by_space(pid, &groups))?;
-        self.kin.get(found)
+        self.identities.get(found)
     }
 
     /// The only one that fits.
     fn one(&self, fits: impl Fn(usize) -> bool) -> Option<usize> {
-        let mut found = (0..self.kin.len()).filter(|at| fits(*at));
+        let mut found = (0..self.identities.len()).filter(|at| fits(*at));
         let first = found.next()?;
         found.next().is_none().then_some(first)
     }
 
-    fn by_group(&self, groups: &Groups) -> Option<usize> {
-        self.one(|at| self.kin[at].id().is_some_and(|id| groups.are_of(id)))
+    fn by_group(&self, groups: &Cgroups) -> Option<usize> {
+        self.one(|at| self.identities[at].id().is_some_and(|id| groups.are_of(id)))
     }
 
     fn by_place(&self, pid: u32) -> Option<usize> {
         let (place, file) = view(pid)?;
-        self.one(|at| self.places[at] == Some(place) || file.is_some() && self.kin[at].file == file)
+        self.one(|at| self.places[at] == Some(place) || file.is_some() && self.identities[at].file == file)
     }
 
-    fn by_descent(&self, pid: u32, groups: &Groups) -> Option<usize> {
-        let homes = |at: usize| self.homes[at].iter();
-        let line = lineage(pid);
+    fn by_descent(&self, pid: u32, groups: &Cgroups) -> Option<usize> {
+        let known = |at: usize| self.known[at].iter();
+        let line = ancestry(pid);
         let own = line.iter().filter(|name| !self.ancestors.contains(name));
-        let nearest = own.copied().find(|name| self.homes.iter().flatten().any(|home| home.name == *name))?;
-        self.one(|at| homes(at).any(|home| home.name == nearest && groups.can_be_with(&home.groups)))
+        let nearest =
+            own.copied().find(|name| self.known.iter().flatten().any(|process| process.name == *name))?;
+        self.one(|at| known(at).any(|process| process.name == nearest && groups.can_be_with(&process.groups)))
     }
 
-    fn by_space(&self, pid: u32, groups: &Groups) -> Option<usize> {
+    fn by_space(&self, pid: u32, groups: &Cgroups) -> Option<usize> {
         let own = space(pid).filter(|own| Some(*own) != self.own_space)?;
-        self.one(|at| self.homes[at].iter().any(|home| home.space == own && groups.are_with(&home.groups)))
+        self.one(|at| {
+            self.known[at].iter().any(|process| process.space == own && groups.are_with(&process.groups))
+        })
     }
 }
 

@@ -24,9 +24,9 @@ fn name(pid: u32) -> Name {
     Name::of(pid).unwrap()
 }
 
-fn kin(tenant: u64, dir: &Path) -> Kin {
-    Kin {
-        sought: true,
+fn identity(tenant: u64, dir: &Path) -> ContainerIdentity {
+    ContainerIdentity {
+        searched: true,
         tenant,
         dir: dir.to_owned(),
         file: None,
@@ -69,36 +69,38 @@ fn a_process_belongs_to_who_started_it_and_to_one_only() {
     let mut line = String::new();
     BufReader::new(shell.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let child: u32 = line.trim().parse().unwrap();
-    let of = |kin: &[Kin], pid| Census::new(kin).resident(pid).unwrap().owner;
+    let of =
+        |identities: &[ContainerIdentity], pid| ProcessIndex::new(identities).gpu_process(pid).unwrap().owner;
 
-    let made = Kin { makers: vec![name(shell.0.id())], ..kin(1, here.path()) };
+    let made = ContainerIdentity { makers: vec![name(shell.0.id())], ..identity(1, here.path()) };
     assert_eq!(of(std::slice::from_ref(&made), child), Some(1));
     assert_eq!(of(std::slice::from_ref(&made), shell.0.id()), Some(1));
     assert_eq!(of(std::slice::from_ref(&made), pid), None);
     // The same maker for two: neither.
-    let other = Kin { tenant: 2, ..made.clone() };
+    let other = ContainerIdentity { tenant: 2, ..made.clone() };
     assert_eq!(of(&[made.clone(), other], child), None);
     // We, or who has started us, cannot be a container's.
-    let us = Kin { makers: vec![name(std::process::id()), name(1)], ..kin(3, here.path()) };
+    let us =
+        ContainerIdentity { makers: vec![name(std::process::id()), name(1)], ..identity(3, here.path()) };
     assert_eq!(of(std::slice::from_ref(&us), child), None);
     // What is proved needs no more.
-    let proved = Kin { proved: vec![name(pid)], ..kin(4, here.path()) };
-    let census = Census::new(std::slice::from_ref(&proved));
-    let found = census.resident(pid).unwrap();
+    let proved = ContainerIdentity { proved: vec![name(pid)], ..identity(4, here.path()) };
+    let index = ProcessIndex::new(std::slice::from_ref(&proved));
+    let found = index.gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Bound));
     // It keeps no books any more, and is still of the container.
-    let past = Kin { past: vec![name(pid)], ..kin(4, here.path()) };
-    let found = Census::new(std::slice::from_ref(&past)).resident(pid).unwrap();
+    let past = ContainerIdentity { past: vec![name(pid)], ..identity(4, here.path()) };
+    let found = ProcessIndex::new(std::slice::from_ref(&past)).gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Absent));
     assert_eq!(of(std::slice::from_ref(&us), pid), None);
     // A name whose number is another's by now says nothing, of it or of its children.
     let stale = |name: Name| Name { born: name.born - 1, ..name };
-    let proved = Kin { proved: vec![stale(name(pid))], ..proved };
-    let found = Census::new(std::slice::from_ref(&proved)).resident(pid).unwrap();
+    let proved = ContainerIdentity { proved: vec![stale(name(pid))], ..proved };
+    let found = ProcessIndex::new(std::slice::from_ref(&proved)).gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (None, Shim::Unknown));
-    let made = Kin { makers: vec![stale(name(shell.0.id()))], ..made };
+    let made = ContainerIdentity { makers: vec![stale(name(shell.0.id()))], ..made };
     assert_eq!(of(std::slice::from_ref(&made), child), None);
-    assert_eq!(Census::new(&[us]).resident(u32::MAX), None);
+    assert_eq!(ProcessIndex::new(&[us]).gpu_process(u32::MAX), None);
     // The shell's own child must not outlive us.
     let child = rustix::process::Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
@@ -114,10 +116,10 @@ fn a_process_that_has_the_containers_file_mapped_is_about_to_be_proved() {
     while !program().is_ok_and(|file| Mapped::of(pid).unwrap().files.contains(&file)) {
         std::thread::yield_now();
     }
-    let bare = Kin { makers: vec![name(pid)], ..kin(1, here.path()) };
-    assert_eq!(Census::new(std::slice::from_ref(&bare)).resident(pid).unwrap().shim, Shim::Absent);
-    let bound = Kin { file: Some(program().unwrap()), ..bare };
-    assert_eq!(Census::new(&[bound]).resident(pid).unwrap().shim, Shim::Bound);
+    let bare = ContainerIdentity { makers: vec![name(pid)], ..identity(1, here.path()) };
+    assert_eq!(ProcessIndex::new(std::slice::from_ref(&bare)).gpu_process(pid).unwrap().shim, Shim::Absent);
+    let bound = ContainerIdentity { file: Some(program().unwrap()), ..bare };
+    assert_eq!(ProcessIndex::new(&[bound]).gpu_process(pid).unwrap().shim, Shim::Bound);
     assert!(!drives(pid));
 }
 
@@ -140,10 +142,13 @@ fn of_books_that_cannot_be_read_it_is_not_known_who_keeps_them() {
         assert!(std::time::Instant::now() < hangs, "nothing is preloaded into sleep");
         std::thread::yield_now();
     }
-    let open = Kin { makers: vec![name(pid)], ..kin(1, here.path()) };
-    let shim = |kin: Kin| Census::new(&[kin]).resident(pid).unwrap().shim;
+    let open = ContainerIdentity { makers: vec![name(pid)], ..identity(1, here.path()) };
+    let shim = |identity: ContainerIdentity| ProcessIndex::new(&[identity]).gpu_process(pid).unwrap().shim;
     assert_eq!(shim(open.clone()), Shim::Loaded);
-    assert_eq!(shim(Kin { closed: true, ..open.clone() }), Shim::Unknown);
+    assert_eq!(shim(ContainerIdentity { closed: true, ..open.clone() }), Shim::Unknown);
     let about = fs::metadata(&program).unwrap();
-    assert_eq!(shim(Kin { closed: true, file: Some((about.dev(), about.ino())), ..open }), Shim::Bound);
+    assert_eq!(
+        shim(ContainerIdentity { closed: true, file: Some((about.dev(), about.ino())), ..open }),
+        Shim::Bound
+    );
 }

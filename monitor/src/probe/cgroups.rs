@@ -7,9 +7,9 @@ use std::fs;
 
 /// What `/proc/PID/cgroup` says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Groups(String);
+pub(super) struct Cgroups(String);
 
-impl Groups {
+impl Cgroups {
     /// None: there is no such process.
     pub(super) fn of(pid: u32) -> Option<Self> {
         fs::read_to_string(format!("/proc/{pid}/cgroup")).ok().map(Self)
@@ -66,14 +66,14 @@ mod tests {
             (format!("0::/docker/{}\n", &b[1..]), false),
             (String::new(), false),
         ] {
-            assert_eq!(Groups(groups.clone()).are_of(&b), fits, "{groups}");
+            assert_eq!(Cgroups(groups.clone()).are_of(&b), fits, "{groups}");
         }
     }
 
     #[test]
     fn who_joins_a_namespace_stays_in_its_own_groups() {
         let (a, b) = ("a".repeat(64), "b".repeat(64));
-        let groups = |text: String| Groups(text);
+        let groups = |text: String| Cgroups(text);
         let docker = |id: &str| groups(format!("5:pids:/docker/{id}\n0::/docker/{id}\n"));
         let nested = groups(format!("0::/docker/{a}/docker/{b}\n"));
         let (user, session) = (groups("0::/user\n".into()), groups("0::/session\n".into()));
