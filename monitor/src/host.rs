@@ -14,7 +14,7 @@ pub(crate) mod container;
 pub(crate) mod devices;
 pub(crate) mod ear;
 mod gpus;
-mod measures;
+mod memory;
 pub(crate) mod places;
 mod probe_results;
 pub(crate) mod region;
@@ -31,7 +31,7 @@ use cgpu_scheduler::TenantId;
 use container::Container;
 
 use crate::config::{Config, Start};
-use crate::probe::{Ask, ContainerIdentity, Prober};
+use crate::probe::{ContainerIdentity, Prober, SampledContainer};
 use crate::settings::Settings;
 use crate::upgrade::{Successor, TransferredGpu};
 use crate::watcher::Watch;
@@ -60,7 +60,7 @@ pub(crate) struct Host {
     pub(crate) prober: Prober,
     next: u64,
     /// Containers whose ledgers the prober samples.
-    watched: Vec<Ask>,
+    sampled_containers: Vec<SampledContainer>,
     /// How the prober identifies containers' processes.
     identities: Vec<ContainerIdentity>,
     /// What is found of processes that should not be on a GPU, or have too much.
@@ -117,7 +117,7 @@ impl Host {
             pulses: None,
             prober,
             next: 1,
-            watched: Vec::new(),
+            sampled_containers: Vec::new(),
             identities: Vec::new(),
             watch: Watch::default(),
             transferred: Vec::new(),

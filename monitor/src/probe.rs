@@ -33,17 +33,17 @@ mod end;
 mod errors;
 mod gpu_processes;
 mod health;
+mod ledger_samples;
 mod mapped;
 mod nvml;
-mod readings;
 mod search;
 mod stat;
 
 use gpu_processes::ProcessIndex;
 pub(crate) use gpu_processes::{ContainerIdentity, GpuProcess};
 use health::Reports;
+pub(crate) use ledger_samples::{ContainerTotals, LedgerSample, SampledContainer};
 use nvml::Library;
-pub(crate) use readings::{Ask, ContainerTotals, Taken};
 use search::prove;
 pub(crate) use search::{Proved, Suspect, Suspects};
 
@@ -55,9 +55,9 @@ enum ProbeRequest {
     /// Which host processes are these?
     Find(Suspects),
     /// Whose books to read when NVML is asked, from now on.
-    Watch(Vec<Ask>),
+    SampleLedgers(Vec<SampledContainer>),
     /// How to recognise containers' processes, from now on.
-    Recognise(Vec<ContainerIdentity>),
+    Identify(Vec<ContainerIdentity>),
     /// This process is to be ended.
     End(Order),
     /// Wait until the disk has the settings.
@@ -68,8 +68,8 @@ enum ProbeRequest {
 #[derive(Debug, Default)]
 struct Pending {
     sample: AtomicBool,
-    watch: AtomicBool,
-    recognise: AtomicBool,
+    sample_ledgers: AtomicBool,
+    identify: AtomicBool,
     sync: AtomicBool,
 }
 
@@ -77,8 +77,8 @@ impl Pending {
     fn of(&self, request: &ProbeRequest) -> Option<&AtomicBool> {
         match request {
             ProbeRequest::Sample => Some(&self.sample),
-            ProbeRequest::Watch(_) => Some(&self.watch),
-            ProbeRequest::Recognise(_) => Some(&self.recognise),
+            ProbeRequest::SampleLedgers(_) => Some(&self.sample_ledgers),
+            ProbeRequest::Identify(_) => Some(&self.identify),
             ProbeRequest::Sync => Some(&self.sync),
             ProbeRequest::Find(_) | ProbeRequest::End(_) => None,
         }
@@ -132,7 +132,7 @@ pub(crate) struct GpuSample {
     /// Who those are.
     pub(crate) gpu_processes: Vec<GpuProcess>,
     /// The books of those that are watched.
-    pub(crate) readings: Vec<Taken>,
+    pub(crate) samples: Vec<LedgerSample>,
 }
 
 impl GpuSample {
@@ -200,13 +200,13 @@ impl Prober {
     }
 
     /// Whose books are to be read from now on; false: ask again later.
-    pub(crate) fn watch(&self, whom: Vec<Ask>) -> bool {
-        self.send(ProbeRequest::Watch(whom))
+    pub(crate) fn sample_ledgers(&self, containers: Vec<SampledContainer>) -> bool {
+        self.send(ProbeRequest::SampleLedgers(containers))
     }
 
     /// How to recognise containers' processes from now on; false: ask again later.
-    pub(crate) fn recognise(&self, whom: Vec<ContainerIdentity>) -> bool {
-        self.send(ProbeRequest::Recognise(whom))
+    pub(crate) fn identify(&self, containers: Vec<ContainerIdentity>) -> bool {
+        self.send(ProbeRequest::Identify(containers))
     }
 
     /// These are to be found. Only one for each container at a time.
@@ -260,7 +260,7 @@ fn run(
         );
     }
     let mut due = Instant::now();
-    let mut witness = readings::Witness::default();
+    let mut sampler = ledger_samples::LedgerSampler::default();
     let mut identities = Vec::new();
     loop {
         if Instant::now() >= due {
@@ -269,8 +269,10 @@ fn run(
                 tried = Instant::now();
             }
             let at = Monotonic.now();
-            let gpus =
-                library.as_ref().ok().map(|library| library.sample(|gpu, ask| witness.enclose(gpu, ask)));
+            let gpus = library
+                .as_ref()
+                .ok()
+                .map(|library| library.sample(|gpu, ask| sampler.sample_around(gpu, ask)));
             let gpus = match gpus.transpose() {
                 Ok(gpus) => gpus,
                 // It has lost its GPUs, which is not to say that nobody is on them: it is opened anew, once whoever listens has let go of it as well.
@@ -285,7 +287,7 @@ fn run(
             let partitioned = library.as_ref().map_or_else(|_| Vec::new(), Library::partitioned);
             let searched = searched(&identities);
             let sample = gpus.map(|gpus| Sample { at, gpus, all, partitioned, pulses, searched });
-            let sample = sample.map(|sample| recognise(sample, &identities));
+            let sample = sample.map(|sample| identify(sample, &identities));
             if results.send(ProbeResult::Sampled(sample)).is_err() {
                 return;
             }
@@ -305,12 +307,12 @@ fn run(
                 due = Instant::now();
                 Ok(())
             }
-            ProbeRequest::Watch(whom) => {
-                witness.watch(whom);
+            ProbeRequest::SampleLedgers(containers) => {
+                sampler.set_containers(containers);
                 Ok(())
             }
-            ProbeRequest::Recognise(whom) => {
-                identities = whom;
+            ProbeRequest::Identify(containers) => {
+                identities = containers;
                 Ok(())
             }
             ProbeRequest::End(order) => {
@@ -340,7 +342,7 @@ fn searched(identities: &[ContainerIdentity]) -> BTreeSet<u64> {
 }
 
 /// Adds to a sample who the processes on its GPUs are.
-fn recognise(mut sample: Sample, identities: &[ContainerIdentity]) -> Sample {
+fn identify(mut sample: Sample, identities: &[ContainerIdentity]) -> Sample {
     if sample.gpus.iter().all(|gpu| gpu.processes.as_ref().is_none_or(BTreeMap::is_empty)) {
         return sample;
     }
@@ -364,10 +366,10 @@ mod tests {
         for _ in 0..100 {
             prober.sample();
             prober.sync();
-            prober.watch(Vec::new());
-            prober.recognise(Vec::new());
+            prober.sample_ledgers(Vec::new());
+            prober.identify(Vec::new());
         }
-        assert!(!prober.watch(Vec::new()));
+        assert!(!prober.sample_ledgers(Vec::new()));
         assert_eq!(inbox.try_iter().count(), 4);
     }
 

@@ -22,7 +22,7 @@ use super::region::Region;
 use super::tally::Tally;
 use crate::memory::exported::Exchange;
 use crate::memory::unaccounted::Measured;
-use crate::probe::{Ask, ContainerIdentity, GpuSample, Proved, Suspect, Suspects};
+use crate::probe::{ContainerIdentity, GpuSample, Proved, SampledContainer, Suspect, Suspects};
 use crate::watcher::Name;
 
 /// Processes of a container whose death is heard of at once; of more, at the next beat. A container may have a great many, and descriptors
@@ -379,12 +379,12 @@ impl Container {
     }
 
     /// Whose books are to be read when NVML is asked; none: nobody's.
-    pub(crate) fn to_watch(&self) -> Option<Ask> {
+    pub(crate) fn sampled(&self) -> Option<SampledContainer> {
         let region = self.region.as_ref().filter(|region| region.unreadable.is_none())?;
         let found =
             |&(slot, generation)| Some((slot, generation, (*self.names.get(&(slot, generation))?)?.pid));
         let processes: Vec<_> = region.live.iter().filter_map(found).collect();
-        (!processes.is_empty()).then(|| Ask {
+        (!processes.is_empty()).then(|| SampledContainer {
             tenant: self.tenant.0,
             dir: self.dir.clone(),
             file: region.identity(),

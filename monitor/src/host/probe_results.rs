@@ -71,9 +71,9 @@ impl Host {
             self.drop_gpus(|board| told.contains(&board.uuid) || !numbers.contains(&board.index));
         }
         for mut gpu in sample.gpus {
-            let readings = std::mem::take(&mut gpu.readings);
-            for taken in &readings {
-                self.take_reading(taken);
+            let samples = std::mem::take(&mut gpu.samples);
+            for sample in &samples {
+                self.take_ledger_sample(sample);
             }
             let there = self.boards.iter().position(|board| board.uuid == gpu.uuid);
             let at = there.unwrap_or_else(|| self.add_gpu(gpu.index, gpu.uuid));
@@ -83,7 +83,7 @@ impl Host {
             let unowned = board.unowned(&gpu);
             board.sample = gpu;
             if let Some(unowned) = unowned {
-                self.take_exchange(&readings, unowned);
+                self.take_exported(&samples, unowned);
             }
         }
         self.boards.sort_by_key(|board| board.index);

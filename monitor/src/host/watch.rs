@@ -16,7 +16,7 @@ impl Host {
     /// Tells the prober how to identify containers' processes, when that has changed.
     pub(super) fn update_identities(&mut self) {
         let identities: Vec<ContainerIdentity> = self.containers.values().map(Container::identity).collect();
-        if identities != self.identities && self.prober.recognise(identities.clone()) {
+        if identities != self.identities && self.prober.identify(identities.clone()) {
             self.identities = identities;
         }
     }

@@ -15,7 +15,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
-use super::readings::Enclosed;
+use super::ledger_samples::ProcessesWithSamples;
 use super::{GpuSample, Processes};
 
 /// `NVML_DEVICE_MIG_ENABLE`.
@@ -42,18 +42,18 @@ impl Library {
     /// Every GPU that can be asked, and in place of one that is cut (MIG) its instances: those compute and hold memory, the GPU itself
     /// nothing. One that answers nothing but its UUID has no memory and tells of no processes.
     ///
-    /// `enclose` is given each GPU and asks it for its processes, doing before and after that what is to be done.
+    /// `sample_around` is given each GPU and asks it for its processes, doing before and after that what is to be done.
     ///
     /// # Errors
     /// It does not even say how many GPUs there are.
     pub(super) fn sample(
         &self,
-        mut enclose: impl FnMut(Uuid, &dyn Fn() -> Processes) -> Enclosed,
+        mut sample_around: impl FnMut(Uuid, &dyn Fn() -> Processes) -> ProcessesWithSamples,
     ) -> Result<Vec<GpuSample>, NvmlError> {
         let count = self.nvml.device_count()?;
         let mut sample = |Place { index, uuid, device }| {
             let before = device.memory_info().ok();
-            let (listed, readings) = enclose(uuid, &|| processes(&device));
+            let (listed, samples) = sample_around(uuid, &|| processes(&device));
             let again = processes(&device);
             let memory = device.memory_info().ok();
             let used = before.iter().chain(&memory).map(|memory| Bytes(memory.used)).max();
@@ -66,7 +66,7 @@ impl Library {
                 free: memory.map(|memory| memory.free),
                 unowned: used.zip(least(listed.as_ref(), again.as_ref())).map(|(used, owned)| used - owned),
                 processes: listed,
-                readings,
+                samples,
                 gpu_processes: Vec::new(),
                 utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
                 busy: self.busy(uuid, &device),

@@ -1,4 +1,5 @@
-//! The books of the containers' processes, read before and after NVML is asked for what the driver holds for each.
+//! Samples of containers' ledgers, read before and after NVML is asked for what the driver holds for
+//! each process.
 
 use std::path::PathBuf;
 
@@ -14,7 +15,7 @@ use crate::memory::unaccounted::{Books, Reading};
 
 /// A container whose processes are to be watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ask {
+pub(crate) struct SampledContainer {
     /// The daemon's own number, returned as it is.
     pub(crate) tenant: u64,
     pub(crate) dir: PathBuf,
@@ -28,7 +29,7 @@ pub(crate) struct Ask {
 
 /// What was read of one process on a GPU.
 #[derive(Clone, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct LedgerSample {
     pub(crate) tenant: u64,
     pub(crate) slot: SlotIndex,
     pub(crate) generation: u64,
@@ -54,88 +55,92 @@ pub(crate) struct ContainerTotals {
 }
 
 /// Who is on a GPU, and what was read around the question.
-pub(crate) type Enclosed = (Processes, Vec<Taken>);
+pub(crate) type ProcessesWithSamples = (Processes, Vec<LedgerSample>);
 
-/// Reads the books of those whom it is told to watch.
+/// Reads the ledgers of the sampled containers.
 #[derive(Debug, Default)]
-pub(super) struct Witness {
-    watched: Vec<(Ask, Reader)>,
+pub(super) struct LedgerSampler {
+    sampled: Vec<(SampledContainer, Reader)>,
 }
 
-impl Witness {
-    /// Watches these from now on. One whose file is another by now is left out: the daemon will notice.
-    pub(super) fn watch(&mut self, whom: Vec<Ask>) {
-        let mut known = std::mem::take(&mut self.watched);
-        self.watched = whom
+impl LedgerSampler {
+    /// Samples these containers from now on. One whose file has been replaced is left out: the daemon
+    /// will notice.
+    pub(super) fn set_containers(&mut self, containers: Vec<SampledContainer>) {
+        let mut known = std::mem::take(&mut self.sampled);
+        self.sampled = containers
             .into_iter()
-            .filter_map(|ask| {
-                let at = known.iter().position(|(old, _)| old.tenant == ask.tenant && old.file == ask.file);
+            .filter_map(|container| {
+                let at = known
+                    .iter()
+                    .position(|(old, _)| old.tenant == container.tenant && old.file == container.file);
                 let reader = match at {
                     Some(at) => known.swap_remove(at).1,
-                    None => Reader::open(&ask.dir).ok()?,
+                    None => Reader::open(&container.dir).ok()?,
                 };
                 let about = fstat(reader.file()).ok()?;
-                ((about.st_dev, about.st_ino) == ask.file).then_some((ask, reader))
+                ((about.st_dev, about.st_ino) == container.file).then_some((container, reader))
             })
             .collect();
     }
 
-    /// Asks a GPU for its processes, and reads the books of those who have it before and after.
-    pub(super) fn enclose(&mut self, gpu: Uuid, ask: &dyn Fn() -> Processes) -> Enclosed {
+    /// Asks for a GPU's processes, and reads the ledgers of the containers that have it before and
+    /// after.
+    pub(super) fn sample_around(&mut self, gpu: Uuid, ask: &dyn Fn() -> Processes) -> ProcessesWithSamples {
         let at = Monotonic.now();
-        let before = self.look(gpu);
+        let before = self.read(gpu);
         let processes = ask();
-        let after = self.look(gpu);
-        let mut taken = Vec::new();
-        for ((ask, _), (before, after)) in self.watched.iter().zip(before.iter().zip(&after)) {
+        let after = self.read(gpu);
+        let mut samples = Vec::new();
+        for ((container, _), (before, after)) in self.sampled.iter().zip(before.iter().zip(&after)) {
             let (Some(before), Some(after)) = (before, after) else { continue };
-            let around = Around { at, gpu, before, after };
-            let container = around.container(ask);
-            let read = |process: &_| around.taken(ask.tenant, container, *process, &processes);
-            taken.extend(ask.processes.iter().filter_map(read));
+            let around = Bracket { at, gpu, before, after };
+            let totals = around.container(container);
+            let read = |process: &_| around.sample(container.tenant, totals, *process, &processes);
+            samples.extend(container.processes.iter().filter_map(read));
         }
-        (processes, taken)
+        (processes, samples)
     }
 
-    fn look(&mut self, gpu: Uuid) -> Vec<Option<Snapshot>> {
-        let look = |(ask, reader): &mut (Ask, Reader)| {
+    fn read(&mut self, gpu: Uuid) -> Vec<Option<Snapshot>> {
+        let read = |(container, reader): &mut (SampledContainer, Reader)| {
             // What cannot be read now may be read at the next time.
-            ask.gpus.contains(&gpu).then(|| reader.read().ok()).flatten()
+            container.gpus.contains(&gpu).then(|| reader.read().ok()).flatten()
         };
-        self.watched.iter_mut().map(look).collect()
+        self.sampled.iter_mut().map(read).collect()
     }
 }
 
 /// A container before and after.
-struct Around<'a> {
+struct Bracket<'a> {
     at: Nanos,
     gpu: Uuid,
     before: &'a Snapshot,
     after: &'a Snapshot,
 }
 
-impl Around<'_> {
+impl Bracket<'_> {
     /// What is told by it of a process; none: it has gone meanwhile.
-    fn taken(
+    fn sample(
         &self,
         tenant: u64,
         container: Option<ContainerTotals>,
         process: (SlotIndex, u64, u32),
         processes: &Processes,
-    ) -> Option<Taken> {
+    ) -> Option<LedgerSample> {
         let (slot, generation, pid) = process;
         let (gpu, before, _) = self.books(self.before, slot, generation)?;
         let (_, after, lent) = self.books(self.after, slot, generation)?;
         let measured = processes.as_ref().and_then(|list| list.get(&pid).copied().flatten());
         let reading = measured.map(|measured| Reading { at: self.at, before, measured, after, lent });
         let books = (before, after);
-        Some(Taken { tenant, slot, generation, gpu, at: self.at, books, container, reading })
+        Some(LedgerSample { tenant, slot, generation, gpu, at: self.at, books, container, reading })
     }
 
     /// What the container's ledger said before and after. None: not the same, or some of its
     /// processes are not among those that are read. Of one that has just exited the driver may
     /// still hold memory.
-    fn container(&self, ask: &Ask) -> Option<ContainerTotals> {
+    fn container(&self, ask: &SampledContainer) -> Option<ContainerTotals> {
         let books = |seen: &Snapshot| {
             let is_read = |(slot, about): (SlotIndex, &Slot)| {
                 let name = (slot, about.word.generation().get());

@@ -9,37 +9,38 @@ use super::Host;
 use super::container::Container;
 use crate::memory::exported::{Exchange, Member, Observation};
 use crate::memory::unaccounted::Measured;
-use crate::probe::{Ask, ContainerTotals, Taken};
+use crate::probe::{ContainerTotals, LedgerSample, SampledContainer};
 
 impl Host {
     /// Tells the prober which ledgers to sample, when that has changed.
     pub(super) fn update_prober(&mut self) {
-        let asks: Vec<Ask> = self.containers.values().filter_map(|container| container.to_watch()).collect();
-        if asks != self.watched && self.prober.watch(asks.clone()) {
-            self.watched = asks;
+        let sampled: Vec<SampledContainer> =
+            self.containers.values().filter_map(|container| container.sampled()).collect();
+        if sampled != self.sampled_containers && self.prober.sample_ledgers(sampled.clone()) {
+            self.sampled_containers = sampled;
         }
         self.update_identities();
     }
 
     /// Takes what was read of a process, and says in its container's page what follows.
-    pub(super) fn take_reading(&mut self, taken: &Taken) {
-        let Some(container) = self.containers.get_mut(&TenantId(taken.tenant)) else { return };
+    pub(super) fn take_ledger_sample(&mut self, sample: &LedgerSample) {
+        let Some(container) = self.containers.get_mut(&TenantId(sample.tenant)) else { return };
         let Some(region) = &container.region else { return };
-        let &Taken { slot, generation, gpu, .. } = taken;
+        let &LedgerSample { slot, generation, gpu, .. } = sample;
         if !region.live.contains(&(slot, generation)) {
             return;
         }
         let word = Word::new(Generation::from_bits(generation), State::Live);
         let measured = container.measured.entry((slot, generation, gpu)).or_insert_with(|| {
-            let ended = taken.reading.map_or(0, |reading| reading.after.ended);
+            let ended = sample.reading.map_or(0, |reading| reading.after.ended);
             Measured::from_published(region.growth(gpu, slot).bytes(word, ended), ended)
         });
-        let verdict = match &taken.reading {
+        let verdict = match &sample.reading {
             Some(reading) => measured.take(reading),
             None => measured.untold(),
         };
         // Also where it is nothing: a process wants to know that it is measured.
-        let growth = match &taken.reading {
+        let growth = match &sample.reading {
             Some(_) => Growth::new(word, measured.ended(), measured.growth()),
             None => Growth::default(),
         };
@@ -60,41 +61,42 @@ impl Host {
     }
 
     /// Takes what was read of all processes on a GPU, of which `unowned` is nobody's: what of it they exported and nobody holds.
-    pub(super) fn take_exchange(&mut self, readings: &[Taken], unowned: Bytes) {
-        for group in readings.chunk_by(|one, other| one.tenant == other.tenant) {
+    pub(super) fn take_exported(&mut self, samples: &[LedgerSample], unowned: Bytes) {
+        for group in samples.chunk_by(|one, other| one.tenant == other.tenant) {
             let Some(container) =
-                group.first().and_then(|taken| self.containers.get_mut(&TenantId(taken.tenant)))
+                group.first().and_then(|sample| self.containers.get_mut(&TenantId(sample.tenant)))
             else {
                 continue;
             };
-            let Some(gpu) = group.first().map(|taken| taken.gpu) else { continue };
-            container.take_exchange(gpu, group, unowned);
+            let Some(gpu) = group.first().map(|sample| sample.gpu) else { continue };
+            container.take_exported(gpu, group, unowned);
         }
     }
 }
 
 impl Container {
-    fn take_exchange(&mut self, gpu: DeviceIndex, readings: &[Taken], unowned: Bytes) {
+    fn take_exported(&mut self, gpu: DeviceIndex, samples: &[LedgerSample], unowned: Bytes) {
         let Some(region) = &self.region else { return };
         let exchange = self.exchanges.entry(gpu).or_default();
-        let Some(container) = readings.first().and_then(|taken| taken.container) else {
+        let Some(container) = samples.first().and_then(|sample| sample.container) else {
             *exchange = Exchange::default();
             return;
         };
-        let member = |taken: &Taken| {
-            let (before, after) = taken.books;
+        let member = |sample: &LedgerSample| {
+            let (before, after) = sample.books;
             // Who has no context on the GPU is not told of, and has nothing there.
             let none = after.used + after.implicit == Bytes::ZERO;
-            let measured = taken.reading.map(|reading| reading.measured);
+            let measured = sample.reading.map(|reading| reading.measured);
             let measured = measured.or_else(|| none.then_some(Bytes::ZERO))?;
-            let growth = self.measured.get(&(taken.slot, taken.generation, gpu)).map_or(0, Measured::growth);
-            Some(Member { name: (taken.slot.0, taken.generation), before, after, measured, growth })
+            let growth =
+                self.measured.get(&(sample.slot, sample.generation, gpu)).map_or(0, Measured::growth);
+            Some(Member { name: (sample.slot.0, sample.generation), before, after, measured, growth })
         };
-        let Some(members) = readings.iter().map(member).collect::<Option<Vec<_>>>() else {
+        let Some(members) = samples.iter().map(member).collect::<Option<Vec<_>>>() else {
             *exchange = Exchange::default();
             return;
         };
-        let at = readings.iter().map(|taken| taken.at).max().unwrap_or_default();
+        let at = samples.iter().map(|sample| sample.at).max().unwrap_or_default();
         let ContainerTotals { orphans, withdrawn } = container;
         let found = exchange.observe(&Observation { at, members: &members, orphans, unowned, withdrawn });
         if let Some(most) = found.most.map(|most| (withdrawn + most).0)
