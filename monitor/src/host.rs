@@ -77,8 +77,8 @@ pub(crate) struct Host {
 /// Something to listen to has come or gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
-    Bell(TenantId),
-    Maker(TenantId, i32),
+    Doorbell(TenantId),
+    Registrant(TenantId, i32),
     Process(Process),
 }
 

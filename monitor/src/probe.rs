@@ -44,8 +44,8 @@ pub(crate) use gpu_processes::{ContainerIdentity, GpuProcess};
 use health::Reports;
 pub(crate) use ledger_samples::{ContainerTotals, LedgerSample, SampledContainer};
 use nvml::Library;
-use search::prove;
-pub(crate) use search::{Proved, Suspect, Suspects};
+use search::find;
+pub(crate) use search::{FoundProcess, Search, SlotProcess};
 
 /// A request of the daemon.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ enum ProbeRequest {
     /// NVML's view, soon.
     Sample,
     /// Which host processes are these?
-    Find(Suspects),
+    Find(Search),
     /// Whose books to read when NVML is asked, from now on.
     SampleLedgers(Vec<SampledContainer>),
     /// How to recognise containers' processes, from now on.
@@ -91,7 +91,7 @@ pub(crate) enum ProbeResult {
     /// NVML's view; none: there is no NVML.
     Sampled(Option<Sample>),
     /// Who each suspect is on the host, or none.
-    Found(Suspects, Vec<Option<Proved>>),
+    Found(Search, Vec<Option<FoundProcess>>),
     /// A process was ended, or why not.
     Ended(Order, Result<(), String>),
 }
@@ -210,8 +210,8 @@ impl Prober {
     }
 
     /// These are to be found. Only one for each container at a time.
-    pub(crate) fn find(&self, suspects: Suspects) {
-        self.send(ProbeRequest::Find(suspects));
+    pub(crate) fn find(&self, search: Search) {
+        self.send(ProbeRequest::Find(search));
     }
 
     /// This process is to be ended.
@@ -319,9 +319,9 @@ fn run(
                 let outcome = end::end(&order, library.as_ref().ok(), &identities);
                 results.send(ProbeResult::Ended(order, outcome))
             }
-            ProbeRequest::Find(suspects) => {
-                let found = prove(&suspects);
-                results.send(ProbeResult::Found(suspects, found))
+            ProbeRequest::Find(search) => {
+                let found = find(&search);
+                results.send(ProbeResult::Found(search, found))
             }
             ProbeRequest::Sync => {
                 if let Err(error) = Settings::sync(state) {

@@ -49,7 +49,7 @@ pub struct TransferredContainer {
     /// The last registration.
     pub registration: Option<Registration>,
     /// Those who registered it and live.
-    pub makers: Vec<i32>,
+    pub registrants: Vec<i32>,
 }
 
 /// The scheduler's state of a GPU.

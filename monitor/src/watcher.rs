@@ -4,11 +4,11 @@
 //! container can write is asked: neither its region nor its variables. What comes out are *findings*, for people, and *orders* to end a process,
 //! if the configuration wants that.
 //!
-//! - **Unshimmed**: on the GPU, in none of the slots that the monitor has proved. Where it is a container's that shares the GPU, its work is
+//! - **Unshimmed**: on the GPU, in none of the slots that the monitor has verified. Where it is a container's that shares the GPU, its work is
 //!   neither limited nor gated. Where it is no container's, it is the host's own: shown, and never ended.
 //! - **Over limit**: all processes of a container together hold more of the GPU, by NVML, than its limit. The finding names the one that holds most.
 //!
-//! Three things keep the innocent from harm. A finding needs **two looks** that agree: a process may be on the GPU before its slot is proved.
+//! Three things keep the innocent from harm. A finding needs **two looks** that agree: a process may be on the GPU before its slot is verified.
 //! One is ended only when each look of [`PATIENCE`] wanted that, asked first (SIGTERM), and made to only when each of [`GRACE`] more did
 //! (SIGKILL): one look that does not, and all of it starts anew. Whoever does it looks again at everything after it has got hold of the process
 //! (`probe/end.rs`). And who is over a limit because **the limit was lowered**, or was over it when the monitor came, may keep what it has: it

@@ -26,7 +26,7 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
         if let Some(region) = &mut container.region {
             region.look();
         }
-        container.note_deaths(now);
+        container.note_exits(now);
         container.count();
     }
     let mut containers: Vec<ContainerStatus> =

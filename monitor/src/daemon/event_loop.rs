@@ -133,9 +133,11 @@ impl EventLoop {
                             return Ok(End::Transferred);
                         }
                     }
-                    Source::Bell(number) => self.hear(time, TenantId(number)),
-                    Source::Death(number) => self.host.maker_died(time, i32::try_from(number).unwrap_or(0)),
-                    Source::Process(number) => self.host.process_died(time, Process::of_number(number)),
+                    Source::Doorbell(number) => self.hear(time, TenantId(number)),
+                    Source::RegistrantExit(number) => {
+                        self.host.registrant_exited(time, i32::try_from(number).unwrap_or(0))
+                    }
+                    Source::ProcessExit(number) => self.host.process_exited(time, Process::of_number(number)),
                     Source::Timer => {}
                 }
             }
@@ -203,7 +205,7 @@ impl EventLoop {
                 Some(container) if container.ear.mute > time => self.muted.push(tenant),
                 Some(_) => {
                     self.host.unmuted(time, tenant);
-                    self.host.changes.push(Change::Bell(tenant));
+                    self.host.changes.push(Change::Doorbell(tenant));
                 }
                 None => {}
             }
@@ -224,20 +226,25 @@ impl EventLoop {
     /// Listens to what has come. What has gone closed its descriptor, which the poll notices by itself.
     fn listen(&mut self) {
         for change in std::mem::take(&mut self.host.changes) {
-            let (Change::Bell(tenant) | Change::Maker(tenant, _) | Change::Process(Process { tenant, .. })) =
-                change;
+            let (Change::Doorbell(tenant)
+            | Change::Registrant(tenant, _)
+            | Change::Process(Process { tenant, .. })) = change;
             let Some(container) = self.host.containers.get(&tenant) else { continue };
             let heard = match change {
-                Change::Bell(_) => match container.region.as_ref().and_then(|region| region.bell.as_ref()) {
-                    Some(bell) => self.poll.add(bell, Source::Bell(tenant.0)),
-                    None => Ok(()),
-                },
-                Change::Maker(_, pid) => match (container.makers.get(&pid), u64::try_from(pid)) {
-                    (Some(maker), Ok(number)) => self.poll.add(&maker.pidfd, Source::Death(number)),
+                Change::Doorbell(_) => {
+                    match container.region.as_ref().and_then(|region| region.bell.as_ref()) {
+                        Some(bell) => self.poll.add(bell, Source::Doorbell(tenant.0)),
+                        None => Ok(()),
+                    }
+                }
+                Change::Registrant(_, pid) => match (container.registrants.get(&pid), u64::try_from(pid)) {
+                    (Some(registrant), Ok(number)) => {
+                        self.poll.add(&registrant.pidfd, Source::RegistrantExit(number))
+                    }
                     _ => Ok(()),
                 },
-                Change::Process(process) => match container.deaths.get(&process.slot) {
-                    Some((_, pidfd)) => self.poll.add(pidfd, Source::Process(process.number())),
+                Change::Process(process) => match container.exits.get(&process.slot) {
+                    Some((_, pidfd)) => self.poll.add(pidfd, Source::ProcessExit(process.number())),
                     None => Ok(()),
                 },
             };

@@ -22,9 +22,9 @@ pub(crate) enum Source {
     Tree,
     Listener,
     Connection(u64),
-    Bell(u64),
-    Death(u64),
-    Process(u64),
+    Doorbell(u64),
+    RegistrantExit(u64),
+    ProcessExit(u64),
 }
 
 impl Source {
@@ -37,9 +37,9 @@ impl Source {
             Self::Tree => (6, 0),
             Self::Listener => (2, 0),
             Self::Connection(number) => (3, number),
-            Self::Bell(number) => (4, number),
-            Self::Death(number) => (5, number),
-            Self::Process(number) => (7, number),
+            Self::Doorbell(number) => (4, number),
+            Self::RegistrantExit(number) => (5, number),
+            Self::ProcessExit(number) => (7, number),
         };
         EventData::new_u64(kind << Self::KIND | number)
     }
@@ -52,9 +52,9 @@ impl Source {
             6 => Some(Self::Tree),
             2 => Some(Self::Listener),
             3 => Some(Self::Connection(number)),
-            4 => Some(Self::Bell(number)),
-            5 => Some(Self::Death(number)),
-            7 => Some(Self::Process(number)),
+            4 => Some(Self::Doorbell(number)),
+            5 => Some(Self::RegistrantExit(number)),
+            7 => Some(Self::ProcessExit(number)),
             _ => None,
         }
     }
@@ -182,10 +182,10 @@ mod tests {
         // The past has come already.
         poll.wait(Nanos(5), &mut heard).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
-        poll.add(&ours, Source::Bell(7)).unwrap();
+        poll.add(&ours, Source::Doorbell(7)).unwrap();
         io::Write::write_all(&mut &theirs, b"x").unwrap();
         poll.wait(Nanos::MAX, &mut heard).unwrap();
-        assert_eq!(heard, [Source::Bell(7)]);
+        assert_eq!(heard, [Source::Doorbell(7)]);
         poll.remove(&ours);
         heard.clear();
         poll.wait(Monotonic.now() + Nanos::from_millis(1), &mut heard).unwrap();
@@ -200,9 +200,9 @@ mod tests {
             Source::Tree,
             Source::Listener,
             Source::Connection(1 << 40),
-            Source::Bell(3),
-            Source::Death(0),
-            Source::Process(5),
+            Source::Doorbell(3),
+            Source::RegistrantExit(0),
+            Source::ProcessExit(5),
         ] {
             assert_eq!(Source::of(source.data()), Some(source));
         }

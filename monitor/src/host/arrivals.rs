@@ -11,7 +11,7 @@ use cgpu_shm::paths;
 use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;
 
-use super::container::{Container, Maker};
+use super::container::{Container, Registrant};
 use super::{Change, Host, Process};
 use crate::nodes;
 
@@ -113,9 +113,9 @@ impl Host {
                 return Err(invalid(format!("Expected a GPU's UUID such as GPU-..., got {:?}.", limit.uuid)));
             }
         }
-        let maker = match registration.pid {
+        let registrant = match registration.pid {
             Some(pid) => {
-                let found = Maker::of(pid);
+                let found = Registrant::of(pid);
                 Some((pid, found.ok_or_else(|| invalid(format!("There is no process {pid}.")))?))
             }
             None => None,
@@ -127,9 +127,9 @@ impl Host {
         let Some(container) = self.containers.get_mut(&tenant) else {
             return Err(Refusal::new(Errno::EIO, "The container was lost."));
         };
-        if let Some((pid, maker)) = maker {
-            container.makers.insert(pid, maker);
-            self.changes.push(Change::Maker(tenant, pid));
+        if let Some((pid, registrant)) = registrant {
+            container.registrants.insert(pid, registrant);
+            self.changes.push(Change::Registrant(tenant, pid));
         }
         container.registration = Some(registration);
         Ok(tenant)
@@ -146,9 +146,9 @@ impl Host {
     }
 
     /// A maker has died. Its processes may have died with it: nobody waits for them until the next beat.
-    pub(crate) fn maker_died(&mut self, now: Nanos, pid: i32) {
+    pub(crate) fn registrant_exited(&mut self, now: Nanos, pid: i32) {
         let made = self.containers.values_mut().filter_map(|container| {
-            container.makers.remove(&pid)?;
+            container.registrants.remove(&pid)?;
             Some(container.tenant)
         });
         for tenant in made.collect::<Vec<_>>() {
@@ -158,10 +158,10 @@ impl Host {
     }
 
     /// A process of a container has died: whoever waits for its turn to end need not wait until the next beat.
-    pub(crate) fn process_died(&mut self, now: Nanos, process: Process) {
+    pub(crate) fn process_exited(&mut self, now: Nanos, process: Process) {
         let Some(container) = self.containers.get_mut(&process.tenant) else { return };
         // A descriptor that is closed is not listened to any more.
-        container.deaths.remove(&process.slot);
+        container.exits.remove(&process.slot);
         self.look_after_one(now, process.tenant);
         self.follow(now);
     }

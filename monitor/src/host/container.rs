@@ -22,22 +22,22 @@ use super::region::Region;
 use super::tally::Tally;
 use crate::memory::exported::Exchange;
 use crate::memory::unaccounted::Measured;
-use crate::probe::{ContainerIdentity, GpuSample, Proved, SampledContainer, Suspect, Suspects};
+use crate::probe::{ContainerIdentity, FoundProcess, GpuSample, SampledContainer, Search, SlotProcess};
 use crate::watcher::Name;
 
 /// Processes of a container whose death is heard of at once; of more, at the next beat. A container may have a great many, and descriptors
 /// are few.
-const MOST_DEATHS: usize = 16;
+const MAX_EXIT_WATCHES: usize = 16;
 
 /// Who has registered a container.
 #[derive(Debug)]
-pub(crate) struct Maker {
+pub(crate) struct Registrant {
     /// Readable when it has died.
     pub(crate) pidfd: OwnedFd,
     pub(crate) name: Name,
 }
 
-impl Maker {
+impl Registrant {
     /// None: there is no such process.
     pub(crate) fn of(pid: i32) -> Option<Self> {
         let name = Name::of(u32::try_from(pid).ok()?)?;
@@ -57,7 +57,7 @@ pub(crate) struct Container {
     /// The last who registered it.
     pub(crate) registration: Option<Registration>,
     /// Those who registered it and still live.
-    pub(crate) makers: BTreeMap<i32, Maker>,
+    pub(crate) registrants: BTreeMap<i32, Registrant>,
     /// What its `limits` says.
     pub(crate) limits: Limits,
     /// What its image is called.
@@ -74,7 +74,7 @@ pub(crate) struct Container {
     /// Its processes' names on the host by slot and generation; none where the search found none.
     pub(crate) names: BTreeMap<(SlotIndex, u64), Option<Name>>,
     /// Those of them whose death is heard of at once, by slot: their generation, and what is readable then.
-    pub(crate) deaths: BTreeMap<SlotIndex, (u64, OwnedFd)>,
+    pub(crate) exits: BTreeMap<SlotIndex, (u64, OwnedFd)>,
     /// Some are being searched for: one search at a time, however many slots it locks.
     searching: bool,
     /// What its processes have beyond their books, by slot, generation and GPU.
@@ -103,7 +103,7 @@ impl Container {
             image: record::image(&dir),
             dir,
             registration: None,
-            makers: BTreeMap::new(),
+            registrants: BTreeMap::new(),
             limits,
             weight: None,
             high: None,
@@ -111,7 +111,7 @@ impl Container {
             faults,
             draining: BTreeMap::new(),
             names: BTreeMap::new(),
-            deaths: BTreeMap::new(),
+            exits: BTreeMap::new(),
             searching: false,
             measured: BTreeMap::new(),
             exchanges: BTreeMap::new(),
@@ -132,7 +132,7 @@ impl Container {
                 self.faults.remove("region");
                 self.draining.clear();
                 self.names.clear();
-                self.deaths.clear();
+                self.exits.clear();
                 self.measured.clear();
                 self.exchanges.clear();
                 self.left.clear();
@@ -250,8 +250,8 @@ impl Container {
             file: region.map(Region::identity).or_else(there),
             searched: self.is_sought(),
             closed: unreadable || region.is_none() && self.faults.contains_key("region"),
-            makers: self.makers.values().map(|maker| maker.name).collect(),
-            proved: names(true),
+            registrants: self.registrants.values().map(|registrant| registrant.name).collect(),
+            verified: names(true),
             past: names(false),
         }
     }
@@ -289,12 +289,12 @@ impl Container {
     pub(crate) fn presence(&self, uuid: Uuid) -> Presence {
         let open =
             self.region.as_ref().is_some_and(|region| !region.live.is_empty() && region.gpu(uuid).is_some());
-        Presence { created: open || !self.makers.is_empty(), open }
+        Presence { created: open || !self.registrants.is_empty(), open }
     }
 
     /// Nobody made it who lives, and nobody lives in it.
     pub(crate) fn is_deserted(&self) -> bool {
-        self.makers.is_empty() && self.region.as_ref().is_none_or(|region| region.live.is_empty())
+        self.registrants.is_empty() && self.region.as_ref().is_none_or(|region| region.live.is_empty())
     }
 
     /// How much of the time a GPU computed for it, in percent; none: NVML does not tell, or not of these processes.
@@ -309,7 +309,7 @@ impl Container {
     }
 
     /// Notes which of its processes have died since the last look.
-    pub(crate) fn note_deaths(&mut self, now: Nanos) {
+    pub(crate) fn note_exits(&mut self, now: Nanos) {
         let Some(region) = &self.region else { return };
         if region.unreadable.is_some() {
             return;
@@ -328,7 +328,7 @@ impl Container {
         self.draining = dead;
         let live = &region.live;
         self.names.retain(|process, _| live.contains(process) || self.draining.contains_key(process));
-        self.deaths.retain(|slot, (generation, _)| live.contains(&(*slot, *generation)));
+        self.exits.retain(|slot, (generation, _)| live.contains(&(*slot, *generation)));
         self.measured.retain(|(slot, generation, _), _| live.contains(&(*slot, *generation)));
         let seen = &region.seen;
         self.left.retain(|(slot, generation, _)| {
@@ -344,33 +344,33 @@ impl Container {
     }
 
     /// Those of its processes that are to be searched for on the host; none: nobody, or a search is under way.
-    pub(crate) fn unsought(&mut self) -> Option<Suspects> {
+    pub(crate) fn to_search(&mut self) -> Option<Search> {
         let region = self.region.as_ref().filter(|_| !self.searching)?;
-        let suspect = |&(slot, generation): &(SlotIndex, u64)| {
+        let slot_process = |&(slot, generation): &(SlotIndex, u64)| {
             let seen = region.seen.slots.get(slot.get())?;
             let is_new = !self.names.contains_key(&(slot, generation)) && seen.pid != 0;
-            is_new.then_some(Suspect { slot, generation, pid: seen.pid })
+            is_new.then_some(SlotProcess { slot, generation, pid: seen.pid })
         };
-        let processes: Vec<Suspect> = region.live.iter().filter_map(suspect).collect();
-        let suspects = Suspects { tenant: self.tenant.0, file: region.identity(), processes };
-        self.searching = !suspects.processes.is_empty();
-        self.searching.then_some(suspects)
+        let processes: Vec<SlotProcess> = region.live.iter().filter_map(slot_process).collect();
+        let search = Search { tenant: self.tenant.0, file: region.identity(), processes };
+        self.searching = !search.processes.is_empty();
+        self.searching.then_some(search)
     }
 
     /// Processes were found on the host, or not; the container is told. Those whose death is to be listened to from now on.
-    pub(crate) fn found(&mut self, suspects: &Suspects, found: Vec<Option<Proved>>) -> Vec<SlotIndex> {
+    pub(crate) fn found(&mut self, search: &Search, found: Vec<Option<FoundProcess>>) -> Vec<SlotIndex> {
         self.searching = false;
         let mut heard = Vec::new();
-        let Some(region) = self.region.as_ref().filter(|region| region.identity() == suspects.file) else {
+        let Some(region) = self.region.as_ref().filter(|region| region.identity() == search.file) else {
             return heard;
         };
-        for (&Suspect { slot, generation, .. }, proved) in suspects.processes.iter().zip(found) {
-            let name = proved.as_ref().map(|proved| proved.name);
+        for (&SlotProcess { slot, generation, .. }, verified) in search.processes.iter().zip(found) {
+            let name = verified.as_ref().map(|verified| verified.name);
             self.names.insert((slot, generation), name);
-            if let Some(death) = proved.and_then(|proved| proved.death)
-                && self.deaths.len() < MOST_DEATHS
+            if let Some(exit) = verified.and_then(|verified| verified.exit)
+                && self.exits.len() < MAX_EXIT_WATCHES
             {
-                self.deaths.insert(slot, (generation, death));
+                self.exits.insert(slot, (generation, exit));
                 heard.push(slot);
             }
             region.set_host_pid(slot, generation, name.map(|name| name.pid));

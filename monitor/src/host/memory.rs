@@ -108,12 +108,12 @@ impl Container {
         let none = gone.returned == Bytes::ZERO;
         region.set_returned(gpu, if none { 0 } else { (withdrawn + gone.returned).0 });
         if gone.orphans {
-            self.let_go(gpu);
+            self.reclaim_exported(gpu);
         }
     }
 
     /// What dead processes had exported of a GPU's memory is gone. One is buried when that is so on all GPUs.
-    fn let_go(&mut self, gpu: DeviceIndex) {
+    fn reclaim_exported(&mut self, gpu: DeviceIndex) {
         let Some(region) = &self.region else { return };
         let slots = region.seen.slots.iter().enumerate();
         for (index, slot) in slots.filter(|(_, slot)| slot.word.state() == Some(State::Orphan)) {
@@ -126,7 +126,7 @@ impl Container {
                 none || self.left.contains(&(index, generation, gpu))
             });
             if is_gone {
-                region.set_let_go(index, generation);
+                region.set_exported_reclaimed(index, generation);
             }
         }
     }

@@ -33,10 +33,10 @@ impl Host {
         for results in results {
             match results {
                 ProbeResult::Sampled(sample) => self.take_sample(now, sample),
-                ProbeResult::Found(suspects, found) => {
-                    let tenant = TenantId(suspects.tenant);
+                ProbeResult::Found(search, found) => {
+                    let tenant = TenantId(search.tenant);
                     if let Some(container) = self.containers.get_mut(&tenant) {
-                        let heard = container.found(&suspects, found).into_iter();
+                        let heard = container.found(&search, found).into_iter();
                         self.changes.extend(heard.map(|slot| Change::Process(Process { tenant, slot })));
                     }
                 }
@@ -90,7 +90,7 @@ impl Host {
         let tenants: Vec<TenantId> = self.containers.keys().copied().collect();
         for tenant in tenants {
             self.enlist(now, tenant, false);
-            self.bury(now, tenant);
+            self.reclaim(now, tenant);
         }
         self.observe_gpus(now, &told, &sample.searched);
     }

@@ -273,12 +273,12 @@ impl Region {
     }
 
     /// Says that the memory of a dead process is gone, whether or not its container has noticed that it is dead.
-    pub(crate) fn set_gone(&self, slot: SlotIndex, generation: u64) {
+    pub(crate) fn set_reclaimed(&self, slot: SlotIndex, generation: u64) {
         self.grantor.set_gone(slot, Word::new(Generation::from_bits(generation), State::Draining));
     }
 
     /// Says that nobody holds what a dead process had exported.
-    pub(crate) fn set_let_go(&self, slot: SlotIndex, generation: u64) {
+    pub(crate) fn set_exported_reclaimed(&self, slot: SlotIndex, generation: u64) {
         self.grantor.set_gone(slot, Word::new(Generation::from_bits(generation), State::Orphan));
     }
 

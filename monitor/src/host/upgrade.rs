@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cgpu_shm::units::Nanos;
 
-use super::container::Maker;
+use super::container::Registrant;
 use super::{Change, Host};
 use crate::upgrade::{TransferredContainer, TransferredGpu, UpgradeState};
 
@@ -15,7 +15,7 @@ impl Host {
             id: container.id.clone(),
             dir: container.dir.clone(),
             registration: container.registration.clone(),
-            makers: container.makers.keys().copied().collect(),
+            registrants: container.registrants.keys().copied().collect(),
         });
         let containers = containers.collect();
         let mut gpus = Vec::new();
@@ -50,11 +50,11 @@ impl Host {
             let tenant = self.adopt(&known.dir, Some(&known.id));
             let Some(container) = self.containers.get_mut(&tenant) else { continue };
             container.registration = known.registration;
-            for pid in known.makers {
+            for pid in known.registrants {
                 // One that has died since is not there to be waited for.
-                if let Some(maker) = Maker::of(pid) {
-                    container.makers.insert(pid, maker);
-                    self.changes.push(Change::Maker(tenant, pid));
+                if let Some(registrant) = Registrant::of(pid) {
+                    container.registrants.insert(pid, registrant);
+                    self.changes.push(Change::Registrant(tenant, pid));
                 }
             }
         }

@@ -9,7 +9,7 @@ use super::region::Region;
 use super::{Change, Host};
 
 /// How long a dead process's memory is waited for where NVML cannot tell.
-const LINGERS: Nanos = Nanos::from_millis(500);
+const RECLAIM_TIMEOUT: Nanos = Nanos::from_millis(500);
 
 impl Host {
     /// Looks at everything of every container.
@@ -28,7 +28,7 @@ impl Host {
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let had_one = container.region.is_some();
         if container.find_region(monitor) {
-            self.changes.push(Change::Bell(tenant));
+            self.changes.push(Change::Doorbell(tenant));
             if let Some(region) = &mut container.region {
                 region.tell_devices(&self.devices);
             }
@@ -37,7 +37,7 @@ impl Host {
         } else if let Some(region) = &mut container.region {
             region.look();
             if region.find_bell(&container.dir) {
-                self.changes.push(Change::Bell(tenant));
+                self.changes.push(Change::Doorbell(tenant));
             }
         }
         let Some(region) = &container.region else { return };
@@ -52,25 +52,25 @@ impl Host {
         } else {
             container.faults.remove("no_doorbell");
         }
-        container.note_deaths(now);
+        container.note_exits(now);
         container.count();
         let moved = container.region.as_mut().is_some_and(Region::has_moved);
         let changed = moved || container.region.is_some() != had_one;
         self.find_processes(tenant);
-        self.bury(now, tenant);
+        self.reclaim(now, tenant);
         self.set_limits(tenant);
         self.enlist(now, tenant, changed);
     }
 
     /// Has those processes searched for on the host that have not been.
     pub(super) fn find_processes(&mut self, tenant: TenantId) {
-        if let Some(suspects) = self.containers.get_mut(&tenant).and_then(Container::unsought) {
-            self.prober.find(suspects);
+        if let Some(search) = self.containers.get_mut(&tenant).and_then(Container::to_search) {
+            self.prober.find(search);
         }
     }
 
     /// Says which dead processes' memory is gone: when NVML no longer shows them, and where it cannot tell, after a while.
-    pub(super) fn bury(&mut self, now: Nanos, tenant: TenantId) {
+    pub(super) fn reclaim(&mut self, now: Nanos, tenant: TenantId) {
         let Some(container) = self.containers.get(&tenant) else { return };
         let Some(region) = &container.region else { return };
         let mut waiting = false;
@@ -81,8 +81,8 @@ impl Host {
                 let has = known.map(|board| board.sample.has(name));
                 has.collect::<Option<Vec<_>>>().map(|has| !has.contains(&true))
             });
-            if told.unwrap_or(now - since >= LINGERS) {
-                region.set_gone(slot, generation);
+            if told.unwrap_or(now - since >= RECLAIM_TIMEOUT) {
+                region.set_reclaimed(slot, generation);
             } else {
                 waiting = true;
             }

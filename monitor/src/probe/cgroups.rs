@@ -32,15 +32,15 @@ impl Cgroups {
     }
 
     /// Whether the process can be of the container that this one, which is proved to be, is of: in its engine's group, or further in.
-    pub(super) fn can_be_with(&self, proved: &Self) -> bool {
-        let own = proved.own();
+    pub(super) fn can_be_with(&self, verified: &Self) -> bool {
+        let own = verified.own();
         if own.is_empty() { self.all().is_empty() } else { own.is_subset(&self.all()) }
     }
 
     /// The same for one of which nothing but its PID namespace is known, which is easily joined: where no engine names them, both must be
     /// in the very same groups.
-    pub(super) fn are_with(&self, proved: &Self) -> bool {
-        self.can_be_with(proved) && (!proved.own().is_empty() || self == proved)
+    pub(super) fn are_with(&self, verified: &Self) -> bool {
+        self.can_be_with(verified) && (!verified.own().is_empty() || self == verified)
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
         let nested = groups(format!("0::/docker/{a}/docker/{b}\n"));
         let (user, session) = (groups("0::/user\n".into()), groups("0::/session\n".into()));
         // Process, one that is proved, by descent, by namespace.
-        for (process, proved, descends, shares) in [
+        for (process, verified, descends, shares) in [
             (&docker(&a), &docker(&a), true, true),
             (&docker(&b), &docker(&a), false, false),
             (&nested, &docker(&a), true, true),
@@ -89,8 +89,8 @@ mod tests {
             // A container that no engine names may start sessions; who comes from elsewhere is not one.
             (&session, &user, true, false),
         ] {
-            let found = (process.can_be_with(proved), process.are_with(proved));
-            assert_eq!(found, (descends, shares), "{process:?} {proved:?}");
+            let found = (process.can_be_with(verified), process.are_with(verified));
+            assert_eq!(found, (descends, shares), "{process:?} {verified:?}");
         }
     }
 }

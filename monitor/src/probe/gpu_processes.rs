@@ -4,7 +4,7 @@
 //!
 //! 1. its control group, where that names a container engine's 64 digits and a container's directory does, too;
 //! 2. the directory that it sees at `/run/cgpu`: the same one as a container's on the host;
-//! 3. its parents: the nearest that has registered a container, or is proved to be in one;
+//! 3. its parents: the nearest that has registered a container, or is verified to be in one;
 //! 4. its PID namespace, if that is not ours: that of processes of one container.
 //!
 //! Two containers that a rule fits are none, for that rule. A PID namespace can be joined by another container, which then also inherits its
@@ -36,9 +36,9 @@ pub(crate) struct ContainerIdentity {
     /// Its books cannot be read: it is not known who keeps them.
     pub(crate) closed: bool,
     /// Who registered it and lives.
-    pub(crate) makers: Vec<Name>,
-    /// Its processes that are proved, and keep books.
-    pub(crate) proved: Vec<Name>,
+    pub(crate) registrants: Vec<Name>,
+    /// Its processes that are verified, and have a slot.
+    pub(crate) verified: Vec<Name>,
     /// Those that were, and have left their books: to end, or to be another program.
     pub(crate) past: Vec<Name>,
 }
@@ -51,7 +51,7 @@ impl ContainerIdentity {
 
     /// Everybody who is known to be of it.
     fn names(&self) -> impl Iterator<Item = Name> + '_ {
-        self.makers.iter().chain(&self.proved).chain(&self.past).copied()
+        self.registrants.iter().chain(&self.verified).chain(&self.past).copied()
     }
 }
 
@@ -112,12 +112,12 @@ impl<'a> ProcessIndex<'a> {
         }
     }
 
-    /// A process; none: it is gone. What it has mapped is long to read: only that of containers' processes that are not proved counts.
+    /// A process; none: it is gone. What it has mapped is long to read: only that of containers' processes that are not verified counts.
     pub(super) fn gpu_process(&self, pid: u32) -> Option<GpuProcess> {
         let name = Name::of(pid)?;
-        let proved = self.identities.iter().find(|identity| identity.proved.contains(&name));
-        let owner = proved.or_else(|| self.owner(pid));
-        let mapped = if proved.is_none() && owner.is_some() { Mapped::of(pid) } else { None };
+        let verified = self.identities.iter().find(|identity| identity.verified.contains(&name));
+        let owner = verified.or_else(|| self.owner(pid));
+        let mapped = if verified.is_none() && owner.is_some() { Mapped::of(pid) } else { None };
         // Last: what was looked at was of one process.
         let about = Stat::of(pid).filter(|about| about.born == name.born)?;
         let bound = |mapped: &Mapped| {
@@ -126,9 +126,9 @@ impl<'a> ProcessIndex<'a> {
                 .any(|identity| identity.file.is_some_and(|file| mapped.files.contains(&file)))
         };
         let shim = match &mapped {
-            _ if proved.is_some() => Shim::Bound,
+            _ if verified.is_some() => Shim::Bound,
             None => Shim::Unknown,
-            // Its slot is about to be proved, or is in books that we cannot read.
+            // Its slot is about to be verified, or is in books that we cannot read.
             Some(mapped) if bound(mapped) => Shim::Bound,
             Some(mapped) if mapped.shim && owner.is_some_and(|identity| identity.closed) => Shim::Unknown,
             Some(mapped) if mapped.shim => Shim::Loaded,

@@ -11,17 +11,17 @@ use crate::watcher::Name;
 
 /// Processes of a container to be found on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Suspects {
+pub(crate) struct Search {
     /// Whose they are: the daemon's own word, returned as it is.
     pub(crate) tenant: u64,
     /// Device and inode of the file that they have mapped.
     pub(crate) file: (u64, u64),
-    pub(crate) processes: Vec<Suspect>,
+    pub(crate) processes: Vec<SlotProcess>,
 }
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Suspect {
+pub(crate) struct SlotProcess {
     pub(crate) slot: SlotIndex,
     pub(crate) generation: u64,
     /// As the container says.
@@ -30,51 +30,52 @@ pub(crate) struct Suspect {
 
 /// A suspect that was found.
 #[derive(Debug)]
-pub(crate) struct Proved {
+pub(crate) struct FoundProcess {
     pub(crate) name: Name,
     /// Readable when it has died; none: descriptors are short.
-    pub(crate) death: Option<OwnedFd>,
+    pub(crate) exit: Option<OwnedFd>,
 }
 
-impl Proved {
+impl FoundProcess {
     /// None: it has died meanwhile, and its number may be another's.
     fn of(name: Name) -> Option<Self> {
         let pid = i32::try_from(name.pid).ok().and_then(Pid::from_raw)?;
-        let death = pidfd_open(pid, PidfdFlags::empty()).ok();
+        let exit = pidfd_open(pid, PidfdFlags::empty()).ok();
         // Then it was this one that was opened.
-        name.lives().then_some(Self { name, death })
+        name.lives().then_some(Self { name, exit })
     }
 }
 
 /// Who the suspects are, if they are found.
-pub(super) fn prove(suspects: &Suspects) -> Vec<Option<Proved>> {
-    search(suspects).into_iter().map(|name| name.and_then(Proved::of)).collect()
+pub(super) fn find(search: &Search) -> Vec<Option<FoundProcess>> {
+    host_processes(search).into_iter().map(|name| name.and_then(FoundProcess::of)).collect()
 }
 
 /// Each suspect's name on the host, if it has one: by the id that it says, if we share its namespace, else by one search for all.
-fn search(suspects: &Suspects) -> Vec<Option<Name>> {
+fn host_processes(search: &Search) -> Vec<Option<Name>> {
     let holder = |pid: u32| {
         let name = Name::of(pid)?;
         // It was this one that was looked at.
-        (maps(pid, suspects.file) && name.lives()).then_some(name)
+        (maps(pid, search.file) && name.lives()).then_some(name)
     };
-    let mut found: Vec<Option<Name>> = suspects.processes.iter().map(|suspect| holder(suspect.pid)).collect();
+    let mut found: Vec<Option<Name>> =
+        search.processes.iter().map(|slot_process| holder(slot_process.pid)).collect();
     if found.iter().all(Option::is_some) {
         return found;
     }
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     for pid in processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
-        let missing = || suspects.processes.iter().zip(&found).filter(|(_, found)| found.is_none());
+        let missing = || search.processes.iter().zip(&found).filter(|(_, found)| found.is_none());
         if missing().next().is_none() {
             break;
         }
         let Some(inner) = innermost(pid) else { continue };
-        if !missing().any(|(suspect, _)| suspect.pid == inner) {
+        if !missing().any(|(slot_process, _)| slot_process.pid == inner) {
             continue;
         }
         let Some(name) = holder(pid) else { continue };
-        for (suspect, found) in suspects.processes.iter().zip(&mut found) {
-            if suspect.pid == inner {
+        for (slot_process, found) in search.processes.iter().zip(&mut found) {
+            if slot_process.pid == inner {
                 found.get_or_insert(name);
             }
         }
@@ -107,10 +108,10 @@ mod tests {
         assert!(maps(pid, own));
         assert!(!maps(pid, (own.0, own.1 + 1)));
         assert_eq!(innermost(pid), Some(pid));
-        let suspect = |pid| Suspect { slot: SlotIndex(0), generation: 1, pid };
-        let processes = vec![suspect(pid), suspect(u32::MAX), suspect(1)];
-        let suspects = Suspects { tenant: 0, file: own, processes };
-        assert_eq!(search(&suspects), [Name::of(pid), None, None]);
-        assert_eq!(search(&Suspects { processes: Vec::new(), ..suspects }), []);
+        let slot_process = |pid| SlotProcess { slot: SlotIndex(0), generation: 1, pid };
+        let processes = vec![slot_process(pid), slot_process(u32::MAX), slot_process(1)];
+        let search = Search { tenant: 0, file: own, processes };
+        assert_eq!(host_processes(&search), [Name::of(pid), None, None]);
+        assert_eq!(host_processes(&Search { processes: Vec::new(), ..search }), []);
     }
 }

@@ -54,11 +54,11 @@ impl Stage {
 }
 
 /// So many times ourselves, with a descriptor of us each.
-fn ourselves(times: usize) -> Vec<Option<Proved>> {
+fn ourselves(times: usize) -> Vec<Option<FoundProcess>> {
     let us = rustix::process::getpid();
-    let one = || Proved {
+    let one = || FoundProcess {
         name: Name::of(std::process::id()).unwrap(),
-        death: Some(rustix::process::pidfd_open(us, PidfdFlags::empty()).unwrap()),
+        exit: Some(rustix::process::pidfd_open(us, PidfdFlags::empty()).unwrap()),
     };
     (0..times).map(|_| Some(one())).collect()
 }
@@ -69,28 +69,28 @@ const RECORD: usize = offset_of!(Use, header) + offset_of!(UseHeader, gpu);
 #[test]
 fn one_search_at_a_time_however_many_slots_are_locked() {
     let mut stage = Stage::new();
-    assert_eq!(stage.container.unsought(), None);
+    assert_eq!(stage.container.to_search(), None);
     let mut claims: Vec<_> = (0..100).map(|_| stage.claim()).collect();
     stage.look();
-    let suspects = stage.container.unsought().unwrap();
-    assert_eq!(suspects.processes.len(), 100);
+    let search = stage.container.to_search().unwrap();
+    assert_eq!(search.processes.len(), 100);
     for _ in 0..50 {
         claims.push(stage.claim());
         stage.look();
-        assert_eq!(stage.container.unsought(), None, "a search is under way");
+        assert_eq!(stage.container.to_search(), None, "a search is under way");
     }
     assert!(!stage.container.identity().searched);
-    let heard = stage.container.found(&suspects, ourselves(100));
+    let heard = stage.container.found(&search, ourselves(100));
     assert_eq!(stage.container.names.len(), 100);
     // Their deaths are heard of at once, but not of so many that nobody else's would be.
-    assert_eq!((heard.len(), stage.container.deaths.len()), (MOST_DEATHS, MOST_DEATHS));
-    let rest = stage.container.unsought().unwrap();
+    assert_eq!((heard.len(), stage.container.exits.len()), (MAX_EXIT_WATCHES, MAX_EXIT_WATCHES));
+    let rest = stage.container.to_search().unwrap();
     assert_eq!(rest.processes.len(), 50);
     // What was found in files that were replaced meanwhile is of nobody, and the next search may begin.
-    let elsewhere = Suspects { file: (0, 0), ..rest.clone() };
+    let elsewhere = Search { file: (0, 0), ..rest.clone() };
     assert_eq!(stage.container.found(&elsewhere, ourselves(50)), []);
     assert_eq!(stage.container.names.len(), 100);
-    assert_eq!(stage.container.unsought().as_ref(), Some(&rest));
+    assert_eq!(stage.container.to_search().as_ref(), Some(&rest));
     stage.container.found(&rest, (0..50).map(|_| None).collect());
     assert!(stage.container.identity().searched, "found or not, all have been searched for");
 }
@@ -100,18 +100,18 @@ fn who_has_left_its_slot_is_the_containers_and_keeps_no_books() {
     let mut stage = Stage::new();
     let claim = stage.claim();
     stage.look();
-    let suspects = stage.container.unsought().unwrap();
+    let search = stage.container.to_search().unwrap();
     let own = Name::of(std::process::id()).unwrap();
-    stage.container.found(&suspects, ourselves(1));
-    assert_eq!(stage.container.deaths.len(), 1);
+    stage.container.found(&search, ourselves(1));
+    assert_eq!(stage.container.exits.len(), 1);
     let identity = stage.container.identity();
-    assert_eq!((identity.proved, identity.past), (vec![own], vec![]));
+    assert_eq!((identity.verified, identity.past), (vec![own], vec![]));
     drop(claim);
     stage.look();
-    stage.container.note_deaths(Nanos(5));
-    assert!(stage.container.deaths.is_empty());
+    stage.container.note_exits(Nanos(5));
+    assert!(stage.container.exits.is_empty());
     let identity = stage.container.identity();
-    assert_eq!((identity.proved, identity.past, identity.closed), (vec![], vec![own], false));
+    assert_eq!((identity.verified, identity.past, identity.closed), (vec![], vec![own], false));
 }
 
 #[test]

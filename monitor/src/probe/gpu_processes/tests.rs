@@ -31,8 +31,8 @@ fn identity(tenant: u64, dir: &Path) -> ContainerIdentity {
         dir: dir.to_owned(),
         file: None,
         closed: false,
-        makers: Vec::new(),
-        proved: Vec::new(),
+        registrants: Vec::new(),
+        verified: Vec::new(),
         past: Vec::new(),
     }
 }
@@ -72,7 +72,7 @@ fn a_process_belongs_to_who_started_it_and_to_one_only() {
     let of =
         |identities: &[ContainerIdentity], pid| ProcessIndex::new(identities).gpu_process(pid).unwrap().owner;
 
-    let made = ContainerIdentity { makers: vec![name(shell.0.id())], ..identity(1, here.path()) };
+    let made = ContainerIdentity { registrants: vec![name(shell.0.id())], ..identity(1, here.path()) };
     assert_eq!(of(std::slice::from_ref(&made), child), Some(1));
     assert_eq!(of(std::slice::from_ref(&made), shell.0.id()), Some(1));
     assert_eq!(of(std::slice::from_ref(&made), pid), None);
@@ -80,12 +80,14 @@ fn a_process_belongs_to_who_started_it_and_to_one_only() {
     let other = ContainerIdentity { tenant: 2, ..made.clone() };
     assert_eq!(of(&[made.clone(), other], child), None);
     // We, or who has started us, cannot be a container's.
-    let us =
-        ContainerIdentity { makers: vec![name(std::process::id()), name(1)], ..identity(3, here.path()) };
+    let us = ContainerIdentity {
+        registrants: vec![name(std::process::id()), name(1)],
+        ..identity(3, here.path())
+    };
     assert_eq!(of(std::slice::from_ref(&us), child), None);
     // What is proved needs no more.
-    let proved = ContainerIdentity { proved: vec![name(pid)], ..identity(4, here.path()) };
-    let index = ProcessIndex::new(std::slice::from_ref(&proved));
+    let verified = ContainerIdentity { verified: vec![name(pid)], ..identity(4, here.path()) };
+    let index = ProcessIndex::new(std::slice::from_ref(&verified));
     let found = index.gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Bound));
     // It keeps no books any more, and is still of the container.
@@ -95,10 +97,10 @@ fn a_process_belongs_to_who_started_it_and_to_one_only() {
     assert_eq!(of(std::slice::from_ref(&us), pid), None);
     // A name whose number is another's by now says nothing, of it or of its children.
     let stale = |name: Name| Name { born: name.born - 1, ..name };
-    let proved = ContainerIdentity { proved: vec![stale(name(pid))], ..proved };
-    let found = ProcessIndex::new(std::slice::from_ref(&proved)).gpu_process(pid).unwrap();
+    let verified = ContainerIdentity { verified: vec![stale(name(pid))], ..verified };
+    let found = ProcessIndex::new(std::slice::from_ref(&verified)).gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (None, Shim::Unknown));
-    let made = ContainerIdentity { makers: vec![stale(name(shell.0.id()))], ..made };
+    let made = ContainerIdentity { registrants: vec![stale(name(shell.0.id()))], ..made };
     assert_eq!(of(std::slice::from_ref(&made), child), None);
     assert_eq!(ProcessIndex::new(&[us]).gpu_process(u32::MAX), None);
     // The shell's own child must not outlive us.
@@ -107,7 +109,7 @@ fn a_process_belongs_to_who_started_it_and_to_one_only() {
 }
 
 #[test]
-fn a_process_that_has_the_containers_file_mapped_is_about_to_be_proved() {
+fn process_that_maps_the_region_is_about_to_be_verified() {
     let sleeper = Sleeper::start();
     let pid = sleeper.0.id();
     let here = tempfile::tempdir().unwrap();
@@ -116,7 +118,7 @@ fn a_process_that_has_the_containers_file_mapped_is_about_to_be_proved() {
     while !program().is_ok_and(|file| Mapped::of(pid).unwrap().files.contains(&file)) {
         std::thread::yield_now();
     }
-    let bare = ContainerIdentity { makers: vec![name(pid)], ..identity(1, here.path()) };
+    let bare = ContainerIdentity { registrants: vec![name(pid)], ..identity(1, here.path()) };
     assert_eq!(ProcessIndex::new(std::slice::from_ref(&bare)).gpu_process(pid).unwrap().shim, Shim::Absent);
     let bound = ContainerIdentity { file: Some(program().unwrap()), ..bare };
     assert_eq!(ProcessIndex::new(&[bound]).gpu_process(pid).unwrap().shim, Shim::Bound);
@@ -142,7 +144,7 @@ fn of_books_that_cannot_be_read_it_is_not_known_who_keeps_them() {
         assert!(std::time::Instant::now() < hangs, "nothing is preloaded into sleep");
         std::thread::yield_now();
     }
-    let open = ContainerIdentity { makers: vec![name(pid)], ..identity(1, here.path()) };
+    let open = ContainerIdentity { registrants: vec![name(pid)], ..identity(1, here.path()) };
     let shim = |identity: ContainerIdentity| ProcessIndex::new(&[identity]).gpu_process(pid).unwrap().shim;
     assert_eq!(shim(open.clone()), Shim::Loaded);
     assert_eq!(shim(ContainerIdentity { closed: true, ..open.clone() }), Shim::Unknown);
