@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 mod arrivals;
-pub(crate) mod board;
 pub(crate) mod container;
-pub(crate) mod devices;
+pub(crate) mod device_list;
+pub(crate) mod device_state;
 pub(crate) mod ear;
 mod gpus;
 mod memory;
@@ -24,11 +24,11 @@ mod upgrade;
 mod upkeep;
 mod watch;
 
-use board::Board;
 use cgpu_client::inventory::Found;
 use cgpu_inventory::health::Pulse;
 use cgpu_scheduler::TenantId;
 use container::Container;
+use device_state::DeviceState;
 
 use crate::config::{Config, Start};
 use crate::probe::{ContainerIdentity, Prober, SampledContainer};
@@ -43,7 +43,7 @@ pub(crate) struct Host {
     /// Where settings are kept.
     pub(crate) state: PathBuf,
     pub(crate) started: Nanos,
-    pub(crate) boards: Vec<Board>,
+    pub(crate) devices: Vec<DeviceState>,
     pub(crate) containers: BTreeMap<TenantId, Container>,
     pub(crate) settings: Settings,
     pub(crate) start: Start,
@@ -54,7 +54,7 @@ pub(crate) struct Host {
     /// All GPUs of the host, and when NVML has told of them.
     pub(crate) inventory: Option<(Nanos, Vec<Found>)>,
     /// The same for the containers' processes, and what was free of each when.
-    devices: devices::Devices,
+    device_list: device_list::DeviceList,
     /// How they answered last, and when: also when NVML has stopped telling.
     pub(crate) pulses: Option<(Nanos, Vec<Pulse>)>,
     pub(crate) prober: Prober,
@@ -106,14 +106,14 @@ impl Host {
             root: config.root.clone(),
             state: config.state.clone(),
             started: now,
-            boards: Vec::new(),
+            devices: Vec::new(),
             containers: BTreeMap::new(),
             settings,
             start: config.start.clone(),
             warnings: Vec::new(),
             sampled: None,
             inventory: None,
-            devices: devices::Devices::default(),
+            device_list: device_list::DeviceList::default(),
             pulses: None,
             prober,
             next: 1,

@@ -27,10 +27,10 @@ impl Monitor {
 
     /// What it tells of a tenant's share.
     pub(super) fn measured(&self, now: Nanos, number: usize) -> Option<Measured> {
-        self.controller().share(now, TenantId(number as u64))?.second
+        self.scheduler().share(now, TenantId(number as u64))?.second
     }
 
-    fn controller(&self) -> MutexGuard<'_, Gpu> {
+    fn scheduler(&self) -> MutexGuard<'_, Gpu> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -42,14 +42,14 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
     let (mut stale, mut beat) = (true, Nanos::ZERO);
     while role.now() < role.end() {
         let now = role.now();
-        let mut controller = monitor.controller();
+        let mut scheduler = monitor.scheduler();
         for number in 0..homes.len() {
             if !admitted[number] && homes[number].has_started() {
                 admitted[number] = true;
                 homes[number].grantor.adopt(1);
                 let Tenant { weight, percent, .. } = tenants[number];
                 let entitlement = Entitlement { percent, ..Entitlement::of_weight(weight) };
-                controller.admit(now, TenantId(number as u64), entitlement);
+                scheduler.admit(now, TenantId(number as u64), entitlement);
             }
         }
         if now >= beat {
@@ -61,7 +61,7 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
         let mut looked: Vec<usize> = if std::mem::take(&mut stale) {
             (0..homes.len()).collect()
         } else {
-            let interest = controller.interest(now, !rung.is_empty());
+            let interest = scheduler.interest(now, !rung.is_empty());
             interest.filter_map(|id| usize::try_from(id.0).ok()).collect()
         };
         looked.extend(&rung);
@@ -69,15 +69,15 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
         looked.dedup();
         let observations: Vec<Observation> =
             looked.into_iter().map(|number| observation(&homes[number], number, rung.contains(&number))).collect();
-        let plan = controller.advance(now, &observations);
+        let plan = scheduler.advance(now, &observations);
         plan.orders.iter().for_each(|order| obey(homes, order));
         for (number, home) in homes.iter().enumerate() {
-            match controller.requests_notification(TenantId(number as u64)) {
+            match scheduler.requests_notification(TenantId(number as u64)) {
                 true => home.grantor.arm(),
                 false => home.grantor.disarm(),
             }
         }
-        drop(controller);
+        drop(scheduler);
         role.wait_for_bell(plan.next_step.max(now + Nanos::from_micros(1)).min(beat).min(role.end()));
     }
 }

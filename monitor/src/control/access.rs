@@ -24,7 +24,7 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
     };
     let gpu = |name: &str| {
         let index = name.parse::<DeviceId>().ok();
-        let at = host.boards.iter().position(|board| Some(board.index) == index);
+        let at = host.devices.iter().position(|device| Some(device.index) == index);
         at.ok_or_else(|| {
             Refusal::new(
                 Errno::ENOENT,
@@ -36,7 +36,7 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
         let found = host
             .containers
             .values()
-            .find(|container| container.id == id && container.gpus().contains(&host.boards[at].uuid));
+            .find(|container| container.id == id && container.gpus().contains(&host.devices[at].uuid));
         let tenant = found.map(|container| container.tenant);
         tenant.ok_or_else(|| Refusal::new(Errno::ENOENT, format!("There is no container {id} on this GPU.")))
     };
@@ -80,16 +80,16 @@ pub(crate) fn get(host: &mut Host, path: &str) -> Result<String, Refusal> {
         }
         Node::Version => env!("CARGO_PKG_VERSION").into(),
         Node::DefaultMemsize => host.default_memsize().0.to_string(),
-        Node::Policy(at) => host.boards[at].controller.policy().number().to_string(),
-        Node::MaxInst(at) => host.boards[at].in_force().max_inst().to_string(),
-        Node::FreeWeight(at) => host.places(&host.boards[at]).free().to_string(),
-        Node::PrioRatio(at) => host.boards[at].in_force().prio_ratio().to_string(),
-        Node::WorkConserving(at) => u32::from(host.boards[at].in_force().work_conserving()).to_string(),
+        Node::Policy(at) => host.devices[at].scheduler.policy().number().to_string(),
+        Node::MaxInst(at) => host.devices[at].in_force().max_inst().to_string(),
+        Node::FreeWeight(at) => host.places(&host.devices[at]).free().to_string(),
+        Node::PrioRatio(at) => host.devices[at].in_force().prio_ratio().to_string(),
+        Node::WorkConserving(at) => u32::from(host.devices[at].in_force().work_conserving()).to_string(),
         Node::Id(_, tenant) => host.containers[&tenant].id.clone(),
-        Node::Memsize(at, tenant) => host.containers[&tenant].limit(host.boards[at].uuid).0.to_string(),
+        Node::Memsize(at, tenant) => host.containers[&tenant].limit(host.devices[at].uuid).0.to_string(),
         Node::Meminfo(at, tenant) => meminfo(host, at, tenant),
         Node::Weight(at, tenant) => {
-            host.places(&host.boards[at]).of(&host.containers[&tenant]).weight.to_string()
+            host.places(&host.devices[at]).of(&host.containers[&tenant]).weight.to_string()
         }
         Node::Highprio(_, tenant) => u32::from(host.containers[&tenant].is_high()).to_string(),
     })
@@ -100,10 +100,10 @@ pub(crate) fn list(host: &Host, path: &str) -> Result<Vec<String>, Refusal> {
     match node(host, path)? {
         Node::Root => {
             let nodes = ROOT_NODES.iter().map(|(name, _)| (*name).to_owned());
-            Ok(nodes.chain(host.boards.iter().map(|board| format!("{}/", board.index))).collect())
+            Ok(nodes.chain(host.devices.iter().map(|device| format!("{}/", device.index))).collect())
         }
         Node::Gpu(at) => {
-            let uuid = host.boards[at].uuid;
+            let uuid = host.devices[at].uuid;
             let mut ids: Vec<String> = host
                 .containers
                 .values()
@@ -128,26 +128,28 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
             return refuse(Errno::EACCES, format!("{path:?} is read-only."));
         }
         Node::DefaultMemsize => host.settings.default_memsize = Some(number(value, &bounds::BYTES)?),
-        Node::Policy(at) => host.boards[at].settings.policy = Some(small(value, &bounds::POLICY)?),
+        Node::Policy(at) => host.devices[at].settings.policy = Some(small(value, &bounds::POLICY)?),
         Node::MaxInst(at) => {
             let wanted = small(value, &bounds::MAX_INST)?;
-            let board = &host.boards[at];
-            let (before, taken) = (board.in_force().max_inst(), taken(host, at));
+            let device = &host.devices[at];
+            let (before, taken) = (device.in_force().max_inst(), taken(host, at));
             if wanted < before && wanted < taken {
                 let sentence = format!(
                     "Containers with a weight of {taken} together are there: expected at least that, got {wanted}."
                 );
                 return refuse(Errno::EBUSY, sentence);
             }
-            host.boards[at].settings.max_inst = Some(wanted);
+            host.devices[at].settings.max_inst = Some(wanted);
         }
-        Node::PrioRatio(at) => host.boards[at].settings.prio_ratio = Some(small(value, &bounds::PRIO_RATIO)?),
+        Node::PrioRatio(at) => {
+            host.devices[at].settings.prio_ratio = Some(small(value, &bounds::PRIO_RATIO)?)
+        }
         Node::WorkConserving(at) => {
-            host.boards[at].settings.work_conserving = Some(small(value, &bounds::SWITCH)? == 1);
+            host.devices[at].settings.work_conserving = Some(small(value, &bounds::SWITCH)? == 1);
         }
         Node::Memsize(at, tenant) => {
             let wanted = number(value, &bounds::BYTES)?;
-            let (uuid, total) = (host.boards[at].uuid.to_string(), host.total(&host.boards[at]));
+            let (uuid, total) = (host.devices[at].uuid.to_string(), host.total(&host.devices[at]));
             if total > 0 && wanted > total {
                 return refuse(
                     Errno::EINVAL,
@@ -183,12 +185,12 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
 fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refusal> {
     let Some(container) = host.containers.get(&tenant) else { return Ok(()) };
     let gpus = container.gpus();
-    for board in host.boards.iter().filter(|board| gpus.contains(&board.uuid)) {
-        let places = host.places(board);
+    for device in host.devices.iter().filter(|device| gpus.contains(&device.uuid)) {
+        let places = host.places(device);
         let has = places.of(container).weight;
-        let most = has + if container.presence(board.uuid).created { places.free() } else { 0 };
+        let most = has + if container.presence(device.uuid).created { places.free() } else { 0 };
         if wanted > most {
-            let index = board.index;
+            let index = device.index;
             return refuse(
                 Errno::EBUSY,
                 format!(
@@ -206,13 +208,13 @@ fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refu
 
 /// Places of a GPU that are taken: the sum of weights, which is never below the number of containers that have one.
 fn taken(host: &Host, at: usize) -> u32 {
-    let board = &host.boards[at];
-    board.in_force().max_inst() - host.places(board).free()
+    let device = &host.devices[at];
+    device.in_force().max_inst() - host.places(device).free()
 }
 
 fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {
-    let uuid = host.boards[at].uuid;
-    let total = host.total(&host.boards[at]);
+    let uuid = host.devices[at].uuid;
+    let total = host.total(&host.devices[at]);
     let Some(container) = host.containers.get_mut(&tenant) else { return String::new() };
     let limit = match container.limit(uuid) {
         Bytes::ZERO => Bytes(total),

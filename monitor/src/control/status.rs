@@ -17,8 +17,8 @@ use cgpu_shm::snapshot::Cell;
 use cgpu_shm::units::{Bytes, Nanos, SlotIndex};
 
 use crate::host::Host;
-use crate::host::board::Board;
 use crate::host::container::Container;
+use crate::host::device_state::DeviceState;
 
 /// The whole of it, as of now.
 pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
@@ -40,7 +40,7 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
         root: host.root.clone(),
         allow_overcommit: host.start.allow_overcommit,
         warnings: host.warnings.clone(),
-        gpus: (0..host.boards.len()).map(|at| gpu(host, at)).collect(),
+        gpus: (0..host.devices.len()).map(|at| gpu(host, at)).collect(),
         containers,
         findings: host.findings(now),
         found,
@@ -57,11 +57,11 @@ pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<GpuTurns> {
         // Whoever has gone since is nobody any more.
         Some(TurnStatus { container: name(turn.holder)?, ago_us, us })
     };
-    let boards = host.boards.iter();
-    boards
-        .map(|board| GpuTurns {
-            gpu: board.index,
-            turns: board.controller.turn_history(now).filter_map(told).collect(),
+    let devices = host.devices.iter();
+    devices
+        .map(|device| GpuTurns {
+            gpu: device.index,
+            turns: device.scheduler.turn_history(now).filter_map(told).collect(),
         })
         .collect()
 }
@@ -94,40 +94,40 @@ pub(crate) fn health(host: &Host, now: Nanos) -> Result<Health, Refusal> {
 }
 
 fn gpu(host: &Host, at: usize) -> GpuStatus {
-    let board = &host.boards[at];
+    let device = &host.devices[at];
     let ours = |pid: &u32| {
         host.containers
             .values()
             .any(|container| container.names.values().flatten().any(|name| name.pid == *pid))
     };
-    let on_gpu = board.sample.processes.iter().flatten();
+    let on_gpu = device.sample.processes.iter().flatten();
     GpuStatus {
-        index: board.index,
-        uuid: board.name(),
-        name: board.sample.name.clone(),
-        memory_total: host.total(board),
-        memory_used: board.sample.used,
-        policy: board.controller.policy().number(),
-        max_inst: board.in_force().max_inst(),
-        free_weight: host.places(board).free(),
-        prio_ratio: board.in_force().prio_ratio(),
-        work_conserving: u32::from(board.in_force().work_conserving()),
-        sharing: sharing(board.controller.sharing()),
-        turns: board.controller.turns(),
-        utilization: board.sample.utilization,
-        switch_us: board.controller.switch_cost().map(|cost| cost.0 / 1000),
-        slice_us: board.controller.slice().0 / 1000,
+        index: device.index,
+        uuid: device.name(),
+        name: device.sample.name.clone(),
+        memory_total: host.total(device),
+        memory_used: device.sample.used,
+        policy: device.scheduler.policy().number(),
+        max_inst: device.in_force().max_inst(),
+        free_weight: host.places(device).free(),
+        prio_ratio: device.in_force().prio_ratio(),
+        work_conserving: u32::from(device.in_force().work_conserving()),
+        sharing: sharing(device.scheduler.sharing()),
+        turns: device.scheduler.turns(),
+        utilization: device.sample.utilization,
+        switch_us: device.scheduler.switch_cost().map(|cost| cost.0 / 1000),
+        slice_us: device.scheduler.slice().0 / 1000,
         strangers: on_gpu.map(|(pid, _)| *pid).filter(|pid| !ours(pid)).collect(),
     }
 }
 
 fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus {
-    let (boards, gpus) = (&host.boards, container.gpus());
+    let (devices, gpus) = (&host.devices, container.gpus());
     let mut faults: BTreeMap<String, String> =
         container.faults.iter().map(|(kind, sentence)| ((*kind).to_owned(), sentence.clone())).collect();
-    let shares = boards.iter().filter(|board| gpus.contains(&board.uuid));
-    for board in shares.clone() {
-        if board.controller.share(now, container.tenant).is_some_and(|share| share.is_misreporting) {
+    let shares = devices.iter().filter(|device| gpus.contains(&device.uuid));
+    for device in shares.clone() {
+        if device.scheduler.share(now, container.tenant).is_some_and(|share| share.is_misreporting) {
             let sentence = "What it writes cannot be: its turns go by the clock alone.";
             faults.insert("misreporting".into(), sentence.into());
         }
@@ -144,8 +144,8 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
         weight: container.weight(),
         percent: container.percent(),
         high_priority: container.is_high(),
-        gpus: shares.map(|board| share(container, board, now)).collect(),
-        processes: processes(container, boards, now),
+        gpus: shares.map(|device| share(container, device, now)).collect(),
+        processes: processes(container, devices, now),
         counters: container.tally.sums(),
         refused: container.refused(),
         faults,
@@ -173,14 +173,14 @@ fn anomalies(anomalies: accounting::TurnAnomalies) -> TurnAnomalies {
     TurnAnomalies { over, under, invalid, overruns, missed }
 }
 
-fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
+fn share(container: &Container, device: &DeviceState, now: Nanos) -> ShareStatus {
     let mut status = ShareStatus {
-        gpu: board.index,
-        uuid: board.name(),
-        limit: container.limit(board.uuid).0,
+        gpu: device.index,
+        uuid: device.name(),
+        limit: container.limit(device.uuid).0,
         ..ShareStatus::default()
     };
-    if let Some(share) = board.controller.share(now, container.tenant) {
+    if let Some(share) = device.scheduler.share(now, container.tenant) {
         status.share_set = f64::from(share.set) / 1000.0;
         status.share_second = share.second.map(|measured| f64::from(measured.share) / 1000.0);
         status.share_estimated = share.second.is_some_and(|measured| !measured.exact);
@@ -194,9 +194,9 @@ fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
         status.turns = share.account.turns;
         status.anomalies = anomalies(share.account.anomalies);
     }
-    status.utilization = container.utilization(&board.sample);
+    status.utilization = container.utilization(&device.sample);
     let Some(region) = &container.region else { return status };
-    let Some(seen) = region.gpu(board.uuid).and_then(|gpu| region.seen.gpus.get(gpu.get())) else {
+    let Some(seen) = region.gpu(device.uuid).and_then(|gpu| region.seen.gpus.get(gpu.get())) else {
         return status;
     };
     let (orphan, used) = (region.seen.orphan(seen), seen.cells.iter().map(Cell::kept).sum::<Bytes>());
@@ -209,7 +209,7 @@ fn share(container: &Container, board: &Board, now: Nanos) -> ShareStatus {
     status
 }
 
-fn processes(container: &Container, boards: &[Board], now: Nanos) -> Vec<ProcessStatus> {
+fn processes(container: &Container, devices: &[DeviceState], now: Nanos) -> Vec<ProcessStatus> {
     let Some(region) = &container.region else { return Vec::new() };
     let slots = region.seen.slots.iter().enumerate();
     let slots = slots.filter_map(|(index, slot)| Some((SlotIndex::new(index)?, slot)));
@@ -217,11 +217,11 @@ fn processes(container: &Container, boards: &[Board], now: Nanos) -> Vec<Process
         .filter(|(_, slot)| matches!(slot.word.state(), Some(State::Live | State::Draining)))
         .map(|(index, slot)| {
             let key = (index, slot.word.generation().get());
-            let gpus = boards.iter().filter_map(|board| {
-                let seen = region.seen.gpus.get(region.gpu(board.uuid)?.get())?;
+            let gpus = devices.iter().filter_map(|device| {
+                let seen = region.seen.gpus.get(region.gpu(device.uuid)?.get())?;
                 let cell = seen.cells.get(index.get())?;
                 Some(ProcessGpu {
-                    gpu: board.index,
+                    gpu: device.index,
                     used: cell.kept().0,
                     implicit: cell.corrected().0,
                     growth: cell.growth,

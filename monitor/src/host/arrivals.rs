@@ -75,9 +75,9 @@ impl Host {
     }
 
     pub(super) fn lose(&mut self, now: Nanos, tenant: TenantId) {
-        for board in &mut self.boards {
-            board.controller.dismiss(now, tenant);
-            board.stale = true;
+        for device in &mut self.devices {
+            device.scheduler.dismiss(now, tenant);
+            device.stale = true;
         }
         self.watch.dismiss(tenant);
         if let Some(container) = self.containers.remove(&tenant) {
@@ -139,9 +139,9 @@ impl Host {
     pub(crate) fn registered(&self, tenant: TenantId) -> Registered {
         let Some(container) = self.containers.get(&tenant) else { return Registered::default() };
         let gpus = container.gpus();
-        let concerned = self.boards.iter().filter(|board| gpus.is_empty() || gpus.contains(&board.uuid));
-        let gated = concerned.filter(|board| board.controller.policy() != Policy::Native);
-        let lacks = gated.filter_map(|board| self.places(board).lack(board.index, container));
+        let concerned = self.devices.iter().filter(|device| gpus.is_empty() || gpus.contains(&device.uuid));
+        let gated = concerned.filter(|device| device.scheduler.policy() != Policy::Native);
+        let lacks = gated.filter_map(|device| self.places(device).lack(device.index, container));
         Registered { id: container.id.clone(), warnings: lacks.collect() }
     }
 

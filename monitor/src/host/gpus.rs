@@ -7,8 +7,8 @@ use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 
 use super::Host;
-use super::board::Board;
 use super::container::Container;
+use super::device_state::DeviceState;
 use super::places::Places;
 use crate::config::Start;
 use crate::settings::GpuSettings;
@@ -19,11 +19,11 @@ const MOST_GPUS: usize = 64;
 impl Host {
     /// The GPU of this name. One that NVML does not know is no GPU, unless there is no NVML.
     pub(super) fn find_gpu(&mut self, uuid: Uuid) {
-        let told = self.boards.iter().any(|board| board.known);
-        if told || self.boards.len() >= MOST_GPUS || self.boards.iter().any(|board| board.uuid == uuid) {
+        let told = self.devices.iter().any(|device| device.known);
+        if told || self.devices.len() >= MOST_GPUS || self.devices.iter().any(|device| device.uuid == uuid) {
             return;
         }
-        let is_free = |index: &DeviceId| self.boards.iter().all(|board| board.index != *index);
+        let is_free = |index: &DeviceId| self.devices.iter().all(|device| device.index != *index);
         let index = (0..).map(DeviceId::of_gpu).find(is_free).unwrap_or_default();
         self.add_gpu(index, uuid);
     }
@@ -31,17 +31,17 @@ impl Host {
     /// A GPU that there was not; its place among the GPUs.
     pub(super) fn add_gpu(&mut self, index: DeviceId, uuid: Uuid) -> usize {
         let settings = self.set_for(uuid);
-        let board = Board::new(index, uuid, settings, &self.start);
-        tracing::info!("GPU {index} is {}", board.name());
-        let at = self.boards.partition_point(|board| board.index < index);
-        self.boards.insert(at, board);
+        let device = DeviceState::new(index, uuid, settings, &self.start);
+        tracing::info!("GPU {index} is {}", device.name());
+        let at = self.devices.partition_point(|device| device.index < index);
+        self.devices.insert(at, device);
         self.restore_gpu(at);
         at
     }
 
     /// Takes GPUs off that others have taken the places of. Containers may have waited for turns there, and nobody gives any now.
-    pub(super) fn drop_gpus(&mut self, is_kept: impl Fn(&Board) -> bool) {
-        for gone in self.boards.extract_if(.., |board| !is_kept(board)) {
+    pub(super) fn drop_gpus(&mut self, is_kept: impl Fn(&DeviceState) -> bool) {
+        for gone in self.devices.extract_if(.., |device| !is_kept(device)) {
             let regions = self.containers.values().filter_map(|container| container.region.as_ref());
             let gates = regions.filter_map(|region| Some((region, region.gpu(gone.uuid)?)));
             gates.for_each(|(region, gpu)| region.open_gate(gpu));
@@ -50,11 +50,13 @@ impl Host {
 
     /// A GPU has this number. One whose number was made up starts anew, with what the configuration says of it by its own.
     pub(super) fn number(&mut self, now: Nanos, at: usize, index: DeviceId) {
-        let taken = |board: &Board| board.in_force().max_inst() - self.places(board).free();
-        let Some(taken) = self.boards.get(at).filter(|board| board.index != index).map(taken) else { return };
-        let board = &mut self.boards[at];
-        board.index = index;
-        if let Some(kept) = board.restart(now, &self.start, taken) {
+        let taken = |device: &DeviceState| device.in_force().max_inst() - self.places(device).free();
+        let Some(taken) = self.devices.get(at).filter(|device| device.index != index).map(taken) else {
+            return;
+        };
+        let device = &mut self.devices[at];
+        device.index = index;
+        if let Some(kept) = device.restart(now, &self.start, taken) {
             tracing::warn!("{kept}");
         }
     }
@@ -65,13 +67,13 @@ impl Host {
     }
 
     /// A GPU's memory, as NVML tells; without it, as containers say.
-    pub(crate) fn total(&self, board: &Board) -> u64 {
+    pub(crate) fn total(&self, device: &DeviceState) -> u64 {
         let told = |container: &Container| {
             let region = container.region.as_ref()?;
-            Some(region.seen.gpus.get(region.gpu(board.uuid)?.get())?.total.0)
+            Some(region.seen.gpus.get(region.gpu(device.uuid)?.get())?.total.0)
         };
-        if board.sample.total > 0 {
-            board.sample.total
+        if device.sample.total > 0 {
+            device.sample.total
         } else {
             self.containers.values().find_map(told).unwrap_or(0)
         }
@@ -80,12 +82,12 @@ impl Host {
     /// Drops GPUs that NVML does not know, or no longer, and that no container names any more.
     pub(super) fn forget_gpus(&mut self) {
         let named: BTreeSet<Uuid> = self.containers.values().flat_map(Container::gpus).collect();
-        self.boards.retain(|board| board.known || named.contains(&board.uuid));
+        self.devices.retain(|device| device.known || named.contains(&device.uuid));
     }
 
     /// Who has which places on a GPU.
-    pub(crate) fn places(&self, board: &Board) -> Places {
-        Places::on(board.uuid, board.in_force().max_inst(), &self.containers)
+    pub(crate) fn places(&self, device: &DeviceState) -> Places {
+        Places::on(device.uuid, device.in_force().max_inst(), &self.containers)
     }
 
     /// The limit of containers that come without one; zero: none.
@@ -95,8 +97,8 @@ impl Host {
 
     /// Keeps what is set, so that it outlives the monitor.
     pub(crate) fn keep_settings(&mut self) {
-        for board in &self.boards {
-            self.settings.gpus.insert(board.uuid.to_string(), board.settings);
+        for device in &self.devices {
+            self.settings.gpus.insert(device.uuid.to_string(), device.settings);
         }
         match self.settings.save(&self.state) {
             Ok(()) => self.prober.sync(),
@@ -107,10 +109,13 @@ impl Host {
 
     /// Goes by another configuration, from the next step on; what people have set stays.
     pub(crate) fn restart(&mut self, now: Nanos, start: Start) -> Vec<String> {
-        let taken: Vec<u32> =
-            self.boards.iter().map(|board| board.in_force().max_inst() - self.places(board).free()).collect();
-        let boards = self.boards.iter_mut().zip(taken);
-        let kept = boards.filter_map(|(board, taken)| board.restart(now, &start, taken)).collect();
+        let taken: Vec<u32> = self
+            .devices
+            .iter()
+            .map(|device| device.in_force().max_inst() - self.places(device).free())
+            .collect();
+        let devices = self.devices.iter_mut().zip(taken);
+        let kept = devices.filter_map(|(device, taken)| device.restart(now, &start, taken)).collect();
         self.start = start;
         self.follow(now);
         kept

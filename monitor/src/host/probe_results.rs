@@ -54,7 +54,7 @@ impl Host {
         };
         if self.sampled.is_none() && !sample.gpus.is_empty() {
             // Now it is told which GPUs there are: those that were made up go, and the numbers are NVML's.
-            self.drop_gpus(|board| board.known || sample.gpus.iter().any(|gpu| gpu.uuid == board.uuid));
+            self.drop_gpus(|device| device.known || sample.gpus.iter().any(|gpu| gpu.uuid == device.uuid));
         }
         self.sampled = Some(sample.at);
         self.take_devices(&sample);
@@ -64,29 +64,29 @@ impl Host {
         let numbers: BTreeSet<DeviceId> = sample.gpus.iter().map(|gpu| gpu.index).collect();
         if !told.is_empty() {
             // A GPU may be cut anew while we run: what has gone is kept as long as a container names it, but for its number.
-            for board in self.boards.iter_mut().filter(|board| !told.contains(&board.uuid)) {
-                board.known = false;
-                board.sample.forget();
+            for device in self.devices.iter_mut().filter(|device| !told.contains(&device.uuid)) {
+                device.known = false;
+                device.sample.forget();
             }
-            self.drop_gpus(|board| told.contains(&board.uuid) || !numbers.contains(&board.index));
+            self.drop_gpus(|device| told.contains(&device.uuid) || !numbers.contains(&device.index));
         }
         for mut gpu in sample.gpus {
             let samples = std::mem::take(&mut gpu.samples);
             for sample in &samples {
                 self.take_ledger_sample(sample);
             }
-            let there = self.boards.iter().position(|board| board.uuid == gpu.uuid);
+            let there = self.devices.iter().position(|device| device.uuid == gpu.uuid);
             let at = there.unwrap_or_else(|| self.add_gpu(gpu.index, gpu.uuid));
             self.number(now, at, gpu.index);
-            let board = &mut self.boards[at];
-            board.known = true;
-            let unowned = board.unowned(&gpu);
-            board.sample = gpu;
+            let device = &mut self.devices[at];
+            device.known = true;
+            let unowned = device.unowned(&gpu);
+            device.sample = gpu;
             if let Some(unowned) = unowned {
                 self.take_exported(&samples, unowned);
             }
         }
-        self.boards.sort_by_key(|board| board.index);
+        self.devices.sort_by_key(|device| device.index);
         let tenants: Vec<TenantId> = self.containers.keys().copied().collect();
         for tenant in tenants {
             self.enlist(now, tenant, false);

@@ -20,7 +20,7 @@ use cgpu_shm::units::{Bytes, DeviceIndex, Generation, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::fs::fstat;
 
-use super::devices::Devices;
+use super::device_list::DeviceList;
 
 /// Both files, open.
 #[derive(Debug)]
@@ -248,7 +248,7 @@ impl Region {
     }
 
     /// Says which devices the host has, and what of each is free.
-    pub(crate) fn tell_devices(&mut self, devices: &Devices) {
+    pub(crate) fn publish_devices(&mut self, devices: &DeviceList) {
         if self.told != devices.list {
             self.told.clone_from(&devices.list);
             self.grantor.set_devices(&self.told, devices.pid_namespace);

@@ -24,8 +24,8 @@ impl Host {
         // Whoever rings may be new.
         region.look();
         let gpus = container.gpus();
-        for at in 0..self.boards.len() {
-            if gpus.contains(&self.boards[at].uuid) {
+        for at in 0..self.devices.len() {
+            if gpus.contains(&self.devices[at].uuid) {
                 self.step(now, at, Some(tenant));
             }
         }
@@ -38,15 +38,15 @@ impl Host {
         if let Some(region) = &mut container.region {
             region.hush();
         }
-        for board in &mut self.boards {
-            board.stale |= board.controller.share(now, tenant).is_some();
+        for device in &mut self.devices {
+            device.stale |= device.scheduler.share(now, tenant).is_some();
         }
     }
 
     /// When something is due.
     pub(crate) fn next_step(&self) -> Nanos {
         let step =
-            self.boards.iter().map(|board| if board.stale { Nanos::ZERO } else { board.next_step }).min();
+            self.devices.iter().map(|device| if device.stale { Nanos::ZERO } else { device.next_step }).min();
         let resting = self.containers.values().map(|container| container.ear).filter(Ear::rests);
         let rest = resting.map(|ear| ear.rest).min();
         step.unwrap_or(Nanos::MAX).min(rest.unwrap_or(Nanos::MAX))
@@ -62,12 +62,12 @@ impl Host {
         for tenant in rested {
             self.arm(tenant);
             // What came while it was not asked for did not ring.
-            for board in &mut self.boards {
-                board.stale |= board.controller.share(now, tenant).is_some();
+            for device in &mut self.devices {
+                device.stale |= device.scheduler.share(now, tenant).is_some();
             }
         }
-        for at in 0..self.boards.len() {
-            if self.boards[at].stale || self.boards[at].next_step <= now {
+        for at in 0..self.devices.len() {
+            if self.devices[at].stale || self.devices[at].next_step <= now {
                 self.step(now, at, None);
             }
         }
@@ -75,15 +75,15 @@ impl Host {
 
     /// One step of one GPU.
     pub(super) fn step(&mut self, now: Nanos, at: usize, notified: Option<TenantId>) {
-        let board = &mut self.boards[at];
-        let stale = std::mem::take(&mut board.stale);
+        let device = &mut self.devices[at];
+        let stale = std::mem::take(&mut device.stale);
         let mut tenants: BTreeSet<TenantId> = if stale {
-            self.containers.keys().copied().filter(|id| board.controller.share(now, *id).is_some()).collect()
+            self.containers.keys().copied().filter(|id| device.scheduler.share(now, *id).is_some()).collect()
         } else {
-            board.controller.interest(now, notified.is_some()).collect()
+            device.scheduler.interest(now, notified.is_some()).collect()
         };
-        tenants.extend(notified.filter(|id| board.controller.share(now, *id).is_some()));
-        let uuid = board.uuid;
+        tenants.extend(notified.filter(|id| device.scheduler.share(now, *id).is_some()));
+        let uuid = device.uuid;
         let observations: Vec<Observation> = tenants
             .into_iter()
             .filter_map(|tenant| {
@@ -109,9 +109,9 @@ impl Host {
                 })
             })
             .collect();
-        let board = &mut self.boards[at];
-        let plan = board.controller.advance(now, &observations);
-        board.next_step = plan.next_step;
+        let device = &mut self.devices[at];
+        let plan = device.scheduler.advance(now, &observations);
+        device.next_step = plan.next_step;
         for order in &plan.orders {
             let Some(container) = self.containers.get(&order.tenant) else { continue };
             let Some(region) = &container.region else { continue };
@@ -129,21 +129,21 @@ impl Host {
 
     /// Lets containers of several GPUs have their turns there at the same time.
     pub(super) fn gather(&mut self, now: Nanos) {
-        if self.boards.len() < 2 {
+        if self.devices.len() < 2 {
             return;
         }
-        let gpus: Vec<&Gpu> = self.boards.iter().map(|board| &board.controller).collect();
+        let gpus: Vec<&Gpu> = self.devices.iter().map(|device| &device.scheduler).collect();
         let summons = gangs::summons(&gpus);
-        for (board, summoned) in self.boards.iter_mut().zip(summons) {
-            if board.controller.summon(summoned) {
-                board.next_step = now;
+        for (device, summoned) in self.devices.iter_mut().zip(summons) {
+            if device.scheduler.summon(summoned) {
+                device.next_step = now;
             }
         }
     }
 
     /// Asks for a container's bell if any of its GPUs wants it, and it has had its rest.
     pub(super) fn arm(&mut self, tenant: TenantId) {
-        let wanted = self.boards.iter().any(|board| board.controller.requests_notification(tenant));
+        let wanted = self.devices.iter().any(|device| device.scheduler.requests_notification(tenant));
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let rests = container.ear.rests();
         if let Some(region) = &mut container.region {
@@ -153,15 +153,15 @@ impl Host {
 
     /// Beats, and writes what people may see in the pages.
     pub(crate) fn beat(&mut self, now: Nanos) {
-        let places: Vec<Places> = self.boards.iter().map(|board| self.places(board)).collect();
+        let places: Vec<Places> = self.devices.iter().map(|device| self.places(device)).collect();
         for container in self.containers.values() {
             let Some(region) = &container.region else { continue };
             region.beat();
-            for (board, places) in self.boards.iter().zip(&places) {
+            for (device, places) in self.devices.iter().zip(&places) {
                 if let (Some(gpu), Some(share)) =
-                    (region.gpu(board.uuid), board.controller.share(now, container.tenant))
+                    (region.gpu(device.uuid), device.scheduler.share(now, container.tenant))
                 {
-                    let policy = board.controller.policy().number();
+                    let policy = device.scheduler.policy().number();
                     let weight = places.of(container).weight;
                     region.show(gpu, policy, weight, &share);
                 }

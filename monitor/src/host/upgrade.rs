@@ -19,14 +19,14 @@ impl Host {
         });
         let containers = containers.collect();
         let mut gpus = Vec::new();
-        for board in &mut self.boards {
-            self.settings.gpus.insert(board.uuid.to_string(), board.settings);
-            let (gpu, states) = board.controller.transfer(now);
-            board.stale = true;
+        for device in &mut self.devices {
+            self.settings.gpus.insert(device.uuid.to_string(), device.settings);
+            let (gpu, states) = device.scheduler.transfer(now);
+            device.stale = true;
             let named = states
                 .into_iter()
                 .filter_map(|(tenant, state)| Some((self.containers.get(&tenant)?.dir.clone(), state)));
-            gpus.push(TransferredGpu { uuid: board.uuid.to_string(), gpu, containers: named.collect() });
+            gpus.push(TransferredGpu { uuid: device.uuid.to_string(), gpu, containers: named.collect() });
         }
         let dir = |owner| self.containers.get(&owner).map(|container| container.dir.as_path());
         UpgradeState {
@@ -42,8 +42,8 @@ impl Host {
     pub(crate) fn restore(&mut self, now: Nanos, state: UpgradeState) {
         self.settings = state.settings;
         self.transferred = state.gpus;
-        for at in 0..self.boards.len() {
-            self.boards[at].settings = self.set_for(self.boards[at].uuid);
+        for at in 0..self.devices.len() {
+            self.devices[at].settings = self.set_for(self.devices[at].uuid);
             self.restore_gpu(at);
         }
         for known in state.containers {
@@ -69,9 +69,9 @@ impl Host {
 
     /// A GPU goes on with its books.
     pub(super) fn restore_gpu(&mut self, at: usize) {
-        let uuid = self.boards[at].uuid.to_string();
+        let uuid = self.devices[at].uuid.to_string();
         if let Some(books) = self.transferred.iter_mut().find(|books| books.uuid == uuid) {
-            self.boards[at].controller.restore(std::mem::take(&mut books.gpu));
+            self.devices[at].scheduler.restore(std::mem::take(&mut books.gpu));
         }
     }
 }

@@ -30,7 +30,7 @@ impl Host {
         if container.find_region(monitor) {
             self.changes.push(Change::Doorbell(tenant));
             if let Some(region) = &mut container.region {
-                region.tell_devices(&self.devices);
+                region.publish_devices(&self.device_list);
             }
             // Its first process will measure its context by what is told to be free: the newer, the less of it is others' doing.
             self.prober.sample();
@@ -77,8 +77,8 @@ impl Host {
         for (&(slot, generation), &since) in &container.draining {
             let name = container.names.get(&(slot, generation)).copied().flatten();
             let told = self.sampled.filter(|at| *at > since).zip(name).and_then(|(_, name)| {
-                let known = self.boards.iter().filter(|board| board.known);
-                let has = known.map(|board| board.sample.has(name));
+                let known = self.devices.iter().filter(|device| device.known);
+                let has = known.map(|device| device.sample.has(name));
                 has.collect::<Option<Vec<_>>>().map(|has| !has.contains(&true))
             });
             if told.unwrap_or(now - since >= RECLAIM_TIMEOUT) {
@@ -123,39 +123,39 @@ impl Host {
             self.find_gpu(*uuid);
         }
         let Some(container) = self.containers.get(&tenant) else { return };
-        for board in &mut self.boards {
-            let known = board.controller.share(now, tenant).is_some();
-            let has = gpus.contains(&board.uuid);
+        for device in &mut self.devices {
+            let known = device.scheduler.share(now, tenant).is_some();
+            let has = gpus.contains(&device.uuid);
             if has && (known || !deserted) {
                 if !known {
-                    let places = Places::on(board.uuid, board.in_force().max_inst(), &self.containers);
-                    board.controller.admit(now, tenant, places.of(container));
-                    let uuid = board.uuid.to_string();
+                    let places = Places::on(device.uuid, device.in_force().max_inst(), &self.containers);
+                    device.scheduler.admit(now, tenant, places.of(container));
+                    let uuid = device.uuid.to_string();
                     let books = self.transferred.iter().find(|books| books.uuid == uuid);
                     let own =
                         books.and_then(|books| books.containers.iter().find(|own| own.0 == container.dir));
                     if let Some((_, state)) = own {
-                        board.controller.restore_tenant(tenant, state);
+                        device.scheduler.restore_tenant(tenant, state);
                     }
                 }
-                board.stale |= changed || !known;
+                device.stale |= changed || !known;
             } else if known && !has {
-                board.controller.dismiss(now, tenant);
-                board.stale = true;
+                device.scheduler.dismiss(now, tenant);
+                device.stale = true;
             }
         }
     }
 
     /// Lets every GPU follow what is set and who is there.
     pub(crate) fn follow(&mut self, now: Nanos) {
-        for board in &mut self.boards {
-            let on = |container: &&Container| container.gpus().contains(&board.uuid);
+        for device in &mut self.devices {
+            let on = |container: &&Container| container.gpus().contains(&device.uuid);
             let weighted = self.containers.values().filter(on).any(|container| container.weight() > 1);
-            board.follow(now, weighted);
-            let places = Places::on(board.uuid, board.in_force().max_inst(), &self.containers);
+            device.follow(now, weighted);
+            let places = Places::on(device.uuid, device.in_force().max_inst(), &self.containers);
             for container in self.containers.values() {
-                let changed = board.controller.set_entitlement(now, container.tenant, places.of(container));
-                board.stale |= changed;
+                let changed = device.scheduler.set_entitlement(now, container.tenant, places.of(container));
+                device.stale |= changed;
             }
         }
     }

@@ -24,11 +24,11 @@ impl Host {
     /// Takes in who is on the GPUs that a sample told of.
     pub(super) fn observe_gpus(&mut self, now: Nanos, told: &BTreeSet<Uuid>, searched: &BTreeSet<u64>) {
         let rules = self.start.rules;
-        for at in 0..self.boards.len() {
+        for at in 0..self.devices.len() {
             let look =
-                told.contains(&self.boards[at].uuid).then(|| self.observe_gpu(now, at, searched)).flatten();
+                told.contains(&self.devices[at].uuid).then(|| self.observe_gpu(now, at, searched)).flatten();
             let Some(look) = look else {
-                self.watch.forget(Some(self.boards[at].uuid));
+                self.watch.forget(Some(self.devices[at].uuid));
                 continue;
             };
             for event in self.watch.take(&look, rules) {
@@ -42,18 +42,18 @@ impl Host {
 
     /// None: NVML does not tell who is on it.
     fn observe_gpu(&self, now: Nanos, at: usize, searched: &BTreeSet<u64>) -> Option<Look> {
-        let board = &self.boards[at];
-        let processes = board.sample.processes.as_ref()?;
+        let device = &self.devices[at];
+        let processes = device.sample.processes.as_ref()?;
         // What a container says itself hides none of its processes.
-        let may = |container: &&Container| container.may_share(board.uuid) != Some(false);
+        let may = |container: &&Container| container.may_share(device.uuid) != Some(false);
         let sharing: BTreeMap<TenantId, &Container> =
             self.containers.values().filter(may).map(|container| (container.tenant, container)).collect();
-        let seen = board.sample.gpu_processes.iter().filter_map(|gpu_process| {
+        let seen = device.sample.gpu_processes.iter().filter_map(|gpu_process| {
             let owner = gpu_process.owner.map(TenantId);
             let container = owner.map(|owner| sharing.get(&owner).copied());
             // A container's GPU that it is not to share is its own business.
             let spared = container.map_or(Some(false), |container| {
-                container.map(|one| one.may_share(board.uuid).is_none() && one.disowns(board.uuid))
+                container.map(|one| one.may_share(device.uuid).is_none() && one.disowns(device.uuid))
             })?;
             Some(Seen {
                 name: gpu_process.name,
@@ -65,12 +65,12 @@ impl Host {
             })
         });
         let limits =
-            sharing.iter().map(|(tenant, container)| (*tenant, self.watched_limit(container, board.uuid)));
+            sharing.iter().map(|(tenant, container)| (*tenant, self.watched_limit(container, device.uuid)));
         let unsure = sharing.keys().copied().filter(|tenant| !searched.contains(&tenant.0)).collect();
         Some(Look {
             unsure,
             at: now,
-            gpu: board.uuid,
+            gpu: device.uuid,
             seen: seen.collect(),
             limits: limits.filter(|(_, limit)| *limit > Bytes::ZERO).collect(),
         })
@@ -134,7 +134,7 @@ impl Host {
 
     /// What is found, for people.
     pub(crate) fn findings(&self, now: Nanos) -> Vec<message::Finding> {
-        let index = |gpu| Some(self.boards.iter().find(|board| board.uuid == gpu)?.index);
+        let index = |gpu| Some(self.devices.iter().find(|device| device.uuid == gpu)?.index);
         let told = |finding: &Finding| {
             Some(message::Finding {
                 gpu: index(finding.gpu)?,

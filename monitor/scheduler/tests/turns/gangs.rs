@@ -39,8 +39,8 @@ impl Pair {
         for _ in 0..time / STEP {
             self.gpus.iter_mut().for_each(|gpu| gpu.run_for(STEP));
             let [first, second] = &self.gpus;
-            let holders = [first.controller.holder(), second.controller.holder()];
-            let summons = gangs::summons(&[&first.controller, &second.controller]);
+            let holders = [first.scheduler.holder(), second.scheduler.holder()];
+            let summons = gangs::summons(&[&first.scheduler, &second.scheduler]);
             together += u64::from(
                 holders[0] == holders[1] && holders[0].is_some_and(|TenantId(id)| whom.contains(&id)),
             );
@@ -104,8 +104,8 @@ fn only_the_first_gpu_of_a_container_summons() {
     for _ in 0..2000 {
         pair.together(MS, &[]);
         let [first, second] = &pair.gpus;
-        let summons = gangs::summons(&[&first.controller, &second.controller]);
+        let summons = gangs::summons(&[&first.scheduler, &second.scheduler]);
         assert_eq!(summons[0], None);
-        assert_eq!(summons[1], first.controller.holder());
+        assert_eq!(summons[1], first.scheduler.holder());
     }
 }

@@ -63,7 +63,7 @@ fn saturating_tenants_get_their_shares() {
 fn turn_history_matches_the_turns() {
     let mut world = World::new(WEIGHTED, &[(2, SATURATING), (1, SATURATING)]);
     world.run_for(3 * SECOND);
-    let past: Vec<PastTurn> = world.controller.turn_history(Nanos(world.now)).collect();
+    let past: Vec<PastTurn> = world.scheduler.turn_history(Nanos(world.now)).collect();
     assert!(past.len() > 50, "{past:?}");
     for pair in past.windows(2) {
         assert!(pair[0].start <= pair[0].end && pair[0].end <= pair[1].start, "{pair:?}");
@@ -225,7 +225,7 @@ fn idle_container_leaves_the_gpu_to_others() {
     let ran = world.run_and_measure(SECOND);
     println!("after: {ran:?}");
     assert!(utilisation(&ran[1..], SECOND) >= 97.0);
-    assert_eq!(world.controller.sharing(), Sharing::Watched);
+    assert_eq!(world.scheduler.sharing(), Sharing::Watched);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn newcomer_is_scheduled_at_once() {
             container.has_doorbell = has_doorbell;
         }
         world.run_for(2 * SECOND - MS);
-        assert_eq!(world.controller.sharing(), Sharing::Watched);
+        assert_eq!(world.scheduler.sharing(), Sharing::Watched);
         let ran = world.run_and_measure(101 * MS);
         println!("bell {has_doorbell}: first 100 ms {ran:?}");
         assert!(ran[1] >= 30 * MS, "the backlog is run beside");
@@ -343,7 +343,7 @@ fn new_weight_applies_within_a_round() {
         for (number, weight) in weights.iter().enumerate() {
             let weight = u32::try_from(*weight).unwrap();
             let entitlement = Entitlement::of_weight(weight);
-            world.controller.set_entitlement(Nanos(world.now), TenantId(number as u64), entitlement);
+            world.scheduler.set_entitlement(Nanos(world.now), TenantId(number as u64), entitlement);
         }
         world.run_for(50 * MS);
         let ran = world.run_and_measure(SECOND);
@@ -357,18 +357,18 @@ fn new_weight_applies_within_a_round() {
 fn new_policy_applies_within_a_round() {
     let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
     world.run_for(SECOND);
-    world.controller.set_policy(Nanos(world.now), FAIR);
+    world.scheduler.set_policy(Nanos(world.now), FAIR);
     world.poke();
     world.run_for(50 * MS);
     assert!(share_error(&world.run_and_measure(SECOND), &[1, 1]) <= 5.0);
-    world.controller.set_policy(Nanos(world.now), Policy::Native);
+    world.scheduler.set_policy(Nanos(world.now), Policy::Native);
     world.poke();
     world.run_for(50 * MS);
-    assert_eq!(world.controller.sharing(), Sharing::Open);
+    assert_eq!(world.scheduler.sharing(), Sharing::Open);
     let ran = world.run_and_measure(SECOND);
     // Native slicing: equal, and a switch for every slice.
     assert!(utilisation(&ran, SECOND) < 93.0, "{ran:?}");
-    world.controller.set_policy(Nanos(world.now), WEIGHTED);
+    world.scheduler.set_policy(Nanos(world.now), WEIGHTED);
     world.poke();
     world.run_for(500 * MS);
     assert!(share_error(&world.run_and_measure(SECOND), &[3, 1]) <= 5.0);
@@ -431,7 +431,7 @@ fn clock_that_goes_back_stands_still() {
     world.run_for(SECOND);
     let charged = |world: &World| (0..2).map(|number| world.share(number).account.charged.0).sum::<u64>();
     for past in [0, 1, SECOND / 2, SECOND - 1] {
-        let plan = world.controller.advance(Nanos(past), &[]);
+        let plan = world.scheduler.advance(Nanos(past), &[]);
         assert!(plan.next_step >= Nanos(world.now), "it would look at once, for ever: {plan:?}");
         // A turn may end at this instant, and be charged what it has held.
         assert!(charged(&world) <= world.now, "{past}: charged {}", charged(&world));
@@ -447,7 +447,7 @@ fn new_monitor_adopts_running_work() {
     world.run_for(SECOND + 3 * MS);
     world.restart_monitor(WEIGHTED, &[3, 1]);
     world.run_for(100 * MS);
-    assert_eq!(world.controller.sharing(), Sharing::Contended);
+    assert_eq!(world.scheduler.sharing(), Sharing::Contended);
     let (error, used) = measure("adopted", &mut world, &[3, 1], 10 * SECOND);
     assert!(error <= 1.0 && used >= 98.0, "{error:.3} % {used:.2} %");
 }
@@ -537,7 +537,7 @@ fn switch_cost_is_learned() {
         let tenants = [(1, SATURATING), (1, SATURATING)];
         let mut world = World::with(FAIR, &tenants, 1024 * US, switch_us * US, Tuning::DEFAULT, 7);
         world.run_for(2 * SECOND);
-        let learned = world.controller.switch_cost().expect("many turns").0 / US;
+        let learned = world.scheduler.switch_cost().expect("many turns").0 / US;
         println!("{switch_us} us: learned {learned} us");
         // What the hand-over itself leaves idle is part of it.
         assert!((switch_us * 8 / 10..=switch_us + 60).contains(&learned), "{switch_us} us: {learned} us");
@@ -551,9 +551,9 @@ fn slices_go_by_what_a_switch_costs() {
         let tenants = [(1, SATURATING), (1, SATURATING)];
         let mut world = World::with(FAIR, &tenants, 1024 * US, switch_us * US, Tuning::DEFAULT, 7);
         world.run_for(2 * SECOND);
-        let slice = world.controller.slice();
+        let slice = world.scheduler.slice();
         let (_, used) = measure(&format!("{switch_us} us"), &mut world, &[1, 1], 3 * SECOND);
-        assert_eq!(world.controller.slice(), slice, "it stays");
+        assert_eq!(world.scheduler.slice(), slice, "it stays");
         let slice_ms = slice.0 as f64 / 1e6;
         assert!((least..=most).contains(&slice_ms), "{switch_us} us: {slice_ms} ms");
         assert!(used >= 96.0, "{switch_us} us: {used:.2} %");

@@ -270,5 +270,5 @@ fn container_without_weight_gets_no_compute_until_some_is_free() {
     }
     let mut world = World::new(Policy::Native, &[(0, SATURATING), (1, SATURATING)]);
     assert!(world.run_and_measure(SECOND)[0] > 400 * MS);
-    assert_eq!(world.controller.sharing(), Sharing::Open);
+    assert_eq!(world.scheduler.sharing(), Sharing::Open);
 }

@@ -99,7 +99,7 @@ fn high_priority_takes_no_more_than_its_ratio() {
     for policy in ALL {
         for ratio in [20, 80, 99] {
             let mut world = World::new(policy, &[(1, SATURATING), (1, SATURATING)]);
-            world.controller.set_priority_ratio(ratio);
+            world.scheduler.set_priority_ratio(ratio);
             world.promise(0, HIGH);
             world.run_for(SECOND);
             let parts = world.run_and_measure(5 * SECOND).map_parts(5 * SECOND);

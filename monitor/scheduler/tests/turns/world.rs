@@ -26,7 +26,7 @@ pub(crate) struct Container {
 pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) gpu: Gpu,
-    pub(crate) controller: Controller,
+    pub(crate) scheduler: Controller,
     pub(crate) containers: Vec<Container>,
     next_step: u64,
     /// Bells that will be heard: when, whose.
@@ -57,12 +57,12 @@ impl World {
     ) -> Self {
         let groups: Vec<usize> =
             tenants.iter().enumerate().flat_map(|(number, tenant)| vec![number; tenant.1.len()]).collect();
-        let mut controller = Controller::new(tuning, policy);
+        let mut scheduler = Controller::new(tuning, policy);
         let mut containers = Vec::new();
         let mut context = 0;
         for (number, (weight, loads)) in tenants.iter().enumerate() {
             let id = TenantId(number as u64);
-            controller.admit(Nanos::ZERO, id, Entitlement::of_weight(*weight));
+            scheduler.admit(Nanos::ZERO, id, Entitlement::of_weight(*weight));
             let processes = loads
                 .iter()
                 .enumerate()
@@ -84,7 +84,7 @@ impl World {
         Self {
             now: 0,
             gpu: Gpu::new(groups, slice, switch),
-            controller,
+            scheduler,
             containers,
             next_step: 0,
             bells: Vec::new(),
@@ -104,9 +104,9 @@ impl World {
 
     /// A new monitor, which knows nothing but what it finds.
     pub(crate) fn restart_monitor(&mut self, policy: Policy, weights: &[u32]) {
-        self.controller = Controller::new(Tuning::DEFAULT, policy);
+        self.scheduler = Controller::new(Tuning::DEFAULT, policy);
         for (container, weight) in self.containers.iter_mut().zip(weights) {
-            self.controller.admit(Nanos(self.now), container.id, Entitlement::of_weight(*weight));
+            self.scheduler.admit(Nanos(self.now), container.id, Entitlement::of_weight(*weight));
             container.page = Page { gate: container.page.gate + 1, armed: true, ..Page::default() };
             for process in &mut container.processes {
                 process.wake(self.now + 20 * US);
@@ -219,7 +219,7 @@ impl World {
         self.bells.retain(|has_doorbell| has_doorbell.0 > self.now);
         self.steps += 1;
         let mut numbers: Vec<usize> = self
-            .controller
+            .scheduler
             .interest(Nanos(self.now), !rung.is_empty())
             .map(|id| usize::try_from(id.0).unwrap())
             .collect();
@@ -229,7 +229,7 @@ impl World {
         numbers.dedup();
         let observations: Vec<Observation> =
             numbers.into_iter().map(|number| self.observation(number, rung.contains(&number))).collect();
-        let plan = self.controller.advance(Nanos(self.now), &observations);
+        let plan = self.scheduler.advance(Nanos(self.now), &observations);
         for order in plan.orders {
             let container = &mut self.containers[usize::try_from(order.tenant.0).unwrap()];
             container.page.turn = order.gate.turn;
@@ -259,19 +259,19 @@ impl World {
 
     /// Gives a container other terms, as a write to the control tree does.
     pub(crate) fn promise(&mut self, number: usize, entitlement: Entitlement) {
-        self.controller.set_entitlement(Nanos(self.now), TenantId(number as u64), entitlement);
+        self.scheduler.set_entitlement(Nanos(self.now), TenantId(number as u64), entitlement);
         self.poke();
     }
 
     /// Who is to have its turn at the same time as on another GPU.
     pub(crate) fn summon(&mut self, id: Option<TenantId>) {
-        if self.controller.summon(id) {
+        if self.scheduler.summon(id) {
             self.next_step = self.now;
         }
     }
 
     pub(crate) fn set_policy(&mut self, policy: Policy) {
-        self.controller.set_policy(Nanos(self.now), policy);
+        self.scheduler.set_policy(Nanos(self.now), policy);
         self.poke();
     }
 
@@ -293,7 +293,7 @@ impl World {
     }
 
     pub(crate) fn share(&self, number: usize) -> Share<'_> {
-        self.controller.share(Nanos(self.now), TenantId(number as u64)).unwrap()
+        self.scheduler.share(Nanos(self.now), TenantId(number as u64)).unwrap()
     }
 
     pub(crate) fn kill(&mut self, number: usize) {

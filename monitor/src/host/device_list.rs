@@ -11,7 +11,7 @@ use crate::probe::Sample;
 
 /// What is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Devices {
+pub(crate) struct DeviceList {
     /// Empty: not known.
     pub(crate) list: Vec<Device>,
     /// What of each was free at `sampled`, as far as NVML told.
@@ -21,7 +21,7 @@ pub(crate) struct Devices {
     pub(crate) pid_namespace: u64,
 }
 
-impl Devices {
+impl DeviceList {
     /// As a sample tells; none: a GPU has not answered.
     fn of(sample: &Sample) -> Option<Self> {
         let all = sample.all.as_ref()?;
@@ -56,9 +56,9 @@ fn device(found: &Found) -> Device {
 impl Host {
     /// Tells all containers of the host's devices, if the sample does.
     pub(super) fn take_devices(&mut self, sample: &Sample) {
-        let Some(devices) = Devices::of(sample) else { return };
-        self.devices = devices;
+        let Some(device_list) = DeviceList::of(sample) else { return };
+        self.device_list = device_list;
         let regions = self.containers.values_mut().filter_map(|container| container.region.as_mut());
-        regions.for_each(|region| region.tell_devices(&self.devices));
+        regions.for_each(|region| region.publish_devices(&self.device_list));
     }
 }

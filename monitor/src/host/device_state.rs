@@ -12,7 +12,7 @@ use crate::settings::GpuSettings;
 
 /// A GPU of the host.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct DeviceState {
     /// N, or N.M, of the control tree.
     pub(crate) index: DeviceId,
     pub(crate) uuid: Uuid,
@@ -26,17 +26,17 @@ pub(crate) struct Board {
     pub(crate) settings: GpuSettings,
     /// What it starts with.
     pub(crate) start: GpuSettings,
-    pub(crate) controller: Gpu,
+    pub(crate) scheduler: Gpu,
     /// When it is to be looked at.
     pub(crate) next_step: Nanos,
     /// Everybody is to be looked at, now.
     pub(crate) stale: bool,
 }
 
-impl Board {
+impl DeviceState {
     pub(crate) fn new(index: DeviceId, uuid: Uuid, settings: GpuSettings, start: &Start) -> Self {
         let sample = GpuSample { uuid, ..GpuSample::default() };
-        let controller = Gpu::new(start.tuning(index, uuid), Policy::default());
+        let scheduler = Gpu::new(start.tuning(index, uuid), Policy::default());
         Self {
             index,
             uuid,
@@ -45,7 +45,7 @@ impl Board {
             own: None,
             settings,
             start: start.gpu(index, uuid),
-            controller,
+            scheduler,
             next_step: Nanos::MAX,
             stale: true,
         }
@@ -73,7 +73,7 @@ impl Board {
     pub(crate) fn restart(&mut self, now: Nanos, start: &Start, taken: u32) -> Option<String> {
         let before = self.start;
         self.start = start.gpu(self.index, self.uuid);
-        self.controller.set_tuning(now, start.tuning(self.index, self.uuid));
+        self.scheduler.set_tuning(now, start.tuning(self.index, self.uuid));
         self.stale = true;
         let wanted = self.in_force().max_inst();
         if wanted >= taken {
@@ -96,10 +96,10 @@ impl Board {
     /// Takes over the policy in force.
     pub(crate) fn follow(&mut self, now: Nanos, weighted: bool) {
         let policy = self.policy(weighted);
-        if policy != self.controller.policy() {
-            self.controller.set_policy(now, policy);
+        if policy != self.scheduler.policy() {
+            self.scheduler.set_policy(now, policy);
             self.stale = true;
         }
-        self.controller.set_priority_ratio(self.in_force().prio_ratio());
+        self.scheduler.set_priority_ratio(self.in_force().prio_ratio());
     }
 }
