@@ -12,7 +12,7 @@ mod arrivals;
 pub(crate) mod container;
 pub(crate) mod device_list;
 pub(crate) mod device_state;
-pub(crate) mod ear;
+pub(crate) mod doorbell;
 mod gpus;
 mod memory;
 pub(crate) mod places;

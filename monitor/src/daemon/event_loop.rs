@@ -202,7 +202,7 @@ impl EventLoop {
         self.socket.flush();
         for tenant in std::mem::take(&mut self.muted) {
             match self.host.containers.get(&tenant) {
-                Some(container) if container.ear.mute > time => self.muted.push(tenant),
+                Some(container) if container.doorbell.muted_until > time => self.muted.push(tenant),
                 Some(_) => {
                     self.host.unmuted(time, tenant);
                     self.host.changes.push(Change::Doorbell(tenant));
@@ -213,12 +213,12 @@ impl EventLoop {
     }
 
     fn hear(&mut self, time: Nanos, tenant: TenantId) {
-        self.host.rung(time, tenant);
+        self.host.notified(time, tenant);
         let container = self.host.containers.get(&tenant);
-        if let Some(container) = container.filter(|container| container.ear.mute > time)
-            && let Some(bell) = container.region.as_ref().and_then(|region| region.bell.as_ref())
+        if let Some(container) = container.filter(|container| container.doorbell.muted_until > time)
+            && let Some(doorbell) = container.region.as_ref().and_then(|region| region.doorbell.as_ref())
         {
-            self.poll.remove(bell);
+            self.poll.remove(doorbell);
             self.muted.push(tenant);
         }
     }
@@ -232,8 +232,8 @@ impl EventLoop {
             let Some(container) = self.host.containers.get(&tenant) else { continue };
             let heard = match change {
                 Change::Doorbell(_) => {
-                    match container.region.as_ref().and_then(|region| region.bell.as_ref()) {
-                        Some(bell) => self.poll.add(bell, Source::Doorbell(tenant.0)),
+                    match container.region.as_ref().and_then(|region| region.doorbell.as_ref()) {
+                        Some(doorbell) => self.poll.add(doorbell, Source::Doorbell(tenant.0)),
                         None => Ok(()),
                     }
                 }

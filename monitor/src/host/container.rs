@@ -17,7 +17,7 @@ use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::ear::Ear;
+use super::doorbell::Doorbell;
 use super::region::Region;
 use super::tally::Tally;
 use crate::memory::exported::Exchange;
@@ -86,7 +86,7 @@ pub(crate) struct Container {
     /// How often each counted reason happened in it.
     pub(crate) tally: Tally,
     /// How its bell is listened to.
-    pub(crate) ear: Ear,
+    pub(crate) doorbell: Doorbell,
 }
 
 impl Container {
@@ -117,7 +117,7 @@ impl Container {
             exchanges: BTreeMap::new(),
             left: BTreeSet::new(),
             tally: Tally::default(),
-            ear: Ear::default(),
+            doorbell: Doorbell::default(),
         }
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct Region {
     reader: Reader,
     grantor: Grantor,
     /// The FIFO, where there is one.
-    pub(crate) bell: Option<fs::File>,
+    pub(crate) doorbell: Option<fs::File>,
     /// Device and inode of `use`: another file under the name is another region.
     identity: (u64, u64),
     /// The last whole look.
@@ -39,8 +39,8 @@ pub(crate) struct Region {
     moved: bool,
     /// What is wrong with the file, if anything.
     pub(crate) unreadable: Option<String>,
-    /// What the page's `armed` says.
-    armed: bool,
+    /// What the page's `notify_requested` says.
+    notify_requested: bool,
     /// The devices that the page tells of.
     told: Vec<Device>,
     cells: Vec<Cell>,
@@ -59,13 +59,13 @@ impl Region {
         let mut region = Self {
             reader,
             grantor,
-            bell: open_bell(&directory.join("bell")),
+            doorbell: open_fifo(&directory.join("bell")),
             identity: (about.st_dev, about.st_ino),
             seen,
             live: Vec::new(),
             moved: true,
             unreadable: None,
-            armed: false,
+            notify_requested: false,
             told: Vec::new(),
             cells: Vec::new(),
         };
@@ -88,10 +88,10 @@ impl Region {
     }
 
     /// Opens the bell if it has come since.
-    pub(crate) fn find_bell(&mut self, directory: &Path) -> bool {
-        if self.bell.is_none() {
-            self.bell = open_bell(&directory.join("bell"));
-            return self.bell.is_some();
+    pub(crate) fn open_doorbell(&mut self, directory: &Path) -> bool {
+        if self.doorbell.is_none() {
+            self.doorbell = open_fifo(&directory.join("bell"));
+            return self.doorbell.is_some();
         }
         false
     }
@@ -167,11 +167,11 @@ impl Region {
     }
 
     /// Empties the bell.
-    pub(crate) fn hush(&mut self) {
-        if let Some(bell) = &mut self.bell {
+    pub(crate) fn drain_doorbell(&mut self) {
+        if let Some(doorbell) = &mut self.doorbell {
             // As much as a pipe holds by default, at once.
             let mut bytes = [0; 4096];
-            while matches!(bell.read(&mut bytes), Ok(4096)) {}
+            while matches!(doorbell.read(&mut bytes), Ok(4096)) {}
         }
     }
 
@@ -193,20 +193,20 @@ impl Region {
     }
 
     /// Asks for the bell, or no longer.
-    pub(crate) fn arm(&mut self, armed: bool) {
-        if armed != self.armed {
-            if armed {
+    pub(crate) fn request_notification(&mut self, notify_requested: bool) {
+        if notify_requested != self.notify_requested {
+            if notify_requested {
                 self.grantor.arm();
             } else {
                 self.grantor.disarm();
             }
-            self.armed = armed;
+            self.notify_requested = notify_requested;
         }
     }
 
     /// Whether a ring was asked for.
-    pub(crate) const fn is_armed(&self) -> bool {
-        self.armed
+    pub(crate) const fn notify_requested(&self) -> bool {
+        self.notify_requested
     }
 
     pub(crate) fn beat(&self) {
@@ -304,7 +304,7 @@ impl Region {
 }
 
 /// Opens a bell for reading and never waits for a ringer. Anything but a FIFO is none.
-fn open_bell(path: &Path) -> Option<fs::File> {
+fn open_fifo(path: &Path) -> Option<fs::File> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
     // Also for writing, so that it does not end when the last ringer leaves.
     let open = || -> io::Result<fs::File> {

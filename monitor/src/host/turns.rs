@@ -6,20 +6,20 @@ use cgpu_scheduler::{Gpu, Observation, TenantId, gangs};
 use cgpu_shm::units::Nanos;
 
 use super::Host;
-use super::ear::Ear;
+use super::doorbell::Doorbell;
 use super::places::Places;
 
 impl Host {
     /// A container has rung.
-    pub(crate) fn rung(&mut self, now: Nanos, tenant: TenantId) {
+    pub(crate) fn notified(&mut self, now: Nanos, tenant: TenantId) {
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let Some(region) = &mut container.region else { return };
-        region.hush();
-        if region.requests_notification() {
-            region.arm(false);
-            container.ear.asked(now);
+        region.drain_doorbell();
+        if region.notify_requested() {
+            region.request_notification(false);
+            container.doorbell.requested(now);
         } else {
-            container.ear.stray(now);
+            container.doorbell.unrequested(now);
         }
         // Whoever rings may be new.
         region.look();
@@ -36,7 +36,7 @@ impl Host {
     pub(crate) fn unmuted(&mut self, now: Nanos, tenant: TenantId) {
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         if let Some(region) = &mut container.region {
-            region.hush();
+            region.drain_doorbell();
         }
         for device in &mut self.devices {
             device.stale |= device.scheduler.share(now, tenant).is_some();
@@ -47,8 +47,9 @@ impl Host {
     pub(crate) fn next_step(&self) -> Nanos {
         let step =
             self.devices.iter().map(|device| if device.stale { Nanos::ZERO } else { device.next_step }).min();
-        let resting = self.containers.values().map(|container| container.ear).filter(Ear::rests);
-        let rest = resting.map(|ear| ear.rest).min();
+        let resting =
+            self.containers.values().map(|container| container.doorbell).filter(Doorbell::is_cooling_down);
+        let rest = resting.map(|doorbell| doorbell.cooldown_until).min();
         step.unwrap_or(Nanos::MAX).min(rest.unwrap_or(Nanos::MAX))
     }
 
@@ -57,10 +58,10 @@ impl Host {
         let rested: Vec<TenantId> = self
             .containers
             .values_mut()
-            .filter_map(|container| container.ear.wakes(now).then_some(container.tenant))
+            .filter_map(|container| container.doorbell.ends_cooldown(now).then_some(container.tenant))
             .collect();
         for tenant in rested {
-            self.arm(tenant);
+            self.update_notification(tenant);
             // What came while it was not asked for did not ring.
             for device in &mut self.devices {
                 device.stale |= device.scheduler.share(now, tenant).is_some();
@@ -90,7 +91,7 @@ impl Host {
                 let container = self.containers.get_mut(&tenant)?;
                 let presence = container.presence(uuid);
                 let region = container.region.as_mut();
-                let has_doorbell = region.as_ref().is_some_and(|region| region.bell.is_some());
+                let has_doorbell = region.as_ref().is_some_and(|region| region.doorbell.is_some());
                 let reports = match region {
                     Some(region) if presence.open => match region.gpu(uuid) {
                         Some(gpu) => region.reports(gpu),
@@ -122,7 +123,7 @@ impl Host {
             }
         }
         for order in plan.orders {
-            self.arm(order.tenant);
+            self.update_notification(order.tenant);
         }
         self.gather(now);
     }
@@ -142,12 +143,12 @@ impl Host {
     }
 
     /// Asks for a container's bell if any of its GPUs wants it, and it has had its rest.
-    pub(super) fn arm(&mut self, tenant: TenantId) {
+    pub(super) fn update_notification(&mut self, tenant: TenantId) {
         let wanted = self.devices.iter().any(|device| device.scheduler.requests_notification(tenant));
         let Some(container) = self.containers.get_mut(&tenant) else { return };
-        let rests = container.ear.rests();
+        let is_cooling_down = container.doorbell.is_cooling_down();
         if let Some(region) = &mut container.region {
-            region.arm(wanted && !rests);
+            region.request_notification(wanted && !is_cooling_down);
         }
     }
 

@@ -36,7 +36,7 @@ impl Host {
             self.prober.sample();
         } else if let Some(region) = &mut container.region {
             region.look();
-            if region.find_bell(&container.dir) {
+            if region.open_doorbell(&container.dir) {
                 self.changes.push(Change::Doorbell(tenant));
             }
         }
@@ -45,7 +45,7 @@ impl Host {
             Some(sentence) => container.faults.insert("unreadable", sentence.clone()),
             None => container.faults.remove("unreadable"),
         };
-        if region.bell.is_none() {
+        if region.doorbell.is_none() {
             container
                 .faults
                 .insert("no_doorbell", "It has no bell: it is looked at every 5 ms instead.".into());
