@@ -26,7 +26,7 @@ pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: b
     }
     let reply = match request {
         Request::Register(registration) => host.register(registration).map(|tenant| {
-            host.look_after(now);
+            host.refresh_containers(now);
             Reply::Registered(host.registered(tenant))
         }),
         Request::Get { path } => access::get(host, &path).map(Reply::Value),

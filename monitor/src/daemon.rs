@@ -21,10 +21,10 @@ use crate::settings::{Found, Settings};
 use crate::upgrade::UpgradeState;
 
 mod event_loop;
+mod latency;
 mod poll;
-mod promptness;
 
-use event_loop::{End, EventLoop, LAST_WORDS};
+use event_loop::{End, EventLoop, TRANSFER_TIMEOUT};
 
 /// Runs a monitor until SIGTERM or SIGINT, or until a successor takes over. With `replace` it is the successor of the one that answers
 /// there, if one does.
@@ -33,7 +33,7 @@ use event_loop::{End, EventLoop, LAST_WORDS};
 /// When it cannot start: another monitor runs, the root cannot be made, the settings cannot be read. Once it runs, it does not end by
 /// itself.
 pub fn run(config: &Config, replace: bool) -> Result<()> {
-    promptness::be_prompt();
+    latency::reduce_wakeup_latency();
     cgpu_shm::cut::outlive().context("no handler for files that are cut short")?;
     allow_descriptors();
     let containers = paths::containers(&config.root);
@@ -90,9 +90,9 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
             tracing::info!("handed over");
             let EventLoop { socket, desk, .. } = daemon;
             // Who has connected to us and was not heard asks again, there.
-            socket.end_when_replaced(LAST_WORDS);
+            socket.end_when_replaced(TRANSFER_TIMEOUT);
             if let Some(tree) = tree {
-                tree.leave(LAST_WORDS, || {
+                tree.leave(TRANSFER_TIMEOUT, || {
                     desk.answer(|request, may_write| pass_on(&path, &request, may_write))
                 });
             }

@@ -9,20 +9,20 @@ use std::path::PathBuf;
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 mod arrivals;
+pub(crate) mod capacity;
 pub(crate) mod container;
+mod counters;
 pub(crate) mod device_list;
 pub(crate) mod device_state;
 pub(crate) mod doorbell;
+mod findings;
 mod gpus;
+mod housekeeping;
 mod memory;
-pub(crate) mod places;
 mod probe_results;
 pub(crate) mod region;
-mod tally;
 mod turns;
 mod upgrade;
-mod upkeep;
-mod watch;
 
 use cgpu_client::inventory::Found;
 use cgpu_inventory::health::Pulse;

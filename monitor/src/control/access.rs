@@ -82,14 +82,14 @@ pub(crate) fn get(host: &mut Host, path: &str) -> Result<String, Refusal> {
         Node::DefaultMemsize => host.default_memsize().0.to_string(),
         Node::Policy(at) => host.devices[at].scheduler.policy().number().to_string(),
         Node::MaxInst(at) => host.devices[at].in_force().max_inst().to_string(),
-        Node::FreeWeight(at) => host.places(&host.devices[at]).free().to_string(),
+        Node::FreeWeight(at) => host.capacity(&host.devices[at]).free().to_string(),
         Node::PrioRatio(at) => host.devices[at].in_force().prio_ratio().to_string(),
         Node::WorkConserving(at) => u32::from(host.devices[at].in_force().work_conserving()).to_string(),
         Node::Id(_, tenant) => host.containers[&tenant].id.clone(),
         Node::Memsize(at, tenant) => host.containers[&tenant].limit(host.devices[at].uuid).0.to_string(),
         Node::Meminfo(at, tenant) => meminfo(host, at, tenant),
         Node::Weight(at, tenant) => {
-            host.places(&host.devices[at]).of(&host.containers[&tenant]).weight.to_string()
+            host.capacity(&host.devices[at]).of(&host.containers[&tenant]).weight.to_string()
         }
         Node::Highprio(_, tenant) => u32::from(host.containers[&tenant].is_high()).to_string(),
     })
@@ -176,8 +176,8 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
             host.settings.containers.entry(container.id.clone()).or_default().high = Some(wanted);
         }
     }
-    host.follow(now);
-    host.keep_settings();
+    host.apply_settings(now);
+    host.save_settings();
     Ok(())
 }
 
@@ -186,9 +186,9 @@ fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refu
     let Some(container) = host.containers.get(&tenant) else { return Ok(()) };
     let gpus = container.gpus();
     for device in host.devices.iter().filter(|device| gpus.contains(&device.uuid)) {
-        let places = host.places(device);
-        let has = places.of(container).weight;
-        let most = has + if container.presence(device.uuid).created { places.free() } else { 0 };
+        let capacity = host.capacity(device);
+        let has = capacity.of(container).weight;
+        let most = has + if container.presence(device.uuid).created { capacity.free() } else { 0 };
         if wanted > most {
             let index = device.index;
             return refuse(
@@ -209,7 +209,7 @@ fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refu
 /// Places of a GPU that are taken: the sum of weights, which is never below the number of containers that have one.
 fn taken(host: &Host, at: usize) -> u32 {
     let device = &host.devices[at];
-    device.in_force().max_inst() - host.places(device).free()
+    device.in_force().max_inst() - host.capacity(device).free()
 }
 
 fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {

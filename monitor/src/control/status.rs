@@ -109,7 +109,7 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
         memory_used: device.sample.used,
         policy: device.scheduler.policy().number(),
         max_inst: device.in_force().max_inst(),
-        free_weight: host.places(device).free(),
+        free_weight: host.capacity(device).free(),
         prio_ratio: device.in_force().prio_ratio(),
         work_conserving: u32::from(device.in_force().work_conserving()),
         sharing: sharing(device.scheduler.sharing()),
@@ -132,9 +132,9 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
             faults.insert("misreporting".into(), sentence.into());
         }
     }
-    let lacks = host.registered(container.tenant).warnings;
-    if !gpus.is_empty() && !lacks.is_empty() {
-        faults.insert("no_weight".into(), lacks.join("; "));
+    let shortfalls = host.registered(container.tenant).warnings;
+    if !gpus.is_empty() && !shortfalls.is_empty() {
+        faults.insert("no_weight".into(), shortfalls.join("; "));
     }
     ContainerStatus {
         id: container.id.clone(),
@@ -146,7 +146,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
         high_priority: container.is_high(),
         gpus: shares.map(|device| share(container, device, now)).collect(),
         processes: processes(container, devices, now),
-        counters: container.tally.sums(),
+        counters: container.counters.totals(),
         refused: container.refused(),
         faults,
     }

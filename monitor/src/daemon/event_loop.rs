@@ -31,12 +31,12 @@ use crate::control::tree::desk::Desk;
 use crate::host::{Change, Host, Process};
 
 /// Hearts beat, lives are looked at.
-const BEAT: Nanos = Nanos::from_millis(100);
+const HEARTBEAT_INTERVAL: Nanos = Nanos::from_millis(100);
 /// The root is looked through.
-const SCAN: Nanos = Nanos::from_millis(500);
+const SCAN_INTERVAL: Nanos = Nanos::from_millis(500);
 
 /// Whether the last words reach a successor within this.
-pub(super) const LAST_WORDS: Duration = Duration::from_secs(2);
+pub(super) const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a monitor ends.
 pub(super) enum End {
@@ -58,7 +58,7 @@ pub(super) struct EventLoop {
     config: Config,
     /// Readable once a signal of the kind has come.
     signals: Vec<UnixStream>,
-    next_beat: Nanos,
+    next_heartbeat: Nanos,
     next_scan: Nanos,
     /// Bells that are not listened to.
     muted: Vec<TenantId>,
@@ -86,7 +86,7 @@ impl EventLoop {
             poll,
             config,
             signals,
-            next_beat: Nanos::ZERO,
+            next_heartbeat: Nanos::ZERO,
             next_scan: Nanos::ZERO,
             muted: Vec::new(),
         })
@@ -96,25 +96,25 @@ impl EventLoop {
         let mut heard = Vec::new();
         loop {
             let time = Monotonic.now();
-            if time >= self.next_beat {
-                self.keep_house(time);
+            if time >= self.next_heartbeat {
+                self.run_housekeeping(time);
             }
             self.host.run_due(time);
-            self.listen();
+            self.apply_changes();
             let behind = self.socket.is_behind();
-            let until = if behind { time } else { self.host.next_step().min(self.next_beat) };
+            let until = if behind { time } else { self.host.next_step().min(self.next_heartbeat) };
             self.poll.wait(until, &mut heard)?;
             let time = Monotonic.now();
             if behind {
                 self.socket.catch_up(&mut self.host, time);
-                if self.has_handed_over() {
+                if self.has_transferred() {
                     return Ok(End::Transferred);
                 }
             }
             for source in heard.drain(..) {
                 match source {
                     Source::Signal(STOP) => return Ok(End::Stopped),
-                    Source::Signal(kind) => self.obey(time, kind),
+                    Source::Signal(kind) => self.handle_signal(time, kind),
                     Source::Tree => {
                         let host = &mut self.host;
                         self.desk.answer(|request, may_write| answer(host, time, request, may_write));
@@ -129,11 +129,11 @@ impl EventLoop {
                     }
                     Source::Connection(number) => {
                         self.socket.serve(number, &mut self.host, time);
-                        if self.has_handed_over() {
+                        if self.has_transferred() {
                             return Ok(End::Transferred);
                         }
                     }
-                    Source::Doorbell(number) => self.hear(time, TenantId(number)),
+                    Source::Doorbell(number) => self.handle_doorbell(time, TenantId(number)),
                     Source::RegistrantExit(number) => {
                         self.host.registrant_exited(time, i32::try_from(number).unwrap_or(0))
                     }
@@ -145,8 +145,8 @@ impl EventLoop {
     }
 
     /// Whether a successor has asked for everything, and has got it.
-    fn has_handed_over(&mut self) -> bool {
-        if self.host.is_transferred && self.socket.leave(LAST_WORDS) {
+    fn has_transferred(&mut self) -> bool {
+        if self.host.is_transferred && self.socket.leave(TRANSFER_TIMEOUT) {
             return true;
         }
         // Whoever asked has not taken it: there is nobody who goes on.
@@ -155,7 +155,7 @@ impl EventLoop {
     }
 
     /// Does what a signal asks for.
-    fn obey(&mut self, time: Nanos, kind: u64) {
+    fn handle_signal(&mut self, time: Nanos, kind: u64) {
         if let Some(heard) = self.signals.get_mut(usize::try_from(kind).unwrap_or(usize::MAX)) {
             // However often it was asked for, it is done once.
             let _ = heard.read(&mut [0; 64]);
@@ -189,15 +189,15 @@ impl EventLoop {
         tracing::info!("the configuration was read again");
     }
 
-    fn keep_house(&mut self, time: Nanos) {
-        self.next_beat = time + BEAT;
+    fn run_housekeeping(&mut self, time: Nanos) {
+        self.next_heartbeat = time + HEARTBEAT_INTERVAL;
         self.host.successor.check();
         if time >= self.next_scan {
-            self.next_scan = time + SCAN;
+            self.next_scan = time + SCAN_INTERVAL;
             self.host.scan(time);
         }
         self.host.take_probe_results(time);
-        self.host.look_after(time);
+        self.host.refresh_containers(time);
         self.host.beat(time);
         self.socket.flush();
         for tenant in std::mem::take(&mut self.muted) {
@@ -212,7 +212,7 @@ impl EventLoop {
         }
     }
 
-    fn hear(&mut self, time: Nanos, tenant: TenantId) {
+    fn handle_doorbell(&mut self, time: Nanos, tenant: TenantId) {
         self.host.notified(time, tenant);
         let container = self.host.containers.get(&tenant);
         if let Some(container) = container.filter(|container| container.doorbell.muted_until > time)
@@ -224,7 +224,7 @@ impl EventLoop {
     }
 
     /// Listens to what has come. What has gone closed its descriptor, which the poll notices by itself.
-    fn listen(&mut self) {
+    fn apply_changes(&mut self) {
         for change in std::mem::take(&mut self.host.changes) {
             let (Change::Doorbell(tenant)
             | Change::Registrant(tenant, _)

@@ -35,7 +35,7 @@ impl Host {
             .map(|container| container.tenant)
             .collect();
         for tenant in lost {
-            self.lose(now, tenant);
+            self.remove_container(now, tenant);
         }
         self.forget_gpus();
     }
@@ -74,7 +74,7 @@ impl Host {
         id
     }
 
-    pub(super) fn lose(&mut self, now: Nanos, tenant: TenantId) {
+    pub(super) fn remove_container(&mut self, now: Nanos, tenant: TenantId) {
         for device in &mut self.devices {
             device.scheduler.dismiss(now, tenant);
             device.stale = true;
@@ -86,7 +86,7 @@ impl Host {
             }
             tracing::info!("container {} is gone", container.id);
             if self.settings.containers.remove(&container.id).is_some() {
-                self.keep_settings();
+                self.save_settings();
             }
         }
     }
@@ -141,8 +141,8 @@ impl Host {
         let gpus = container.gpus();
         let concerned = self.devices.iter().filter(|device| gpus.is_empty() || gpus.contains(&device.uuid));
         let gated = concerned.filter(|device| device.scheduler.policy() != Policy::Native);
-        let lacks = gated.filter_map(|device| self.places(device).lack(device.index, container));
-        Registered { id: container.id.clone(), warnings: lacks.collect() }
+        let shortfalls = gated.filter_map(|device| self.capacity(device).shortfall(device.index, container));
+        Registered { id: container.id.clone(), warnings: shortfalls.collect() }
     }
 
     /// A maker has died. Its processes may have died with it: nobody waits for them until the next beat.
@@ -152,9 +152,9 @@ impl Host {
             Some(container.tenant)
         });
         for tenant in made.collect::<Vec<_>>() {
-            self.look_after_one(now, tenant);
+            self.refresh_container(now, tenant);
         }
-        self.follow(now);
+        self.apply_settings(now);
     }
 
     /// A process of a container has died: whoever waits for its turn to end need not wait until the next beat.
@@ -162,7 +162,7 @@ impl Host {
         let Some(container) = self.containers.get_mut(&process.tenant) else { return };
         // A descriptor that is closed is not listened to any more.
         container.exits.remove(&process.slot);
-        self.look_after_one(now, process.tenant);
-        self.follow(now);
+        self.refresh_container(now, process.tenant);
+        self.apply_settings(now);
     }
 }

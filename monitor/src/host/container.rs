@@ -17,9 +17,9 @@ use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::counters::Counters;
 use super::doorbell::Doorbell;
 use super::region::Region;
-use super::tally::Tally;
 use crate::memory::exported::Exchange;
 use crate::memory::unaccounted::Measured;
 use crate::probe::{ContainerIdentity, FoundProcess, GpuSample, SampledContainer, Search, SlotProcess};
@@ -84,7 +84,7 @@ pub(crate) struct Container {
     /// Dead ones whose exported memory has left a GPU, by slot, generation and GPU.
     pub(crate) left: BTreeSet<(SlotIndex, u64, DeviceIndex)>,
     /// How often each counted reason happened in it.
-    pub(crate) tally: Tally,
+    pub(crate) counters: Counters,
     /// How its bell is listened to.
     pub(crate) doorbell: Doorbell,
 }
@@ -116,7 +116,7 @@ impl Container {
             measured: BTreeMap::new(),
             exchanges: BTreeMap::new(),
             left: BTreeSet::new(),
-            tally: Tally::default(),
+            counters: Counters::default(),
             doorbell: Doorbell::default(),
         }
     }
@@ -136,7 +136,7 @@ impl Container {
                 self.measured.clear();
                 self.exchanges.clear();
                 self.left.clear();
-                self.tally.take(&[]);
+                self.counters.take(&[]);
                 // The files may have been made by whoever also wrote the limits.
                 match read_limits(&self.dir) {
                     Ok(limits) => {
@@ -339,7 +339,7 @@ impl Container {
     /// Takes in what its processes have counted.
     pub(crate) fn count(&mut self) {
         if let Some(region) = self.region.as_ref().filter(|region| region.unreadable.is_none()) {
-            self.tally.take(&region.seen.slots);
+            self.counters.take(&region.seen.slots);
         }
     }
 

@@ -94,7 +94,7 @@ impl DeviceState {
     }
 
     /// Takes over the policy in force.
-    pub(crate) fn follow(&mut self, now: Nanos, weighted: bool) {
+    pub(crate) fn apply_settings(&mut self, now: Nanos, weighted: bool) {
         let policy = self.policy(weighted);
         if policy != self.scheduler.policy() {
             self.scheduler.set_policy(now, policy);

@@ -7,9 +7,9 @@ use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 
 use super::Host;
+use super::capacity::Capacity;
 use super::container::Container;
 use super::device_state::DeviceState;
-use super::places::Places;
 use crate::config::Start;
 use crate::settings::GpuSettings;
 
@@ -50,7 +50,7 @@ impl Host {
 
     /// A GPU has this number. One whose number was made up starts anew, with what the configuration says of it by its own.
     pub(super) fn number(&mut self, now: Nanos, at: usize, index: DeviceId) {
-        let taken = |device: &DeviceState| device.in_force().max_inst() - self.places(device).free();
+        let taken = |device: &DeviceState| device.in_force().max_inst() - self.capacity(device).free();
         let Some(taken) = self.devices.get(at).filter(|device| device.index != index).map(taken) else {
             return;
         };
@@ -86,8 +86,8 @@ impl Host {
     }
 
     /// Who has which places on a GPU.
-    pub(crate) fn places(&self, device: &DeviceState) -> Places {
-        Places::on(device.uuid, device.in_force().max_inst(), &self.containers)
+    pub(crate) fn capacity(&self, device: &DeviceState) -> Capacity {
+        Capacity::on(device.uuid, device.in_force().max_inst(), &self.containers)
     }
 
     /// The limit of containers that come without one; zero: none.
@@ -96,7 +96,7 @@ impl Host {
     }
 
     /// Keeps what is set, so that it outlives the monitor.
-    pub(crate) fn keep_settings(&mut self) {
+    pub(crate) fn save_settings(&mut self) {
         for device in &self.devices {
             self.settings.gpus.insert(device.uuid.to_string(), device.settings);
         }
@@ -112,12 +112,12 @@ impl Host {
         let taken: Vec<u32> = self
             .devices
             .iter()
-            .map(|device| device.in_force().max_inst() - self.places(device).free())
+            .map(|device| device.in_force().max_inst() - self.capacity(device).free())
             .collect();
         let devices = self.devices.iter_mut().zip(taken);
         let kept = devices.filter_map(|(device, taken)| device.restart(now, &start, taken)).collect();
         self.start = start;
-        self.follow(now);
+        self.apply_settings(now);
         kept
     }
 }

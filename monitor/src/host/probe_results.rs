@@ -18,7 +18,7 @@ impl Host {
     /// Waits for NVML's first answer, so that whoever asks us finds the GPUs.
     pub(crate) fn wait_for_first_sample(&mut self, now: Nanos) {
         if let Some(results) = self.prober.first(FIRST) {
-            self.hear(now, [results]);
+            self.take_results(now, [results]);
         } else {
             tracing::warn!("NVML has not answered yet; going on without");
         }
@@ -26,10 +26,10 @@ impl Host {
 
     pub(crate) fn take_probe_results(&mut self, now: Nanos) {
         let results: Vec<ProbeResult> = self.prober.results().collect();
-        self.hear(now, results);
+        self.take_results(now, results);
     }
 
-    pub(super) fn hear(&mut self, now: Nanos, results: impl IntoIterator<Item = ProbeResult>) {
+    pub(super) fn take_results(&mut self, now: Nanos, results: impl IntoIterator<Item = ProbeResult>) {
         for results in results {
             match results {
                 ProbeResult::Sampled(sample) => self.take_sample(now, sample),
@@ -89,7 +89,7 @@ impl Host {
         self.devices.sort_by_key(|device| device.index);
         let tenants: Vec<TenantId> = self.containers.keys().copied().collect();
         for tenant in tenants {
-            self.enlist(now, tenant, false);
+            self.update_membership(now, tenant, false);
             self.reclaim(now, tenant);
         }
         self.observe_gpus(now, &told, &sample.searched);

@@ -6,8 +6,8 @@ use cgpu_scheduler::{Gpu, Observation, TenantId, gangs};
 use cgpu_shm::units::Nanos;
 
 use super::Host;
+use super::capacity::Capacity;
 use super::doorbell::Doorbell;
-use super::places::Places;
 
 impl Host {
     /// A container has rung.
@@ -125,11 +125,11 @@ impl Host {
         for order in plan.orders {
             self.update_notification(order.tenant);
         }
-        self.gather(now);
+        self.summon_gangs(now);
     }
 
     /// Lets containers of several GPUs have their turns there at the same time.
-    pub(super) fn gather(&mut self, now: Nanos) {
+    pub(super) fn summon_gangs(&mut self, now: Nanos) {
         if self.devices.len() < 2 {
             return;
         }
@@ -154,16 +154,16 @@ impl Host {
 
     /// Beats, and writes what people may see in the pages.
     pub(crate) fn beat(&mut self, now: Nanos) {
-        let places: Vec<Places> = self.devices.iter().map(|device| self.places(device)).collect();
+        let capacities: Vec<Capacity> = self.devices.iter().map(|device| self.capacity(device)).collect();
         for container in self.containers.values() {
             let Some(region) = &container.region else { continue };
             region.beat();
-            for (device, places) in self.devices.iter().zip(&places) {
+            for (device, capacity) in self.devices.iter().zip(&capacities) {
                 if let (Some(gpu), Some(share)) =
                     (region.gpu(device.uuid), device.scheduler.share(now, container.tenant))
                 {
                     let policy = device.scheduler.policy().number();
-                    let weight = places.of(container).weight;
+                    let weight = capacity.of(container).weight;
                     region.show(gpu, policy, weight, &share);
                 }
             }

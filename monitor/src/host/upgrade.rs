@@ -63,8 +63,8 @@ impl Host {
             self.containers.values().find(|container| container.dir == dir).map(|container| container.tenant)
         };
         self.watch.restore(state.watch, of);
-        self.look_after(now);
-        self.keep_settings();
+        self.refresh_containers(now);
+        self.save_settings();
     }
 
     /// A GPU goes on with its books.

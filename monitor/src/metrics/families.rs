@@ -111,9 +111,9 @@ families! {
         |of, put| gpus(of, put, none, |gpu| gpu.utilization.map(percent));
     "cgpu_gpu_policy", Gauge, None, "The GPU's scheduling policy, 0 to 5.",
         |of, put| gpus(of, put, none, |gpu| Some(gpu.policy.into()));
-    "cgpu_gpu_places", Gauge, None, "Places of the GPU: the sum of weights that it has room for (max_inst).",
+    "cgpu_gpu_capacity_units", Gauge, None, "Capacity of the GPU in units: the sum of weights that it has room for (max_inst).",
         |of, put| gpus(of, put, none, |gpu| Some(gpu.max_inst.into()));
-    "cgpu_gpu_free_places", Gauge, None, "Places of the GPU that are left (free_weight).",
+    "cgpu_gpu_free_capacity_units", Gauge, None, "Capacity units of the GPU that are free (free_weight).",
         |of, put| gpus(of, put, none, |gpu| Some(gpu.free_weight.into()));
     "cgpu_gpu_contended", Gauge, None, "1 while turns are given on the GPU.",
         |of, put| gpus(of, put, none, |gpu| Some(flag(gpu.sharing == Sharing::Contended)));
@@ -169,8 +169,8 @@ families! {
         |of, put| shares(of, put, |share| Some(share.forgiven_ms / 1000.0));
     "cgpu_reported_gpu_time", Counter, Seconds, "GPU time that the container's processes have reported.",
         |of, put| shares(of, put, |share| Some(share.reported_ms / 1000.0));
-    "cgpu_settlement_error", Gauge, Ratio, "How far the two are apart, of what was charged; absent before anything was.",
-        |of, put| shares(of, put, settlement_error);
+    "cgpu_accounting_error", Gauge, Ratio, "How far the two are apart, of what was charged; absent before anything was.",
+        |of, put| shares(of, put, accounting_error);
     "cgpu_turns", Counter, None, "Turns that the container had.",
         |of, put| shares(of, put, |share| Some(float(share.turns)));
     "cgpu_turn_anomalies", Counter, None, "Turns with an anomaly, by kind.", anomalies;
@@ -303,7 +303,7 @@ fn anomalies(of: Source<'_>, put: Samples<'_>) {
     }
 }
 
-fn settlement_error(share: &ShareStatus) -> Option<f64> {
+fn accounting_error(share: &ShareStatus) -> Option<f64> {
     let (charged, reported) = (share.gpu_time_ms, share.reported_ms);
     (charged > 0.0).then(|| (charged - reported).abs() / charged)
 }

@@ -82,7 +82,7 @@ fn metrics_say_what_the_status_says() {
     reads("cgpu_notices_total{container=\"trainer\",reason=\"pool_grew\"}", 1.0);
     reads("cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\?\",image=\"local/cuda:1\"}", 1.0);
     reads("cgpu_container_processes{container=\"trainer\"}", 1.0);
-    reads("cgpu_gpu_places{gpu=\"0\"}", 20.0);
+    reads("cgpu_gpu_capacity_units{gpu=\"0\"}", 20.0);
     let text = scrape(at);
     assert!(
         text.lines()

@@ -3,8 +3,8 @@
 use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 
+use super::capacity::Capacity;
 use super::container::Container;
-use super::places::Places;
 use super::region::Region;
 use super::{Change, Host};
 
@@ -13,17 +13,17 @@ const RECLAIM_TIMEOUT: Nanos = Nanos::from_millis(500);
 
 impl Host {
     /// Looks at everything of every container.
-    pub(crate) fn look_after(&mut self, now: Nanos) {
+    pub(crate) fn refresh_containers(&mut self, now: Nanos) {
         let tenants: Vec<TenantId> = self.containers.keys().copied().collect();
         for tenant in tenants {
-            self.look_after_one(now, tenant);
+            self.refresh_container(now, tenant);
         }
-        self.follow(now);
+        self.apply_settings(now);
         self.update_prober();
     }
 
     /// Looks at everything of one container: region, lives, deaths, limits, membership.
-    pub(crate) fn look_after_one(&mut self, now: Nanos, tenant: TenantId) {
+    pub(crate) fn refresh_container(&mut self, now: Nanos, tenant: TenantId) {
         let monitor = self.started.0.max(1);
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let had_one = container.region.is_some();
@@ -59,7 +59,7 @@ impl Host {
         self.find_processes(tenant);
         self.reclaim(now, tenant);
         self.set_limits(tenant);
-        self.enlist(now, tenant, changed);
+        self.update_membership(now, tenant, changed);
     }
 
     /// Has those processes searched for on the host that have not been.
@@ -116,7 +116,7 @@ impl Host {
     }
 
     /// Puts the container on the books of its GPUs, and off those it no longer has.
-    pub(super) fn enlist(&mut self, now: Nanos, tenant: TenantId, changed: bool) {
+    pub(super) fn update_membership(&mut self, now: Nanos, tenant: TenantId, changed: bool) {
         let Some(container) = self.containers.get(&tenant) else { return };
         let (gpus, deserted) = (container.gpus(), container.is_deserted());
         for uuid in &gpus {
@@ -128,8 +128,8 @@ impl Host {
             let has = gpus.contains(&device.uuid);
             if has && (known || !deserted) {
                 if !known {
-                    let places = Places::on(device.uuid, device.in_force().max_inst(), &self.containers);
-                    device.scheduler.admit(now, tenant, places.of(container));
+                    let capacity = Capacity::on(device.uuid, device.in_force().max_inst(), &self.containers);
+                    device.scheduler.admit(now, tenant, capacity.of(container));
                     let uuid = device.uuid.to_string();
                     let books = self.transferred.iter().find(|books| books.uuid == uuid);
                     let own =
@@ -147,14 +147,14 @@ impl Host {
     }
 
     /// Lets every GPU follow what is set and who is there.
-    pub(crate) fn follow(&mut self, now: Nanos) {
+    pub(crate) fn apply_settings(&mut self, now: Nanos) {
         for device in &mut self.devices {
             let on = |container: &&Container| container.gpus().contains(&device.uuid);
             let weighted = self.containers.values().filter(on).any(|container| container.weight() > 1);
-            device.follow(now, weighted);
-            let places = Places::on(device.uuid, device.in_force().max_inst(), &self.containers);
+            device.apply_settings(now, weighted);
+            let capacity = Capacity::on(device.uuid, device.in_force().max_inst(), &self.containers);
             for container in self.containers.values() {
-                let changed = device.scheduler.set_entitlement(now, container.tenant, places.of(container));
+                let changed = device.scheduler.set_entitlement(now, container.tenant, capacity.of(container));
                 device.stale |= changed;
             }
         }

@@ -11,14 +11,14 @@ use cgpu_shm::snapshot::Slot;
 
 /// The counts of one container.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counters {
     /// Of those who still have their slot, by slot and generation: the most that was seen.
     present: BTreeMap<(usize, u64), [u32; COUNTERS]>,
     /// Of all others, by the reason's place.
     past: BTreeMap<usize, u64>,
 }
 
-impl Tally {
+impl Counters {
     /// Takes what the slots say now.
     pub(crate) fn take(&mut self, slots: &[Slot]) {
         let mut present = BTreeMap::new();
@@ -39,20 +39,20 @@ impl Tally {
     }
 
     /// The sums, by the reasons' names.
-    pub(crate) fn sums(&self) -> BTreeMap<String, u64> {
-        let mut sums = self.past.clone();
+    pub(crate) fn totals(&self) -> BTreeMap<String, u64> {
+        let mut totals = self.past.clone();
         for counts in self.present.values() {
-            add(&mut sums, counts);
+            add(&mut totals, counts);
         }
         // What this version does not know has no name, and a container may write anything there.
         let named = |(place, sum): (usize, u64)| Some((Reason::ALL.get(place)?.name().to_owned(), sum));
-        sums.into_iter().filter_map(named).collect()
+        totals.into_iter().filter_map(named).collect()
     }
 }
 
-fn add(sums: &mut BTreeMap<usize, u64>, counts: &[u32; COUNTERS]) {
+fn add(totals: &mut BTreeMap<usize, u64>, counts: &[u32; COUNTERS]) {
     for (place, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-        let sum = sums.entry(place).or_default();
+        let sum = totals.entry(place).or_default();
         *sum = sum.saturating_add(u64::from(*count));
     }
 }
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn sums_outlive_processes_and_never_fall() {
-        let mut tally = Tally::default();
-        let over = |tally: &Tally| tally.sums().get("over_limit").copied().unwrap_or(0);
+        let mut counters = Counters::default();
+        let over = |counters: &Counters| counters.totals().get("over_limit").copied().unwrap_or(0);
         for (slots, sum) in [
             (vec![], 0),
             (vec![slot(1, State::Live, 3)], 3),
@@ -91,8 +91,8 @@ mod tests {
             (vec![slot(1, State::Free, 0)], 9),
             (vec![], 9),
         ] {
-            tally.take(&slots);
-            assert_eq!(over(&tally), sum);
+            counters.take(&slots);
+            assert_eq!(over(&counters), sum);
         }
     }
 }

@@ -14,24 +14,24 @@ use super::container::Container;
 
 /// What each container of a GPU is promised there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct Capacity {
     taken: BTreeMap<TenantId, Entitlement>,
     free: u32,
 }
 
-impl Places {
+impl Capacity {
     /// Of a GPU with so many places, among those that are there; who left no process keeps none.
     pub(crate) fn on(gpu: Uuid, slots: u32, containers: &BTreeMap<TenantId, Container>) -> Self {
-        let mut places = Self { taken: BTreeMap::new(), free: slots };
+        let mut capacity = Self { taken: BTreeMap::new(), free: slots };
         for container in containers.values().filter(|container| container.gpus().contains(&gpu)) {
-            let weight = container.weight().min(places.free);
+            let weight = container.weight().min(capacity.free);
             if container.presence(gpu).created {
-                places.free -= weight;
+                capacity.free -= weight;
             }
             let entitlement = Entitlement { weight, percent: container.percent(), high: container.is_high() };
-            places.taken.insert(container.tenant, entitlement);
+            capacity.taken.insert(container.tenant, entitlement);
         }
-        places
+        capacity
     }
 
     /// Places that are left.
@@ -50,7 +50,7 @@ impl Places {
     }
 
     /// What its starter should be told of a container's part of GPU `index`, if anything.
-    pub(crate) fn lack(&self, index: DeviceId, container: &Container) -> Option<String> {
+    pub(crate) fn shortfall(&self, index: DeviceId, container: &Container) -> Option<String> {
         match (self.of(container).weight, container.weight()) {
             (0, _) => Some(format!(
                 "GPU {index} has no weight left for {}: it gets no compute there; raise {index}/max_inst or lower others' weights",

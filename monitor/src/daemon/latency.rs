@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use cgpu_shm::slices;
 
 /// Has the system wake the calling thread, and those that it starts, as exactly as it can without rights of any kind.
-pub(super) fn be_prompt() {
+pub(super) fn reduce_wakeup_latency() {
     // Sleeping to a predicted time is what we do; the default slack is 50 us.
     if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
         tracing::warn!("timer slack cannot be set: {error}");
