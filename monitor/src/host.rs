@@ -34,7 +34,7 @@ use crate::config::{Config, Start};
 use crate::probe::{ContainerIdentity, Prober, SampledContainer};
 use crate::settings::Settings;
 use crate::upgrade::{Successor, TransferredGpu};
-use crate::watcher::Watch;
+use crate::watcher::Watcher;
 
 /// The host.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(crate) struct Host {
     /// How the prober identifies containers' processes.
     identities: Vec<ContainerIdentity>,
     /// What is found of processes that should not be on a GPU, or have too much.
-    pub(crate) watch: Watch,
+    pub(crate) watcher: Watcher,
     /// What a predecessor has left and nobody has taken up.
     transferred: Vec<TransferredGpu>,
     pub(crate) successor: Successor,
@@ -119,7 +119,7 @@ impl Host {
             next: 1,
             sampled_containers: Vec::new(),
             identities: Vec::new(),
-            watch: Watch::default(),
+            watcher: Watcher::default(),
             transferred: Vec::new(),
             successor: Successor::prepare(),
             is_transferred: false,

@@ -26,7 +26,7 @@ use nvml_wrapper::Nvml;
 use parking_lot::Mutex;
 
 use crate::settings::Settings;
-use crate::watcher::{Name, Order};
+use crate::watcher::{Order, ProcessId};
 
 mod cgroups;
 mod end;
@@ -143,10 +143,10 @@ impl GpuSample {
     }
 
     /// Whether this process is on it; none: not told. A later process of its number is another one.
-    pub(crate) fn has(&self, name: Name) -> Option<bool> {
+    pub(crate) fn has(&self, id: ProcessId) -> Option<bool> {
         let processes = self.processes.as_ref()?;
-        let later = || self.gpu_processes.iter().any(|one| one.name.pid == name.pid && one.name != name);
-        Some(processes.contains_key(&name.pid) && !later())
+        let later = || self.gpu_processes.iter().any(|one| one.id.pid == id.pid && one.id != id);
+        Some(processes.contains_key(&id.pid) && !later())
     }
 }
 

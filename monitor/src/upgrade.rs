@@ -35,7 +35,7 @@ pub struct UpgradeState {
     /// The scheduler's state of each GPU and container.
     pub gpus: Vec<TransferredGpu>,
     /// What the watcher has found.
-    pub watch: WatcherState,
+    pub watcher: WatcherState,
 }
 
 /// A container.

@@ -9,11 +9,11 @@
 //! - **Over limit**: all processes of a container together hold more of the GPU, by NVML, than its limit. The finding names the one that holds most.
 //!
 //! Three things keep the innocent from harm. A finding needs **two looks** that agree: a process may be on the GPU before its slot is verified.
-//! One is ended only when each look of [`PATIENCE`] wanted that, asked first (SIGTERM), and made to only when each of [`GRACE`] more did
+//! One is ended only when each look of [`TERM_DELAY`] wanted that, asked first (SIGTERM), and made to only when each of [`KILL_DELAY`] more did
 //! (SIGKILL): one look that does not, and all of it starts anew. Whoever does it looks again at everything after it has got hold of the process
 //! (`probe/end.rs`). And who is over a limit because **the limit was lowered**, or was over it when the monitor came, may keep what it has: it
 //! counts from the greatest limit since it was last within it. A monitor that has just come has to find a container's processes first; until it
-//! has, for [`LONGEST_SEARCH`] at most, nothing is concluded of what they hold.
+//! has, for [`SEARCH_TIMEOUT`] at most, nothing is concluded of what they hold.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,13 +27,13 @@ mod upgrade;
 pub use upgrade::WatcherState;
 
 /// How long it is wanted that a process ends before it is told to.
-pub const PATIENCE: Nanos = Nanos::from_millis(3_000);
+pub const TERM_DELAY: Nanos = Nanos::from_millis(3_000);
 /// How long after it was asked to end it is made to.
-pub const GRACE: Nanos = Nanos::from_millis(10_000);
+pub const KILL_DELAY: Nanos = Nanos::from_millis(10_000);
 /// Looks that are closer together than this are one: NVML is asked again at once when somebody has died, and late samples come together.
-pub const SPACING: Nanos = Nanos::from_millis(500);
+pub const MIN_INTERVAL: Nanos = Nanos::from_millis(500);
 /// Longer than it takes to find a new container's processes.
-pub const LONGEST_SEARCH: Nanos = Nanos::from_millis(10_000);
+pub const SEARCH_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 /// Ended processes that are remembered.
 const REMEMBERED: usize = 32;
 
@@ -48,18 +48,18 @@ pub struct Rules {
 
 /// A process that cannot be mistaken for a later one of the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Name {
+pub struct ProcessId {
     /// Its id on the host.
     pub pid: u32,
     /// When it was started, in the kernel's ticks.
-    pub born: u64,
+    pub start_time: u64,
 }
 
 /// A process on a GPU.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ObservedProcess {
     /// Which.
-    pub name: Name,
+    pub id: ProcessId,
     /// What it calls itself.
     pub comm: String,
     /// The container that it belongs to, and that shares this GPU; none: the host.
@@ -75,13 +75,13 @@ pub struct Seen {
 
 /// A GPU at one time.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct GpuObservation {
     /// When.
     pub at: Nanos,
     /// Which.
     pub gpu: Uuid,
     /// Who is on it.
-    pub seen: Vec<Seen>,
+    pub seen: Vec<ObservedProcess>,
     /// What each container may have of it, where it is limited.
     pub limits: BTreeMap<TenantId, Bytes>,
     /// Containers of whom more may be on it than is known by now.
@@ -103,7 +103,7 @@ pub struct Finding {
     /// Where.
     pub gpu: Uuid,
     /// Who.
-    pub name: Name,
+    pub id: ProcessId,
     /// What it calls itself.
     pub comm: String,
     /// What is wrong.
@@ -116,7 +116,7 @@ pub struct Finding {
     pub memory: Option<Bytes>,
     /// What all of its container's processes hold there.
     pub together: Bytes,
-    /// [`Seen::spared`].
+    /// [`ObservedProcess::spared`].
     pub spared: bool,
     /// Since when.
     pub since: Nanos,
@@ -128,7 +128,7 @@ pub struct Order {
     /// Where.
     pub gpu: Uuid,
     /// Who.
-    pub name: Name,
+    pub id: ProcessId,
     /// What it calls itself.
     pub comm: String,
     /// Whose it is.
@@ -152,12 +152,12 @@ pub struct Ended {
     pub at: Nanos,
 }
 
-type Key = (Uuid, Name, Cause);
+type Key = (Uuid, ProcessId, Cause);
 
 #[derive(Clone, Debug)]
 struct TrackedFinding {
     finding: Finding,
-    looks: u32,
+    observations: u32,
     /// It is to be ended, and every look since then said so.
     wanted: Option<Nanos>,
     /// It was sent something then, for that.
@@ -166,10 +166,10 @@ struct TrackedFinding {
 
 /// What is known from look to look.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct Watcher {
     known: BTreeMap<Key, TrackedFinding>,
     /// When each GPU was last looked at.
-    looked: BTreeMap<Uuid, Nanos>,
+    observed_at: BTreeMap<Uuid, Nanos>,
     /// What a container may keep: its limit, or one that was lowered since, or what it had when it was first seen.
     allowed: BTreeMap<(Uuid, TenantId), Bytes>,
     /// Since when it is not known who of a container, which we do not know yet, is on a GPU.
@@ -179,24 +179,24 @@ pub struct Watch {
     ended: VecDeque<Ended>,
 }
 
-impl Watch {
+impl Watcher {
     /// Takes a look at a GPU; what is to be done.
-    pub fn take(&mut self, look: &Look, rules: Rules) -> Vec<Event> {
-        if self.looked.get(&look.gpu).is_some_and(|last| look.at - *last < SPACING) {
+    pub fn take(&mut self, observation: &GpuObservation, rules: Rules) -> Vec<Event> {
+        if self.observed_at.get(&observation.gpu).is_some_and(|last| observation.at - *last < MIN_INTERVAL) {
             return Vec::new();
         }
-        self.looked.insert(look.gpu, look.at);
-        let mut found = self.unshimmed(look);
-        found.extend(self.over_limit(look));
-        let before: Vec<Key> = self.known.keys().filter(|key| key.0 == look.gpu).copied().collect();
+        self.observed_at.insert(observation.gpu, observation.at);
+        let mut found = self.unshimmed(observation);
+        found.extend(self.over_limit(observation));
+        let before: Vec<Key> = self.known.keys().filter(|key| key.0 == observation.gpu).copied().collect();
         for key in before {
-            if !found.iter().any(|finding| key == (finding.gpu, finding.name, finding.cause)) {
+            if !found.iter().any(|finding| key == (finding.gpu, finding.id, finding.cause)) {
                 self.known.remove(&key);
             }
         }
         let mut events = Vec::new();
         for finding in found {
-            events.extend(self.note(finding, look.at, rules));
+            events.extend(self.note(finding, observation.at, rules));
         }
         events
     }
@@ -217,7 +217,7 @@ impl Watch {
 
     /// What is wrong now.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
-        self.known.values().filter(|known| known.looks > 1).map(|known| &known.finding)
+        self.known.values().filter(|known| known.observations > 1).map(|known| &known.finding)
     }
 
     /// How many findings there have been, by cause and container.
@@ -248,38 +248,41 @@ impl Watch {
 
     /// An order was not carried out: it is not known to have been asked to end.
     pub fn refused(&mut self, order: &Order) {
-        if let Some(known) = self.known.get_mut(&(order.gpu, order.name, order.cause))
+        if let Some(known) = self.known.get_mut(&(order.gpu, order.id, order.cause))
             && order.signal == Signal::Term
         {
             (known.wanted, known.sent) = (None, None);
         }
     }
 
-    fn unshimmed(&self, look: &Look) -> Vec<Finding> {
-        let strangers = look.seen.iter().filter(|seen| seen.shim != Shim::Bound);
-        strangers.map(|seen| finding(look, seen, Cause::Unshimmed, seen.memory.unwrap_or_default())).collect()
+    fn unshimmed(&self, observation: &GpuObservation) -> Vec<Finding> {
+        let unshimmed = observation.seen.iter().filter(|seen| seen.shim != Shim::Bound);
+        unshimmed
+            .map(|seen| finding(observation, seen, Cause::Unshimmed, seen.memory.unwrap_or_default()))
+            .collect()
     }
 
     /// The one that holds most of each container that holds too much.
-    fn over_limit(&mut self, look: &Look) -> Vec<Finding> {
-        self.allowed.retain(|(gpu, tenant), _| *gpu != look.gpu || look.limits.contains_key(tenant));
+    fn over_limit(&mut self, observation: &GpuObservation) -> Vec<Finding> {
+        self.allowed
+            .retain(|(gpu, tenant), _| *gpu != observation.gpu || observation.limits.contains_key(tenant));
         let mut found = Vec::new();
-        for (&tenant, &limit) in &look.limits {
-            if self.is_unsure(look, tenant) {
+        for (&tenant, &limit) in &observation.limits {
+            if self.is_unsure(observation, tenant) {
                 continue;
             }
-            let own = || look.seen.iter().filter(|seen| seen.owner == Some(tenant));
+            let own = || observation.seen.iter().filter(|seen| seen.owner == Some(tenant));
             let together: Bytes = own().filter_map(|seen| seen.memory).sum();
             let over = together > limit;
-            let allowed = match self.allowed.get(&(look.gpu, tenant)) {
+            let allowed = match self.allowed.get(&(observation.gpu, tenant)) {
                 Some(before) if over => (*before).max(limit),
                 Some(_) => limit,
                 // It was so before us, or before its limit: nobody knows who is to blame.
                 None => together.max(limit),
             };
-            self.allowed.insert((look.gpu, tenant), allowed);
-            if over && let Some(most) = own().max_by_key(|seen| (seen.memory, seen.name)) {
-                found.push(finding(look, most, Cause::OverLimit, together));
+            self.allowed.insert((observation.gpu, tenant), allowed);
+            if over && let Some(most) = own().max_by_key(|seen| (seen.memory, seen.id)) {
+                found.push(finding(observation, most, Cause::OverLimit, together));
             }
         }
         found
@@ -287,13 +290,13 @@ impl Watch {
 
     /// What a container holds when it is first seen is its own from then on, so that first look must see all of it: a monitor that has just
     /// started finds its processes one by one. It waits for them, but not for ever: a container can always have one more.
-    fn is_unsure(&mut self, look: &Look, tenant: TenantId) -> bool {
-        let key = (look.gpu, tenant);
+    fn is_unsure(&mut self, observation: &GpuObservation, tenant: TenantId) -> bool {
+        let key = (observation.gpu, tenant);
         if self.allowed.contains_key(&key) {
             return false;
         }
-        let since = *self.unsure.entry(key).or_insert(look.at);
-        let waits = look.unsure.contains(&tenant) && look.at - since < LONGEST_SEARCH;
+        let since = *self.unsure.entry(key).or_insert(observation.at);
+        let waits = observation.unsure.contains(&tenant) && observation.at - since < SEARCH_TIMEOUT;
         if !waits {
             self.unsure.remove(&key);
         }
@@ -301,23 +304,22 @@ impl Watch {
     }
 
     fn note(&mut self, finding: Finding, now: Nanos, rules: Rules) -> Vec<Event> {
-        let key = (finding.gpu, finding.name, finding.cause);
-        let told = self
-            .known
-            .iter()
-            .any(|(other, known)| *other != key && (other.1, other.2) == (key.1, key.2) && known.looks > 1);
+        let key = (finding.gpu, finding.id, finding.cause);
+        let told = self.known.iter().any(|(other, known)| {
+            *other != key && (other.1, other.2) == (key.1, key.2) && known.observations > 1
+        });
         let wanted = self.wants(&finding, rules);
         let known = self.known.entry(key).or_insert_with(|| TrackedFinding {
             finding: finding.clone(),
-            looks: 0,
+            observations: 0,
             wanted: None,
             sent: None,
         });
-        known.looks = known.looks.saturating_add(1);
+        known.observations = known.observations.saturating_add(1);
         known.finding = Finding { since: known.finding.since, ..finding };
         let finding = known.finding.clone();
         let mut events = Vec::new();
-        if known.looks == 2 && !told {
+        if known.observations == 2 && !told {
             *self.found.entry((finding.cause, finding.owner)).or_default() += 1;
             events.push(Event::Found(finding.clone()));
         }
@@ -328,13 +330,13 @@ impl Watch {
         };
         let since = *known.wanted.get_or_insert(now);
         let signal = match known.sent {
-            None => (now - since >= PATIENCE).then_some(Signal::Term),
-            Some(at) => (now - at >= GRACE).then_some(Signal::Kill),
+            None => (now - since >= TERM_DELAY).then_some(Signal::Term),
+            Some(at) => (now - at >= KILL_DELAY).then_some(Signal::Kill),
         };
         if let Some(signal) = signal {
             known.sent = Some(now);
-            let Finding { gpu, name, comm, cause, .. } = finding;
-            events.push(Event::End(Order { gpu, name, comm, owner, cause, bound, signal }));
+            let Finding { gpu, id, comm, cause, .. } = finding;
+            events.push(Event::End(Order { gpu, id, comm, owner, cause, bound, signal }));
         }
         events
     }
@@ -356,10 +358,10 @@ impl Watch {
     }
 }
 
-fn finding(look: &Look, seen: &Seen, cause: Cause, together: Bytes) -> Finding {
+fn finding(observation: &GpuObservation, seen: &ObservedProcess, cause: Cause, together: Bytes) -> Finding {
     Finding {
-        gpu: look.gpu,
-        name: seen.name,
+        gpu: observation.gpu,
+        id: seen.id,
         comm: seen.comm.clone(),
         cause,
         owner: seen.owner,
@@ -367,7 +369,7 @@ fn finding(look: &Look, seen: &Seen, cause: Cause, together: Bytes) -> Finding {
         memory: seen.memory,
         together,
         spared: seen.spared,
-        since: look.at,
+        since: observation.at,
     }
 }
 

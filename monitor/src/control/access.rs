@@ -231,7 +231,7 @@ fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {
         else {
             continue;
         };
-        let name = container.names.get(&(slot, generation)).copied().flatten();
+        let name = container.host_ids.get(&(slot, generation)).copied().flatten();
         let pid = name.map_or(about.pid, |name| name.pid);
         text += &format!("PID: {pid} Mem: {}\n", cell.total().0);
     }

@@ -24,7 +24,7 @@ use crate::host::device_state::DeviceState;
 pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
     for container in host.containers.values_mut() {
         if let Some(region) = &mut container.region {
-            region.look();
+            region.observation();
         }
         container.note_exits(now);
         container.count();
@@ -32,7 +32,7 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
     let mut containers: Vec<ContainerStatus> =
         host.containers.values().map(|container| self::container(host, container, now)).collect();
     containers.sort_by(|one, other| one.id.cmp(&other.id));
-    let (found, ends) = host.tallies();
+    let (found, ends) = host.finding_counts();
     Status {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
@@ -98,7 +98,7 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
     let ours = |pid: &u32| {
         host.containers
             .values()
-            .any(|container| container.names.values().flatten().any(|name| name.pid == *pid))
+            .any(|container| container.host_ids.values().flatten().any(|name| name.pid == *pid))
     };
     let on_gpu = device.sample.processes.iter().flatten();
     GpuStatus {
@@ -234,7 +234,7 @@ fn processes(container: &Container, devices: &[DeviceState], now: Nanos) -> Vec<
             ProcessStatus {
                 slot: u32::from(index.0),
                 pid: slot.pid,
-                host_pid: container.names.get(&key).copied().flatten().map(|name| name.pid),
+                host_pid: container.host_ids.get(&key).copied().flatten().map(|name| name.pid),
                 comm: slot.comm.clone(),
                 live: region.live.contains(&key),
                 since_ms: (now - slot.since).0 / 1_000_000,

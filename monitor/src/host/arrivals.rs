@@ -79,7 +79,7 @@ impl Host {
             device.scheduler.dismiss(now, tenant);
             device.stale = true;
         }
-        self.watch.dismiss(tenant);
+        self.watcher.dismiss(tenant);
         if let Some(container) = self.containers.remove(&tenant) {
             for books in &mut self.transferred {
                 books.containers.retain(|own| own.0 != container.dir);

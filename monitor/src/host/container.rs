@@ -23,7 +23,7 @@ use super::region::Region;
 use crate::memory::exported::Exchange;
 use crate::memory::unaccounted::Measured;
 use crate::probe::{ContainerIdentity, FoundProcess, GpuSample, SampledContainer, Search, SlotProcess};
-use crate::watcher::Name;
+use crate::watcher::ProcessId;
 
 /// Processes of a container whose death is heard of at once; of more, at the next beat. A container may have a great many, and descriptors
 /// are few.
@@ -34,16 +34,16 @@ const MAX_EXIT_WATCHES: usize = 16;
 pub(crate) struct Registrant {
     /// Readable when it has died.
     pub(crate) pidfd: OwnedFd,
-    pub(crate) name: Name,
+    pub(crate) id: ProcessId,
 }
 
 impl Registrant {
     /// None: there is no such process.
     pub(crate) fn of(pid: i32) -> Option<Self> {
-        let name = Name::of(u32::try_from(pid).ok()?)?;
+        let name = ProcessId::of(u32::try_from(pid).ok()?)?;
         let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         // Then it was this one that was opened.
-        name.lives().then_some(Self { pidfd, name })
+        name.lives().then_some(Self { pidfd, id: name })
     }
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Container {
     /// Dead processes whose memory may linger: since when they are known to be dead.
     pub(crate) draining: BTreeMap<(SlotIndex, u64), Nanos>,
     /// Its processes' names on the host by slot and generation; none where the search found none.
-    pub(crate) names: BTreeMap<(SlotIndex, u64), Option<Name>>,
+    pub(crate) host_ids: BTreeMap<(SlotIndex, u64), Option<ProcessId>>,
     /// Those of them whose death is heard of at once, by slot: their generation, and what is readable then.
     pub(crate) exits: BTreeMap<SlotIndex, (u64, OwnedFd)>,
     /// Some are being searched for: one search at a time, however many slots it locks.
@@ -110,7 +110,7 @@ impl Container {
             region: None,
             faults,
             draining: BTreeMap::new(),
-            names: BTreeMap::new(),
+            host_ids: BTreeMap::new(),
             exits: BTreeMap::new(),
             searching: false,
             measured: BTreeMap::new(),
@@ -131,7 +131,7 @@ impl Container {
             Ok(region) => {
                 self.faults.remove("region");
                 self.draining.clear();
-                self.names.clear();
+                self.host_ids.clear();
                 self.exits.clear();
                 self.measured.clear();
                 self.exchanges.clear();
@@ -234,7 +234,7 @@ impl Container {
     pub(crate) fn identity(&self) -> ContainerIdentity {
         let names = |lives: bool| {
             let live = self.region.as_ref().map(|region| region.live.as_slice()).unwrap_or_default();
-            let of = self.names.iter().filter(move |(process, _)| live.contains(process) == lives);
+            let of = self.host_ids.iter().filter(move |(process, _)| live.contains(process) == lives);
             of.filter_map(|(_, name)| *name).collect()
         };
         let region = self.region.as_ref();
@@ -250,7 +250,7 @@ impl Container {
             file: region.map(Region::identity).or_else(there),
             searched: self.is_sought(),
             closed: unreadable || region.is_none() && self.faults.contains_key("region"),
-            registrants: self.registrants.values().map(|registrant| registrant.name).collect(),
+            registrants: self.registrants.values().map(|registrant| registrant.id).collect(),
             verified: names(true),
             past: names(false),
         }
@@ -259,7 +259,7 @@ impl Container {
     /// Whether all of its processes that keep books have been searched for on the host.
     fn is_sought(&self) -> bool {
         self.region.as_ref().is_none_or(|region| {
-            let known = |process: &(SlotIndex, u64)| self.names.contains_key(process);
+            let known = |process: &(SlotIndex, u64)| self.host_ids.contains_key(process);
             region.live.iter().all(known)
         })
     }
@@ -300,7 +300,7 @@ impl Container {
     /// How much of the time a GPU computed for it, in percent; none: NVML does not tell, or not of these processes.
     pub(crate) fn utilization(&self, sample: &GpuSample) -> Option<u32> {
         let busy = sample.busy.as_ref()?;
-        let ours = self.names.values().flatten();
+        let ours = self.host_ids.values().flatten();
         Some(
             ours.filter_map(|name| busy.get(&name.pid))
                 .fold(0, |sum: u32, part| sum.saturating_add(*part))
@@ -327,7 +327,7 @@ impl Container {
         }
         self.draining = dead;
         let live = &region.live;
-        self.names.retain(|process, _| live.contains(process) || self.draining.contains_key(process));
+        self.host_ids.retain(|process, _| live.contains(process) || self.draining.contains_key(process));
         self.exits.retain(|slot, (generation, _)| live.contains(&(*slot, *generation)));
         self.measured.retain(|(slot, generation, _), _| live.contains(&(*slot, *generation)));
         let seen = &region.seen;
@@ -348,7 +348,7 @@ impl Container {
         let region = self.region.as_ref().filter(|_| !self.searching)?;
         let slot_process = |&(slot, generation): &(SlotIndex, u64)| {
             let seen = region.seen.slots.get(slot.get())?;
-            let is_new = !self.names.contains_key(&(slot, generation)) && seen.pid != 0;
+            let is_new = !self.host_ids.contains_key(&(slot, generation)) && seen.pid != 0;
             is_new.then_some(SlotProcess { slot, generation, pid: seen.pid })
         };
         let processes: Vec<SlotProcess> = region.live.iter().filter_map(slot_process).collect();
@@ -365,8 +365,8 @@ impl Container {
             return heard;
         };
         for (&SlotProcess { slot, generation, .. }, verified) in search.processes.iter().zip(found) {
-            let name = verified.as_ref().map(|verified| verified.name);
-            self.names.insert((slot, generation), name);
+            let name = verified.as_ref().map(|verified| verified.id);
+            self.host_ids.insert((slot, generation), name);
             if let Some(exit) = verified.and_then(|verified| verified.exit)
                 && self.exits.len() < MAX_EXIT_WATCHES
             {
@@ -382,7 +382,7 @@ impl Container {
     pub(crate) fn sampled(&self) -> Option<SampledContainer> {
         let region = self.region.as_ref().filter(|region| region.unreadable.is_none())?;
         let found =
-            |&(slot, generation)| Some((slot, generation, (*self.names.get(&(slot, generation))?)?.pid));
+            |&(slot, generation)| Some((slot, generation, (*self.host_ids.get(&(slot, generation))?)?.pid));
         let processes: Vec<_> = region.live.iter().filter_map(found).collect();
         (!processes.is_empty()).then(|| SampledContainer {
             tenant: self.tenant.0,

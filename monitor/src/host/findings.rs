@@ -10,7 +10,7 @@ use cgpu_shm::uuid::Uuid;
 use super::Host;
 use super::container::Container;
 use crate::probe::ContainerIdentity;
-use crate::watcher::{Event, Finding, Look, Order, Rules, Seen};
+use crate::watcher::{Event, Finding, GpuObservation, ObservedProcess, Order, Rules};
 
 impl Host {
     /// Tells the prober how to identify containers' processes, when that has changed.
@@ -25,13 +25,13 @@ impl Host {
     pub(super) fn observe_gpus(&mut self, now: Nanos, told: &BTreeSet<Uuid>, searched: &BTreeSet<u64>) {
         let rules = self.start.rules;
         for at in 0..self.devices.len() {
-            let look =
+            let observation =
                 told.contains(&self.devices[at].uuid).then(|| self.observe_gpu(now, at, searched)).flatten();
-            let Some(look) = look else {
-                self.watch.forget(Some(self.devices[at].uuid));
+            let Some(observation) = observation else {
+                self.watcher.forget(Some(self.devices[at].uuid));
                 continue;
             };
-            for event in self.watch.take(&look, rules) {
+            for event in self.watcher.take(&observation, rules) {
                 match event {
                     Event::Found(finding) => self.tell(&finding, rules),
                     Event::End(order) => self.prober.end(order),
@@ -41,7 +41,7 @@ impl Host {
     }
 
     /// None: NVML does not tell who is on it.
-    fn observe_gpu(&self, now: Nanos, at: usize, searched: &BTreeSet<u64>) -> Option<Look> {
+    fn observe_gpu(&self, now: Nanos, at: usize, searched: &BTreeSet<u64>) -> Option<GpuObservation> {
         let device = &self.devices[at];
         let processes = device.sample.processes.as_ref()?;
         // What a container says itself hides none of its processes.
@@ -55,19 +55,19 @@ impl Host {
             let spared = container.map_or(Some(false), |container| {
                 container.map(|one| one.may_share(device.uuid).is_none() && one.disowns(device.uuid))
             })?;
-            Some(Seen {
-                name: gpu_process.name,
+            Some(ObservedProcess {
+                id: gpu_process.id,
                 comm: gpu_process.comm.clone(),
                 owner,
                 shim: gpu_process.shim,
-                memory: processes.get(&gpu_process.name.pid).copied().flatten(),
+                memory: processes.get(&gpu_process.id.pid).copied().flatten(),
                 spared,
             })
         });
         let limits =
             sharing.iter().map(|(tenant, container)| (*tenant, self.watched_limit(container, device.uuid)));
         let unsure = sharing.keys().copied().filter(|tenant| !searched.contains(&tenant.0)).collect();
-        Some(Look {
+        Some(GpuObservation {
             unsure,
             at: now,
             gpu: device.uuid,
@@ -90,8 +90,8 @@ impl Host {
     }
 
     fn tell(&self, finding: &Finding, rules: Rules) {
-        let Finding { gpu, name, comm, memory, together, shim, .. } = finding;
-        let (pid, bytes) = (name.pid, memory.unwrap_or_default().0);
+        let Finding { gpu, id, comm, memory, together, shim, .. } = finding;
+        let (pid, bytes) = (id.pid, memory.unwrap_or_default().0);
         let Some(container) = self.id(finding.owner) else {
             tracing::info!(pid, comm, %gpu, bytes, "a process that is no container's uses a GPU");
             return;
@@ -114,8 +114,8 @@ impl Host {
     /// An order was carried out, or not.
     pub(super) fn ended(&mut self, now: Nanos, order: Order, outcome: Result<(), String>) {
         let container = self.id(Some(order.owner)).unwrap_or_default();
-        let Order { name, comm, gpu, cause, signal, .. } = &order;
-        let (pid, cause) = (name.pid, cause.name());
+        let Order { id, comm, gpu, cause, signal, .. } = &order;
+        let (pid, cause) = (id.pid, cause.name());
         let signal = match signal {
             Signal::Term => "SIGTERM",
             Signal::Kill => "SIGKILL",
@@ -123,10 +123,10 @@ impl Host {
         match outcome {
             Ok(()) => {
                 tracing::warn!(pid, comm, container, %gpu, cause, signal, "the process was ended, as the configuration wants");
-                self.watch.done(order, container, now);
+                self.watcher.done(order, container, now);
             }
             Err(reason) => {
-                self.watch.refused(&order);
+                self.watcher.refused(&order);
                 tracing::info!(pid, comm, container, %gpu, cause, reason, "the process was not ended");
             }
         }
@@ -138,7 +138,7 @@ impl Host {
         let told = |finding: &Finding| {
             Some(message::Finding {
                 gpu: index(finding.gpu)?,
-                pid: finding.name.pid,
+                pid: finding.id.pid,
                 comm: finding.comm.clone(),
                 cause: finding.cause,
                 container: self.id(finding.owner),
@@ -148,22 +148,22 @@ impl Host {
                 since_ms: (now - finding.since).0 / 1_000_000,
             })
         };
-        let mut all: Vec<message::Finding> = self.watch.findings().filter_map(told).collect();
+        let mut all: Vec<message::Finding> = self.watcher.findings().filter_map(told).collect();
         all.sort_by_key(|finding| (finding.gpu, finding.pid, finding.cause));
         all
     }
 
     /// Sums of what was found, and of who was ended for it.
-    pub(crate) fn tallies(&self) -> (Vec<Tally>, Vec<Tally>) {
+    pub(crate) fn finding_counts(&self) -> (Vec<Tally>, Vec<Tally>) {
         let tally = |(cause, owner, count)| Tally { cause, container: self.id(owner), count };
-        let ends = self.watch.ends().map(|(cause, owner, count)| tally((cause, Some(owner), count)));
-        (self.watch.found().map(tally).collect(), ends.collect())
+        let ends = self.watcher.ends().map(|(cause, owner, count)| tally((cause, Some(owner), count)));
+        (self.watcher.found().map(tally).collect(), ends.collect())
     }
 
     /// Who was ended lately.
     pub(crate) fn ended_lately(&self, now: Nanos) -> Vec<message::Ended> {
         let told = |ended: &crate::watcher::Ended| message::Ended {
-            pid: ended.order.name.pid,
+            pid: ended.order.id.pid,
             comm: ended.order.comm.clone(),
             cause: ended.order.cause,
             gpu: ended.order.gpu.to_string(),
@@ -171,6 +171,6 @@ impl Host {
             signal: ended.order.signal,
             ago_ms: (now - ended.at).0 / 1_000_000,
         };
-        self.watch.ended().map(told).collect()
+        self.watcher.ended().map(told).collect()
     }
 }

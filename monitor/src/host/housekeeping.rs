@@ -75,7 +75,7 @@ impl Host {
         let Some(region) = &container.region else { return };
         let mut waiting = false;
         for (&(slot, generation), &since) in &container.draining {
-            let name = container.names.get(&(slot, generation)).copied().flatten();
+            let name = container.host_ids.get(&(slot, generation)).copied().flatten();
             let told = self.sampled.filter(|at| *at > since).zip(name).and_then(|(_, name)| {
                 let known = self.devices.iter().filter(|device| device.known);
                 let has = known.map(|device| device.sample.has(name));

@@ -49,7 +49,7 @@ impl Host {
         let Some(sample) = sample else {
             self.sampled = None;
             self.inventory = None;
-            self.watch.forget(None);
+            self.watcher.forget(None);
             return;
         };
         if self.sampled.is_none() && !sample.gpus.is_empty() {

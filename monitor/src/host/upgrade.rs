@@ -30,7 +30,7 @@ impl Host {
         }
         let dir = |owner| self.containers.get(&owner).map(|container| container.dir.as_path());
         UpgradeState {
-            watch: self.watch.transfer(dir),
+            watcher: self.watcher.transfer(dir),
             release: env!("CARGO_PKG_VERSION").into(),
             settings: self.settings.clone(),
             containers,
@@ -62,7 +62,7 @@ impl Host {
         let of = |dir: &Path| {
             self.containers.values().find(|container| container.dir == dir).map(|container| container.tenant)
         };
-        self.watch.restore(state.watch, of);
+        self.watcher.restore(state.watcher, of);
         self.refresh_containers(now);
         self.save_settings();
     }

@@ -21,7 +21,7 @@ pub(super) fn end(
     library: Option<&Library>,
     identities: &[ContainerIdentity],
 ) -> Result<(), String> {
-    let pid = i32::try_from(order.name.pid).ok().and_then(Pid::from_raw).ok_or("it is no process")?;
+    let pid = i32::try_from(order.id.pid).ok().and_then(Pid::from_raw).ok_or("it is no process")?;
     let process =
         pidfd_open(pid, PidfdFlags::empty()).map_err(|error| format!("it cannot be got hold of: {error}"))?;
     let library = library.ok_or("NVML does not answer")?;
@@ -29,7 +29,7 @@ pub(super) fn end(
     let index = ProcessIndex::new(identities);
     let found = on_gpu.iter().filter_map(|(pid, memory)| Some((index.gpu_process(*pid)?, *memory)));
     still(order, &found.collect::<Vec<_>>())?;
-    if !drives(order.name.pid) {
+    if !drives(order.id.pid) {
         return Err("it has no driver open: NVML may mean another process".into());
     }
     let signal = match order.signal {
@@ -41,9 +41,9 @@ pub(super) fn end(
 
 /// Whether what was found is still so, by who is on the GPU now, each with what the driver holds for it.
 fn still(order: &Order, on_gpu: &[(GpuProcess, Option<Bytes>)]) -> Result<(), String> {
-    let on_gpu_is = |(gpu_process, _): &&(GpuProcess, _)| gpu_process.name.pid == order.name.pid;
+    let on_gpu_is = |(gpu_process, _): &&(GpuProcess, _)| gpu_process.id.pid == order.id.pid;
     let (found, _) = on_gpu.iter().find(on_gpu_is).ok_or("it has left the GPU")?;
-    if found.name != order.name {
+    if found.id != order.id {
         return Err("it is another process by now".into());
     }
     if found.owner != Some(order.owner.0) {
@@ -59,13 +59,13 @@ fn still(order: &Order, on_gpu: &[(GpuProcess, Option<Bytes>)]) -> Result<(), St
             let bound = order.bound.ok_or("it is not said what its container may hold")?;
             let mut together: BTreeMap<_, _> = BTreeMap::new();
             for (gpu_process, memory) in on_gpu.iter().filter(|(one, _)| one.owner == found.owner) {
-                together.insert(gpu_process.name, memory.unwrap_or_default());
+                together.insert(gpu_process.id, memory.unwrap_or_default());
             }
             if together.values().copied().sum::<Bytes>() <= bound {
                 return Err("its container holds no more than it may by now".into());
             }
-            let most = together.iter().max_by_key(|(name, memory)| (**memory, **name));
-            if most.map(|(name, _)| *name) != Some(order.name) {
+            let most = together.iter().max_by_key(|(id, memory)| (**memory, **id));
+            if most.map(|(id, _)| *id) != Some(order.id) {
                 return Err("another process of its container holds most by now".into());
             }
         }
@@ -78,18 +78,18 @@ mod tests {
     use cgpu_shm::uuid::Uuid;
 
     use super::*;
-    use crate::watcher::Name;
+    use crate::watcher::ProcessId;
     use cgpu_scheduler::TenantId;
 
     fn gpu_process(pid: u32, owner: u64, shim: Shim, memory: u64) -> (GpuProcess, Option<Bytes>) {
-        let name = Name { pid, born: 3 };
-        (GpuProcess { name, comm: "p".into(), owner: Some(owner), shim }, Some(Bytes(memory)))
+        let id = ProcessId { pid, start_time: 3 };
+        (GpuProcess { id, comm: "p".into(), owner: Some(owner), shim }, Some(Bytes(memory)))
     }
 
     fn order(cause: Cause) -> Order {
         Order {
             gpu: Uuid([7; 16]),
-            name: Name { pid: 5, born: 3 },
+            id: ProcessId { pid: 5, start_time: 3 },
             comm: "p".into(),
             owner: TenantId(1),
             cause,
@@ -103,7 +103,8 @@ mod tests {
         let (absent, bound, unknown) = (Shim::Absent, Shim::Bound, Shim::Unknown);
         let other = |memory| gpu_process(6, 1, bound, memory);
         let strange = || gpu_process(7, 2, absent, 5000);
-        let later = (GpuProcess { name: Name { pid: 5, born: 4 }, ..gpu_process(5, 1, absent, 0).0 }, None);
+        let later =
+            (GpuProcess { id: ProcessId { pid: 5, start_time: 4 }, ..gpu_process(5, 1, absent, 0).0 }, None);
         for (cause, on_gpu, goes_on) in [
             (Cause::Unshimmed, vec![gpu_process(5, 1, absent, 9)], true),
             (Cause::Unshimmed, vec![gpu_process(5, 1, Shim::Loaded, 9), strange()], true),

@@ -21,7 +21,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat
 use super::cgroups::{Cgroups, is_id};
 use super::mapped::{Identity, Mapped};
 use super::stat::{Stat, ancestry};
-use crate::watcher::Name;
+use crate::watcher::ProcessId;
 
 /// A container, as its processes are recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,21 +36,21 @@ pub(crate) struct ContainerIdentity {
     /// Its books cannot be read: it is not known who keeps them.
     pub(crate) closed: bool,
     /// Who registered it and lives.
-    pub(crate) registrants: Vec<Name>,
+    pub(crate) registrants: Vec<ProcessId>,
     /// Its processes that are verified, and have a slot.
-    pub(crate) verified: Vec<Name>,
+    pub(crate) verified: Vec<ProcessId>,
     /// Those that were, and have left their books: to end, or to be another program.
-    pub(crate) past: Vec<Name>,
+    pub(crate) past: Vec<ProcessId>,
 }
 
 impl ContainerIdentity {
     /// The container engine's name for it, where its directory is called so.
     fn id(&self) -> Option<&str> {
-        self.dir.file_name()?.to_str().filter(|name| is_id(name))
+        self.dir.file_name()?.to_str().filter(|id| is_id(id))
     }
 
     /// Everybody who is known to be of it.
-    fn names(&self) -> impl Iterator<Item = Name> + '_ {
+    fn ids(&self) -> impl Iterator<Item = ProcessId> + '_ {
         self.registrants.iter().chain(&self.verified).chain(&self.past).copied()
     }
 }
@@ -58,7 +58,7 @@ impl ContainerIdentity {
 /// A process on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GpuProcess {
-    pub(crate) name: Name,
+    pub(crate) id: ProcessId,
     /// Printable.
     pub(crate) comm: String,
     /// [`ContainerIdentity::tenant`].
@@ -76,23 +76,23 @@ pub(super) struct ProcessIndex<'a> {
     known: Vec<Vec<KnownProcess>>,
     own_space: Option<Identity>,
     /// We and whoever started us: not to be taken for a container's.
-    ancestors: Vec<Name>,
+    ancestors: Vec<ProcessId>,
 }
 
 /// Where a process lives that is known to be a container's.
 #[derive(Debug)]
 struct KnownProcess {
-    name: Name,
+    id: ProcessId,
     space: Identity,
     groups: Cgroups,
 }
 
 impl KnownProcess {
     /// None: it does not live any more.
-    fn of(name: Name) -> Option<Self> {
-        let (space, groups) = (space(name.pid)?, Cgroups::of(name.pid)?);
+    fn of(id: ProcessId) -> Option<Self> {
+        let (space, groups) = (space(id.pid)?, Cgroups::of(id.pid)?);
         // Last: then it was this process that was looked at.
-        name.lives().then_some(Self { name, space, groups })
+        id.lives().then_some(Self { id, space, groups })
     }
 }
 
@@ -105,7 +105,7 @@ impl<'a> ProcessIndex<'a> {
             places: places.collect(),
             known: identities
                 .iter()
-                .map(|identity| identity.names().filter_map(KnownProcess::of).collect())
+                .map(|identity| identity.ids().filter_map(KnownProcess::of).collect())
                 .collect(),
             own_space: space(std::process::id()),
             ancestors: ancestry(std::process::id()),
@@ -114,12 +114,12 @@ impl<'a> ProcessIndex<'a> {
 
     /// A process; none: it is gone. What it has mapped is long to read: only that of containers' processes that are not verified counts.
     pub(super) fn gpu_process(&self, pid: u32) -> Option<GpuProcess> {
-        let name = Name::of(pid)?;
-        let verified = self.identities.iter().find(|identity| identity.verified.contains(&name));
+        let id = ProcessId::of(pid)?;
+        let verified = self.identities.iter().find(|identity| identity.verified.contains(&id));
         let owner = verified.or_else(|| self.owner(pid));
         let mapped = if verified.is_none() && owner.is_some() { Mapped::of(pid) } else { None };
         // Last: what was looked at was of one process.
-        let about = Stat::of(pid).filter(|about| about.born == name.born)?;
+        let about = Stat::of(pid).filter(|about| about.start_time == id.start_time)?;
         let bound = |mapped: &Mapped| {
             self.identities
                 .iter()
@@ -134,7 +134,7 @@ impl<'a> ProcessIndex<'a> {
             Some(mapped) if mapped.shim => Shim::Loaded,
             Some(_) => Shim::Absent,
         };
-        Some(GpuProcess { name, comm: about.comm, owner: owner.map(|identity| identity.tenant), shim })
+        Some(GpuProcess { id, comm: about.comm, owner: owner.map(|identity| identity.tenant), shim })
     }
 
     fn owner(&self, pid: u32) -> Option<&'a ContainerIdentity> {
@@ -166,10 +166,9 @@ impl<'a> ProcessIndex<'a> {
     fn by_descent(&self, pid: u32, groups: &Cgroups) -> Option<usize> {
         let known = |at: usize| self.known[at].iter();
         let line = ancestry(pid);
-        let own = line.iter().filter(|name| !self.ancestors.contains(name));
-        let nearest =
-            own.copied().find(|name| self.known.iter().flatten().any(|process| process.name == *name))?;
-        self.one(|at| known(at).any(|process| process.name == nearest && groups.can_be_with(&process.groups)))
+        let own = line.iter().filter(|id| !self.ancestors.contains(id));
+        let nearest = own.copied().find(|id| self.known.iter().flatten().any(|process| process.id == *id))?;
+        self.one(|at| known(at).any(|process| process.id == nearest && groups.can_be_with(&process.groups)))
     }
 
     fn by_space(&self, pid: u32, groups: &Cgroups) -> Option<usize> {

@@ -7,7 +7,7 @@ use cgpu_shm::units::SlotIndex;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::mapped::{Identity, Mapped};
-use crate::watcher::Name;
+use crate::watcher::ProcessId;
 
 /// Processes of a container to be found on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,34 +31,34 @@ pub(crate) struct SlotProcess {
 /// A suspect that was found.
 #[derive(Debug)]
 pub(crate) struct FoundProcess {
-    pub(crate) name: Name,
+    pub(crate) id: ProcessId,
     /// Readable when it has died; none: descriptors are short.
     pub(crate) exit: Option<OwnedFd>,
 }
 
 impl FoundProcess {
     /// None: it has died meanwhile, and its number may be another's.
-    fn of(name: Name) -> Option<Self> {
-        let pid = i32::try_from(name.pid).ok().and_then(Pid::from_raw)?;
+    fn of(id: ProcessId) -> Option<Self> {
+        let pid = i32::try_from(id.pid).ok().and_then(Pid::from_raw)?;
         let exit = pidfd_open(pid, PidfdFlags::empty()).ok();
         // Then it was this one that was opened.
-        name.lives().then_some(Self { name, exit })
+        id.lives().then_some(Self { id, exit })
     }
 }
 
 /// Who the suspects are, if they are found.
 pub(super) fn find(search: &Search) -> Vec<Option<FoundProcess>> {
-    host_processes(search).into_iter().map(|name| name.and_then(FoundProcess::of)).collect()
+    host_processes(search).into_iter().map(|id| id.and_then(FoundProcess::of)).collect()
 }
 
 /// Each suspect's name on the host, if it has one: by the id that it says, if we share its namespace, else by one search for all.
-fn host_processes(search: &Search) -> Vec<Option<Name>> {
+fn host_processes(search: &Search) -> Vec<Option<ProcessId>> {
     let holder = |pid: u32| {
-        let name = Name::of(pid)?;
+        let id = ProcessId::of(pid)?;
         // It was this one that was looked at.
-        (maps(pid, search.file) && name.lives()).then_some(name)
+        (maps(pid, search.file) && id.lives()).then_some(id)
     };
-    let mut found: Vec<Option<Name>> =
+    let mut found: Vec<Option<ProcessId>> =
         search.processes.iter().map(|slot_process| holder(slot_process.pid)).collect();
     if found.iter().all(Option::is_some) {
         return found;
@@ -73,10 +73,10 @@ fn host_processes(search: &Search) -> Vec<Option<Name>> {
         if !missing().any(|(slot_process, _)| slot_process.pid == inner) {
             continue;
         }
-        let Some(name) = holder(pid) else { continue };
+        let Some(id) = holder(pid) else { continue };
         for (slot_process, found) in search.processes.iter().zip(&mut found) {
             if slot_process.pid == inner {
-                found.get_or_insert(name);
+                found.get_or_insert(id);
             }
         }
     }
@@ -111,7 +111,7 @@ mod tests {
         let slot_process = |pid| SlotProcess { slot: SlotIndex(0), generation: 1, pid };
         let processes = vec![slot_process(pid), slot_process(u32::MAX), slot_process(1)];
         let search = Search { tenant: 0, file: own, processes };
-        assert_eq!(host_processes(&search), [Name::of(pid), None, None]);
+        assert_eq!(host_processes(&search), [ProcessId::of(pid), None, None]);
         assert_eq!(host_processes(&Search { processes: Vec::new(), ..search }), []);
     }
 }

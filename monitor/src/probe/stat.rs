@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::watcher::Name;
+use crate::watcher::ProcessId;
 
 /// Further than any tree of processes is deep.
 const DEEPEST: usize = 256;
@@ -12,7 +12,7 @@ const DEEPEST: usize = 256;
 pub(super) struct Stat {
     pub(super) comm: String,
     parent: u32,
-    pub(super) born: u64,
+    pub(super) start_time: u64,
 }
 
 impl Stat {
@@ -30,15 +30,15 @@ impl Stat {
         let field = |number: usize| rest.split_whitespace().nth(number - 3);
         // A dead one whose parent has not noticed is on no GPU.
         let dead = matches!(field(3), Some("Z" | "X"));
-        let stat = Self { comm, parent: field(4)?.parse().ok()?, born: field(22)?.parse().ok()? };
+        let stat = Self { comm, parent: field(4)?.parse().ok()?, start_time: field(22)?.parse().ok()? };
         (!dead).then_some(stat)
     }
 }
 
-impl Name {
+impl ProcessId {
     /// Who has this number now; none: nobody.
     pub(crate) fn of(pid: u32) -> Option<Self> {
-        Stat::of(pid).map(|stat| Self { pid, born: stat.born })
+        Stat::of(pid).map(|stat| Self { pid, start_time: stat.start_time })
     }
 
     /// Whether the process lives: its number may be another's by now.
@@ -48,12 +48,12 @@ impl Name {
 }
 
 /// A process and those who started it, nearest first.
-pub(super) fn ancestry(pid: u32) -> Vec<Name> {
-    let mut line: Vec<Name> = Vec::new();
+pub(super) fn ancestry(pid: u32) -> Vec<ProcessId> {
+    let mut line: Vec<ProcessId> = Vec::new();
     let mut next = pid;
-    while line.len() < DEEPEST && line.iter().all(|name| name.pid != next) {
+    while line.len() < DEEPEST && line.iter().all(|id| id.pid != next) {
         let Some(stat) = Stat::of(next) else { break };
-        line.push(Name { pid: next, born: stat.born });
+        line.push(ProcessId { pid: next, start_time: stat.start_time });
         next = stat.parent;
     }
     line
@@ -67,7 +67,7 @@ mod tests {
     fn a_name_may_have_brackets_and_worse() {
         let rest = "S 41 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1";
         let stat = Stat::parse(format!("42 (a) b (c\n) {rest}").as_bytes()).unwrap();
-        assert_eq!(stat, Stat { comm: "a) b (c?".into(), parent: 41, born: 987_654 });
+        assert_eq!(stat, Stat { comm: "a) b (c?".into(), parent: 41, start_time: 987_654 });
         for text in ["", "42", "42 (", "42 )(", "42 (x)", "42 (x) S", "42 (x) Z 1"] {
             assert_eq!(Stat::parse(text.as_bytes()), None, "{text}");
         }
@@ -76,10 +76,10 @@ mod tests {
 
     #[test]
     fn a_number_alone_is_no_name() {
-        let own = Name::of(std::process::id()).unwrap();
+        let own = ProcessId::of(std::process::id()).unwrap();
         assert!(own.lives());
-        assert!(!Name { born: own.born + 1, ..own }.lives());
-        assert_eq!(Name::of(u32::MAX), None);
+        assert!(!ProcessId { start_time: own.start_time + 1, ..own }.lives());
+        assert_eq!(ProcessId::of(u32::MAX), None);
         let line = ancestry(own.pid);
         assert_eq!(line[0], own);
         assert!(line.len() > 1);

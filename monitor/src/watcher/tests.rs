@@ -4,9 +4,9 @@ const GPU: Uuid = Uuid([7; 16]);
 const A: TenantId = TenantId(1);
 const BOTH: Rules = Rules { end_unshimmed: true, end_over_limit: Some(Bytes(100)) };
 
-fn seen(pid: u32, owner: Option<TenantId>, shim: Shim, memory: u64) -> Seen {
-    Seen {
-        name: Name { pid, born: 1 },
+fn seen(pid: u32, owner: Option<TenantId>, shim: Shim, memory: u64) -> ObservedProcess {
+    ObservedProcess {
+        id: ProcessId { pid, start_time: 1 },
         comm: "p".into(),
         owner,
         shim,
@@ -15,26 +15,24 @@ fn seen(pid: u32, owner: Option<TenantId>, shim: Shim, memory: u64) -> Seen {
     }
 }
 
-fn look(second: u64, seen: Vec<Seen>, limit: u64) -> Look {
+fn observation(second: u64, seen: Vec<ObservedProcess>, limit: u64) -> GpuObservation {
     let limits = [(A, Bytes(limit))].into_iter().filter(|(_, limit)| limit.0 > 0).collect();
-    Look { at: Nanos::from_millis(1000 * second), gpu: GPU, seen, limits, unsure: BTreeSet::new() }
+    GpuObservation { at: Nanos::from_millis(1000 * second), gpu: GPU, seen, limits, unsure: BTreeSet::new() }
 }
 
 /// Found, and signals, one a second from 0 on.
 fn play(
-    watch: &mut Watch,
+    watcher: &mut Watcher,
     rules: Rules,
-    looks: impl IntoIterator<Item = (u64, Vec<Seen>, u64)>,
+    observations: impl IntoIterator<Item = (u64, Vec<ObservedProcess>, u64)>,
 ) -> Vec<(u64, String)> {
     let mut told = Vec::new();
-    for (second, seen, limit) in looks {
-        for event in watch.take(&look(second, seen, limit), rules) {
+    for (second, seen, limit) in observations {
+        for event in watcher.take(&observation(second, seen, limit), rules) {
             told.push(match event {
-                Event::Found(finding) => {
-                    (second, format!("found {} {}", finding.name.pid, finding.cause.name()))
-                }
+                Event::Found(finding) => (second, format!("found {} {}", finding.id.pid, finding.cause.id())),
                 Event::End(order) => {
-                    (second, format!("{:?} {} {}", order.signal, order.name.pid, order.cause.name()))
+                    (second, format!("{:?} {} {}", order.signal, order.id.pid, order.cause.id()))
                 }
             });
         }
@@ -48,8 +46,8 @@ fn said(told: &[(u64, String)]) -> Vec<(u64, &str)> {
 
 #[test]
 fn a_containers_process_without_the_shim_is_found_once_asked_and_made_to_end() {
-    let mut watch = Watch::default();
-    let told = play(&mut watch, BOTH, (0..26).map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 9)], 0)));
+    let mut watcher = Watcher::default();
+    let told = play(&mut watcher, BOTH, (0..26).map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 9)], 0)));
     assert_eq!(
         said(&told),
         [
@@ -59,15 +57,15 @@ fn a_containers_process_without_the_shim_is_found_once_asked_and_made_to_end() {
             (23, "Kill 5 unshimmed")
         ]
     );
-    assert_eq!(watch.findings().count(), 1);
-    assert_eq!(watch.found().collect::<Vec<_>>(), [(Cause::Unshimmed, Some(A), 1)]);
+    assert_eq!(watcher.findings().count(), 1);
+    assert_eq!(watcher.found().collect::<Vec<_>>(), [(Cause::Unshimmed, Some(A), 1)]);
 }
 
 #[test]
 fn nobody_is_ended_unless_that_is_wanted() {
-    let mut watch = Watch::default();
+    let mut watcher = Watcher::default();
     let told = play(
-        &mut watch,
+        &mut watcher,
         Rules::default(),
         (0..30).map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 900)], 9)),
     );
@@ -76,43 +74,49 @@ fn nobody_is_ended_unless_that_is_wanted() {
 
 #[test]
 fn the_hosts_own_processes_are_shown_and_never_ended() {
-    let mut watch = Watch::default();
-    let told = play(&mut watch, BOTH, (0..30).map(|at| (at, vec![seen(5, None, Shim::Unknown, 9)], 1)));
+    let mut watcher = Watcher::default();
+    let told = play(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, None, Shim::Unknown, 9)], 1)));
     assert_eq!(said(&told), [(1, "found 5 unshimmed")]);
 }
 
 #[test]
 fn one_look_is_none() {
-    let mut watch = Watch::default();
+    let mut watcher = Watcher::default();
     // Its slot is proved between the looks.
     let shim = |at| if at % 2 == 0 { Shim::Absent } else { Shim::Bound };
-    let told = play(&mut watch, BOTH, (0..30).map(|at| (at, vec![seen(5, Some(A), shim(at), 9)], 0)));
+    let told = play(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, Some(A), shim(at), 9)], 0)));
     assert_eq!(said(&told), []);
-    assert_eq!(watch.findings().count(), 0);
+    assert_eq!(watcher.findings().count(), 0);
 }
 
 #[test]
 fn looks_that_come_together_are_one() {
-    let mut watch = Watch::default();
+    let mut watcher = Watcher::default();
     for at in [0, 1, 100, 499] {
-        let look = Look { at: Nanos::from_millis(at), ..look(0, vec![seen(5, Some(A), Shim::Absent, 9)], 0) };
-        assert_eq!(watch.take(&look, BOTH), []);
+        let observation = GpuObservation {
+            at: Nanos::from_millis(at),
+            ..observation(0, vec![seen(5, Some(A), Shim::Absent, 9)], 0)
+        };
+        assert_eq!(watcher.take(&observation, BOTH), []);
     }
-    assert_eq!(watch.findings().count(), 0);
-    assert_eq!(watch.take(&look(1, vec![seen(5, Some(A), Shim::Absent, 9)], 0), BOTH).len(), 1);
+    assert_eq!(watcher.findings().count(), 0);
+    assert_eq!(watcher.take(&observation(1, vec![seen(5, Some(A), Shim::Absent, 9)], 0), BOTH).len(), 1);
 }
 
 #[test]
 fn a_later_process_of_the_same_number_is_another_one() {
-    let mut watch = Watch::default();
-    let process = |at: u64| Seen { name: Name { pid: 5, born: at / 3 }, ..seen(5, Some(A), Shim::Absent, 9) };
-    let told = play(&mut watch, BOTH, (0..9).map(|at| (at, vec![process(at)], 0)));
+    let mut watcher = Watcher::default();
+    let process = |at: u64| ObservedProcess {
+        id: ProcessId { pid: 5, start_time: at / 3 },
+        ..seen(5, Some(A), Shim::Absent, 9)
+    };
+    let told = play(&mut watcher, BOTH, (0..9).map(|at| (at, vec![process(at)], 0)));
     assert_eq!(said(&told), [(1, "found 5 unshimmed"), (4, "found 5 unshimmed"), (7, "found 5 unshimmed")]);
 }
 
 #[test]
 fn of_a_container_over_its_limit_the_one_that_holds_most_is_found() {
-    let mut watch = Watch::default();
+    let mut watcher = Watcher::default();
     let all = |big| {
         vec![
             seen(1, Some(A), Shim::Bound, 400),
@@ -120,16 +124,16 @@ fn of_a_container_over_its_limit_the_one_that_holds_most_is_found() {
             seen(3, None, Shim::Unknown, 9000),
         ]
     };
-    let looks = (0..3).map(|at| (at, all(500), 1000)).chain((3..9).map(|at| (at, all(800), 1000)));
-    let told = play(&mut watch, BOTH, looks);
+    let observations = (0..3).map(|at| (at, all(500), 1000)).chain((3..9).map(|at| (at, all(800), 1000)));
+    let told = play(&mut watcher, BOTH, observations);
     assert_eq!(said(&told), [(1, "found 3 unshimmed"), (4, "found 2 over_limit"), (6, "Term 2 over_limit")]);
 }
 
 #[test]
 fn a_little_over_the_limit_is_found_and_not_ended() {
-    let mut watch = Watch::default();
+    let mut watcher = Watcher::default();
     let told = play(
-        &mut watch,
+        &mut watcher,
         BOTH,
         (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, if at == 0 { 1000 } else { 1100 })], 1000)),
     );
@@ -138,19 +142,19 @@ fn a_little_over_the_limit_is_found_and_not_ended() {
 
 #[test]
 fn who_is_over_a_lowered_limit_keeps_what_it_has() {
-    let mut watch = Watch::default();
+    let mut watcher = Watcher::default();
     let limit = |at| if at < 3 { 1000 } else { 500 };
     let told =
-        play(&mut watch, BOTH, (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 900)], limit(at))));
+        play(&mut watcher, BOTH, (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 900)], limit(at))));
     assert_eq!(said(&told), [(4, "found 1 over_limit")]);
     // More than it ever was allowed it may not have; and once within it, it may have no more than that.
     let told =
-        play(&mut watch, BOTH, (20..24).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 1200)], 500)));
+        play(&mut watcher, BOTH, (20..24).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 1200)], 500)));
     assert_eq!(said(&told), [(23, "Term 1 over_limit")]);
-    let mut watch = Watch::default();
+    let mut watcher = Watcher::default();
     let held = |at| if (5..8).contains(&at) { 400 } else { 900 };
     let told = play(
-        &mut watch,
+        &mut watcher,
         BOTH,
         (0..13).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], limit(at))),
     );
@@ -163,16 +167,16 @@ fn who_is_over_a_lowered_limit_keeps_what_it_has() {
 /// Over the limit is not yet over the margin: patience is for what one is ended for.
 #[test]
 fn patience_counts_from_the_margin() {
-    let mut watch = Watch::default();
+    let mut watcher = Watcher::default();
     let held = |at| if at == 0 { 900 } else { 1050 + 100 * u64::from(at >= 10) };
     let told =
-        play(&mut watch, BOTH, (0..16).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)));
+        play(&mut watcher, BOTH, (0..16).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)));
     assert_eq!(said(&told), [(2, "found 1 over_limit"), (13, "Term 1 over_limit")]);
 }
 
 #[test]
 fn who_heeded_what_it_was_sent_is_asked_again_and_not_made_to_end() {
-    let mut watch = Watch::default();
+    let mut watcher = Watcher::default();
     // From 5 on it keeps to the margin, though not to the limit; at 30 it no longer does.
     let held = |at| match at {
         0 => 900,
@@ -180,19 +184,19 @@ fn who_heeded_what_it_was_sent_is_asked_again_and_not_made_to_end() {
         _ => 1050,
     };
     let told =
-        play(&mut watch, BOTH, (0..36).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)));
+        play(&mut watcher, BOTH, (0..36).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)));
     assert_eq!(said(&told), [(2, "found 1 over_limit"), (4, "Term 1 over_limit"), (33, "Term 1 over_limit")]);
 }
 
 #[test]
 fn who_was_not_asked_to_end_is_not_made_to() {
-    let mut watch = Watch::default();
+    let mut watcher = Watcher::default();
     let mut told = Vec::new();
     for at in 0..16 {
-        for event in watch.take(&look(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0), BOTH) {
+        for event in watcher.take(&observation(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0), BOTH) {
             if let Event::End(order) = event {
                 told.push((at, order.signal));
-                watch.refused(&order);
+                watcher.refused(&order);
             }
         }
     }
@@ -201,10 +205,10 @@ fn who_was_not_asked_to_end_is_not_made_to() {
 
 #[test]
 fn an_order_says_what_its_container_may_hold() {
-    let mut watch = Watch::default();
+    let mut watcher = Watcher::default();
     let held = |at| if at == 0 { 900 } else { 1200 };
-    let looks = (0..5).map(|at| look(at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000));
-    let events: Vec<Event> = looks.flat_map(|look| watch.take(&look, BOTH)).collect();
+    let observations = (0..5).map(|at| observation(at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000));
+    let events: Vec<Event> = observations.flat_map(|observation| watcher.take(&observation, BOTH)).collect();
     let bounds: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
@@ -217,52 +221,54 @@ fn an_order_says_what_its_container_may_hold() {
 
 #[test]
 fn of_whom_it_is_not_known_whether_it_has_the_shim_is_shown_and_never_ended() {
-    let mut watch = Watch::default();
-    let told = play(&mut watch, BOTH, (0..30).map(|at| (at, vec![seen(5, Some(A), Shim::Unknown, 9)], 0)));
+    let mut watcher = Watcher::default();
+    let told = play(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, Some(A), Shim::Unknown, 9)], 0)));
     assert_eq!(said(&told), [(1, "found 5 unshimmed")]);
 }
 
 #[test]
 fn on_a_gpu_that_its_container_disowns_a_process_is_shown_and_never_ended() {
-    let mut watch = Watch::default();
-    let bare = || Seen { spared: true, ..seen(5, Some(A), Shim::Absent, 5000) };
-    let told = play(&mut watch, BOTH, (0..30).map(|at| (at, vec![bare()], 1000)));
+    let mut watcher = Watcher::default();
+    let bare = || ObservedProcess { spared: true, ..seen(5, Some(A), Shim::Absent, 5000) };
+    let told = play(&mut watcher, BOTH, (0..30).map(|at| (at, vec![bare()], 1000)));
     assert_eq!(said(&told), [(1, "found 5 unshimmed"), (1, "found 5 over_limit")]);
 }
 
 #[test]
 fn who_was_over_it_when_the_monitor_came_keeps_what_it_has() {
-    let mut watch = Watch::default();
-    let told = play(&mut watch, BOTH, (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 5000)], 500)));
+    let mut watcher = Watcher::default();
+    let told =
+        play(&mut watcher, BOTH, (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 5000)], 500)));
     assert_eq!(said(&told), [(1, "found 1 over_limit")]);
 }
 
 #[test]
 fn a_process_on_several_gpus_is_told_of_once() {
-    let mut watch = Watch::default();
+    let mut watcher = Watcher::default();
     let mut told = 0;
     for at in 0..5 {
         for gpu in [GPU, Uuid([8; 16])] {
-            let look = Look { gpu, ..look(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0) };
-            told += watch.take(&look, Rules::default()).len();
+            let observation =
+                GpuObservation { gpu, ..observation(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0) };
+            told += watcher.take(&observation, Rules::default()).len();
         }
     }
-    assert_eq!((told, watch.findings().count()), (1, 2));
-    watch.forget(Some(GPU));
-    assert_eq!(watch.findings().count(), 1);
-    watch.dismiss(A);
-    assert_eq!((watch.findings().count(), watch.found().count()), (0, 0));
+    assert_eq!((told, watcher.findings().count()), (1, 2));
+    watcher.forget(Some(GPU));
+    assert_eq!(watcher.findings().count(), 1);
+    watcher.dismiss(A);
+    assert_eq!((watcher.findings().count(), watcher.found().count()), (0, 0));
 }
 
 #[test]
 fn findings_are_transferred_to_a_successor() {
     use std::path::Path;
-    let mut before = Watch::default();
-    let looks = |seconds: std::ops::Range<u64>| {
+    let mut before = Watcher::default();
+    let observations = |seconds: std::ops::Range<u64>| {
         seconds
             .map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 900), seen(6, None, Shim::Unknown, 1)], 500))
     };
-    let told = play(&mut before, BOTH, looks(0..5));
+    let told = play(&mut before, BOTH, observations(0..5));
     assert_eq!(
         said(&told),
         [
@@ -274,7 +280,7 @@ fn findings_are_transferred_to_a_successor() {
     );
     let order = Order {
         gpu: GPU,
-        name: Name { pid: 5, born: 1 },
+        id: ProcessId { pid: 5, start_time: 1 },
         comm: "p".into(),
         owner: A,
         cause: Cause::Unshimmed,
@@ -289,7 +295,7 @@ fn findings_are_transferred_to_a_successor() {
 
     // There it has another number. Nothing is found anew, nobody is asked twice, and who was over its limit before may still keep that.
     let other = TenantId(9);
-    let mut after = Watch::default();
+    let mut after = Watcher::default();
     after.restore(state.clone(), |dir| (dir == place).then_some(other));
     assert_eq!(after.findings().count(), 3);
     assert_eq!(after.found().count(), 3);
@@ -299,14 +305,14 @@ fn findings_are_transferred_to_a_successor() {
     let mut told = Vec::new();
     for second in 5..15 {
         let seen = vec![seen(5, Some(other), Shim::Absent, 900), seen(6, None, Shim::Unknown, 1)];
-        let look = Look {
+        let observation = GpuObservation {
             at: Nanos::from_millis(1000 * second),
             gpu: GPU,
             seen,
             limits: limits.clone(),
             unsure: BTreeSet::new(),
         };
-        for event in after.take(&look, BOTH) {
+        for event in after.take(&observation, BOTH) {
             let Event::End(order) = event else { panic!("found anew: {event:?}") };
             told.push((second, order.signal, order.owner, order.cause));
         }
@@ -314,7 +320,7 @@ fn findings_are_transferred_to_a_successor() {
     assert_eq!(told, [(13, Signal::Kill, other, Cause::Unshimmed)]);
 
     // Of a container that is gone nothing is left but the record.
-    let mut after = Watch::default();
+    let mut after = Watcher::default();
     after.restore(state, |_| None);
     assert_eq!((after.findings().count(), after.found().count(), after.ends().count()), (1, 1, 0));
     assert_eq!(after.ended().count(), 1);
@@ -322,15 +328,15 @@ fn findings_are_transferred_to_a_successor() {
 }
 
 /// What a monitor sees that has just started: at first nobody of the container, though its process holds 900 all the time.
-fn play_late(watch: &mut Watch, found_at: u64, sought_at: u64, looks: u64) -> Vec<(u64, String)> {
+fn play_late(watcher: &mut Watcher, found_at: u64, sought_at: u64, observations: u64) -> Vec<(u64, String)> {
     let mut told = Vec::new();
-    for second in 0..looks {
+    for second in 0..observations {
         let owner = (second >= found_at).then_some(A);
-        let mut look = look(second, vec![seen(5, owner, Shim::Bound, 900)], 9);
-        look.unsure.extend((second < sought_at).then_some(A));
-        told.extend(watch.take(&look, BOTH).into_iter().map(|event| match event {
-            Event::Found(finding) => (second, format!("found {}", finding.name.pid)),
-            Event::End(order) => (second, format!("{:?} {}", order.signal, order.name.pid)),
+        let mut observation = observation(second, vec![seen(5, owner, Shim::Bound, 900)], 9);
+        observation.unsure.extend((second < sought_at).then_some(A));
+        told.extend(watcher.take(&observation, BOTH).into_iter().map(|event| match event {
+            Event::Found(finding) => (second, format!("found {}", finding.id.pid)),
+            Event::End(order) => (second, format!("{:?} {}", order.signal, order.id.pid)),
         }));
     }
     told
@@ -338,15 +344,15 @@ fn play_late(watch: &mut Watch, found_at: u64, sought_at: u64, looks: u64) -> Ve
 
 #[test]
 fn who_was_over_the_limit_when_the_monitor_came_keeps_that_though_he_is_found_later() {
-    let mut watch = Watch::default();
-    assert_eq!(said(&play_late(&mut watch, 3, 3, 30)), [(4, "found 5")]);
-    assert_eq!(watch.allowed[&(GPU, A)], Bytes(900));
+    let mut watcher = Watcher::default();
+    assert_eq!(said(&play_late(&mut watcher, 3, 3, 30)), [(4, "found 5")]);
+    assert_eq!(watcher.allowed[&(GPU, A)], Bytes(900));
 }
 
 #[test]
 fn a_container_whose_processes_are_never_all_found_is_not_waited_for_for_ever() {
-    let mut watch = Watch::default();
-    let told = play_late(&mut watch, 12, 100, 30);
+    let mut watcher = Watcher::default();
+    let told = play_late(&mut watcher, 12, 100, 30);
     assert_eq!(said(&told), [(13, "found 5"), (15, "Term 5"), (25, "Kill 5")]);
-    assert!(watch.unsure.is_empty());
+    assert!(watcher.unsure.is_empty());
 }

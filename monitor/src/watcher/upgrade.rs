@@ -9,7 +9,7 @@ use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
-use super::{Ended, Finding, Name, Order, TrackedFinding, Watch};
+use super::{Ended, Finding, Order, ProcessId, TrackedFinding, Watcher};
 
 /// All of it. What does not name a GPU, or a container that is still there, is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct WatcherState {
 struct Found {
     gpu: String,
     pid: u32,
-    born: u64,
+    start_time: u64,
     comm: String,
     cause: Cause,
     owner: Option<PathBuf>,
@@ -38,7 +38,7 @@ struct Found {
     together: u64,
     spared: bool,
     since: u64,
-    looks: u32,
+    observations: u32,
     wanted: Option<u64>,
     sent: Option<u64>,
 }
@@ -48,7 +48,7 @@ struct Found {
 struct Gone {
     gpu: String,
     pid: u32,
-    born: u64,
+    start_time: u64,
     comm: String,
     cause: Cause,
     signal: Signal,
@@ -56,18 +56,18 @@ struct Gone {
     at: u64,
 }
 
-impl Watch {
+impl Watcher {
     /// What the next monitor goes on with; `dir` is a container's directory.
     #[must_use]
     pub fn transfer<'a>(&self, dir: impl Fn(TenantId) -> Option<&'a Path>) -> WatcherState {
         let place = |owner: TenantId| dir(owner).map(Path::to_owned);
         let findings = self.known.values().filter_map(|known| {
-            let Finding { gpu, name, comm, cause, owner, shim, memory, together, spared, since } =
+            let Finding { gpu, id, comm, cause, owner, shim, memory, together, spared, since } =
                 known.finding.clone();
             Some(Found {
                 gpu: gpu.to_string(),
-                pid: name.pid,
-                born: name.born,
+                pid: id.pid,
+                start_time: id.start_time,
                 comm,
                 cause,
                 owner: match owner {
@@ -79,7 +79,7 @@ impl Watch {
                 together: together.0,
                 spared,
                 since: since.0,
-                looks: known.looks,
+                observations: known.observations,
                 wanted: known.wanted.map(|at| at.0),
                 sent: known.sent.map(|at| at.0),
             })
@@ -98,8 +98,8 @@ impl Watch {
         let ends = ends.filter_map(|((cause, owner), count)| Some((*cause, place(*owner)?, *count)));
         let ended = self.ended.iter().map(|Ended { order, container, at }| Gone {
             gpu: order.gpu.to_string(),
-            pid: order.name.pid,
-            born: order.name.born,
+            pid: order.id.pid,
+            start_time: order.id.start_time,
             comm: order.comm.clone(),
             cause: order.cause,
             signal: order.signal,
@@ -124,7 +124,7 @@ impl Watch {
             let Some(owner) = owner.map_or(Some(None), |owner| owner.map(Some)) else { continue };
             let finding = Finding {
                 gpu,
-                name: Name { pid: one.pid, born: one.born },
+                id: ProcessId { pid: one.pid, start_time: one.start_time },
                 comm: one.comm,
                 cause: one.cause,
                 owner,
@@ -135,8 +135,8 @@ impl Watch {
                 since: Nanos(one.since),
             };
             let (wanted, sent) = (one.wanted.map(Nanos), one.sent.map(Nanos));
-            let key = (gpu, finding.name, finding.cause);
-            self.known.insert(key, TrackedFinding { finding, looks: one.looks, wanted, sent });
+            let key = (gpu, finding.id, finding.cause);
+            self.known.insert(key, TrackedFinding { finding, observations: one.observations, wanted, sent });
         }
         for (gpu, dir, bytes) in state.allowed {
             if let (Ok(gpu), Some(owner)) = (gpu.parse(), tenant(&dir)) {
@@ -158,7 +158,7 @@ impl Watch {
             let Ok(gpu) = one.gpu.parse() else { continue };
             let order = Order {
                 gpu,
-                name: Name { pid: one.pid, born: one.born },
+                id: ProcessId { pid: one.pid, start_time: one.start_time },
                 comm: one.comm,
                 // It is over: the container's name is what counts.
                 owner: TenantId(0),

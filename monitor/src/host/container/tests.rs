@@ -57,7 +57,7 @@ impl Stage {
 fn ourselves(times: usize) -> Vec<Option<FoundProcess>> {
     let us = rustix::process::getpid();
     let one = || FoundProcess {
-        name: Name::of(std::process::id()).unwrap(),
+        id: ProcessId::of(std::process::id()).unwrap(),
         exit: Some(rustix::process::pidfd_open(us, PidfdFlags::empty()).unwrap()),
     };
     (0..times).map(|_| Some(one())).collect()
@@ -81,7 +81,7 @@ fn one_search_at_a_time_however_many_slots_are_locked() {
     }
     assert!(!stage.container.identity().searched);
     let heard = stage.container.found(&search, ourselves(100));
-    assert_eq!(stage.container.names.len(), 100);
+    assert_eq!(stage.container.host_ids.len(), 100);
     // Their deaths are heard of at once, but not of so many that nobody else's would be.
     assert_eq!((heard.len(), stage.container.exits.len()), (MAX_EXIT_WATCHES, MAX_EXIT_WATCHES));
     let rest = stage.container.to_search().unwrap();
@@ -89,7 +89,7 @@ fn one_search_at_a_time_however_many_slots_are_locked() {
     // What was found in files that were replaced meanwhile is of nobody, and the next search may begin.
     let elsewhere = Search { file: (0, 0), ..rest.clone() };
     assert_eq!(stage.container.found(&elsewhere, ourselves(50)), []);
-    assert_eq!(stage.container.names.len(), 100);
+    assert_eq!(stage.container.host_ids.len(), 100);
     assert_eq!(stage.container.to_search().as_ref(), Some(&rest));
     stage.container.found(&rest, (0..50).map(|_| None).collect());
     assert!(stage.container.identity().searched, "found or not, all have been searched for");
@@ -101,7 +101,7 @@ fn who_has_left_its_slot_is_the_containers_and_keeps_no_books() {
     let claim = stage.claim();
     stage.look();
     let search = stage.container.to_search().unwrap();
-    let own = Name::of(std::process::id()).unwrap();
+    let own = ProcessId::of(std::process::id()).unwrap();
     stage.container.found(&search, ourselves(1));
     assert_eq!(stage.container.exits.len(), 1);
     let identity = stage.container.identity();

@@ -20,8 +20,8 @@ impl Drop for Sleeper {
     }
 }
 
-fn name(pid: u32) -> Name {
-    Name::of(pid).unwrap()
+fn id(pid: u32) -> ProcessId {
+    ProcessId::of(pid).unwrap()
 }
 
 fn identity(tenant: u64, dir: &Path) -> ContainerIdentity {
@@ -72,7 +72,7 @@ fn a_process_belongs_to_who_started_it_and_to_one_only() {
     let of =
         |identities: &[ContainerIdentity], pid| ProcessIndex::new(identities).gpu_process(pid).unwrap().owner;
 
-    let made = ContainerIdentity { registrants: vec![name(shell.0.id())], ..identity(1, here.path()) };
+    let made = ContainerIdentity { registrants: vec![id(shell.0.id())], ..identity(1, here.path()) };
     assert_eq!(of(std::slice::from_ref(&made), child), Some(1));
     assert_eq!(of(std::slice::from_ref(&made), shell.0.id()), Some(1));
     assert_eq!(of(std::slice::from_ref(&made), pid), None);
@@ -80,27 +80,25 @@ fn a_process_belongs_to_who_started_it_and_to_one_only() {
     let other = ContainerIdentity { tenant: 2, ..made.clone() };
     assert_eq!(of(&[made.clone(), other], child), None);
     // We, or who has started us, cannot be a container's.
-    let us = ContainerIdentity {
-        registrants: vec![name(std::process::id()), name(1)],
-        ..identity(3, here.path())
-    };
+    let us =
+        ContainerIdentity { registrants: vec![id(std::process::id()), id(1)], ..identity(3, here.path()) };
     assert_eq!(of(std::slice::from_ref(&us), child), None);
     // What is proved needs no more.
-    let verified = ContainerIdentity { verified: vec![name(pid)], ..identity(4, here.path()) };
+    let verified = ContainerIdentity { verified: vec![id(pid)], ..identity(4, here.path()) };
     let index = ProcessIndex::new(std::slice::from_ref(&verified));
     let found = index.gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Bound));
     // It keeps no books any more, and is still of the container.
-    let past = ContainerIdentity { past: vec![name(pid)], ..identity(4, here.path()) };
+    let past = ContainerIdentity { past: vec![id(pid)], ..identity(4, here.path()) };
     let found = ProcessIndex::new(std::slice::from_ref(&past)).gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Absent));
     assert_eq!(of(std::slice::from_ref(&us), pid), None);
     // A name whose number is another's by now says nothing, of it or of its children.
-    let stale = |name: Name| Name { born: name.born - 1, ..name };
-    let verified = ContainerIdentity { verified: vec![stale(name(pid))], ..verified };
+    let stale = |id: ProcessId| ProcessId { start_time: id.start_time - 1, ..id };
+    let verified = ContainerIdentity { verified: vec![stale(id(pid))], ..verified };
     let found = ProcessIndex::new(std::slice::from_ref(&verified)).gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (None, Shim::Unknown));
-    let made = ContainerIdentity { registrants: vec![stale(name(shell.0.id()))], ..made };
+    let made = ContainerIdentity { registrants: vec![stale(id(shell.0.id()))], ..made };
     assert_eq!(of(std::slice::from_ref(&made), child), None);
     assert_eq!(ProcessIndex::new(&[us]).gpu_process(u32::MAX), None);
     // The shell's own child must not outlive us.
@@ -118,7 +116,7 @@ fn process_that_maps_the_region_is_about_to_be_verified() {
     while !program().is_ok_and(|file| Mapped::of(pid).unwrap().files.contains(&file)) {
         std::thread::yield_now();
     }
-    let bare = ContainerIdentity { registrants: vec![name(pid)], ..identity(1, here.path()) };
+    let bare = ContainerIdentity { registrants: vec![id(pid)], ..identity(1, here.path()) };
     assert_eq!(ProcessIndex::new(std::slice::from_ref(&bare)).gpu_process(pid).unwrap().shim, Shim::Absent);
     let bound = ContainerIdentity { file: Some(program().unwrap()), ..bare };
     assert_eq!(ProcessIndex::new(&[bound]).gpu_process(pid).unwrap().shim, Shim::Bound);
@@ -144,7 +142,7 @@ fn of_books_that_cannot_be_read_it_is_not_known_who_keeps_them() {
         assert!(std::time::Instant::now() < hangs, "nothing is preloaded into sleep");
         std::thread::yield_now();
     }
-    let open = ContainerIdentity { registrants: vec![name(pid)], ..identity(1, here.path()) };
+    let open = ContainerIdentity { registrants: vec![id(pid)], ..identity(1, here.path()) };
     let shim = |identity: ContainerIdentity| ProcessIndex::new(&[identity]).gpu_process(pid).unwrap().shim;
     assert_eq!(shim(open.clone()), Shim::Loaded);
     assert_eq!(shim(ContainerIdentity { closed: true, ..open.clone() }), Shim::Unknown);
