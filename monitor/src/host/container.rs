@@ -20,8 +20,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::counters::Counters;
 use super::doorbell::Doorbell;
 use super::region::Region;
-use crate::memory::exported::Exchange;
-use crate::memory::unaccounted::Measured;
+use crate::memory::exported::ExportedMemory;
+use crate::memory::unaccounted::Unaccounted;
 use crate::probe::{ContainerIdentity, FoundProcess, GpuSample, SampledContainer, Search, SlotProcess};
 use crate::watcher::ProcessId;
 
@@ -78,9 +78,9 @@ pub(crate) struct Container {
     /// Some are being searched for: one search at a time, however many slots it locks.
     searching: bool,
     /// What its processes have beyond their books, by slot, generation and GPU.
-    pub(crate) measured: BTreeMap<(SlotIndex, u64, DeviceIndex), Measured>,
+    pub(crate) unaccounted: BTreeMap<(SlotIndex, u64, DeviceIndex), Unaccounted>,
     /// What is known of what its processes exported, by GPU.
-    pub(crate) exchanges: BTreeMap<DeviceIndex, Exchange>,
+    pub(crate) exported: BTreeMap<DeviceIndex, ExportedMemory>,
     /// Dead ones whose exported memory has left a GPU, by slot, generation and GPU.
     pub(crate) left: BTreeSet<(SlotIndex, u64, DeviceIndex)>,
     /// How often each counted reason happened in it.
@@ -113,8 +113,8 @@ impl Container {
             host_ids: BTreeMap::new(),
             exits: BTreeMap::new(),
             searching: false,
-            measured: BTreeMap::new(),
-            exchanges: BTreeMap::new(),
+            unaccounted: BTreeMap::new(),
+            exported: BTreeMap::new(),
             left: BTreeSet::new(),
             counters: Counters::default(),
             doorbell: Doorbell::default(),
@@ -133,8 +133,8 @@ impl Container {
                 self.draining.clear();
                 self.host_ids.clear();
                 self.exits.clear();
-                self.measured.clear();
-                self.exchanges.clear();
+                self.unaccounted.clear();
+                self.exported.clear();
                 self.left.clear();
                 self.counters.take(&[]);
                 // The files may have been made by whoever also wrote the limits.
@@ -329,7 +329,7 @@ impl Container {
         let live = &region.live;
         self.host_ids.retain(|process, _| live.contains(process) || self.draining.contains_key(process));
         self.exits.retain(|slot, (generation, _)| live.contains(&(*slot, *generation)));
-        self.measured.retain(|(slot, generation, _), _| live.contains(&(*slot, *generation)));
+        self.unaccounted.retain(|(slot, generation, _), _| live.contains(&(*slot, *generation)));
         let seen = &region.seen;
         self.left.retain(|(slot, generation, _)| {
             seen.slots.get(slot.get()).is_some_and(|slot| slot.word.generation().get() == *generation)

@@ -7,8 +7,8 @@ use cgpu_shm::units::{Bytes, DeviceIndex, Generation, SlotIndex};
 
 use super::Host;
 use super::container::Container;
-use crate::memory::exported::{Exchange, Member, Observation};
-use crate::memory::unaccounted::Measured;
+use crate::memory::exported::{ExportSample, ExportedMemory, ExportingProcess};
+use crate::memory::unaccounted::Unaccounted;
 use crate::probe::{ContainerTotals, LedgerSample, SampledContainer};
 
 impl Host {
@@ -31,29 +31,29 @@ impl Host {
             return;
         }
         let word = Word::new(Generation::from_bits(generation), State::Live);
-        let measured = container.measured.entry((slot, generation, gpu)).or_insert_with(|| {
+        let unaccounted = container.unaccounted.entry((slot, generation, gpu)).or_insert_with(|| {
             let ended = sample.reading.map_or(0, |reading| reading.after.ended);
-            Measured::from_published(region.growth(gpu, slot).bytes(word, ended), ended)
+            Unaccounted::from_published(region.growth(gpu, slot).bytes(word, ended), ended)
         });
-        let verdict = match &sample.reading {
-            Some(reading) => measured.take(reading),
-            None => measured.untold(),
+        let correction = match &sample.reading {
+            Some(reading) => unaccounted.take(reading),
+            None => unaccounted.forget(),
         };
         // Also where it is nothing: a process wants to know that it is measured.
         let growth = match &sample.reading {
-            Some(_) => Growth::new(word, measured.ended(), measured.growth()),
+            Some(_) => Growth::new(word, unaccounted.ended(), unaccounted.growth()),
             None => Growth::default(),
         };
-        let is_confirmed = measured.is_confirmed();
+        let is_confirmed = unaccounted.is_confirmed();
         if !is_confirmed {
             region.set_confirmed(gpu, slot, false);
         }
         if growth != region.growth(gpu, slot) {
             // Implicit memory that was charged too high may have been taken for returned memory.
-            let bytes = |growth: Growth| growth.bytes(word, measured.ended());
+            let bytes = |growth: Growth| growth.bytes(word, unaccounted.ended());
             let fallen = bytes(region.growth(gpu, slot)).saturating_sub(bytes(growth)).max(0);
             region.set_returned(gpu, region.returned(gpu).saturating_sub(fallen.unsigned_abs()));
-            region.set_growth(gpu, slot, growth, verdict.is_some_and(|verdict| verdict.risen));
+            region.set_growth(gpu, slot, growth, correction.is_some_and(|correction| correction.risen));
         }
         if is_confirmed {
             region.set_confirmed(gpu, slot, true);
@@ -77,34 +77,40 @@ impl Host {
 impl Container {
     fn take_exported(&mut self, gpu: DeviceIndex, samples: &[LedgerSample], unowned: Bytes) {
         let Some(region) = &self.region else { return };
-        let exchange = self.exchanges.entry(gpu).or_default();
+        let exported = self.exported.entry(gpu).or_default();
         let Some(container) = samples.first().and_then(|sample| sample.container) else {
-            *exchange = Exchange::default();
+            *exported = ExportedMemory::default();
             return;
         };
         let member = |sample: &LedgerSample| {
-            let (before, after) = sample.books;
+            let (before, after) = sample.accounted;
             // Who has no context on the GPU is not told of, and has nothing there.
             let none = after.used + after.implicit == Bytes::ZERO;
             let measured = sample.reading.map(|reading| reading.measured);
             let measured = measured.or_else(|| none.then_some(Bytes::ZERO))?;
             let growth =
-                self.measured.get(&(sample.slot, sample.generation, gpu)).map_or(0, Measured::growth);
-            Some(Member { name: (sample.slot.0, sample.generation), before, after, measured, growth })
+                self.unaccounted.get(&(sample.slot, sample.generation, gpu)).map_or(0, Unaccounted::growth);
+            Some(ExportingProcess {
+                name: (sample.slot.0, sample.generation),
+                before,
+                after,
+                measured,
+                growth,
+            })
         };
         let Some(members) = samples.iter().map(member).collect::<Option<Vec<_>>>() else {
-            *exchange = Exchange::default();
+            *exported = ExportedMemory::default();
             return;
         };
         let at = samples.iter().map(|sample| sample.at).max().unwrap_or_default();
         let ContainerTotals { orphans, withdrawn } = container;
-        let found = exchange.observe(&Observation { at, members: &members, orphans, unowned, withdrawn });
+        let found = exported.observe(&ExportSample { at, members: &members, orphans, unowned, withdrawn });
         if let Some(most) = found.most.map(|most| (withdrawn + most).0)
             && region.returned(gpu) > most
         {
             region.set_returned(gpu, most);
         }
-        let Some(gone) = found.gone else { return };
+        let Some(gone) = found.released else { return };
         let none = gone.returned == Bytes::ZERO;
         region.set_returned(gpu, if none { 0 } else { (withdrawn + gone.returned).0 });
         if gone.orphans {

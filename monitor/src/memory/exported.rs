@@ -11,23 +11,23 @@
 //! (`withdrawn` in `cgpu_device`).
 //!
 //! A charge is ahead of the driver, and a free behind it. So what has left the GPU rises only by
-//! two observations that are [`SETTLED`] apart with a ledger that has not moved, and of both by the
+//! two observations that are [`STABLE_INTERVAL`] apart with a ledger that has not moved, and of both by the
 //! lesser figure: what is under way at one of them is not at the other. It falls by any two, to the
 //! greater figure of both: a container that never stands still keeps no figure that is too high.
 
 use cgpu_shm::units::{Bytes, Nanos};
 
-use super::unaccounted::{Books, SETTLED};
+use super::unaccounted::{Accounted, STABLE_INTERVAL};
 
 /// A process at a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct ExportingProcess {
     /// Which slot, and which of its users.
     pub name: (u8, u64),
     /// Its books, before and after the look.
-    pub before: Books,
+    pub before: Accounted,
     /// As above.
-    pub after: Books,
+    pub after: Accounted,
     /// What the driver has for it.
     pub measured: Bytes,
     /// What is published of it beyond its books.
@@ -36,11 +36,11 @@ pub struct Member {
 
 /// What was read of all of a container's processes on a GPU.
 #[derive(Clone, Debug)]
-pub struct Observation<'a> {
+pub struct ExportSample<'a> {
     /// When.
     pub at: Nanos,
     /// The living.
-    pub members: &'a [Member],
+    pub members: &'a [ExportingProcess],
     /// What dead ones had exported.
     pub orphans: Bytes,
     /// What of the GPU's memory no process has.
@@ -51,7 +51,7 @@ pub struct Observation<'a> {
 
 /// What was found to have left the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gone {
+pub struct Released {
     /// All that dead processes had exported, and it is something. So has all that the living have
     /// exported: less may as well be theirs.
     pub orphans: bool,
@@ -61,70 +61,73 @@ pub struct Gone {
 
 /// What follows from an observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct Outcome {
     /// At most so much has left the GPU; none: not known. A higher finding from before is wrong.
     pub most: Option<Bytes>,
     /// What has left; none: nothing is sure.
-    pub gone: Option<Gone>,
+    pub released: Option<Released>,
 }
 
 /// What is known of one container on one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exchange {
-    last: Option<Seen>,
+pub struct ExportedMemory {
+    last: Option<LastSample>,
     /// What can have left the GPU by the last observation.
     most: Option<Bytes>,
 }
 
 /// What was seen: the books, and what they said beyond what can be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct LastSample {
     at: Nanos,
-    books: Vec<((u8, u64), Books)>,
+    accounted: Vec<((u8, u64), Accounted)>,
     orphans: Bytes,
     withdrawn: Bytes,
     surplus: Bytes,
 }
 
-impl Exchange {
+impl ExportedMemory {
     /// Takes an observation.
-    pub fn observe(&mut self, seen: &Observation<'_>) -> Found {
+    pub fn observe(&mut self, seen: &ExportSample<'_>) -> Outcome {
         let creating = seen.members.iter().any(|member| member.before.creating + member.after.creating > 0);
         let most = (!creating).then(|| surplus(seen));
         // What came and went during one observation is measured, and on no books.
         let last = std::mem::replace(&mut self.most, most);
-        Found { most: most.zip(last).map(|(now, last)| now.max(last)), gone: self.settled(seen) }
+        Outcome { most: most.zip(last).map(|(now, last)| now.max(last)), released: self.stable(seen) }
     }
 
-    fn settled(&mut self, seen: &Observation<'_>) -> Option<Gone> {
-        let Observation { at, members, orphans, withdrawn, .. } = *seen;
+    fn stable(&mut self, seen: &ExportSample<'_>) -> Option<Released> {
+        let ExportSample { at, members, orphans, withdrawn, .. } = *seen;
         let still = members.iter().all(|member| member.before == member.after && member.after.creating == 0);
         if !still {
             self.last = None;
             return None;
         }
-        let books = members.iter().map(|member| (member.name, member.after)).collect();
+        let accounted = members.iter().map(|member| (member.name, member.after)).collect();
         let surplus = surplus(seen);
-        let now = Seen { at, books, orphans, withdrawn, surplus };
+        let now = LastSample { at, accounted, orphans, withdrawn, surplus };
         let last = self.last.get_or_insert_with(|| now.clone());
-        if (&last.books, last.orphans, last.withdrawn) != (&now.books, orphans, withdrawn) {
+        if (&last.accounted, last.orphans, last.withdrawn) != (&now.accounted, orphans, withdrawn) {
             *last = now;
             return None;
         }
-        if at - last.at < SETTLED {
+        if at - last.at < STABLE_INTERVAL {
             return None;
         }
         let surplus = surplus.min(std::mem::replace(last, now).surplus);
         let exported = members.iter().map(|member| member.after.exported).sum::<Bytes>() + orphans;
-        Some(Gone { orphans: orphans > Bytes::ZERO && surplus >= exported, returned: surplus.min(exported) })
+        Some(Released {
+            orphans: orphans > Bytes::ZERO && surplus >= exported,
+            returned: surplus.min(exported),
+        })
     }
 }
 
 /// What the books say beyond what can be on the GPU: the greater of them, before and after.
-fn surplus(seen: &Observation<'_>) -> Bytes {
+fn surplus(seen: &ExportSample<'_>) -> Bytes {
     let booked = seen.members.iter().fold(signed(seen.orphans), |sum, member| {
-        let books = |books: &Books| books.used + books.implicit;
-        let greater = books(&member.before).max(books(&member.after));
+        let accounted = |accounted: &Accounted| accounted.used + accounted.implicit;
+        let greater = accounted(&member.before).max(accounted(&member.after));
         sum.saturating_add(signed(greater)).saturating_add(member.growth)
     });
     let there: Bytes = seen.members.iter().map(|member| member.measured).sum::<Bytes>() + seen.unowned;
@@ -143,30 +146,42 @@ mod tests {
         Bytes(count << 20)
     }
 
-    fn member(slot: u8, used: u64, exported: u64, measured: u64) -> Member {
-        let books = Books { used: mib(used), exported: mib(exported), ..Books::default() };
-        Member { name: (slot, 1), before: books, after: books, measured: mib(measured), growth: 0 }
+    fn member(slot: u8, used: u64, exported: u64, measured: u64) -> ExportingProcess {
+        let accounted = Accounted { used: mib(used), exported: mib(exported), ..Accounted::default() };
+        ExportingProcess {
+            name: (slot, 1),
+            before: accounted,
+            after: accounted,
+            measured: mib(measured),
+            growth: 0,
+        }
     }
 
     /// Observations a second apart.
     #[derive(Default)]
     struct Observations {
-        exchange: Exchange,
+        exported_memory: ExportedMemory,
         seconds: u64,
     }
 
     impl Observations {
-        fn at(&mut self, at: Nanos, members: &[Member], orphans: u64, unowned: u64) -> Option<Gone> {
+        fn at(
+            &mut self,
+            at: Nanos,
+            members: &[ExportingProcess],
+            orphans: u64,
+            unowned: u64,
+        ) -> Option<Released> {
             let (orphans, unowned, withdrawn) = (mib(orphans), mib(unowned), Bytes(7));
-            self.exchange.observe(&Observation { at, members, orphans, unowned, withdrawn }).gone
+            self.exported_memory.observe(&ExportSample { at, members, orphans, unowned, withdrawn }).released
         }
 
-        fn see(&mut self, members: &[Member], orphans: u64, unowned: u64) -> Option<Gone> {
+        fn see(&mut self, members: &[ExportingProcess], orphans: u64, unowned: u64) -> Option<Released> {
             self.seconds += 1;
             self.at(Nanos::from_millis(self.seconds * 1000), members, orphans, unowned)
         }
 
-        fn returned(&mut self, members: &[Member], orphans: u64, unowned: u64) -> u64 {
+        fn returned(&mut self, members: &[ExportingProcess], orphans: u64, unowned: u64) -> u64 {
             self.see(members, orphans, unowned).expect("sure").returned.0 >> 20
         }
     }
@@ -181,7 +196,7 @@ mod tests {
         // Now no process has it; then only a descriptor.
         let none = [member(0, 10, 6, 4), member(1, 0, 0, 0)];
         assert_eq!(seen.returned(&none, 0, 0), 0, "it was there a look ago");
-        let found = Gone { orphans: false, returned: mib(6) };
+        let found = Released { orphans: false, returned: mib(6) };
         assert_eq!(seen.see(&none, 0, 0), Some(found));
         assert_eq!(seen.returned(&none, 0, 6), 0);
     }
@@ -205,7 +220,7 @@ mod tests {
         seen.see(&free, 6, 0);
         assert!(seen.see(&free, 6, 0).expect("sure").orphans);
         assert!(!seen.see(&free, 6, 1).expect("sure").orphans, "or no process's");
-        assert!(!seen.see(&free, 0, 0).is_some_and(|gone| gone.orphans));
+        assert!(!seen.see(&free, 0, 0).is_some_and(|released| released.orphans));
         assert!(!seen.see(&free, 0, 0).expect("sure").orphans, "there are none");
     }
 
@@ -227,10 +242,13 @@ mod tests {
     #[test]
     fn books_that_move_say_nothing() {
         let mut seen = Observations::default();
-        let moving = Member { after: Books { charges: 1, ..Books::default() }, ..member(0, 10, 6, 4) };
+        let moving = ExportingProcess {
+            after: Accounted { charges: 1, ..Accounted::default() },
+            ..member(0, 10, 6, 4)
+        };
         assert_eq!(seen.see(&[moving], 0, 0), None);
-        let creating = Books { creating: 1, ..member(0, 10, 6, 4).after };
-        let creating = Member { before: creating, after: creating, ..member(0, 10, 6, 4) };
+        let creating = Accounted { creating: 1, ..member(0, 10, 6, 4).after };
+        let creating = ExportingProcess { before: creating, after: creating, ..member(0, 10, 6, 4) };
         let still = [member(0, 10, 6, 4)];
         assert_eq!(seen.see(&still, 0, 0), None);
         assert_eq!(seen.see(&[creating], 0, 0), None);
@@ -239,36 +257,43 @@ mod tests {
         assert_eq!(seen.see(&other, 0, 0), None);
         assert_eq!(seen.returned(&other, 0, 0), 6);
         assert_eq!(seen.see(&other, 3, 0), None, "another one has died");
-        let look = |seconds: u64, withdrawn| Observation {
+        let look = |seconds: u64, withdrawn| ExportSample {
             at: Nanos::from_millis(seconds * 1000),
             members: &other,
             orphans: mib(3),
             unowned: Bytes::ZERO,
             withdrawn,
         };
-        assert_eq!(seen.exchange.observe(&look(21, Bytes(8))).gone, None, "some was withdrawn");
-        assert!(seen.exchange.observe(&look(22, Bytes(8))).gone.is_some());
+        assert_eq!(seen.exported_memory.observe(&look(21, Bytes(8))).released, None, "some was withdrawn");
+        assert!(seen.exported_memory.observe(&look(22, Bytes(8))).released.is_some());
     }
 
     /// A charge that no driver had answered was taken for memory that has left the GPU, and the
     /// books never stood still again.
     #[test]
     fn no_more_has_left_than_two_looks_allow_whatever_moves() {
-        let mut exchange = Exchange::default();
-        let mut most = |member: Member| {
+        let mut exported_memory = ExportedMemory::default();
+        let mut most = |member: ExportingProcess| {
             let (orphans, unowned) = (Bytes::ZERO, Bytes::ZERO);
             let look =
-                Observation { at: Nanos(1), members: &[member], orphans, unowned, withdrawn: Bytes(7) };
-            exchange.observe(&look).most.map(|most| most.0 >> 20)
+                ExportSample { at: Nanos(1), members: &[member], orphans, unowned, withdrawn: Bytes(7) };
+            exported_memory.observe(&look).most.map(|most| most.0 >> 20)
         };
-        let moving = |before: Member, after: Member| Member { before: before.before, ..after };
+        let moving = |before: ExportingProcess, after: ExportingProcess| ExportingProcess {
+            before: before.before,
+            ..after
+        };
         let (less, more) = (member(0, 10, 6, 8), member(0, 14, 6, 8));
         assert_eq!(most(moving(less, more)), None, "once is not sure");
         assert_eq!(most(moving(more, less)), Some(6), "the greater books");
         assert_eq!(most(less), Some(6), "or a look ago");
         assert_eq!(most(less), Some(2));
-        let creating = Books { creating: 1, ..less.after };
-        assert_eq!(most(Member { after: creating, ..less }), None, "it is measured before it is booked");
+        let creating = Accounted { creating: 1, ..less.after };
+        assert_eq!(
+            most(ExportingProcess { after: creating, ..less }),
+            None,
+            "it is measured before it is booked"
+        );
     }
 
     #[test]

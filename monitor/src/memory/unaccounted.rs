@@ -6,11 +6,11 @@
 //! *growth*, counts in the container's use, and must neither refuse what fits nor let in what does not:
 //!
 //! - **The books move while NVML is asked.** They are read before and after. A figure is published only if the old one cannot be right,
-//!   which is when it lies outside of `[measured - greatest books, measured - least books]`, and then it is the nearest that can.
+//!   which is when it lies outside of `[measured - greatest accounted, measured - least accounted]`, and then it is the nearest that can.
 //! - **A charge is ahead of the driver, a free behind it.** Both make the books too great for a moment, which looks like memory that is not there.
 //!   Upwards that only hides some growth until the next reading. Downwards it would give away memory that is about to be taken. So
 //!   a figure falls only as far as is sure at once: the process has no more implicit memory than it has memory (`measured - implicit`); or
-//!   as far as *a reading that stands between two stillnesses* says: the same books, with no charge and no creation, for [`SETTLED`] before it and
+//!   as far as *a reading that stands between two stillnesses* says: the same books, with no charge and no creation, for [`STABLE_INTERVAL`] before it and
 //!   after. Charges that were under way before are settled by then, and frees that were under way would have shown since. What is left is a
 //!   call that stays in the driver for all of that time. Those that can, because they compile or wait for the GPU, mark themselves
 //!   (`creating`).
@@ -24,11 +24,11 @@ use cgpu_shm::snapshot::Cell;
 use cgpu_shm::units::{Bytes, Nanos};
 
 /// As long as no call of a driver takes that does not say so: less than the time between two samples.
-pub const SETTLED: Nanos = Nanos::from_millis(800);
+pub const STABLE_INTERVAL: Nanos = Nanos::from_millis(800);
 
 /// What a cell said at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Books {
+pub struct Accounted {
     /// What the program asked for.
     pub used: Bytes,
     /// What came with it.
@@ -43,7 +43,7 @@ pub struct Books {
     pub creating: u32,
 }
 
-impl Books {
+impl Accounted {
     /// As a cell says.
     #[must_use]
     pub fn of(cell: &Cell) -> Self {
@@ -72,18 +72,18 @@ pub struct Reading {
     /// Before all of it.
     pub at: Nanos,
     /// The books before.
-    pub before: Books,
+    pub before: Accounted,
     /// What the driver holds for the process.
     pub measured: Bytes,
     /// The books after.
-    pub after: Books,
+    pub after: Accounted,
     /// What the container's other processes have exported: some of it may be in `measured`.
-    pub lent: Bytes,
+    pub imported: Bytes,
 }
 
 /// What is to be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Correction {
     /// Beyond the books; below 0: short of them.
     pub growth: i64,
     /// For this count of ended contexts.
@@ -94,7 +94,7 @@ pub struct Verdict {
 
 /// What is known of one process on one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Measured {
+pub struct Unaccounted {
     growth: i64,
     ended: u32,
     /// The accounted implicit memory of which a reading has shown that it and `growth` are exactly
@@ -102,19 +102,19 @@ pub struct Measured {
     confirmed: Option<Bytes>,
     /// How far the last reading would have let the figure rise.
     excess: Option<i64>,
-    still: Option<Still>,
+    still: Option<Stable>,
 }
 
 /// Readings between which nothing has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Still {
-    books: Books,
+struct Stable {
+    accounted: Accounted,
     since: Nanos,
     /// One that had stillness before it: when, and the greatest figure that it allows.
     middle: Option<(Nanos, i64)>,
 }
 
-impl Measured {
+impl Unaccounted {
     /// Goes on from what was published: a monitor that has just come takes its predecessor's word.
     #[must_use]
     pub fn from_published(growth: i64, ended: u32) -> Self {
@@ -140,14 +140,14 @@ impl Measured {
     }
 
     /// NVML does not tell of the process: nothing is known, and said.
-    pub fn untold(&mut self) -> Option<Verdict> {
+    pub fn forget(&mut self) -> Option<Correction> {
         (self.excess, self.still, self.confirmed) = (None, None, None);
         self.publish(0)
     }
 
     /// Takes a reading; what is to be published, if that changes.
-    pub fn take(&mut self, reading: &Reading) -> Option<Verdict> {
-        let Reading { at, before, measured, after, lent } = *reading;
+    pub fn take(&mut self, reading: &Reading) -> Option<Correction> {
+        let Reading { at, before, measured, after, imported } = *reading;
         if before.ended != after.ended {
             (self.excess, self.still) = (None, None);
             return None;
@@ -159,16 +159,16 @@ impl Measured {
         let measured = signed(measured);
 
         let greatest = before.greatest().max(after.greatest());
-        let excess = (!creating).then(|| measured.saturating_sub(greatest).saturating_sub(signed(lent)));
+        let excess = (!creating).then(|| measured.saturating_sub(greatest).saturating_sub(signed(imported)));
         let last = std::mem::replace(&mut self.excess, excess);
         let unseen = before.charges != after.charges;
         let rises = if unseen { excess.zip(last).map(|(now, last)| now.min(last)) } else { excess };
 
         let least = before.least().min(after.least());
-        let settled = self.settled(at, before, after, measured.saturating_sub(least));
+        let stable = self.stable(at, before, after, measured.saturating_sub(least));
         let implicit = signed(before.implicit.min(after.implicit));
         let sure = (!creating).then(|| measured.saturating_sub(implicit));
-        let falls = settled.into_iter().chain(sure).min();
+        let falls = stable.into_iter().chain(sure).min();
 
         let mut growth = self.growth;
         if let Some(bound) = falls {
@@ -178,35 +178,35 @@ impl Measured {
             growth = growth.max(bound.max(-implicit));
         }
         let allocates = before.used + after.used > Bytes::ZERO;
-        let is_exact = settled.is_some() || (!creating && !allocates && before == after);
+        let is_exact = stable.is_some() || (!creating && !allocates && before == after);
         let accounted = after.implicit;
         self.confirmed = is_exact.then_some(accounted).or(self.confirmed.filter(|known| *known == accounted));
         self.publish(growth)
     }
 
     /// How far the figure may be if nothing that is under way explains it; none: something may.
-    fn settled(&mut self, at: Nanos, before: Books, after: Books, bound: i64) -> Option<i64> {
+    fn stable(&mut self, at: Nanos, before: Accounted, after: Accounted, bound: i64) -> Option<i64> {
         if before != after || before.creating > 0 {
             self.still = None;
             return None;
         }
-        let Some(still) = self.still.as_mut().filter(|still| still.books == before) else {
-            self.still = Some(Still { books: before, since: at, middle: None });
+        let Some(still) = self.still.as_mut().filter(|still| still.accounted == before) else {
+            self.still = Some(Stable { accounted: before, since: at, middle: None });
             return None;
         };
         match still.middle {
-            None if at - still.since < SETTLED => None,
+            None if at - still.since < STABLE_INTERVAL => None,
             None => {
                 still.middle = Some((at, bound));
                 None
             }
-            Some((middle, bound)) => (at - middle >= SETTLED).then_some(bound),
+            Some((middle, bound)) => (at - middle >= STABLE_INTERVAL).then_some(bound),
         }
     }
 
-    fn publish(&mut self, growth: i64) -> Option<Verdict> {
+    fn publish(&mut self, growth: i64) -> Option<Correction> {
         let before = std::mem::replace(&mut self.growth, growth);
-        (growth != before).then_some(Verdict { growth, ended: self.ended, risen: growth > before })
+        (growth != before).then_some(Correction { growth, ended: self.ended, risen: growth > before })
     }
 }
 

@@ -11,7 +11,7 @@ use cgpu_shm::uuid::Uuid;
 use rustix::fs::fstat;
 
 use super::Processes;
-use crate::memory::unaccounted::{Books, Reading};
+use crate::memory::unaccounted::{Accounted, Reading};
 
 /// A container whose processes are to be watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) struct LedgerSample {
     /// When that was.
     pub(crate) at: Nanos,
     /// Its books before NVML was asked, and after.
-    pub(crate) books: (Books, Books),
+    pub(crate) accounted: (Accounted, Accounted),
     /// What its container's ledger said; none: that changed, or not all of its processes were read.
     pub(crate) container: Option<ContainerTotals>,
     /// None: NVML does not tell of it.
@@ -129,19 +129,19 @@ impl Bracket<'_> {
         processes: &Processes,
     ) -> Option<LedgerSample> {
         let (slot, generation, pid) = process;
-        let (gpu, before, _) = self.books(self.before, slot, generation)?;
-        let (_, after, lent) = self.books(self.after, slot, generation)?;
+        let (gpu, before, _) = self.accounted(self.before, slot, generation)?;
+        let (_, after, imported) = self.accounted(self.after, slot, generation)?;
         let measured = processes.as_ref().and_then(|list| list.get(&pid).copied().flatten());
-        let reading = measured.map(|measured| Reading { at: self.at, before, measured, after, lent });
-        let books = (before, after);
-        Some(LedgerSample { tenant, slot, generation, gpu, at: self.at, books, container, reading })
+        let reading = measured.map(|measured| Reading { at: self.at, before, measured, after, imported });
+        let accounted = (before, after);
+        Some(LedgerSample { tenant, slot, generation, gpu, at: self.at, accounted, container, reading })
     }
 
     /// What the container's ledger said before and after. None: not the same, or some of its
     /// processes are not among those that are read. Of one that has just exited the driver may
     /// still hold memory.
     fn container(&self, ask: &SampledContainer) -> Option<ContainerTotals> {
-        let books = |seen: &Snapshot| {
+        let accounted = |seen: &Snapshot| {
             let is_read = |(slot, about): (SlotIndex, &Slot)| {
                 let name = (slot, about.word.generation().get());
                 let mut read = ask.processes.iter();
@@ -155,23 +155,23 @@ impl Bracket<'_> {
             let all = SlotIndex::all().zip(&seen.slots).all(is_read);
             all.then_some(ContainerTotals { orphans: seen.orphan_booked(gpu), withdrawn: gpu.withdrawn })
         };
-        books(self.before).filter(|before| books(self.after) == Some(*before))
+        accounted(self.before).filter(|before| accounted(self.after) == Some(*before))
     }
 
     /// A process's books, and what the container's others have exported.
-    fn books(
+    fn accounted(
         &self,
         seen: &Snapshot,
         slot: SlotIndex,
         generation: u64,
-    ) -> Option<(DeviceIndex, Books, Bytes)> {
+    ) -> Option<(DeviceIndex, Accounted, Bytes)> {
         if seen.slots.get(slot.get())?.word.generation().get() != generation {
             return None;
         }
         let at = seen.gpus.iter().position(|gpu| gpu.uuid == self.gpu)?;
         let cells = &seen.gpus.get(at)?.cells;
         let others = cells.iter().enumerate().filter(|(other, _)| *other != slot.get());
-        let lent = others.map(|(_, cell)| cell.exported).sum();
-        Some((DeviceIndex::new(at)?, Books::of(cells.get(slot.get())?), lent))
+        let imported = others.map(|(_, cell)| cell.exported).sum();
+        Some((DeviceIndex::new(at)?, Accounted::of(cells.get(slot.get())?), imported))
     }
 }

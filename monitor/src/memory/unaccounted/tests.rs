@@ -7,27 +7,27 @@ use super::*;
 const SECOND: Nanos = Nanos::from_millis(1000);
 
 fn reading(second: u64, used: u64, implicit: u64, measured: u64) -> Reading {
-    let books = Books { used: Bytes(used), implicit: Bytes(implicit), ..Books::default() };
+    let accounted = Accounted { used: Bytes(used), implicit: Bytes(implicit), ..Accounted::default() };
     Reading {
         at: Nanos(second * SECOND.0),
-        before: books,
+        before: accounted,
         measured: Bytes(measured),
-        after: books,
-        lent: Bytes::ZERO,
+        after: accounted,
+        imported: Bytes::ZERO,
     }
 }
 
-fn risen(growth: i64) -> Option<Verdict> {
-    Some(Verdict { growth, ended: 0, risen: true })
+fn risen(growth: i64) -> Option<Correction> {
+    Some(Correction { growth, ended: 0, risen: true })
 }
 
-fn fallen(growth: i64) -> Option<Verdict> {
-    Some(Verdict { growth, ended: 0, risen: false })
+fn fallen(growth: i64) -> Option<Correction> {
+    Some(Correction { growth, ended: 0, risen: false })
 }
 
 #[test]
 fn code_that_came_with_a_launch_is_seen_at_once() {
-    let mut process = Measured::default();
+    let mut process = Unaccounted::default();
     assert_eq!(process.take(&reading(1, 100, 50, 150)), None);
     assert_eq!(process.take(&reading(2, 100, 50, 170)), risen(20));
     assert_eq!(process.take(&reading(3, 100, 50, 170)), None);
@@ -36,10 +36,10 @@ fn code_that_came_with_a_launch_is_seen_at_once() {
 #[test]
 fn a_context_that_was_taken_for_too_much_is_set_right() {
     // With nothing else on the books it is sure at once.
-    let mut process = Measured::default();
+    let mut process = Unaccounted::default();
     assert_eq!(process.take(&reading(1, 0, 512, 256)), fallen(-256));
     // Else it takes three readings, because it might be a charge ahead of the driver, or a free behind it.
-    let mut process = Measured::default();
+    let mut process = Unaccounted::default();
     assert_eq!(process.take(&reading(1, 1000, 512, 1256)), None);
     assert_eq!(process.take(&reading(2, 1000, 512, 1256)), None);
     assert_eq!(process.take(&reading(3, 1000, 512, 1256)), fallen(-256));
@@ -49,7 +49,7 @@ fn a_context_that_was_taken_for_too_much_is_set_right() {
 
 /// Takes readings in turn; whether the implicit memory is confirmed after each.
 fn confirmations(readings: &[Reading]) -> Vec<bool> {
-    let mut process = Measured::default();
+    let mut process = Unaccounted::default();
     let mut confirmed_after = |reading| {
         process.take(reading);
         process.is_confirmed()
@@ -80,7 +80,7 @@ fn confirmation_is_lost_with_new_implicit_memory_and_kept_by_new_allocations() {
 
 #[test]
 fn readings_in_a_row_are_no_evidence_if_too_near() {
-    let mut process = Measured::default();
+    let mut process = Unaccounted::default();
     for after in 0..10 {
         let soon = Reading { at: Nanos(SECOND.0 + after), ..reading(1, 1000, 512, 1256) };
         assert_eq!(process.take(&soon), None);
@@ -89,10 +89,10 @@ fn readings_in_a_row_are_no_evidence_if_too_near() {
 
 #[test]
 fn a_charge_between_two_readings_is_no_stillness() {
-    let mut process = Measured::default();
+    let mut process = Unaccounted::default();
     let charges = |reading: Reading, charges| {
-        let books = Books { charges, ..reading.before };
-        Reading { before: books, after: books, ..reading }
+        let accounted = Accounted { charges, ..reading.before };
+        Reading { before: accounted, after: accounted, ..reading }
     };
     // A program that frees and allocates all the time is found in the middle of an allocation each time.
     for second in 1..20 {
@@ -103,7 +103,7 @@ fn a_charge_between_two_readings_is_no_stillness() {
 
 #[test]
 fn what_is_being_made_is_no_growth() {
-    let mut process = Measured::default();
+    let mut process = Unaccounted::default();
     let mut making = reading(1, 0, 0, 300);
     making.before.creating = 1;
     assert_eq!(process.take(&making), None);
@@ -112,7 +112,7 @@ fn what_is_being_made_is_no_growth() {
 
 #[test]
 fn what_came_and_went_between_the_looks_is_no_growth() {
-    let mut process = Measured::default();
+    let mut process = Unaccounted::default();
     let churn = |second, charges| {
         let mut churn = reading(second, 100, 50, 5000);
         churn.after.charges = churn.before.charges + charges;
@@ -128,13 +128,13 @@ fn what_came_and_went_between_the_looks_is_no_growth() {
 
 #[test]
 fn a_context_that_ended_takes_its_figure_along() {
-    let mut process = Measured::default();
+    let mut process = Unaccounted::default();
     assert_eq!(process.take(&reading(1, 0, 50, 70)), risen(20));
     let mut after = reading(2, 0, 0, 0);
     (after.before.ended, after.after.ended) = (1, 1);
     assert_eq!(process.take(&after), None);
     after.measured = Bytes(9);
-    assert_eq!(process.take(&after), Some(Verdict { growth: 9, ended: 1, risen: true }));
+    assert_eq!(process.take(&after), Some(Correction { growth: 9, ended: 1, risen: true }));
     // One that ended while NVML was asked tells nothing.
     after.after.ended = 2;
     after.measured = Bytes(99);
@@ -143,10 +143,10 @@ fn a_context_that_ended_takes_its_figure_along() {
 
 #[test]
 fn memory_of_several_processes_is_nobodys_growth() {
-    let mut importer = Measured::default();
-    assert_eq!(importer.take(&Reading { lent: Bytes(64), ..reading(1, 0, 50, 114) }), None);
-    assert_eq!(importer.take(&Reading { lent: Bytes(64), ..reading(2, 0, 50, 124) }), risen(10));
-    let mut exporter = Measured::default();
+    let mut importer = Unaccounted::default();
+    assert_eq!(importer.take(&Reading { imported: Bytes(64), ..reading(1, 0, 50, 114) }), None);
+    assert_eq!(importer.take(&Reading { imported: Bytes(64), ..reading(2, 0, 50, 124) }), risen(10));
+    let mut exporter = Unaccounted::default();
     let exported = |second| {
         let mut reading = reading(second, 64, 50, 50);
         (reading.before.exported, reading.after.exported) = (Bytes(64), Bytes(64));
@@ -159,9 +159,9 @@ fn memory_of_several_processes_is_nobodys_growth() {
 
 #[test]
 fn what_nvml_no_longer_tells_is_not_known() {
-    let mut process = Measured::from_published(20, 0);
-    assert_eq!(process.untold(), fallen(0));
-    assert_eq!(process.untold(), None);
+    let mut process = Unaccounted::from_published(20, 0);
+    assert_eq!(process.forget(), fallen(0));
+    assert_eq!(process.forget(), None);
 }
 
 /// Memory that a call is about to get or to give back.
@@ -187,7 +187,7 @@ struct Context {
 #[derive(Clone, Debug, Default)]
 struct Process {
     now: u64,
-    books: Books,
+    accounted: Accounted,
     contexts: Vec<Context>,
     allocating: Vec<Call>,
     live: Vec<u64>,
@@ -232,8 +232,8 @@ impl Process {
         let since = self.now;
         match *step {
             Step::Allocate(bytes) => {
-                self.books.charges += 1;
-                self.books.used = self.books.used + Bytes(bytes);
+                self.accounted.charges += 1;
+                self.accounted.used = self.accounted.used + Bytes(bytes);
                 self.allocating.push(Call { since, bytes, done: false });
             }
             Step::Take => take(&mut self.allocating),
@@ -245,20 +245,22 @@ impl Process {
             Step::Give => take(&mut self.freeing),
             Step::Refund => {
                 let bytes = finished(&mut self.freeing).unwrap_or(0);
-                self.books.used = self.books.used - Bytes(bytes);
+                self.accounted.used = self.accounted.used - Bytes(bytes);
             }
-            Step::Create { charged, size } if self.books.creating == 0 => {
-                self.books.creating = 1;
-                self.books.charges += 1;
-                self.books.implicit = self.books.implicit + Bytes(charged);
+            Step::Create { charged, size } if self.accounted.creating == 0 => {
+                self.accounted.creating = 1;
+                self.accounted.charges += 1;
+                self.accounted.implicit = self.accounted.implicit + Bytes(charged);
                 self.contexts.push(Context { charged, size, grown: 0, there: false });
             }
             Step::Appear => self.contexts.iter_mut().for_each(|context| context.there = true),
-            Step::Created if self.contexts.last().is_some_and(|last| last.there) => self.books.creating = 0,
-            Step::End if self.books.creating == 0 => {
+            Step::Created if self.contexts.last().is_some_and(|last| last.there) => {
+                self.accounted.creating = 0
+            }
+            Step::End if self.accounted.creating == 0 => {
                 if let Some(context) = self.contexts.pop() {
-                    self.books.ended += 1;
-                    self.books.implicit = self.books.implicit - Bytes(context.charged);
+                    self.accounted.ended += 1;
+                    self.accounted.implicit = self.accounted.implicit - Bytes(context.charged);
                 }
             }
             Step::Grow(bytes) => {
@@ -295,8 +297,8 @@ impl Process {
 
     /// What is counted, with what was published last.
     fn counted(&self, (growth, ended): (i64, u32)) -> u64 {
-        let growth = if ended == self.books.ended { growth } else { 0 };
-        self.books.used.0 + self.books.implicit.0.saturating_add_signed(growth)
+        let growth = if ended == self.accounted.ended { growth } else { 0 };
+        self.accounted.used.0 + self.accounted.implicit.0.saturating_add_signed(growth)
     }
 
     /// What must be counted whatever is known: all that was charged for. Code that came since the last reading is not known.
@@ -314,12 +316,12 @@ impl Process {
     }
 
     fn read(&mut self, between: &[Step]) -> Reading {
-        let (at, before) = (Nanos::from_millis(self.now), self.books);
+        let (at, before) = (Nanos::from_millis(self.now), self.accounted);
         let (first, rest) = between.split_at(between.len() / 2);
         first.iter().for_each(|step| self.step(step));
         let measured = Bytes(self.held());
         rest.iter().for_each(|step| self.step(step));
-        Reading { at, before, measured, after: self.books, lent: Bytes::ZERO }
+        Reading { at, before, measured, after: self.accounted, imported: Bytes::ZERO }
     }
 }
 
@@ -345,7 +347,7 @@ proptest! {
         ),
     ) {
         let mut process = Process::default();
-        let mut measured = Measured::default();
+        let mut measured = Unaccounted::default();
         let mut published = (0, 0);
         // Readings in a row between whose looks something was charged: two may agree on what came and went.
         let mut churned = 0;
@@ -361,7 +363,7 @@ proptest! {
             }
             prop_assert!(process.counted(published) >= process.least(), "too little: {process:?} {published:?}");
             let growth = u64::try_from(published.0).unwrap_or(0);
-            let counts = published.1 == process.books.ended;
+            let counts = published.1 == process.accounted.ended;
             if churned < 2 && counts && growth > process.most_growth() {
                 prop_assert!(false, "too much: {process:?} {published:?}");
             }
