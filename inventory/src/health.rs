@@ -16,7 +16,7 @@ use nvml_wrapper::event::EventSet;
 
 /// How a GPU answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pulse {
+pub struct HealthCheck {
     /// [`cgpu_client::health::GpuHealth::index`].
     pub index: u32,
     /// [`cgpu_client::health::GpuHealth::answers`].
@@ -29,14 +29,14 @@ pub struct Pulse {
 ///
 /// # Errors
 /// It is not told how many there are.
-pub fn pulses(nvml: &Nvml) -> Result<Vec<Pulse>, NvmlError> {
-    let pulse = |index| {
+pub fn health_checks(nvml: &Nvml) -> Result<Vec<HealthCheck>, NvmlError> {
+    let health_check = |index| {
         let device = nvml.device_by_index(index);
         let answers = device.as_ref().is_ok_and(|device| device.memory_info().is_ok());
         let wants_reset = device.is_ok_and(|device| device.are_pages_pending_retired().unwrap_or(false));
-        Pulse { index, answers, wants_reset }
+        HealthCheck { index, answers, wants_reset }
     };
-    Ok((0..nvml.device_count()?).map(pulse).collect())
+    Ok((0..nvml.device_count()?).map(health_check).collect())
 }
 
 /// An error, as it is reported.

@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::config::Config;
 use crate::control::socket::Socket;
 use crate::control::tree::Tree;
-use crate::control::tree::desk::{self, Caller};
+use crate::control::tree::channel::{self, RequestSender};
 use crate::host::Host;
 use crate::probe::Prober;
 use crate::service;
@@ -66,15 +66,15 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         socket = Some(Socket::take_over(&path).with_context(|| format!("cannot open {}", path.display()))?);
     }
     let socket = socket.context("no socket")?;
-    let (caller, desk) = desk::open().context("no descriptor for the tree")?;
-    let tree = mount(config, caller).unwrap_or_else(|sentence| {
+    let (tree_sender, tree_requests) = channel::open().context("no descriptor for the tree")?;
+    let tree = mount(config, tree_sender).unwrap_or_else(|sentence| {
         host.warn(Some(sentence));
         None
     });
     if let Some(tree) = &tree {
         tracing::info!("control tree at {}", tree.place().display());
     }
-    let mut daemon = EventLoop::new(host, socket, desk, config.clone())?;
+    let mut daemon = EventLoop::new(host, socket, tree_requests, config.clone())?;
     if let Some(endpoint) = &config.metrics {
         crate::metrics::serve(endpoint.clone(), path.clone()).context("no thread for the metrics")?;
     }
@@ -88,12 +88,12 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         }
         End::Transferred => {
             tracing::info!("handed over");
-            let EventLoop { socket, desk, .. } = daemon;
+            let EventLoop { socket, tree_requests, .. } = daemon;
             // Who has connected to us and was not heard asks again, there.
             socket.end_when_replaced(TRANSFER_TIMEOUT);
             if let Some(tree) = tree {
                 tree.leave(TRANSFER_TIMEOUT, || {
-                    desk.answer(|request, may_write| pass_on(&path, &request, may_write))
+                    tree_requests.answer(|request, may_write| pass_on(&path, &request, may_write))
                 });
             }
         }
@@ -125,9 +125,9 @@ fn open_socket(path: &Path) -> Result<Socket> {
 }
 
 /// The tree, where it is wanted; or why there is none: `cgpu get` and `cgpu set` do the same without it.
-fn mount(config: &Config, caller: Caller) -> Result<Option<Tree>, String> {
+fn mount(config: &Config, tree_sender: RequestSender) -> Result<Option<Tree>, String> {
     let Some(at) = &config.tree else { return Ok(None) };
-    Tree::mount(at, &config.root, caller).map(Some).map_err(|error| {
+    Tree::mount(at, &config.root, tree_sender).map(Some).map_err(|error| {
         format!("no control tree at {}: {error}; cgpu get and cgpu set do the same without it", at.display())
     })
 }

@@ -25,7 +25,7 @@ mod turns;
 mod upgrade;
 
 use cgpu_client::inventory::Found;
-use cgpu_inventory::health::Pulse;
+use cgpu_inventory::health::HealthCheck;
 use cgpu_scheduler::TenantId;
 use container::Container;
 use device_state::DeviceState;
@@ -56,7 +56,7 @@ pub(crate) struct Host {
     /// The same for the containers' processes, and what was free of each when.
     device_list: device_list::DeviceList,
     /// How they answered last, and when: also when NVML has stopped telling.
-    pub(crate) pulses: Option<(Nanos, Vec<Pulse>)>,
+    pub(crate) health_checks: Option<(Nanos, Vec<HealthCheck>)>,
     pub(crate) prober: Prober,
     next: u64,
     /// Containers whose ledgers the prober samples.
@@ -114,7 +114,7 @@ impl Host {
             sampled: None,
             inventory: None,
             device_list: device_list::DeviceList::default(),
-            pulses: None,
+            health_checks: None,
             prober,
             next: 1,
             sampled_containers: Vec::new(),

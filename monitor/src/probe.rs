@@ -17,7 +17,7 @@ use cgpu_client::health::Health;
 use cgpu_client::inventory::Found;
 use cgpu_client::number::DeviceId;
 use cgpu_inventory::Unknown;
-use cgpu_inventory::health::Pulse;
+use cgpu_inventory::health::HealthCheck;
 use cgpu_shm::atomic::{AtomicBool, Ordering};
 use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::units::{Bytes, Nanos};
@@ -107,7 +107,7 @@ pub(crate) struct Sample {
     /// GPUs that are partitioned into instances, which are among `all` in their place, by NVML's index.
     pub(crate) partitioned: Vec<(u32, Uuid)>,
     /// How all of them answer; none: it is not told how many there are.
-    pub(crate) pulses: Option<Vec<Pulse>>,
+    pub(crate) health_checks: Option<Vec<HealthCheck>>,
     /// Containers whose processes had all been searched for before, so that all of theirs on the GPUs are recognised: [`ContainerIdentity::tenant`].
     pub(crate) searched: BTreeSet<u64>,
 }
@@ -225,8 +225,8 @@ impl Prober {
     }
 
     /// How the GPUs are that answered like this `at` that time.
-    pub(crate) fn health(&self, pulses: &[Pulse], at: Nanos, now: Nanos) -> Health {
-        self.reports.lock().health(pulses, at, now)
+    pub(crate) fn health(&self, health_checks: &[HealthCheck], at: Nanos, now: Nanos) -> Health {
+        self.reports.lock().health(health_checks, at, now)
     }
 
     /// What it finds first; none if that takes too long.
@@ -283,10 +283,10 @@ fn run(
                 }
             };
             let all = library.as_ref().ok().and_then(Library::inventory);
-            let pulses = library.as_ref().ok().and_then(Library::pulses);
+            let health_checks = library.as_ref().ok().and_then(Library::health_checks);
             let partitioned = library.as_ref().map_or_else(|_| Vec::new(), Library::partitioned);
             let searched = searched(&identities);
-            let sample = gpus.map(|gpus| Sample { at, gpus, all, partitioned, pulses, searched });
+            let sample = gpus.map(|gpus| Sample { at, gpus, all, partitioned, health_checks, searched });
             let sample = sample.map(|sample| identify(sample, &identities));
             if results.send(ProbeResult::Sampled(sample)).is_err() {
                 return;

@@ -12,7 +12,7 @@ use cgpu_client::health as told;
 use cgpu_client::inventory::Found;
 use cgpu_client::message::Errno;
 use cgpu_inventory as inventory;
-use cgpu_inventory::health::{Listener, Pulse, Report};
+use cgpu_inventory::health::{Listener, HealthCheck, Report};
 use cgpu_kubernetes_core::gpus::Entry;
 use cgpu_shm::paths;
 use nvml_wrapper::Nvml;
@@ -113,7 +113,7 @@ impl Lookout {
         }
         let mut errors = Vec::new();
         loop {
-            self.hear(&inventory::health::pulses(nvml).unwrap_or_default(), &errors, self.now());
+            self.hear(&inventory::health::health_checks(nvml).unwrap_or_default(), &errors, self.now());
             errors.clear();
             if self.tell.is_closed() {
                 return String::new();
@@ -173,7 +173,7 @@ impl Lookout {
     /// What a monitor has heard of the GPUs.
     fn hear_monitor(&mut self, told: &told::Health, now: Moment) {
         let is_silent = Duration::from_millis(told.age_ms) >= SILENCE;
-        let pulse = |gpu: &told::GpuHealth| Pulse {
+        let health_check = |gpu: &told::GpuHealth| HealthCheck {
             index: gpu.index,
             answers: gpu.answers && !is_silent,
             wants_reset: gpu.wants_reset,
@@ -184,17 +184,17 @@ impl Lookout {
                 (report, Duration::from_millis(error.ago_ms))
             })
         });
-        let pulses: Vec<Pulse> = told.gpus.iter().map(pulse).collect();
-        self.hear(&pulses, &errors.collect::<Vec<_>>(), now);
+        let health_checks: Vec<HealthCheck> = told.gpus.iter().map(health_check).collect();
+        self.hear(&health_checks, &errors.collect::<Vec<_>>(), now);
     }
 
     /// How the GPUs answer, and what they have reported so long ago.
-    fn hear(&mut self, pulses: &[Pulse], errors: &[(Report, Duration)], now: Moment) {
+    fn hear(&mut self, health_checks: &[HealthCheck], errors: &[(Report, Duration)], now: Moment) {
         for gpu in &self.known {
             let (index, uuid) = (gpu.number.gpu(), name(gpu));
             // What does not answer has fallen off its bus; what wants to retire pages wants to be reset before.
-            let pulse = pulses.iter().find(|pulse| pulse.index == index);
-            if pulse.is_none_or(|pulse| !pulse.answers || pulse.wants_reset) {
+            let health_check = health_checks.iter().find(|health_check| health_check.index == index);
+            if health_check.is_none_or(|health_check| !health_check.answers || health_check.wants_reset) {
                 self.health.worsen(&uuid, now);
             }
             for (Report { gpu: whose, xid }, ago) in errors {

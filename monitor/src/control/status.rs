@@ -87,10 +87,10 @@ pub(crate) fn inventory(host: &Host, now: Nanos) -> Result<Inventory, Refusal> {
 /// # Errors
 /// NVML has never told.
 pub(crate) fn health(host: &Host, now: Nanos) -> Result<Health, Refusal> {
-    let Some((at, pulses)) = &host.pulses else {
+    let Some((at, health_checks)) = &host.health_checks else {
         return Err(Refusal::new(Errno::ENOENT, "NVML has not told how the GPUs are."));
     };
-    Ok(host.prober.health(pulses, *at, now))
+    Ok(host.prober.health(health_checks, *at, now))
 }
 
 fn gpu(host: &Host, at: usize) -> GpuStatus {

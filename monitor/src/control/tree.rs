@@ -1,12 +1,12 @@
 //! The control tree as a file system, for `cat` and `echo`.
 //!
 //! ```text
-//!   program -- read, write --> kernel --> files --> desk ==channel==> daemon: control::get, set, list, look
+//!   program -- read, write --> kernel --> files ==channel==> daemon: control::access
 //!                              (FUSE)   a thread of its own           between two steps
 //! ```
 //!
 //! What a node is, reads and takes is decided in `control`, for the socket and for the files alike; here paths are found, errors become
-//! numbers, and users are told apart. The thread asks the daemon and waits for at most [`desk::PATIENCE`]: a daemon that does not answer
+//! numbers, and users are told apart. The thread asks the daemon and waits for at most [`channel::REPLY_TIMEOUT`]: a daemon that does not answer
 //! costs the caller an EIO, never a hang, and what was not done in time is not done later.
 //!
 //! Nothing is cached: every look at a node is one at the host as it is. A mount that a killed monitor has left is taken away by the next, and
@@ -23,12 +23,12 @@ use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, SessionACL, spawn_mount};
 
-pub(crate) mod desk;
+pub(crate) mod channel;
 mod files;
+mod inodes;
 mod mounts;
-mod nodes;
 
-use desk::Caller;
+use channel::RequestSender;
 use files::Files;
 
 /// Where a mount is made that is put beneath another, below the monitor's root.
@@ -48,11 +48,11 @@ impl Tree {
     ///
     /// # Errors
     /// As the system says: no FUSE, no right to it, another root's tree at the place.
-    pub(crate) fn mount(at: &Path, root: &Path, caller: Caller) -> io::Result<Self> {
+    pub(crate) fn mount(at: &Path, root: &Path, sender: RequestSender) -> io::Result<Self> {
         let name = format!("cgpu:{}", root.display());
         let at = mounts::place(at)?;
         let config = options(&name);
-        let session = match beneath(&at, &name, &root.join(ASIDE), &caller, &config) {
+        let session = match beneath(&at, &name, &root.join(ASIDE), &sender, &config) {
             Some(session) => session,
             None => {
                 clear(&at, &name)?;
@@ -61,7 +61,7 @@ impl Tree {
                     return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
                 }
                 fs::create_dir_all(&at)?;
-                spawn_mount(Files::new(caller), &at, &config)?
+                spawn_mount(Files::new(sender), &at, &config)?
             }
         };
         Ok(Self { at, name, session: Some(session) })
@@ -105,7 +105,7 @@ fn beneath(
     at: &Path,
     name: &str,
     aside: &Path,
-    caller: &Caller,
+    sender: &RequestSender,
     config: &Config,
 ) -> Option<BackgroundSession> {
     if !rustix::process::geteuid().is_root() || mounts::top(at).ok()?.as_deref() != Some(name) {
@@ -117,7 +117,7 @@ fn beneath(
     // One that was killed meanwhile has left something there.
     clear(aside, name).ok()?;
     fs::create_dir_all(aside).ok()?;
-    let mounted = spawn_mount(Files::new(caller.clone()), aside, config);
+    let mounted = spawn_mount(Files::new(sender.clone()), aside, config);
     let session = mounted.and_then(|session| match mounts::put_beneath(aside, at) {
         Ok(()) => Ok(session),
         Err(error) => {

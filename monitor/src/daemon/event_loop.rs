@@ -27,7 +27,7 @@ use super::poll::{Poll, Source};
 use crate::config::Config;
 use crate::control::answer;
 use crate::control::socket::Socket;
-use crate::control::tree::desk::Desk;
+use crate::control::tree::channel::RequestReceiver;
 use crate::host::{Change, Host, Process};
 
 /// Hearts beat, lives are looked at.
@@ -53,7 +53,7 @@ const SIGNALS: [(i32, u64); 4] = [(SIGTERM, STOP), (SIGINT, STOP), (SIGHUP, RELO
 pub(super) struct EventLoop {
     pub(super) host: Host,
     pub(super) socket: Socket,
-    pub(super) desk: Desk,
+    pub(super) tree_requests: RequestReceiver,
     poll: Poll,
     config: Config,
     /// Readable once a signal of the kind has come.
@@ -65,7 +65,12 @@ pub(super) struct EventLoop {
 }
 
 impl EventLoop {
-    pub(super) fn new(host: Host, socket: Socket, desk: Desk, config: Config) -> Result<Self> {
+    pub(super) fn new(
+        host: Host,
+        socket: Socket,
+        tree_requests: RequestReceiver,
+        config: Config,
+    ) -> Result<Self> {
         let poll = Poll::new()?;
         let mut signals = Vec::new();
         for kind in [STOP, RELOAD, UPGRADE] {
@@ -78,11 +83,11 @@ impl EventLoop {
             signals.push(heard);
         }
         poll.add(socket.listener(), Source::Listener)?;
-        poll.add(&desk, Source::Tree)?;
+        poll.add(&tree_requests, Source::Tree)?;
         Ok(Self {
             host,
             socket,
-            desk,
+            tree_requests,
             poll,
             config,
             signals,
@@ -117,7 +122,8 @@ impl EventLoop {
                     Source::Signal(kind) => self.handle_signal(time, kind),
                     Source::Tree => {
                         let host = &mut self.host;
-                        self.desk.answer(|request, may_write| answer(host, time, request, may_write));
+                        self.tree_requests
+                            .answer(|request, may_write| answer(host, time, request, may_write));
                     }
                     Source::Listener => {
                         if let Some((number, stream)) = self.socket.accept()

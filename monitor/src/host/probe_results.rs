@@ -59,7 +59,10 @@ impl Host {
         self.sampled = Some(sample.at);
         self.take_devices(&sample);
         self.inventory = sample.all.map(|gpus| (sample.at, gpus));
-        self.pulses = sample.pulses.map(|pulses| (sample.at, pulses)).or(self.pulses.take());
+        self.health_checks = sample
+            .health_checks
+            .map(|health_checks| (sample.at, health_checks))
+            .or(self.health_checks.take());
         let told: BTreeSet<Uuid> = sample.gpus.iter().map(|gpu| gpu.uuid).collect();
         let numbers: BTreeSet<DeviceId> = sample.gpus.iter().map(|gpu| gpu.index).collect();
         if !told.is_empty() {

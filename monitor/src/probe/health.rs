@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cgpu_client::health::{GpuError, GpuHealth, Health};
-use cgpu_inventory::health::{Pulse, Report};
+use cgpu_inventory::health::{HealthCheck, Report};
 use cgpu_shm::units::Nanos;
 
 /// Different errors of a GPU that are remembered; there are some two hundred in all.
@@ -40,15 +40,15 @@ impl Reports {
     }
 
     /// All of it, with how the GPUs answered `at` that time.
-    pub(super) fn health(&self, pulses: &[Pulse], at: Nanos, now: Nanos) -> Health {
-        let gpu = |pulse: &Pulse| GpuHealth {
-            index: pulse.index,
-            answers: pulse.answers,
-            wants_reset: pulse.wants_reset,
-            errors: self.of(pulse.index, now),
+    pub(super) fn health(&self, health_checks: &[HealthCheck], at: Nanos, now: Nanos) -> Health {
+        let gpu = |health_check: &HealthCheck| GpuHealth {
+            index: health_check.index,
+            answers: health_check.answers,
+            wants_reset: health_check.wants_reset,
+            errors: self.of(health_check.index, now),
         };
         Health {
-            gpus: pulses.iter().map(gpu).collect(),
+            gpus: health_checks.iter().map(gpu).collect(),
             age_ms: (now - at).0 / 1_000_000,
             listens: self.listens,
         }
@@ -70,8 +70,8 @@ mod tests {
         reports.add(Report { gpu: Some(1), xid: 31 }, at(11));
         reports.add(Report { gpu: Some(1), xid: 48 }, at(12));
         reports.add(Report { gpu: None, xid: 0 }, at(13));
-        let pulse = |index| Pulse { index, answers: index == 1, wants_reset: false };
-        let health = reports.health(&[pulse(0), pulse(1)], at(14), at(15));
+        let health_check = |index| HealthCheck { index, answers: index == 1, wants_reset: false };
+        let health = reports.health(&[health_check(0), health_check(1)], at(14), at(15));
         let error = |xid, ago_ms| GpuError { xid, ago_ms };
         assert_eq!(health.gpus[0].errors, [error(0, 2000)]);
         assert_eq!(health.gpus[1].errors, [error(0, 2000), error(31, 4000), error(48, 3000)]);

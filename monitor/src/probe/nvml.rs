@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use cgpu_client::inventory::Found;
 use cgpu_client::number::DeviceId;
-use cgpu_inventory::health::{self, Pulse};
+use cgpu_inventory::health::{self, HealthCheck};
 use cgpu_inventory::{self as inventory, Unknown};
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
@@ -89,8 +89,8 @@ impl Library {
     }
 
     /// How all GPUs answer; none: it is not told how many there are.
-    pub(super) fn pulses(&self) -> Option<Vec<Pulse>> {
-        health::pulses(&self.nvml).ok()
+    pub(super) fn health_checks(&self) -> Option<Vec<HealthCheck>> {
+        health::health_checks(&self.nvml).ok()
     }
 
     /// Who is on a GPU now.

@@ -12,8 +12,8 @@ use fuser::{
 };
 use parking_lot::Mutex;
 
-use super::desk::Caller;
-use super::nodes::{Nodes, ROOT, join};
+use super::channel::RequestSender;
+use super::inodes::{Inodes, ROOT, join};
 
 /// Nothing is kept by the kernel.
 const TTL: Duration = Duration::ZERO;
@@ -23,7 +23,7 @@ const SIZE: u64 = 0;
 /// The tree, as the kernel sees it.
 #[derive(Debug)]
 pub(super) struct Files {
-    caller: Caller,
+    sender: RequestSender,
     state: Mutex<State>,
     owner: (u32, u32),
     since: SystemTime,
@@ -31,7 +31,7 @@ pub(super) struct Files {
 
 #[derive(Debug, Default)]
 struct State {
-    nodes: Nodes,
+    nodes: Inodes,
     open: HashMap<u64, Open>,
     next: u64,
 }
@@ -47,9 +47,9 @@ struct Open {
 }
 
 impl Files {
-    pub(super) fn new(caller: Caller) -> Self {
+    pub(super) fn new(sender: RequestSender) -> Self {
         Self {
-            caller,
+            sender,
             state: Mutex::default(),
             owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             since: SystemTime::now(),
@@ -65,7 +65,7 @@ impl Files {
     }
 
     fn ask(&self, call: &Call, request: Request) -> Result<Reply, Errno> {
-        self.caller.ask(request, self.may_write(call)).map_err(errno)
+        self.sender.ask(request, self.may_write(call)).map_err(errno)
     }
 
     fn kind(&self, call: &Call, path: &str) -> Result<Kind, Errno> {
@@ -161,7 +161,7 @@ impl Files {
         let path = self.state.lock().open.get(&handle.0).ok_or(Errno::EBADF)?.path.clone();
         let value = str::from_utf8(data).map_err(|_| Errno::EINVAL)?.to_owned();
         // Who was allowed to open it to write may write.
-        match self.caller.ask(Request::Set { path, value }, true).map_err(errno)? {
+        match self.sender.ask(Request::Set { path, value }, true).map_err(errno)? {
             Reply::Done => {
                 tracing::debug!("process {} of user {} wrote", call.pid(), call.uid());
                 u32::try_from(data.len()).map_err(|_| Errno::EINVAL)

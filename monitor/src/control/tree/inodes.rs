@@ -7,7 +7,7 @@ pub(super) const ROOT: u64 = 1;
 
 /// What the kernel refers to.
 #[derive(Debug, Default)]
-pub(super) struct Nodes {
+pub(super) struct Inodes {
     known: HashMap<u64, Known>,
 }
 
@@ -17,7 +17,7 @@ struct Known {
     lookups: u64,
 }
 
-impl Nodes {
+impl Inodes {
     /// The path of a number.
     pub(super) fn path(&self, number: u64) -> Option<String> {
         if number == ROOT {
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_path_keeps_its_number_until_it_is_forgotten() {
-        let mut nodes = Nodes::default();
+        let mut nodes = Inodes::default();
         assert_eq!(nodes.path(ROOT).as_deref(), Some(""));
         let number = nodes.remember("0/policy");
         assert_eq!(nodes.remember("0/policy"), number);
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn paths_of_one_hash_have_two_numbers() {
-        let mut nodes = Nodes::default();
+        let mut nodes = Inodes::default();
         let number = nodes.number("a");
         nodes.known.insert(number, Known { path: "b".into(), lookups: 1 });
         assert_eq!(nodes.remember("a"), number + 1);
