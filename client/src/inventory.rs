@@ -6,26 +6,26 @@ use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 use serde::{Deserialize, Serialize};
 
-use crate::number::DeviceId;
+use crate::device_id::DeviceId;
 
 /// A GPU of the host, or an instance of one (MIG).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct HostDevice {
     /// Which.
     pub uuid: Uuid,
     /// What people call it.
     pub number: DeviceId,
     /// Its memory.
     pub total: Bytes,
-    /// It is cut into instances of which the driver does not tell which is which, or into none.
-    pub is_cut: bool,
+    /// It is partitioned (MIG) into instances of which the driver does not tell which is which, or into none.
+    pub is_partitioned: bool,
 }
 
 /// What a monitor tells of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
     /// All of the host's, each as it is here.
-    pub gpus: Vec<Listed>,
+    pub gpus: Vec<ListedDevice>,
     /// How long ago NVML was asked, in milliseconds.
     pub age_ms: u64,
     /// Where the state of the GPUs lies, if they are simulated; empty: the place is not known.
@@ -37,38 +37,38 @@ pub struct Inventory {
 
 /// A GPU in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
-    /// [`Found::number`].
+pub struct ListedDevice {
+    /// [`HostDevice::number`].
     pub index: DeviceId,
     /// `GPU-...`.
     pub uuid: String,
     /// Its memory in bytes.
     pub memory_total: u64,
-    /// [`Found::is_cut`].
+    /// [`HostDevice::is_partitioned`].
     #[serde(default)]
-    pub is_cut: bool,
+    pub is_partitioned: bool,
 }
 
-impl From<&Found> for Listed {
-    fn from(found: &Found) -> Self {
+impl From<&HostDevice> for ListedDevice {
+    fn from(found: &HostDevice) -> Self {
         Self {
             index: found.number,
             uuid: found.uuid.to_string(),
             memory_total: found.total.0,
-            is_cut: found.is_cut,
+            is_partitioned: found.is_partitioned,
         }
     }
 }
 
-impl TryFrom<&Listed> for Found {
+impl TryFrom<&ListedDevice> for HostDevice {
     type Error = cgpu_shm::uuid::NotAUuid;
 
-    fn try_from(listed: &Listed) -> Result<Self, Self::Error> {
+    fn try_from(listed: &ListedDevice) -> Result<Self, Self::Error> {
         Ok(Self {
             uuid: listed.uuid.parse()?,
             number: listed.index,
             total: Bytes(listed.memory_total),
-            is_cut: listed.is_cut,
+            is_partitioned: listed.is_partitioned,
         })
     }
 }
@@ -79,16 +79,16 @@ mod tests {
 
     #[test]
     fn a_gpu_is_the_same_when_it_was_told() {
-        for (number, is_cut) in [("0", false), ("1", true), ("3.2", false)] {
-            let found = Found {
+        for (number, is_partitioned) in [("0", false), ("1", true), ("3.2", false)] {
+            let found = HostDevice {
                 uuid: Uuid([7; 16]),
                 number: number.parse().unwrap(),
                 total: Bytes(15109 << 20),
-                is_cut,
+                is_partitioned,
             };
-            let line = serde_json::to_string(&Listed::from(&found)).unwrap();
-            let listed: Listed = serde_json::from_str(&line).unwrap();
-            assert_eq!(Found::try_from(&listed), Ok(found), "{line}");
+            let line = serde_json::to_string(&ListedDevice::from(&found)).unwrap();
+            let listed: ListedDevice = serde_json::from_str(&line).unwrap();
+            assert_eq!(HostDevice::try_from(&listed), Ok(found), "{line}");
         }
     }
 }

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::device_id::DeviceId;
 use crate::health::Health;
 use crate::inventory::Inventory;
-use crate::number::DeviceId;
 
 /// A request, told apart by `op`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,8 +10,8 @@ pub mod health;
 
 use std::path::{Path, PathBuf};
 
-use cgpu_client::inventory::{Found, Listed};
-use cgpu_client::number::DeviceId;
+use cgpu_client::device_id::DeviceId;
+use cgpu_client::inventory::{HostDevice, ListedDevice};
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 use nvml_wrapper::error::NvmlError;
@@ -62,14 +62,14 @@ pub fn open(library: &Path) -> Result<Nvml, Unknown> {
 /// As [`ask`], and the library cannot be loaded.
 pub fn list(library: &Path) -> anyhow::Result<String> {
     let gpus = ask(&open(library)?)?;
-    Ok(serde_json::to_string(&gpus.iter().map(Listed::from).collect::<Vec<_>>())?)
+    Ok(serde_json::to_string(&gpus.iter().map(ListedDevice::from).collect::<Vec<_>>())?)
 }
 
 /// Asks for all of them.
 ///
 /// # Errors
 /// [`Unknown`] of one of them is of all.
-pub fn ask(nvml: &Nvml) -> Result<Vec<Found>, Unknown> {
+pub fn ask(nvml: &Nvml) -> Result<Vec<HostDevice>, Unknown> {
     let mut gpus = Vec::new();
     for index in 0..nvml.device_count().map_err(Unknown::Count)? {
         gpus.extend(gpu(nvml, index).map_err(|error| Unknown::Gpu(index, error))?);
@@ -77,8 +77,8 @@ pub fn ask(nvml: &Nvml) -> Result<Vec<Found>, Unknown> {
     Ok(gpus)
 }
 
-/// The GPU, or the instances into which it is cut (MIG). Drivers before R470 name instances after their GPU: which is which cannot be told then.
-fn gpu(nvml: &Nvml, index: u32) -> Result<Vec<Found>, NvmlError> {
+/// The GPU, or the instances into which it is partitioned (MIG). Drivers before R470 name instances after their GPU: which is which cannot be told then.
+fn gpu(nvml: &Nvml, index: u32) -> Result<Vec<HostDevice>, NvmlError> {
     let device = nvml.device_by_index(index)?;
     let whole = told(&device, DeviceId::of_gpu(index))?;
     if !device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED) {
@@ -93,16 +93,16 @@ fn gpu(nvml: &Nvml, index: u32) -> Result<Vec<Found>, NvmlError> {
             Err(error) => return Err(error),
         }
     }
-    let known = |instance: &Found| instance.uuid != whole.uuid;
+    let known = |instance: &HostDevice| instance.uuid != whole.uuid;
     if instances.is_empty() || !instances.iter().all(known) {
-        return Ok(vec![Found { is_cut: true, ..whole }]);
+        return Ok(vec![HostDevice { is_partitioned: true, ..whole }]);
     }
     Ok(instances)
 }
 
-fn told(device: &Device<'_>, number: DeviceId) -> Result<Found, NvmlError> {
+fn told(device: &Device<'_>, number: DeviceId) -> Result<HostDevice, NvmlError> {
     let uuid: Uuid = device.uuid()?.parse().map_err(|_| NvmlError::Unknown)?;
-    Ok(Found { uuid, number, total: Bytes(device.memory_info()?.total), is_cut: false })
+    Ok(HostDevice { uuid, number, total: Bytes(device.memory_info()?.total), is_partitioned: false })
 }
 
 /// Where the state of this process's GPUs lies, if its environment says that they are simulated.

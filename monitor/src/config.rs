@@ -31,7 +31,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
-use cgpu_client::number::DeviceId;
+use cgpu_client::device_id::DeviceId;
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_shm::paths;
 use cgpu_shm::units::{Bytes, Nanos};

@@ -24,7 +24,7 @@ pub(crate) mod region;
 mod turns;
 mod upgrade;
 
-use cgpu_client::inventory::Found;
+use cgpu_client::inventory::HostDevice;
 use cgpu_inventory::health::HealthCheck;
 use cgpu_scheduler::TenantId;
 use container::Container;
@@ -52,7 +52,7 @@ pub(crate) struct Host {
     /// NVML answers.
     pub(crate) sampled: Option<Nanos>,
     /// All GPUs of the host, and when NVML has told of them.
-    pub(crate) inventory: Option<(Nanos, Vec<Found>)>,
+    pub(crate) inventory: Option<(Nanos, Vec<HostDevice>)>,
     /// The same for the containers' processes, and what was free of each when.
     device_list: device_list::DeviceList,
     /// How they answered last, and when: also when NVML has stopped telling.

@@ -13,9 +13,9 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cgpu_client::device_id::DeviceId;
 use cgpu_client::health::Health;
-use cgpu_client::inventory::Found;
-use cgpu_client::number::DeviceId;
+use cgpu_client::inventory::HostDevice;
 use cgpu_inventory::Unknown;
 use cgpu_inventory::health::HealthCheck;
 use cgpu_shm::atomic::{AtomicBool, Ordering};
@@ -103,7 +103,7 @@ pub(crate) struct Sample {
     pub(crate) at: Nanos,
     pub(crate) gpus: Vec<GpuSample>,
     /// All of them, for whoever starts containers; none: one has not answered.
-    pub(crate) all: Option<Vec<Found>>,
+    pub(crate) all: Option<Vec<HostDevice>>,
     /// GPUs that are partitioned into instances, which are among `all` in their place, by NVML's index.
     pub(crate) partitioned: Vec<(u32, Uuid)>,
     /// How all of them answer; none: it is not told how many there are.

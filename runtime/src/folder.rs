@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use cgpu_client::number::DeviceId;
+use cgpu_client::device_id::DeviceId;
 use cgpu_shm::file::{self, Access, Fault};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::liveness::{self, Life};

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use cgpu_client::Client;
-use cgpu_client::inventory::{Found, Inventory, Listed};
+use cgpu_client::inventory::{HostDevice, Inventory, ListedDevice};
 use cgpu_shm::paths;
 use rustix::fs::Mode;
 
@@ -59,8 +59,8 @@ fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Optio
     if Duration::from_millis(inventory.age_ms) > FRESH {
         return None;
     }
-    let gpus: Vec<Found> =
-        inventory.gpus.iter().map(|listed| Found::try_from(listed).ok()).collect::<Option<_>>()?;
+    let gpus: Vec<HostDevice> =
+        inventory.gpus.iter().map(|listed| HostDevice::try_from(listed).ok()).collect::<Option<_>>()?;
     let is_meant = match (state, &inventory.simulated) {
         (Some(state), Some(theirs)) => state.canonicalize().ok().as_ref() == Some(theirs),
         (None, None) => {
@@ -70,7 +70,7 @@ fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Optio
         _ => false,
     };
     // Instances may have been made and removed since: the number of GPUs stays what it is.
-    let is_whole = |gpu: &Found| !gpu.number.is_instance() && !gpu.is_cut;
+    let is_whole = |gpu: &HostDevice| !gpu.number.is_instance() && !gpu.is_partitioned;
     let all_count = gpus.iter().all(|gpu| gpu.total.0 > 0 && is_whole(gpu));
     (is_meant && all_count && !gpus.is_empty()).then(|| gpus.into_iter().map(HostGpu::from).collect())
 }
@@ -119,21 +119,21 @@ fn listed_by(asking: &mut Command) -> Result<Vec<HostGpu>> {
             None => bail!("{program} lists no GPUs ({}: {}); {ADVICE}", output.status, said.trim()),
         }
     }
-    let listed: Vec<Listed> = serde_json::from_slice(&output.stdout)
+    let listed: Vec<ListedDevice> = serde_json::from_slice(&output.stdout)
         .with_context(|| format!("what {program} prints is no list of GPUs; {ADVICE}"))?;
-    listed.iter().map(|gpu| Ok(Found::try_from(gpu)?.into())).collect()
+    listed.iter().map(|gpu| Ok(HostDevice::try_from(gpu)?.into())).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn listed(index: &str) -> Listed {
-        Listed {
+    fn listed(index: &str) -> ListedDevice {
+        ListedDevice {
             index: index.parse().unwrap(),
             uuid: "GPU-8f0e6a8c-0000-4000-8000-00000000002a".into(),
             memory_total: 15109 << 20,
-            is_cut: false,
+            is_partitioned: false,
         }
     }
 
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(with(|told| told.gpus.clear()), None);
         assert_eq!(with(|told| told.age_ms = 3001), None, "old");
         assert_eq!(with(|told| told.gpus[1].memory_total = 0), None);
-        assert_eq!(with(|told| told.gpus[1].is_cut = true), None, "cut into what nobody can name");
+        assert_eq!(with(|told| told.gpus[1].is_partitioned = true), None, "cut into what nobody can name");
         assert_eq!(with(|told| told.gpus[1].uuid = "GPU-1".into()), None);
         assert_eq!(with(|told| told.simulated = Some("".into())), None, "simulated ones");
         assert_eq!(

@@ -5,8 +5,8 @@ use std::ffi::{CStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 
-use cgpu_client::inventory::Found;
-use cgpu_client::number::DeviceId;
+use cgpu_client::inventory::HostDevice;
+use cgpu_client::device_id::DeviceId;
 use cgpu_settings::{Environment, GpuInfo, Inventory};
 use cgpu_settings::{Variables, Verdict};
 use cgpu_shm::limits::Limits;
@@ -142,9 +142,9 @@ impl HostGpu {
     }
 }
 
-impl From<Found> for HostGpu {
-    fn from(found: Found) -> Self {
-        Self { is_cut: found.is_cut, ..Self::new(found.uuid, found.total, found.number) }
+impl From<HostDevice> for HostGpu {
+    fn from(found: HostDevice) -> Self {
+        Self { is_cut: found.is_partitioned, ..Self::new(found.uuid, found.total, found.number) }
     }
 }
 

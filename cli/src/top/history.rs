@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use cgpu_client::message::Status;
-use cgpu_client::number::DeviceId;
+use cgpu_client::device_id::DeviceId;
 
 /// Looks that are kept: as many as the widest screen has columns.
 const MOST: usize = 512;

@@ -1,6 +1,6 @@
 //! What events do to the model, and what is to be done outside of it.
 
-use cgpu_client::number::DeviceId;
+use cgpu_client::device_id::DeviceId;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::Place;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cgpu_client::Client;
 use cgpu_client::health as told;
-use cgpu_client::inventory::Found;
+use cgpu_client::inventory::HostDevice;
 use cgpu_client::message::Errno;
 use cgpu_inventory as inventory;
 use cgpu_inventory::health::{Listener, HealthCheck, Report};
@@ -65,7 +65,7 @@ pub(crate) fn look(root: &Path, mut health: Health, sick: &BTreeSet<String>, tel
 struct Lookout {
     start: Instant,
     /// Those that were told of last: nobody tells of any while one of them does not answer.
-    known: Vec<Found>,
+    known: Vec<HostDevice>,
     health: Health,
     /// When somebody last told how they are.
     heard: Moment,
@@ -147,7 +147,7 @@ impl Lookout {
         }
         let lists = match monitor.inventory() {
             Ok(inventory) => {
-                let found = inventory.gpus.iter().map(Found::try_from).collect::<Result<_, _>>();
+                let found = inventory.gpus.iter().map(HostDevice::try_from).collect::<Result<_, _>>();
                 self.known = found.map_err(|_| "the monitor tells of a GPU without a name".to_owned())?;
                 true
             }
@@ -218,10 +218,10 @@ impl Lookout {
 
     /// Tells the GPUs, if they are not as they were.
     fn publish(&self, now: Moment) {
-        let entry = |gpu: &Found| {
+        let entry = |gpu: &HostDevice| {
             let uuid = name(gpu);
             // Of a GPU that is cut into what has no names nobody can be given a part.
-            let healthy = !gpu.is_cut && self.health.is_well(&uuid, now);
+            let healthy = !gpu.is_partitioned && self.health.is_well(&uuid, now);
             Entry { mib: gpu.total.0 / MIB, healthy, uuid }
         };
         let gpus: Vec<Entry> = self.known.iter().map(entry).collect();
@@ -236,7 +236,7 @@ impl Lookout {
 }
 
 /// As the driver calls it; its bytes do not tell an instance (MIG) from a GPU.
-fn name(gpu: &Found) -> String {
+fn name(gpu: &HostDevice) -> String {
     let name = gpu.uuid.to_string();
     if gpu.number.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
 }
@@ -246,7 +246,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
 
-    use cgpu_client::inventory::{Inventory, Listed};
+    use cgpu_client::inventory::{Inventory, ListedDevice};
     use cgpu_client::message::{Refusal, Reply};
     use cgpu_shm::units::Bytes;
     use cgpu_shm::uuid::Uuid;
@@ -258,12 +258,12 @@ mod tests {
     }
 
     /// A GPU, and two instances of another one, which are as sick as their GPU.
-    fn found() -> [Found; 3] {
-        [("0", 1), ("1.0", 2), ("1.2", 3)].map(|(number, byte)| Found {
+    fn found() -> [HostDevice; 3] {
+        [("0", 1), ("1.0", 2), ("1.2", 3)].map(|(number, byte)| HostDevice {
             uuid: Uuid([byte; 16]),
             number: number.parse().unwrap(),
             total: Bytes(MIB),
-            is_cut: false,
+            is_partitioned: false,
         })
     }
 
@@ -334,7 +334,7 @@ mod tests {
     fn a_monitor_that_tells_nothing_makes_nobody_well() {
         let refuses = |errno| Reply::Refused(Refusal::new(errno, "no"));
         let lists = || {
-            let gpus = found().iter().map(Listed::from).collect();
+            let gpus = found().iter().map(ListedDevice::from).collect();
             Reply::Inventory(Inventory { gpus, age_ms: 0, simulated: None, allow_overcommit: false })
         };
         let (mut lookout, hears) = lookout();

@@ -3,8 +3,8 @@
 
 use std::ops::RangeInclusive;
 
+use cgpu_client::device_id::DeviceId;
 use cgpu_client::message::{Errno, Kind, Refusal};
-use cgpu_client::number::DeviceId;
 use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 

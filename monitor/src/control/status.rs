@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cgpu_client::health::Health;
-use cgpu_client::inventory::{Inventory, Listed};
+use cgpu_client::inventory::{Inventory, ListedDevice};
 use cgpu_client::message::{
     ContainerStatus, Errno, Gate, GpuStatus, GpuTurns, ProcessGpu, ProcessStatus, Refusal, ShareStatus,
     Sharing, Status, TurnAnomalies, TurnStatus,
@@ -75,7 +75,7 @@ pub(crate) fn inventory(host: &Host, now: Nanos) -> Result<Inventory, Refusal> {
         return Err(Refusal::new(Errno::ENOENT, "NVML has not told of all GPUs."));
     };
     Ok(Inventory {
-        gpus: gpus.iter().map(Listed::from).collect(),
+        gpus: gpus.iter().map(ListedDevice::from).collect(),
         age_ms: (now - *at).0 / 1_000_000,
         simulated: cgpu_inventory::simulated(),
         allow_overcommit: host.start.allow_overcommit,

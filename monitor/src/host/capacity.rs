@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_client::number::DeviceId;
+use cgpu_client::device_id::DeviceId;
 use cgpu_scheduler::TenantId;
 use cgpu_scheduler::policy::Entitlement;
 use cgpu_shm::uuid::Uuid;

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use cgpu_client::inventory::Found;
+use cgpu_client::inventory::HostDevice;
 use cgpu_shm::devices::Device;
 use cgpu_shm::units::{Bytes, Nanos};
 
@@ -43,13 +43,13 @@ impl DeviceList {
     }
 }
 
-fn device(found: &Found) -> Device {
+fn device(found: &HostDevice) -> Device {
     Device {
         uuid: found.uuid,
         total: found.total,
         index: found.number.gpu(),
         instance: found.number.instance().map_or(0, |instance| instance + 1),
-        is_partitioned: found.is_cut,
+        is_partitioned: found.is_partitioned,
     }
 }
 

@@ -1,6 +1,6 @@
 //! A GPU of the host: its place in the control tree, what is set for it, its controller.
 
-use cgpu_client::number::DeviceId;
+use cgpu_client::device_id::DeviceId;
 use cgpu_scheduler::Gpu;
 use cgpu_scheduler::policy::Policy;
 use cgpu_shm::units::{Bytes, Nanos};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cgpu_client::number::DeviceId;
+use cgpu_client::device_id::DeviceId;
 use cgpu_scheduler::TenantId;
 use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;

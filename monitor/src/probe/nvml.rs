@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use cgpu_client::inventory::Found;
-use cgpu_client::number::DeviceId;
+use cgpu_client::device_id::DeviceId;
+use cgpu_client::inventory::HostDevice;
 use cgpu_inventory::health::{self, HealthCheck};
 use cgpu_inventory::{self as inventory, Unknown};
 use cgpu_shm::units::Bytes;
@@ -77,7 +77,7 @@ impl Library {
     }
 
     /// All GPUs; none: one does not answer.
-    pub(super) fn inventory(&self) -> Option<Vec<Found>> {
+    pub(super) fn inventory(&self) -> Option<Vec<HostDevice>> {
         inventory::ask(&self.nvml).ok()
     }
 

@@ -1,6 +1,6 @@
 //! What lies over the picture while something is chosen, typed, confirmed or explained.
 
-use cgpu_client::number::DeviceId;
+use cgpu_client::device_id::DeviceId;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
