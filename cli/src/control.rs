@@ -44,7 +44,7 @@ pub(crate) struct Ls {
 pub(crate) fn get(arguments: &Get) -> Result<ExitCode, Failure> {
     let mut monitor = connect(&arguments.root)?;
     let path = arguments.path.trim_matches('/');
-    if path.is_empty() || monitor.look(path)? == Kind::Folder {
+    if path.is_empty() || monitor.kind(path)? == Kind::Folder {
         return print(&monitor.list(path)?);
     }
     output::tell(format_args!("{}\n", monitor.get(path)?.trim_end()))?;

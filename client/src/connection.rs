@@ -158,8 +158,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::ask`], and a refusal.
-    pub fn look(&mut self, path: &str) -> Result<Kind, Failure> {
-        match self.ask(&Request::Look { path: path.to_owned() })? {
+    pub fn kind(&mut self, path: &str) -> Result<Kind, Failure> {
+        match self.ask(&Request::Kind { path: path.to_owned() })? {
             Reply::Kind(kind) => Ok(kind),
             other => Err(self.unexpected(other)),
         }

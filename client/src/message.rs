@@ -37,7 +37,7 @@ pub enum Request {
         path: String,
     },
     /// What can be done with a node of the control tree. Answered by [`Reply::Kind`].
-    Look {
+    Kind {
         /// As `0/policy`; empty: the root.
         path: String,
     },
@@ -63,7 +63,7 @@ impl Request {
         match self {
             Self::Get { .. }
             | Self::List { .. }
-            | Self::Look { .. }
+            | Self::Kind { .. }
             | Self::Status
             | Self::Turns
             | Self::Inventory
@@ -188,7 +188,7 @@ pub struct Refusal {
     /// For programs.
     pub errno: Errno,
     /// For people: what was expected, what came, what to do.
-    pub sentence: String,
+    pub message: String,
 }
 
 impl Refusal {
@@ -198,15 +198,15 @@ impl Refusal {
         Self::new(Errno::EACCES, "Only root and the monitor's own user may write.")
     }
 
-    /// A refusal with this sentence.
-    pub fn new(errno: Errno, sentence: impl Into<String>) -> Self {
-        Self { errno, sentence: sentence.into() }
+    /// A refusal with this message.
+    pub fn new(errno: Errno, message: impl Into<String>) -> Self {
+        Self { errno, message: message.into() }
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.sentence, self.errno)
+        write!(f, "{} ({})", self.message, self.errno)
     }
 }
 
@@ -238,10 +238,10 @@ pub struct Status {
     pub findings: Vec<Finding>,
     /// How many findings there have been, by cause and container.
     #[serde(default)]
-    pub found: Vec<Tally>,
+    pub found: Vec<FindingCount>,
     /// How many processes were ended for them.
     #[serde(default)]
-    pub ends: Vec<Tally>,
+    pub ends: Vec<FindingCount>,
     /// The last of those, oldest first.
     #[serde(default)]
     pub ended: Vec<Ended>,
@@ -319,7 +319,7 @@ pub struct Finding {
 
 /// A sum over findings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct FindingCount {
     /// What was wrong.
     pub cause: Cause,
     /// [`ContainerStatus::id`]; none: no container's.
@@ -382,7 +382,7 @@ pub struct GpuStatus {
     /// The mean slice of those who share it equally, in microseconds.
     pub slice_us: u64,
     /// Process ids on the GPU, by NVML, that belong to no container.
-    pub strangers: Vec<u32>,
+    pub unknown_processes: Vec<u32>,
 }
 
 /// How a GPU is being shared (`docs/turns.md`, section 2).
@@ -445,7 +445,7 @@ pub struct ContainerStatus {
     pub counters: BTreeMap<String, u64>,
     /// Why the shim refused to start, where it did.
     pub refused: Option<String>,
-    /// What is wrong with it: `misreporting`, `truncated`, `version`, `no_doorbell`... with a sentence.
+    /// What is wrong with it: `misreporting`, `truncated`, `version`, `no_doorbell`... with a message.
     pub faults: BTreeMap<String, String>,
 }
 
@@ -612,7 +612,7 @@ mod tests {
             (r#"{"value":"1"}"#, Reply::Value("1".into())),
             (r#""done""#, Reply::Done),
             (
-                r#"{"refused":{"errno":"ENOENT","sentence":"No GPU 7."}}"#,
+                r#"{"refused":{"errno":"ENOENT","message":"No GPU 7."}}"#,
                 Reply::Refused(Refusal::new(Errno::ENOENT, "No GPU 7.")),
             ),
         ] {

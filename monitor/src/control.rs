@@ -31,7 +31,7 @@ pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: b
         }),
         Request::Get { path } => access::get(host, &path).map(Reply::Value),
         Request::Set { path, value } => access::set(host, now, &path, &value).map(|()| Reply::Done),
-        Request::Look { path } => access::look(host, &path).map(Reply::Kind),
+        Request::Kind { path } => access::kind(host, &path).map(Reply::Kind),
         Request::Upgrade => host.successor.begin().map(|()| Reply::Done),
         Request::Transfer => {
             host.is_transferred = true;

@@ -64,7 +64,7 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
 }
 
 /// What can be done with the node at a path.
-pub(crate) fn look(host: &Host, path: &str) -> Result<Kind, Refusal> {
+pub(crate) fn kind(host: &Host, path: &str) -> Result<Kind, Refusal> {
     node(host, path).map(Node::kind)
 }
 
@@ -221,7 +221,7 @@ fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {
         limit => limit,
     };
     let Some(region) = &mut container.region else { return format!("Free: {}\n", limit.0) };
-    region.look();
+    region.refresh();
     let Some(seen) = region.gpu(uuid).and_then(|gpu| region.seen.gpus.get(gpu.get())) else {
         return format!("Free: {}\n", limit.0);
     };

@@ -117,7 +117,7 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
         utilization: device.sample.utilization,
         switch_us: device.scheduler.switch_cost().map(|cost| cost.0 / 1000),
         slice_us: device.scheduler.slice().0 / 1000,
-        strangers: on_gpu.map(|(pid, _)| *pid).filter(|pid| !ours(pid)).collect(),
+        unknown_processes: on_gpu.map(|(pid, _)| *pid).filter(|pid| !ours(pid)).collect(),
     }
 }
 

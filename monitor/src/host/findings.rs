@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cgpu_client::message::{self, Cause, Shim, Signal, Tally};
+use cgpu_client::message::{self, Cause, FindingCount, Shim, Signal};
 use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
@@ -154,8 +154,8 @@ impl Host {
     }
 
     /// Sums of what was found, and of who was ended for it.
-    pub(crate) fn finding_counts(&self) -> (Vec<Tally>, Vec<Tally>) {
-        let tally = |(cause, owner, count)| Tally { cause, container: self.id(owner), count };
+    pub(crate) fn finding_counts(&self) -> (Vec<FindingCount>, Vec<FindingCount>) {
+        let tally = |(cause, owner, count)| FindingCount { cause, container: self.id(owner), count };
         let ends = self.watcher.ends().map(|(cause, owner, count)| tally((cause, Some(owner), count)));
         (self.watcher.found().map(tally).collect(), ends.collect())
     }

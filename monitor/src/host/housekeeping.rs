@@ -35,7 +35,7 @@ impl Host {
             // Its first process will measure its context by what is told to be free: the newer, the less of it is others' doing.
             self.prober.sample();
         } else if let Some(region) = &mut container.region {
-            region.look();
+            region.refresh();
             if region.open_doorbell(&container.dir) {
                 self.changes.push(Change::Doorbell(tenant));
             }

@@ -69,7 +69,7 @@ impl Region {
             told: Vec::new(),
             cells: Vec::new(),
         };
-        region.look();
+        region.refresh();
         Ok(region)
     }
 
@@ -97,7 +97,7 @@ impl Region {
     }
 
     /// Looks at everything: header, slots, cells, and which processes live.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         let before = std::mem::take(&mut self.live);
         match self.reader.read() {
             Ok(seen) => {

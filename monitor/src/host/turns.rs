@@ -22,7 +22,7 @@ impl Host {
             container.doorbell.unrequested(now);
         }
         // Whoever rings may be new.
-        region.look();
+        region.refresh();
         let gpus = container.gpus();
         for at in 0..self.devices.len() {
             if gpus.contains(&self.devices[at].uuid) {

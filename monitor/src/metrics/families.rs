@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_client::message::{Cause, ContainerStatus, GpuStatus, ShareStatus, Sharing, Status, Tally};
+use cgpu_client::message::{Cause, ContainerStatus, FindingCount, GpuStatus, ShareStatus, Sharing, Status};
 use cgpu_shm::reason::{Kind as ReasonKind, Reason};
 
 use super::own::Usage;
@@ -122,12 +122,12 @@ families! {
     "cgpu_gpu_switch", Gauge, Seconds, "What a switch between containers costs, as learned from the turns.",
         |of, put| gpus(of, put, none, |gpu| gpu.switch_us.map(|us| float(us) / 1e6));
     "cgpu_unshimmed_processes", Gauge, None, "Processes on the GPU, by NVML, that belong to no container, or keep no books in theirs.",
-        |of, put| gpus(of, put, none, |gpu| Some(count(gpu.strangers.len())));
+        |of, put| gpus(of, put, none, |gpu| Some(count(gpu.unknown_processes.len())));
     "cgpu_watched_processes", Gauge, None, "Processes that the watcher finds something wrong with, by cause and, where one owns them, container.", watched;
     "cgpu_findings", Counter, None, "How often it has found something wrong, by cause and container.",
-        |of, put| tallies(&of.status.found, put);
+        |of, put| finding_counts(&of.status.found, put);
     "cgpu_ended_processes", Counter, None, "Processes that the monitor has ended for that, by cause and container.",
-        |of, put| tallies(&of.status.ends, put);
+        |of, put| finding_counts(&of.status.ends, put);
 
     "cgpu_container", Info, None, "A container: its id, its name and, where that is known, its image.",
         |of, put| containers(of, put, names, |_| Some(1.0));
@@ -270,7 +270,7 @@ fn watched(of: Source<'_>, put: Samples<'_>) {
     sums.into_iter().for_each(|(labels, sum)| put(labels, count(sum)));
 }
 
-fn tallies(of: &[Tally], put: Samples<'_>) {
+fn finding_counts(of: &[FindingCount], put: Samples<'_>) {
     for tally in of {
         put(objection(tally.cause, tally.container.as_deref()), float(tally.count));
     }

@@ -69,7 +69,7 @@ impl Files {
     }
 
     fn kind(&self, call: &Call, path: &str) -> Result<Kind, Errno> {
-        match self.ask(call, Request::Look { path: path.to_owned() })? {
+        match self.ask(call, Request::Kind { path: path.to_owned() })? {
             Reply::Kind(kind) => Ok(kind),
             _ => Err(Errno::EIO),
         }

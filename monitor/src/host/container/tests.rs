@@ -30,7 +30,7 @@ impl Stage {
         let gpu = Gpu { uuid: GPU, total: Bytes(9000), limit: Bytes(1000), ordinal: 0 };
         stage.shared.register(first.slot, &gpu).unwrap();
         drop(first);
-        stage.look();
+        stage.refresh();
         stage
     }
 
@@ -40,9 +40,9 @@ impl Stage {
         self.shared.claim(who, Nanos(1), true).unwrap().unwrap()
     }
 
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         if !self.container.find_region(1) {
-            self.container.region.as_mut().unwrap().look();
+            self.container.region.as_mut().unwrap().refresh();
         }
     }
 
@@ -71,12 +71,12 @@ fn one_search_at_a_time_however_many_slots_are_locked() {
     let mut stage = Stage::new();
     assert_eq!(stage.container.to_search(), None);
     let mut claims: Vec<_> = (0..100).map(|_| stage.claim()).collect();
-    stage.look();
+    stage.refresh();
     let search = stage.container.to_search().unwrap();
     assert_eq!(search.processes.len(), 100);
     for _ in 0..50 {
         claims.push(stage.claim());
-        stage.look();
+        stage.refresh();
         assert_eq!(stage.container.to_search(), None, "a search is under way");
     }
     assert!(!stage.container.identity().searched);
@@ -99,7 +99,7 @@ fn one_search_at_a_time_however_many_slots_are_locked() {
 fn who_has_left_its_slot_is_the_containers_and_keeps_no_books() {
     let mut stage = Stage::new();
     let claim = stage.claim();
-    stage.look();
+    stage.refresh();
     let search = stage.container.to_search().unwrap();
     let own = ProcessId::of(std::process::id()).unwrap();
     stage.container.found(&search, ourselves(1));
@@ -107,7 +107,7 @@ fn who_has_left_its_slot_is_the_containers_and_keeps_no_books() {
     let identity = stage.container.identity();
     assert_eq!((identity.verified, identity.past), (vec![own], vec![]));
     drop(claim);
-    stage.look();
+    stage.refresh();
     stage.container.note_exits(Nanos(5));
     assert!(stage.container.exits.is_empty());
     let identity = stage.container.identity();
@@ -135,13 +135,13 @@ fn what_a_container_says_of_its_gpus_is_only_its_own_word() {
     let mut stage = Stage::new();
     assert_eq!((stage.container.may_share(GPU), stage.container.disowns(GPU)), (None, false));
     stage.write(RECORD, &[9; 16]);
-    stage.look();
+    stage.refresh();
     assert_eq!((stage.container.may_share(GPU), stage.container.disowns(GPU)), (None, true));
     stage.container.limits.gpus.push((GPU, Bytes(500)));
     assert_eq!(stage.container.may_share(GPU), Some(true));
     assert_eq!(stage.container.may_share(Uuid([9; 16])), Some(false));
     assert_eq!(stage.container.told_limit(GPU), Some(Bytes(500)));
     stage.write(RECORD + offset_of!(layout::Gpu, limit), &u64::MAX.to_ne_bytes());
-    stage.look();
+    stage.refresh();
     assert_eq!(stage.container.told_limit(GPU), Some(Bytes(500)));
 }

@@ -446,7 +446,7 @@ mod steps {
                 let mut lines = BufReader::new(&stream).lines();
                 while let Some(Ok(_)) = lines.next() {
                     let refusal =
-                        serde_json::json!({"refused": {"errno": "EBUSY", "sentence": "The GPU is full."}});
+                        serde_json::json!({"refused": {"errno": "EBUSY", "message": "The GPU is full."}});
                     let _ = (&stream).write_all(format!("{refusal}\n").as_bytes());
                 }
             }
