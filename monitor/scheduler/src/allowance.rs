@@ -55,3 +55,78 @@ impl Allowance {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{ms, us};
+
+    #[test]
+    fn allowance_lasts_until_it_is_used_up() {
+        let tuning = Tuning::DEFAULT;
+        let mut allowance = Allowance::new(80);
+        assert_eq!(allowance.lasts(), Nanos::ZERO);
+        let ratio = allowance.ratio();
+        allowance.pass(ratio, Nanos::from_millis(1000), Nanos::ZERO, &tuning);
+        assert_eq!(allowance.lasts(), tuning.window);
+        let (step, mut passed) = (Nanos::from_micros(100), Nanos::ZERO);
+        while allowance.lasts() > Nanos::ZERO {
+            allowance.pass(ratio, step, step, &tuning);
+            passed = passed + step;
+            assert!(passed < ms(200), "it is not used up");
+        }
+        assert!((Nanos::from_millis(99)..=Nanos::from_millis(101)).contains(&passed), "{passed:?}");
+        let mut whole = Allowance::new(100);
+        whole.pass(WHOLE, Nanos::from_millis(1000), Nanos::ZERO, &tuning);
+        assert_eq!(whole.lasts(), Nanos::MAX);
+    }
+
+    #[test]
+    fn high_priority_takes_its_ratio_in_the_long_run() {
+        for percent in [20, 50, 80, 99] {
+            let tuning = Tuning::DEFAULT;
+            let mut allowance = Allowance::new(percent);
+            let (step, ratio) = (Nanos::from_micros(100), u64::from(percent) * WHOLE / 100);
+            let (mut taken, mut longest, mut run) = (0_u64, 0_u64, 0_u64);
+            for _ in 0..200_000 {
+                let takes = !allowance.spent;
+                allowance.pass(ratio, step, if takes { step } else { Nanos::ZERO }, &tuning);
+                taken += u64::from(takes);
+                run = if takes { run + 1 } else { 0 };
+                longest = longest.max(run);
+            }
+            let permille = taken / 200;
+            assert!(permille.abs_diff(u64::from(percent) * 10) <= 5, "{percent}: {permille}");
+            assert!(longest <= 1100, "{percent}: {longest}");
+        }
+    }
+
+    #[test]
+    fn new_ratio_is_as_good_as_the_first() {
+        let mut allowance = Allowance::new(80);
+        allowance.set(35);
+        assert_eq!((allowance.ratio(), Allowance::new(35).ratio()), (35_000, 35_000));
+    }
+
+    #[test]
+    fn allowance_falls_by_what_is_taken_less_the_ratio() {
+        let (tuning, ratio) = (Tuning::DEFAULT, 80_000);
+        let mut allowance = Allowance::new(80);
+        allowance.pass(ratio, ms(1000), Nanos::ZERO, &tuning);
+        allowance.pass(ratio, ms(1), ms(1), &tuning);
+        assert_eq!(allowance.credit, us(19_800));
+        assert_eq!(allowance.lasts(), ms(99));
+    }
+
+    #[test]
+    fn used_up_allowance_lasts_for_nothing_until_a_slice_has_grown_back() {
+        let (tuning, ratio) = (Tuning::DEFAULT, 80_000);
+        let mut allowance = Allowance::new(80);
+        allowance.pass(ratio, ms(1), Nanos::ZERO, &tuning);
+        assert_eq!((allowance.credit, allowance.lasts()), (us(800), Nanos::ZERO));
+        // Another 5.2 ms at four fifths of the time.
+        assert_eq!(allowance.back, us(6_500));
+        allowance.pass(ratio, us(6_500), Nanos::ZERO, &tuning);
+        assert_eq!((allowance.credit, allowance.lasts()), (ms(6), ms(30)));
+    }
+}

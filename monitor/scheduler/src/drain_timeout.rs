@@ -12,7 +12,7 @@
 use cgpu_shm::units::Nanos;
 
 use super::gpu::Gpu;
-use super::tenants::Tenant;
+use super::tenants::{LongWork, Tenant};
 use super::tuning::Tuning;
 use super::turns::{Cause, Phase};
 
@@ -39,7 +39,8 @@ impl Tenant {
             let wanted = Nanos(took.0 + took.0 / 2).min(tuning.long_drain);
             self.long.wait = wanted.max(Nanos(self.long.wait.0 / 4 * 3 + wanted.0 / 4));
         } else if self.long.wait > tuning.drain_timeout() && took >= self.long.wait {
-            self.long = Long { wait: Nanos::ZERO, beside: None, retry_at: now + tuning.background_cooldown };
+            self.long =
+                LongWork { wait: Nanos::ZERO, beside: None, retry_at: now + tuning.background_cooldown };
         } else {
             self.long.beside = Some((since, now, self.active));
         }

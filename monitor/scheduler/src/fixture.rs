@@ -9,7 +9,7 @@ use super::report::TenantReport;
 use super::step::{Gate, Observation, TenantId};
 use super::tenants::Tenant;
 use super::tuning::Tuning;
-use super::turns::{Phase, Turn};
+use super::turns::{Cause, Closed, Phase, Turn};
 
 /// When the tests begin.
 pub(super) const NOW: Nanos = ms(10_000);

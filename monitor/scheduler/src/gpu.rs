@@ -324,7 +324,7 @@ impl Gpu {
         }
     }
 
-    fn set_sharing(&mut self, now: Nanos) {
+    pub(super) fn set_sharing(&mut self, now: Nanos) {
         let members = self.queue.iter().filter(|tenant| self.is_member(tenant));
         let is_active = |tenant: &Tenant| tenant.is_active(now, &self.tuning);
         let active = members.clone().filter(|tenant| is_active(tenant)).count();

@@ -12,7 +12,7 @@ use super::tuning::Tuning;
 
 /// What is known of work that takes long to end.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Long {
+pub(super) struct LongWork {
     /// Its end is waited for so long; zero: as anybody's.
     pub(super) wait: Nanos,
     /// It runs beside others' turns: since when it launches no more, since when they run, and its last launch then.
@@ -71,7 +71,7 @@ pub(super) struct Tenant {
     pub(super) overrun: bool,
     pub(super) left: Nanos,
     /// How long its long work may take to end when its turn is over.
-    pub(super) long: Long,
+    pub(super) long: LongWork,
     /// What it says is worth nothing until then.
     pub(super) distrusted_until: Nanos,
     /// Learned length of the gaps in its work.
@@ -135,7 +135,7 @@ impl Tenant {
             burst_duty: 1000,
             overrun: false,
             left: Nanos::ZERO,
-            long: Long::default(),
+            long: LongWork::default(),
             distrusted_until: Nanos::ZERO,
             gap: Nanos::ZERO,
             bursts: super::bursts::Bursts::default(),

@@ -144,9 +144,8 @@ pub(super) const SAMPLES: u32 = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, give_turn, ms, report, see, tenant, us};
+    use crate::fixture::{NOW, busy, closed, give_turn, ms, us};
     use crate::policy::Policy;
-    use crate::report::TenantReport;
 
     #[test]
     fn report_counts_only_within_the_switch_cost() {

@@ -65,7 +65,7 @@ fn event() -> impl Strategy<Value = Event> {
     let presence = (any::<bool>(), any::<bool>()).prop_map(|(created, open)| Presence { created, open });
     let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.1));
     let observation = (0..6_u64, presence, flags, prop::collection::vec(report(), 0..4)).prop_map(
-        |(tenant, presence, (has_doorbell, notified, unreadable), report)| {
+        |(tenant, presence, (has_doorbell, notified, unreadable), reports)| {
             (tenant, presence, has_doorbell, notified, unreadable, reports)
         },
     );

@@ -24,7 +24,7 @@ use crate::host::device_state::DeviceState;
 pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
     for container in host.containers.values_mut() {
         if let Some(region) = &mut container.region {
-            region.observation();
+            region.refresh();
         }
         container.note_exits(now);
         container.count();

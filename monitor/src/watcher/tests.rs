@@ -30,9 +30,11 @@ fn play(
     for (second, seen, limit) in observations {
         for event in watcher.take(&observation(second, seen, limit), rules) {
             told.push(match event {
-                Event::Found(finding) => (second, format!("found {} {}", finding.id.pid, finding.cause.id())),
+                Event::Found(finding) => {
+                    (second, format!("found {} {}", finding.id.pid, finding.cause.name()))
+                }
                 Event::End(order) => {
-                    (second, format!("{:?} {} {}", order.signal, order.id.pid, order.cause.id()))
+                    (second, format!("{:?} {} {}", order.signal, order.id.pid, order.cause.name()))
                 }
             });
         }

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::fixture::{NOW, ms, observation, report, see, tenant, us};
+use crate::report::TenantReport;
+use crate::step::OPEN;
 
 const TUNING: Tuning = Tuning::DEFAULT;
 
