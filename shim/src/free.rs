@@ -123,7 +123,7 @@ impl<'a> Gauge<'a> {
         if nvml_uses::start() {
             return by(Measure::Nvml, gpus::nvml_free(self.device));
         }
-        if is_known { None } else { by(Measure::Made, self.unbooked()) }
+        if is_known { None } else { by(Measure::Made, self.unaccounted()) }
     }
 
     /// When `made` is there.
@@ -137,7 +137,7 @@ impl<'a> Gauge<'a> {
     }
 
     /// What would be free if nobody but this container had anything on the device: no more than that is.
-    fn unbooked(&self) -> Option<Bytes> {
+    fn unaccounted(&self) -> Option<Bytes> {
         let mut total = 0;
         // SAFETY: the total is writable.
         let answer = unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, self.device.0) };

@@ -68,11 +68,11 @@ impl<'a> Contexts<'a> {
         }
         // After the charge: where it is short, it makes room first, by trimming pools or waiting for the dead, and what they give back
         // would be taken off the context's cost.
-        let (physical_free, booked) = (physical_free(), self.tables.ledger.booked(gpu) - charged);
+        let (physical_free, accounted) = (physical_free(), self.tables.ledger.accounted(gpu) - charged);
         let beside = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
         let before = Before {
             physical_free,
-            booked,
+            accounted,
             charged,
             beside,
             alone: self.tables.ledger.creations().is_alone(),
@@ -110,7 +110,7 @@ impl<'a> Contexts<'a> {
         }
         self.tables.ledger.count(Reason::UnknownContext);
         let implicit = self.learned(gpu);
-        self.tables.ledger.book(gpu, Column::Implicit, implicit);
+        self.tables.ledger.force_charge(gpu, Column::Implicit, implicit);
         self.enter(context, gpu, implicit)
     }
 
@@ -217,7 +217,7 @@ impl Starting<'_> {
             _ => (
                 Before { alone: before.alone && ledger.creations().is_alone(), ..before }.size(
                     physical_free,
-                    ledger.booked(gpu) - charged,
+                    ledger.accounted(gpu) - charged,
                     beside,
                 ),
                 charged,
@@ -230,7 +230,7 @@ impl Starting<'_> {
         }
         let implicit = measured.unwrap_or(known);
         if implicit > charged {
-            ledger.book(gpu, Column::Implicit, implicit - charged);
+            ledger.force_charge(gpu, Column::Implicit, implicit - charged);
         } else {
             ledger.refund(gpu, Column::Implicit, charged - implicit);
         }

@@ -111,14 +111,14 @@ impl<'a> Implicit<'a> {
             self.tables.ledger.creations().end(gpu);
             return Err(denied);
         }
-        let (physical_free, booked) = (physical_free(), self.tables.ledger.booked(gpu) - known);
+        let (physical_free, accounted) = (physical_free(), self.tables.ledger.accounted(gpu) - known);
         let beside = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
         Ok(Growing {
             tables: self.tables,
             context,
             before: Before {
                 physical_free,
-                booked,
+                accounted,
                 charged: known,
                 beside,
                 alone: self.tables.ledger.creations().is_alone(),
@@ -185,17 +185,17 @@ impl Growing<'_> {
     /// The driver did it. `physical_free` is the GPU's free memory read now; none: what was known beforehand stands.
     pub fn grown(self, cause: Cause, physical_free: Option<Bytes>) {
         let (table, context) = (&self.tables.implicit, self.context);
-        table.add(cause, context, self.booked(physical_free));
+        table.add(cause, context, self.commit(physical_free));
     }
 
     /// Books what has come: how much.
-    fn booked(self, physical_free: Option<Bytes>) -> Bytes {
+    fn commit(self, physical_free: Option<Bytes>) -> Bytes {
         let came = self.measure(physical_free);
         let Self { tables, context, before } = *ManuallyDrop::new(self);
         let (ledger, gpu) = (&tables.ledger, context.gpu());
         let (charged, bytes) = (before.charged, came.unwrap_or(before.charged));
         if bytes > charged {
-            ledger.book(gpu, Column::Implicit, bytes - charged);
+            ledger.force_charge(gpu, Column::Implicit, bytes - charged);
         } else {
             ledger.refund(gpu, Column::Implicit, charged - bytes);
         }
@@ -212,7 +212,7 @@ impl Growing<'_> {
         let (ledger, gpu) = (&self.tables.ledger, self.context.gpu());
         let beside = ledger.creations().count(gpu).saturating_sub(1);
         let before = Before { alone: self.before.alone && ledger.creations().is_alone(), ..self.before };
-        before.came(physical_free, ledger.booked(gpu) - before.charged, beside)
+        before.came(physical_free, ledger.accounted(gpu) - before.charged, beside)
     }
 }
 
@@ -254,7 +254,7 @@ impl Bringing<'_> {
     pub fn brought(self, physical_free: Option<Bytes>) {
         let Self { growing, what, library } = self;
         let (tables, context, known) = (growing.tables, growing.context, growing.before.charged);
-        let came = growing.booked(physical_free);
+        let came = growing.commit(physical_free);
         if let Some(library) = library {
             // With a kernel comes code, which may stay with the context when the library goes.
             let its = if what == library { came } else { came.min(known) };

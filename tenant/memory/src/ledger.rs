@@ -158,7 +158,7 @@ impl Ledger {
     }
 
     /// What the container's processes have booked, without what was measured beyond that: what changes only by their own doing.
-    pub(crate) fn booked(&self, gpu: DeviceIndex) -> Bytes {
+    pub(crate) fn accounted(&self, gpu: DeviceIndex) -> Bytes {
         self.account(gpu).booked()
     }
 
@@ -175,7 +175,7 @@ impl Ledger {
     }
 
     /// Books what cannot be refused; counted if it goes over the limit.
-    pub(crate) fn book(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
+    pub(crate) fn force_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
         let (terms, life) = (|| self.terms(gpu), |owner| self.region.life(owner));
         self.account(gpu).book(column, bytes, terms, LOCK_PATIENCE, life);
         if self.total(gpu) > self.limit(gpu) {

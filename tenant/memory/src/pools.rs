@@ -361,7 +361,7 @@ impl<'a> Pools<'a> {
                     balance.lack = lack;
                     continue;
                 }
-                self.tables.ledger.book(at.gpu, Column::Used, lack);
+                self.tables.ledger.force_charge(at.gpu, Column::Used, lack);
             }
             balance = self.tables.pools.add(at, balance.lack, !paid);
             self.tables.ledger.refund(at.gpu, Column::Used, balance.surplus);
@@ -438,9 +438,9 @@ impl<'a> Pools<'a> {
     }
 
     fn give_back(self, estate: Option<Estate>) {
-        if let Some(Estate { gpu, booked, exported }) = estate {
+        if let Some(Estate { gpu, charged, exported }) = estate {
             self.tables.ledger.exported().withdraw_kept(gpu, exported);
-            self.tables.ledger.refund(gpu, Column::Used, booked);
+            self.tables.ledger.refund(gpu, Column::Used, charged);
         }
     }
 

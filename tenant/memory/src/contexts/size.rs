@@ -33,7 +33,7 @@ pub(crate) struct Before {
     /// The GPU's free memory, if it could be read.
     pub(crate) physical_free: Option<Bytes>,
     /// What the container had on the books.
-    pub(crate) booked: Bytes,
+    pub(crate) accounted: Bytes,
     /// What was charged for the context in advance; zero: its size was not known.
     pub(crate) charged: Bytes,
     /// Other creations of the container under way.
@@ -47,8 +47,8 @@ impl Before {
     /// it, and the other creations then under way. None: this creation does not tell.
     ///
     /// Bounded by what was known, because the GPU's free memory is everybody's.
-    pub(crate) fn size(self, physical_free: Option<Bytes>, booked: Bytes, beside: u64) -> Option<Bytes> {
-        let measured = self.measure(physical_free, booked, beside)?;
+    pub(crate) fn size(self, physical_free: Option<Bytes>, accounted: Bytes, beside: u64) -> Option<Bytes> {
+        let measured = self.measure(physical_free, accounted, beside)?;
         match self.charged {
             Bytes::ZERO => Some(measured.min(GREATEST)),
             known if measured < known && !self.alone => None,
@@ -60,24 +60,24 @@ impl Before {
     }
 
     /// What came with something else than a context, told in the same way. None: others are at it too, or the GPU's memory cannot be read.
-    pub(crate) fn came(self, physical_free: Option<Bytes>, booked: Bytes, beside: u64) -> Option<Bytes> {
+    pub(crate) fn came(self, physical_free: Option<Bytes>, accounted: Bytes, beside: u64) -> Option<Bytes> {
         if self.beside > 0 || beside > 0 {
             return None;
         }
         let gone = self.physical_free? - physical_free?;
         // More than what was known can be a neighbour's doing; so much of it is believed as of a context.
-        let came = (gone - (booked - self.booked)).min(self.charged + GREATEST);
+        let came = (gone - (accounted - self.accounted)).min(self.charged + GREATEST);
         Some(if self.alone { came } else { came.max(self.charged) })
     }
 
-    fn measure(self, physical_free: Option<Bytes>, booked: Bytes, beside: u64) -> Option<Bytes> {
+    fn measure(self, physical_free: Option<Bytes>, accounted: Bytes, beside: u64) -> Option<Bytes> {
         let known = self.charged > Bytes::ZERO;
         if known && (self.beside > 0 || beside > 0) {
             return None;
         }
         let gone = self.physical_free? - physical_free?;
         // What others of the container took meanwhile is on the books; those who are still at it are not.
-        let unexplained = gone - (booked - self.booked);
+        let unexplained = gone - (accounted - self.accounted);
         let size = unexplained.0 / beside.saturating_add(1);
         (size > 0).then_some(Bytes(size))
     }
@@ -91,14 +91,14 @@ mod tests {
         Bytes::from_mib(count)
     }
 
-    fn before(physical_free: u64, booked: u64, charged: u64, beside: u64) -> Before {
+    fn before(physical_free: u64, accounted: u64, charged: u64, beside: u64) -> Before {
         let physical_free = Some(mib(physical_free));
-        Before { physical_free, booked: mib(booked), charged: mib(charged), beside, alone: true }
+        Before { physical_free, accounted: mib(accounted), charged: mib(charged), beside, alone: true }
     }
 
     #[test]
     fn what_went_and_is_not_on_the_books_was_the_context() {
-        for (physical_free, booked, size) in [
+        for (physical_free, accounted, size) in [
             (700, 100, Some(300)),
             (600, 200, Some(300)),
             // Others freed meanwhile: what they freed is free again on the GPU, too.
@@ -107,8 +107,8 @@ mod tests {
             (1100, 100, None),
             (900, 300, None),
         ] {
-            let measured = before(1000, 100, 0, 0).size(Some(mib(physical_free)), mib(booked), 0);
-            assert_eq!(measured, size.map(mib), "{physical_free} {booked}");
+            let measured = before(1000, 100, 0, 0).size(Some(mib(physical_free)), mib(accounted), 0);
+            assert_eq!(measured, size.map(mib), "{physical_free} {accounted}");
         }
     }
 

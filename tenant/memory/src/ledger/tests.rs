@@ -46,7 +46,7 @@ fn signed_mib(count: i64) -> i64 {
 fn unconfirmed() -> (Container, Ledger) {
     let container = Container::limited(100);
     let ledger = container.tenant().tables.ledger;
-    ledger.book(gpu(), Column::Implicit, mib(60));
+    ledger.force_charge(gpu(), Column::Implicit, mib(60));
     (container, ledger)
 }
 
@@ -119,9 +119,9 @@ fn limit_set_from_outside_is_not_lifted_by_the_region() {
 fn booking_is_counted_only_beyond_the_limit() {
     let container = Container::limited(10);
     let ledger = container.tenant().tables.ledger;
-    ledger.book(gpu(), Column::Implicit, mib(10));
+    ledger.force_charge(gpu(), Column::Implicit, mib(10));
     assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 0);
-    ledger.book(gpu(), Column::Implicit, Bytes(1));
+    ledger.force_charge(gpu(), Column::Implicit, Bytes(1));
     assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 1);
     assert_eq!(ledger.total(gpu()), mib(10) + Bytes(1));
 }
@@ -163,7 +163,7 @@ fn measured_excess_is_counted_once_an_edition() {
 fn booked_excess_is_not_counted_as_measured() {
     let container = Container::limited(10);
     let ledger = container.tenant().tables.ledger;
-    ledger.book(gpu(), Column::Implicit, mib(11));
+    ledger.force_charge(gpu(), Column::Implicit, mib(11));
     assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 1);
     // As after any growth that has gone again.
     publish(&container, &ledger, measured(&ledger, 0), true);
@@ -178,9 +178,9 @@ fn booked_memory_is_without_what_was_measured() {
     let container = Container::limited(50);
     let ledger = container.tenant().tables.ledger;
     assert!(charge(&ledger, mib(3)));
-    ledger.book(gpu(), Column::Implicit, mib(10));
+    ledger.force_charge(gpu(), Column::Implicit, mib(10));
     publish(&container, &ledger, measured(&ledger, signed_mib(4)), true);
-    assert_eq!((ledger.booked(gpu()), ledger.total(gpu())), (mib(13), mib(17)));
+    assert_eq!((ledger.accounted(gpu()), ledger.total(gpu())), (mib(13), mib(17)));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn end_of_a_context_ends_what_was_measured() {
     for growth in [-4, 4] {
         let container = Container::limited(50);
         let ledger = container.tenant().tables.ledger;
-        ledger.book(gpu(), Column::Implicit, mib(10));
+        ledger.force_charge(gpu(), Column::Implicit, mib(10));
         publish(&container, &ledger, measured(&ledger, signed_mib(growth)), true);
         assert_eq!(ledger.total(gpu()), Bytes(mib(10).0.saturating_add_signed(signed_mib(growth))));
         ledger.end(gpu(), mib(2));
@@ -202,7 +202,7 @@ fn shrink_ends_a_correction_and_keeps_growth() {
     for (growth, total) in [(-4, 8), (4, 12)] {
         let container = Container::limited(50);
         let ledger = container.tenant().tables.ledger;
-        ledger.book(gpu(), Column::Implicit, mib(10));
+        ledger.force_charge(gpu(), Column::Implicit, mib(10));
         publish(&container, &ledger, measured(&ledger, signed_mib(growth)), true);
         ledger.shrink(gpu(), mib(2));
         assert_eq!(ledger.total(gpu()), mib(total), "{growth}");
@@ -213,7 +213,7 @@ fn shrink_ends_a_correction_and_keeps_growth() {
 fn shrink_ends_a_correction_that_is_on_its_way() {
     let container = Container::limited(50);
     let ledger = container.tenant().tables.ledger;
-    ledger.book(gpu(), Column::Implicit, mib(10));
+    ledger.force_charge(gpu(), Column::Implicit, mib(10));
     let on_its_way = measured(&ledger, signed_mib(-4));
     ledger.shrink(gpu(), mib(2));
     publish(&container, &ledger, on_its_way, false);
@@ -224,7 +224,7 @@ fn shrink_ends_a_correction_that_is_on_its_way() {
 fn exporter(container: &Container) -> Ledger {
     let ledger = container.tenant().tables.ledger;
     assert!(charge(&ledger, mib(10)));
-    ledger.book(gpu(), Column::Implicit, mib(4));
+    ledger.force_charge(gpu(), Column::Implicit, mib(4));
     ledger.exported().export(gpu(), mib(4));
     ledger
 }

@@ -80,7 +80,7 @@ pub(super) struct Balance {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Estate {
     pub(super) gpu: Gpu,
-    pub(super) booked: Bytes,
+    pub(super) charged: Bytes,
     pub(super) exported: Bytes,
 }
 
@@ -99,7 +99,7 @@ struct Pool {
     at: At,
     stage: Stage,
     /// What is on the ledger for it.
-    booked: Bytes,
+    charged: Bytes,
     /// Of that: of calls under way.
     flying: Bytes,
     /// Of what is held: what calls under way count on.
@@ -135,7 +135,7 @@ impl Pool {
         self.flights += 1;
         self.flying = self.flying + flight.charged;
         self.kept = self.kept + flight.kept;
-        self.booked = self.booked + flight.charged;
+        self.charged = self.charged + flight.charged;
     }
 
     fn take_in(&mut self, ticket: Ticket, reading: Option<Bytes>, flight: Option<Flight>) {
@@ -169,9 +169,9 @@ impl Pool {
     /// Brings what is booked down to what can be needed, and says what is lacking.
     fn balance(&mut self) -> Balance {
         let most = self.read + self.flying + self.kept;
-        let surplus = self.booked - self.booked.min(most);
-        self.booked = self.booked - surplus;
-        let lack = self.read - self.read.min(self.booked);
+        let surplus = self.charged - self.charged.min(most);
+        self.charged = self.charged - surplus;
+        let lack = self.read - self.read.min(self.charged);
         Balance { surplus, lack, unpaid: self.unpaid, exported: self.exported.is_some() }
     }
 }
@@ -269,7 +269,7 @@ impl PoolTable {
         let pool = gpu.map(|gpu| Pool {
             at: At { id, gpu, driver, number },
             stage: Stage::Open,
-            booked: Bytes::ZERO,
+            charged: Bytes::ZERO,
             flying: Bytes::ZERO,
             kept: Bytes::ZERO,
             read: Bytes::ZERO,
@@ -295,7 +295,7 @@ impl PoolTable {
     fn estate(&self, pool: Pool) -> Estate {
         self.charged.fetch_sub(1, Ordering::Relaxed);
         let exported = pool.exported.unwrap_or_default();
-        Estate { gpu: pool.at.gpu, booked: pool.booked - pool.flying, exported }
+        Estate { gpu: pool.at.gpu, charged: pool.charged - pool.flying, exported }
     }
 
     /// Other processes may allocate from it, or hold what came from it.
@@ -309,7 +309,7 @@ impl PoolTable {
     pub(super) fn hand_out(&self, at: At, piece: Bytes) {
         if let Some(pool) = self.table.lock().get(at) {
             let chunks = pool.growth.likely(piece).unwrap_or(Bytes::MAX);
-            let most = pool.booked.max(pool.handed);
+            let most = pool.charged.max(pool.handed);
             pool.handed = (pool.handed + chunks).min(most);
         }
     }
@@ -338,8 +338,8 @@ impl PoolTable {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at) else { return (Bytes::ZERO, Bytes::ZERO) };
         let Some(entered) = pool.exported else { return (Bytes::ZERO, Bytes::ZERO) };
-        pool.exported = Some(pool.booked);
-        (pool.booked - entered, entered - pool.booked)
+        pool.exported = Some(pool.charged);
+        (pool.charged - entered, entered - pool.charged)
     }
 
     /// A pool that is not charged is gone.
@@ -394,14 +394,14 @@ impl PoolTable {
     pub(super) fn add(&self, at: At, bytes: Bytes, unpaid: bool) -> Balance {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at) else { return Balance { surplus: bytes, ..Balance::default() } };
-        pool.booked = pool.booked + bytes;
+        pool.charged = pool.charged + bytes;
         pool.unpaid |= unpaid;
         pool.balance()
     }
 
     /// What is lacking now.
     pub(super) fn lack(&self, at: At) -> Bytes {
-        self.table.lock().get(at).map_or(Bytes::ZERO, |pool| pool.read - pool.read.min(pool.booked))
+        self.table.lock().get(at).map_or(Bytes::ZERO, |pool| pool.read - pool.read.min(pool.charged))
     }
 
     /// What could not be charged has been seen to.
@@ -468,19 +468,19 @@ impl PoolTable {
     /// Booked and under way, of all: for tests.
     #[cfg(test)]
     pub(crate) fn sums(&self) -> (Bytes, Bytes) {
-        let (mut booked, mut flying, mut from) = (Bytes::ZERO, Bytes::ZERO, 0);
+        let (mut charged, mut flying, mut from) = (Bytes::ZERO, Bytes::ZERO, 0);
         let table = self.table.lock();
         while let Some((key, pool)) = table.pools.from(from) {
             if let Some(pool) = pool {
                 assert!(
-                    pool.booked >= pool.flying && pool.booked <= pool.read + pool.flying + pool.kept,
+                    pool.charged >= pool.flying && pool.charged <= pool.read + pool.flying + pool.kept,
                     "{pool:?}"
                 );
-                (booked, flying) = (booked + pool.booked, flying + pool.flying);
+                (charged, flying) = (charged + pool.charged, flying + pool.flying);
             }
             from = key + 1;
         }
-        (booked, flying)
+        (charged, flying)
     }
 }
 

@@ -241,7 +241,7 @@ fn getters_agree_to_the_byte() {
     assert_eq!(view, MemoryInfo { total: mib(50), free: mib(10), used: mib(40) });
     assert_eq!(view.free + view.used, view.total);
     // Over the limit nothing is free, and nothing wraps.
-    tenant.tables.ledger.book(gpu(), Column::Implicit, mib(60));
+    tenant.tables.ledger.force_charge(gpu(), Column::Implicit, mib(60));
     let view = tenant.view().memory(gpu(), mib(90)).expect("a limit is set");
     assert_eq!(view, MemoryInfo { total: mib(50), free: Bytes::ZERO, used: mib(50) });
 }

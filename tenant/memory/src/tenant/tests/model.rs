@@ -48,13 +48,13 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// What a process has, in the plainest way.
 #[derive(Debug, Default)]
-struct Books {
+struct Accounting {
     /// By address: size, and the context that it dies with.
     live: BTreeMap<u64, (Bytes, Option<ContextId>)>,
     contexts: Vec<(ContextId, Bytes)>,
 }
 
-impl Books {
+impl Accounting {
     fn total(&self) -> Bytes {
         self.live.values().map(|it| it.0).sum::<Bytes>() + self.contexts.iter().map(|it| it.1).sum()
     }
@@ -64,7 +64,7 @@ impl Books {
 struct World<'a> {
     container: &'a Container,
     tenants: &'a [Tenant],
-    books: Vec<Books>,
+    accounts: Vec<Accounting>,
     /// Charges whose calls are in the driver.
     pending: Vec<(usize, Charge<'a>)>,
     next: u64,
@@ -78,7 +78,7 @@ fn rounded(size: u64) -> Bytes {
 impl<'a> World<'a> {
     fn total(&self) -> Bytes {
         let pending: Bytes = self.pending.iter().map(|(_, charge)| charge.bytes()).sum();
-        self.books.iter().map(Books::total).sum::<Bytes>() + pending
+        self.accounts.iter().map(Accounting::total).sum::<Bytes>() + pending
     }
 
     fn fits(&self, bytes: Bytes) -> bool {
@@ -105,18 +105,18 @@ impl<'a> World<'a> {
             return;
         }
         let (process, charge) = self.pending.swap_remove(which % self.pending.len());
-        let contexts = &self.books[process].contexts;
+        let contexts = &self.accounts[process].contexts;
         let context = context.and_then(|which| contexts.get(which % contexts.len().max(1))).map(|it| it.0);
         let known = context.map(|handle| self.tenants[process].contexts().find(handle).expect("it is known"));
         // Mostly neighbours, at times far away.
         self.next += if which.is_multiple_of(5) { 3 << 24 } else { 8 * MIB };
         let bytes = charge.bytes();
         assert_eq!(charge.settle(Address(self.next), known), Settled::Recorded);
-        self.books[process].live.insert(self.next, (bytes, context));
+        self.accounts[process].live.insert(self.next, (bytes, context));
     }
 
     fn pick(&self, process: usize, which: usize) -> Option<u64> {
-        let live = &self.books[process].live;
+        let live = &self.accounts[process].live;
         live.keys().nth(which % live.len().max(1)).copied()
     }
 
@@ -128,7 +128,7 @@ impl<'a> World<'a> {
                 assert!(fits);
                 let handle = self.container.handle();
                 starting.created(handle, Some(mib(90) - CONTEXT));
-                self.books[process].contexts.push((handle, CONTEXT));
+                self.accounts[process].contexts.push((handle, CONTEXT));
             }
             Err(denied) => {
                 assert!(!fits, "refused what fits: {denied:?}");
@@ -138,7 +138,7 @@ impl<'a> World<'a> {
     }
 
     fn leave(&mut self, process: usize, which: usize, destroyed: bool) {
-        let contexts = &mut self.books[process].contexts;
+        let contexts = &mut self.accounts[process].contexts;
         if contexts.is_empty() {
             return;
         }
@@ -147,7 +147,7 @@ impl<'a> World<'a> {
         let leaving = self.tenants[process].contexts().leaving(handle).expect("it is known");
         if destroyed {
             contexts.swap_remove(place);
-            self.books[process].live.retain(|_, it| it.1 != Some(handle));
+            self.accounts[process].live.retain(|_, it| it.1 != Some(handle));
             leaving.gone();
         }
     }
@@ -162,7 +162,7 @@ impl<'a> World<'a> {
             Step::Free { process, which } => {
                 if let Some(address) = self.pick(process, which) {
                     self.tenants[process].allocations().take(Address(address)).expect("it is live").freed();
-                    self.books[process].live.remove(&address);
+                    self.accounts[process].live.remove(&address);
                 }
             }
             Step::FreeRefused { process, which } => {
@@ -183,23 +183,23 @@ impl<'a> World<'a> {
     }
 
     /// All calls return: the living ones' would, and a dead one's charges stay like its allocations.
-    fn end(mut self) -> (Vec<Books>, u64) {
+    fn end(mut self) -> (Vec<Accounting>, u64) {
         while !self.pending.is_empty() {
             self.settle(0, None);
         }
         self.check();
-        (self.books, self.next)
+        (self.accounts, self.next)
     }
 
     fn check(&self) {
         let total = self.total();
-        for (tenant, books) in self.tenants.iter().zip(&self.books) {
+        for (tenant, accounts) in self.tenants.iter().zip(&self.accounts) {
             assert_eq!(tenant.view().usage(gpu()).total(), total);
             let view = tenant.view().memory(gpu(), mib(90)).expect("a limit is set");
             assert_eq!(view.free, mib(LIMIT_MIB) - total);
             assert_eq!(view.used + view.free, view.total);
-            let live = books.live.values().map(|it| it.0).sum();
-            assert_eq!(tenant.tables.allocations.count(), (books.live.len(), live));
+            let live = accounts.live.values().map(|it| it.0).sum();
+            assert_eq!(tenant.tables.allocations.count(), (accounts.live.len(), live));
         }
     }
 }
@@ -214,18 +214,18 @@ proptest! {
     )) {
         let container = Container::limited(LIMIT_MIB);
         let mut tenants: Vec<Tenant> = (0..PROCESSES).map(|_| container.tenant()).collect();
-        let mut books: Vec<Books> = (0..PROCESSES).map(|_| Books::default()).collect();
+        let mut accounts: Vec<Accounting> = (0..PROCESSES).map(|_| Accounting::default()).collect();
         let mut next = 0x7f00_0000_0000;
         for (steps, dies) in lives {
-            let mut world = World { container: &container, tenants: &tenants, books, pending: Vec::new(), next };
+            let mut world = World { container: &container, tenants: &tenants, accounts, pending: Vec::new(), next };
             for step in &steps {
                 world.take(step);
             }
-            (books, next) = world.end();
+            (accounts, next) = world.end();
             prop_assert!(tenants.iter().all(|tenant| tenant.tables.allocations.is_valid()));
 
-            let total: Bytes = books.iter().map(Books::total).sum();
-            let left = std::mem::take(&mut books[dies]).total();
+            let total: Bytes = accounts.iter().map(Accounting::total).sum();
+            let left = std::mem::take(&mut accounts[dies]).total();
             drop(tenants.remove(dies));
             let region = tenants[0].region();
             for usage in [

@@ -1,6 +1,6 @@
 //! What the books cost: charge, settle, take, freed, without a driver between them.
 //!
-//! `cargo run --release -p cgpu-memory --example books` prints nanoseconds for a pair of allocation and free: for 1, 10,000 and
+//! `cargo run --release -p cgpu-memory --example charge_cost` prints nanoseconds for a pair of allocation and free: for 1, 10,000 and
 //! 1,000,000 live allocations, last in first out and at random, at several distances of addresses; and CPU nanoseconds for
 //! eight processes of one container at once.
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::exit)] // a report's figures, a program's end
