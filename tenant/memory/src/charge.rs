@@ -76,7 +76,7 @@ pub(crate) fn hold(
     bytes: Bytes,
     denied: Reason,
 ) -> Result<(), Denied> {
-    if column == Column::Used && tables.ledger.take_spare(gpu, bytes) {
+    if column == Column::Used && tables.ledger.take_cached(gpu, bytes) {
         return Ok(());
     }
     hold_among_others(tables, gpu, column, bytes, denied)

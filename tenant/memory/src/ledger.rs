@@ -262,7 +262,7 @@ impl Ledger {
 
     /// Charges what the program asks for, if this process has it spare. False: nothing is charged.
     #[inline]
-    pub(crate) fn take_spare(&self, gpu: DeviceIndex, bytes: Bytes) -> bool {
+    pub(crate) fn take_cached(&self, gpu: DeviceIndex, bytes: Bytes) -> bool {
         self.own(gpu).take(bytes, self.terms(gpu))
     }
 

@@ -132,9 +132,9 @@ fn cached_memory_is_taken_up_to_what_was_given_back() {
     let ledger = container.tenant().tables.ledger;
     assert!(charge(&ledger, mib(2)));
     ledger.refund(gpu(), Column::Used, mib(2));
-    assert!(!ledger.take_spare(gpu(), mib(3)));
+    assert!(!ledger.take_cached(gpu(), mib(3)));
     assert_eq!(ledger.total(gpu()), Bytes::ZERO);
-    assert!(ledger.take_spare(gpu(), mib(2)));
+    assert!(ledger.take_cached(gpu(), mib(2)));
     assert_eq!(ledger.total(gpu()), mib(2));
 }
 

@@ -157,7 +157,7 @@ pub(super) struct Stretches {
     /// The stretch that became empty last: it stays in the list, because what is freed is often allocated again at once.
     idle: Option<u64>,
     /// An empty stretch, kept for the next one: programs free the last of a stretch and allocate the first of another all day.
-    spare: Option<Box<Stretch>>,
+    cached: Option<Box<Stretch>>,
 }
 
 impl Stretches {
@@ -211,7 +211,7 @@ impl Stretches {
             }
             next = (next + 1) & mask;
         }
-        self.spare = removed.map(|(_, stretch)| stretch);
+        self.cached = removed.map(|(_, stretch)| stretch);
     }
 
     /// Drops the entries that `keep` does not want, and what is then empty.
@@ -260,7 +260,7 @@ impl Stretches {
             self.grow()?;
             vacant = self.place(number).err().ok_or(Exhausted)?;
         }
-        let stretch = self.spare.take().unwrap_or_default();
+        let stretch = self.cached.take().unwrap_or_default();
         *self.slots.get_mut(vacant).ok_or(Exhausted)? = Some((number, stretch));
         self.used += 1;
         Ok(vacant)
