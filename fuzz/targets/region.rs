@@ -76,7 +76,7 @@ fn use_it(tenant: &Tenant) {
         let address = Address(0x7f00_0000_0000 + (number << 21));
         if let Ok(charge) = tenant.charge(gpu, Bytes::from_mib(2 << number)) {
             let bytes = charge.bytes();
-            charge.settle(address, None);
+            charge.commit(address, None);
             if let Some(limit) = tenant.view().limit(gpu) {
                 assert!(bytes <= limit, "{bytes:?} of {limit:?}");
             }

@@ -36,7 +36,7 @@ pub(crate) static DRIVER: Library<DRIVER_SYMBOLS> = Library {
     name: |row| DRIVER_ROWS.get(row).map_or("", |row| row.symbol),
     hooks: &entry::DRIVER_HOOKS,
     table: AtomicPtr::new((&raw const NO_DRIVER).cast_mut()),
-    settled: AtomicBool::new(false),
+    resolved: AtomicBool::new(false),
     beside: AtomicBool::new(false),
 };
 
@@ -46,7 +46,7 @@ pub(crate) static NVML: Library<NVML_SYMBOLS> = Library {
     name: |row| NVML_ROWS.get(row).map_or("", |row| row.symbol),
     hooks: &entry::NVML_HOOKS,
     table: AtomicPtr::new((&raw const NO_NVML).cast_mut()),
-    settled: AtomicBool::new(false),
+    resolved: AtomicBool::new(false),
     beside: AtomicBool::new(false),
 };
 
@@ -62,7 +62,7 @@ pub(crate) struct Library<const N: usize> {
     /// Never null. Published with release, read with acquire: [TABLE].
     table: AtomicPtr<Table<N>>,
     /// Whether the table's copy is the one that stays.
-    settled: AtomicBool,
+    resolved: AtomicBool,
     /// Whether another copy was met since.
     beside: AtomicBool,
 }
@@ -102,8 +102,8 @@ impl<const N: usize> Library<N> {
     }
 
     /// The copy in the table has been initialised: from now on it is the one that counts, and stays.
-    pub(crate) fn settle(&self) {
-        if !self.settled.swap(true, Ordering::Relaxed)
+    pub(crate) fn resolve(&self) {
+        if !self.resolved.swap(true, Ordering::Relaxed)
             && let Some(object) = self.table().object()
         {
             // One more reference, never given back. The program has it open, or it could not have initialised it.
@@ -114,12 +114,12 @@ impl<const N: usize> Library<N> {
     /// Opens the library, if it is to be had, and keeps it: for calls of our own, which must not depend on what the program
     /// closes.
     pub(crate) fn hold(&self) {
-        if self.settled.load(Ordering::Relaxed) {
+        if self.resolved.load(Ordering::Relaxed) {
             return;
         }
         if let Some(object) = open(self.soname) {
             self.take_up(object);
-            self.settled.store(true, Ordering::Relaxed);
+            self.resolved.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -158,14 +158,14 @@ impl<const N: usize> Library<N> {
         if found.is_null() || found == hook {
             return found;
         }
-        let settled = self.settled.load(Ordering::Relaxed);
-        if settled && found == self.known(row) {
+        let resolved = self.resolved.load(Ordering::Relaxed);
+        if resolved && found == self.known(row) {
             return hook;
         }
         let Some(object) = Object::around(found).filter(|object| self.is(object)) else {
             return found;
         };
-        if !settled {
+        if !resolved {
             self.take_up(object);
         } else if self.table().object() != Some(object) {
             self.beside.store(true, Ordering::Relaxed);

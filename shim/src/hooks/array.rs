@@ -127,7 +127,7 @@ fn create(shape: Option<Shape>, call: impl Fn() -> CUresult, made: impl FnOnce()
     };
     let answer = ask(tenant, gpu, call);
     if answer == CUresult::SUCCESS {
-        charge.settle(made().address(), Some(context));
+        charge.commit(made().address(), Some(context));
     }
     answer
 }

@@ -13,7 +13,7 @@ pub(crate) unsafe fn cuInit(flags: c_uint) -> CUresult {
     if answer != CUresult::SUCCESS {
         return answer;
     }
-    DRIVER.settle();
+    DRIVER.resolve();
     match process::start(Starter::Driver) {
         State::Off | State::On(_) => answer,
         State::Refused(refusal) => {

@@ -118,7 +118,7 @@ fn allocate(size: Bytes, call: impl Fn() -> CUresult, made: impl FnOnce() -> u64
     };
     let answer = ask(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
-        charge.settle(Address(made()), Some(context));
+        charge.commit(Address(made()), Some(context));
     }
     answer
 }
@@ -147,7 +147,7 @@ fn allocate_pitched(
         }
         let (address, chosen) = made();
         if chosen.saturating_mul(height) <= charge.bytes().0 {
-            charge.settle(Address(address), Some(context));
+            charge.commit(Address(address), Some(context));
             return answer;
         }
         // Greater each time, so the loop ends.

@@ -67,7 +67,7 @@ impl Bench {
         let charge = self.tenant.charge(self.gpu, Bytes(self.stride)).expect("it fits");
         self.next += self.stride;
         let address = Address(self.next);
-        charge.settle(address, Some(context));
+        charge.commit(address, Some(context));
         address
     }
 

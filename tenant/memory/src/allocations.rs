@@ -19,7 +19,7 @@ use cgpu_shm::units::DeviceIndex as Gpu;
 
 use self::table::units::bytes;
 use self::table::{Allocation, Inserted, Owner};
-use crate::charge::{Charge, Settled};
+use crate::charge::{Charge, CommitOutcome};
 use crate::contexts::table::{Context, ContextTable};
 use crate::exports::Exports;
 use crate::handles::Address;
@@ -29,7 +29,7 @@ impl Charge<'_> {
     /// The driver made the allocation at `address`. `context` is the one that owns it (what dies with it); none for memory
     /// that belongs to no context.
     #[inline]
-    pub fn settle(self, address: Address, context: Option<Context>) -> Settled {
+    pub fn commit(self, address: Address, context: Option<Context>) -> CommitOutcome {
         // From here on the table answers for the bytes.
         let Self { tables, gpu, units } = *ManuallyDrop::new(self);
         let owner = match context {
@@ -37,8 +37,8 @@ impl Charge<'_> {
             _ => ContextTable::of_gpu(gpu).owner(),
         };
         match tables.allocations.insert(Allocation { address: address.0, units, owner }) {
-            Inserted::New => Settled::Recorded,
-            other => settled(tables, gpu, units, other),
+            Inserted::New => CommitOutcome::Recorded,
+            other => outcome_of(tables, gpu, units, other),
         }
     }
 }
@@ -120,26 +120,26 @@ fn kept(tables: &Tables, gpu: Gpu, address: u64, units: u32, owner: Owner, ways:
     }
     tables.ledger.count(Reason::FreeRefused);
     let restored = tables.allocations.restore(allocation);
-    settled(tables, gpu, units, restored);
+    outcome_of(tables, gpu, units, restored);
 }
 
 #[cold]
-fn settled(tables: &Tables, gpu: Gpu, units: u32, inserted: Inserted) -> Settled {
+fn outcome_of(tables: &Tables, gpu: Gpu, units: u32, inserted: Inserted) -> CommitOutcome {
     match inserted {
-        Inserted::New => Settled::Recorded,
+        Inserted::New => CommitOutcome::Recorded,
         Inserted::Replaced(gpu, former) => {
             tables.ledger.count(Reason::AddressReplaced);
             tables.ledger.refund(gpu, Column::Used, former);
-            Settled::Recorded
+            CommitOutcome::Recorded
         }
         Inserted::Stale => {
             tables.ledger.count(Reason::StaleContext);
             tables.ledger.refund(gpu, Column::Used, bytes(units));
-            Settled::Refunded
+            CommitOutcome::Refunded
         }
         Inserted::Exhausted => {
             tables.ledger.count(Reason::Unrecorded);
-            Settled::Unrecorded
+            CommitOutcome::Unrecorded
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::ledger::Denied;
 use crate::pools::Pools;
 use crate::tables::Tables;
 
-/// Bytes charged for an allocation that the driver is now asked for. Dropped without [`Charge::settle`]: refunded.
+/// Bytes charged for an allocation that the driver is now asked for. Dropped without [`Charge::commit`]: refunded.
 #[derive(Debug)]
 #[must_use = "a charge that is dropped is refunded"]
 pub struct Charge<'a> {
@@ -29,7 +29,7 @@ pub struct Charge<'a> {
 
 /// What became of a settled charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
+pub enum CommitOutcome {
     /// On the books, under its address.
     Recorded,
     /// The context was destroyed meanwhile, the memory with it: refunded.

@@ -102,7 +102,7 @@ mod tests {
     fn what_is_checkpointed_counts_no_more_and_comes_back_only_where_it_fits() {
         let container = Container::limited(10);
         let (tool, worker) = (named(&container, 7), named(&container, 8));
-        worker.charge(gpu(), mib(6)).expect("it fits").settle(Address(0x20_0000), None);
+        worker.charge(gpu(), mib(6)).expect("it fits").commit(Address(0x20_0000), None);
         tool.checkpoints().checkpointed(8);
         assert_eq!(tool.view().usage(gpu()).total(), Bytes::ZERO);
         let other = tool.charge(gpu(), mib(8)).expect("it fits");
@@ -119,12 +119,12 @@ mod tests {
         assert_eq!(tool.view().usage(gpu()).total(), Bytes::ZERO);
         tool.checkpoints().restoring(8).expect("it is there").restored();
         // It never was away, and the driver says so.
-        worker.charge(gpu(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
+        worker.charge(gpu(), mib(4)).expect("it fits").commit(Address(0x20_0000), None);
         drop(tool.checkpoints().restoring(8).expect("it is there"));
         assert_eq!(tool.view().usage(gpu()).total(), mib(4));
         worker.allocations().take(Address(0x20_0000)).expect("on the books").freed();
         // Sent away by one tool while another brings it back: the one's mark comes late.
-        worker.charge(gpu(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
+        worker.charge(gpu(), mib(4)).expect("it fits").commit(Address(0x20_0000), None);
         let restoring = tool.checkpoints().restoring(8).expect("it is there");
         tool.checkpoints().checkpointed(8);
         restoring.restored();
@@ -134,7 +134,7 @@ mod tests {
         tool.checkpoints().checkpointed(9);
         let _same = named(&container, 8);
         tool.checkpoints().checkpointed(8);
-        worker.charge(gpu(), mib(2)).expect("it fits").settle(Address(0x20_0000), None);
+        worker.charge(gpu(), mib(2)).expect("it fits").commit(Address(0x20_0000), None);
         assert_eq!(tool.view().usage(gpu()).total(), mib(2));
     }
 
@@ -144,8 +144,8 @@ mod tests {
         let container = Container::limited(10);
         let (tool, worker) = (named(&container, 7), named(&container, 8));
         let way = Way::of_bytes(&[1]);
-        worker.charge(gpu(), mib(4)).expect("it fits").settle(Address(0x20_0000), None);
-        worker.charge(gpu(), mib(2)).expect("it fits").settle(Address(0x80_0000), None);
+        worker.charge(gpu(), mib(4)).expect("it fits").commit(Address(0x20_0000), None);
+        worker.charge(gpu(), mib(2)).expect("it fits").commit(Address(0x80_0000), None);
         worker.exports().lend(Address(0x20_0000), way);
         tool.exports().opening(way).opened(Address(0x1000_0000), None);
         worker.allocations().take(Address(0x20_0000)).expect("on the books").freed();
@@ -164,8 +164,8 @@ mod tests {
     fn others_are_listed_by_their_own_ids_while_one_is_away() {
         let container = Container::limited(10);
         let (tool, first, second) = (named(&container, 7), named(&container, 8), named(&container, 9));
-        first.charge(gpu(), mib(1)).expect("it fits").settle(Address(0x20_0000), None);
-        second.charge(gpu(), mib(2)).expect("it fits").settle(Address(0x20_0000), None);
+        first.charge(gpu(), mib(1)).expect("it fits").commit(Address(0x20_0000), None);
+        second.charge(gpu(), mib(2)).expect("it fits").commit(Address(0x20_0000), None);
         tool.checkpoints().checkpointed(8);
         let members = tool.view().members(gpu());
         let resident = members.iter().filter(|member| member.is_resident());

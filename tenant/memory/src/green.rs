@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(tenant.contexts().find(view), Some(context));
         assert_eq!(tenant.green_contexts().gpu(GreenId(8)), Some(gpu()));
         let charge = tenant.charge(gpu(), Bytes(512)).expect("it fits");
-        charge.settle(Address(0x1000), tenant.contexts().find(view));
+        charge.commit(Address(0x1000), tenant.contexts().find(view));
         tenant.green_contexts().gone(GreenId(8));
         assert_eq!((tenant.contexts().find(view), tenant.green_contexts().gpu(GreenId(8))), (None, None));
         assert_eq!(tenant.view().usage(gpu()).used, Bytes(512));

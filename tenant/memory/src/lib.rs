@@ -75,7 +75,7 @@ pub use cgpu_shm::ledger::Usage;
 pub use cgpu_shm::reason::Reason;
 pub use cgpu_shm::units::{Bytes, DeviceIndex as Gpu, Nanos, TimeScale};
 pub use cgpu_shm::uuid::Uuid;
-pub use charge::{Charge, Settled};
+pub use charge::{Charge, CommitOutcome};
 pub use checkpoints::{Checkpoints, Restoring};
 pub use contexts::table::Context;
 pub use contexts::{Contexts, Leaving, Starting};

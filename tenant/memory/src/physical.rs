@@ -30,14 +30,14 @@ pub use self::bindings::Unbinding;
 pub use self::table::Tiles;
 use self::table::{Fate, RecordId};
 pub use self::tiles::{LeavingArray, Tiling, Untiled};
-use crate::charge::{Charge, Settled};
+use crate::charge::{Charge, CommitOutcome};
 use crate::exports::{Exports, Way};
 use crate::handles::{Address, Handle};
 use crate::tables::Tables;
 
 impl Charge<'_> {
     /// The driver made physical memory behind `handle`. It lies on the GPU that was charged.
-    pub fn created(self, handle: Handle) -> Settled {
+    pub fn created(self, handle: Handle) -> CommitOutcome {
         let (tables, gpu, bytes) = (self.tables, self.gpu, self.bytes());
         // From here on the record answers for the bytes.
         mem::forget(self);
@@ -47,11 +47,11 @@ impl Charge<'_> {
         match fate {
             Some(fate) => {
                 Physical::new(tables).wind_up(fate);
-                Settled::Recorded
+                CommitOutcome::Recorded
             }
             None => {
                 tables.ledger.count(Reason::Unrecorded);
-                Settled::Unrecorded
+                CommitOutcome::Unrecorded
             }
         }
     }

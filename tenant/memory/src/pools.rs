@@ -284,7 +284,7 @@ impl<'a> Pools<'a> {
     fn may_hold(self, at: At, size: Bytes) -> bool {
         let Some(ticket) = self.tables.pools.look(at) else { return false };
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
-        self.settle(at, self.tables.pools.seen_to_hold(at, ticket, reserved, None));
+        self.apply(at, self.tables.pools.seen_to_hold(at, ticket, reserved, None));
         reserved.zip(used).is_some_and(|(reserved, used)| reserved >= used + size)
     }
 
@@ -325,12 +325,12 @@ impl<'a> Pools<'a> {
             }
             None => Balance { surplus: flight.charged, ..Balance::default() },
         };
-        self.settle(at, balance)
+        self.apply(at, balance)
     }
 
     /// Does on the ledger what a look has shown. `false`: the pool has grown by what does not fit.
     #[inline]
-    fn settle(self, at: At, balance: Balance) -> bool {
+    fn apply(self, at: At, balance: Balance) -> bool {
         let kept = if balance.exported { self.enter_export(at) } else { Bytes::ZERO };
         if balance.surplus > kept {
             self.tables.ledger.refund(at.gpu, Column::Used, balance.surplus - kept);
@@ -415,7 +415,7 @@ impl<'a> Pools<'a> {
         // Begun after the trim: what others read meanwhile may be from before.
         let ticket = self.tables.pools.look(at)?;
         let reading = at.driver.reserved(at.id);
-        self.settle(at, self.tables.pools.seen_to_hold(at, ticket, reading, None));
+        self.apply(at, self.tables.pools.seen_to_hold(at, ticket, reading, None));
         reading
     }
 
@@ -424,7 +424,7 @@ impl<'a> Pools<'a> {
         self.look(at, true);
         let ticket = self.tables.pools.look(at)?;
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
-        self.settle(at, self.tables.pools.seen_to_hold(at, ticket, reserved, None));
+        self.apply(at, self.tables.pools.seen_to_hold(at, ticket, reserved, None));
         // Where the driver does not say, nothing could be waited for.
         let empty = reserved.unwrap_or_default() == Bytes::ZERO && used.unwrap_or_default() == Bytes::ZERO;
         if !empty || !self.tables.pools.leave(at) {

@@ -166,13 +166,13 @@ fn join(
         }
         gpus.push((gpu.uuid, index));
     }
-    settle(&region.directory().join("refused"));
+    clear_refusal(&region.directory().join("refused"));
     Ok(Started::On(Ledger::new(region, claim, clock, told), gpus))
 }
 
 /// What an earlier start was refused for is settled. Where the directory is read-only, the file alone may be emptied; where not even that
 /// may be done, it stays as it is.
-fn settle(refused: &Path) {
+fn clear_refusal(refused: &Path) {
     if std::fs::remove_file(refused).is_err() {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let _ = File::options().write(true).truncate(true).custom_flags(flags).open(refused);

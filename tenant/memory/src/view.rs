@@ -143,7 +143,7 @@ mod tests {
 
     fn allocate(tenant: &Tenant, mib: u64) {
         let charge = tenant.charge(gpu(), Bytes(mib * MIB)).expect("it fits");
-        charge.settle(Address(0x20_0000), None);
+        charge.commit(Address(0x20_0000), None);
     }
 
     /// What each member has.

@@ -4,7 +4,7 @@ use super::requirements::{KEPT, Requirements};
 use super::shape::LAYERED;
 use super::*;
 use crate::doubles::{Container, gpu};
-use crate::{ArrayId, Reason, Settled};
+use crate::{ArrayId, Reason, CommitOutcome};
 
 const MIB: u64 = 1 << 20;
 
@@ -56,7 +56,7 @@ fn an_array_goes_with_its_context_and_is_freed_like_memory() {
     let arrays = [ArrayId::Array(0x5555_0000_1230), ArrayId::Mipmapped(0x5555_0000_1230), ArrayId::Array(1)];
     for array in arrays {
         let charge = tenant.charge(gpu(), Bytes(3 * MIB)).expect("it fits");
-        assert_eq!(charge.settle(array.address(), Some(context)), Settled::Recorded);
+        assert_eq!(charge.commit(array.address(), Some(context)), CommitOutcome::Recorded);
     }
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(12 * MIB), "each has a name of its own");
     tenant.allocations().take(arrays[0].address()).expect("on the books").freed();
@@ -71,7 +71,7 @@ fn a_handle_like_no_other_stays_charged() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     let charge = tenant.charge(gpu(), Bytes(2 * MIB)).expect("it fits");
-    assert_eq!(charge.settle(ArrayId::Array(usize::MAX).address(), None), Settled::Unrecorded);
+    assert_eq!(charge.commit(ArrayId::Array(usize::MAX).address(), None), CommitOutcome::Unrecorded);
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(2 * MIB));
     let counter = &tenant.region().slot(tenant.name().slot()).counter[Reason::Unrecorded as usize];
     assert_eq!(counter.load(cgpu_shm::atomic::Ordering::Relaxed), 1);

@@ -23,7 +23,7 @@ fn used(tenant: &Tenant) -> Bytes {
 }
 
 fn allocate(tenant: &Tenant, address: u64, size: Bytes, context: Option<Context>) {
-    tenant.charge(gpu(), size).expect("it fits").settle(Address(address), context);
+    tenant.charge(gpu(), size).expect("it fits").commit(Address(address), context);
 }
 
 fn free(tenant: &Tenant, address: u64) {

@@ -151,7 +151,7 @@ fn measured_growth_is_shown_and_in_the_way_of_everything() {
     let container = Container::limited(50);
     let ((tenant, handle, _), other) = (process(&container), container.tenant());
     let charge = tenant.charge(gpu(), mib(20)).expect("it fits");
-    charge.settle(Address(0x20_0000), None);
+    charge.commit(Address(0x20_0000), None);
     tenant.allocations().take(Address(0x20_0000)).expect("live").freed();
     measure(&container, &tenant, 26 << 20);
     assert_eq!((tenant.view().usage(gpu()).implicit, tenant.view().usage(gpu()).growth), (mib(36), mib(26)));
@@ -193,7 +193,7 @@ fn what_others_let_go_makes_no_context_smaller() {
     let container = Container::limited(100);
     let ((tenant, ..), other) = (process(&container), container.tenant());
     let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
-    charge.settle(Address(0x20_0000), None);
+    charge.commit(Address(0x20_0000), None);
     tenant.exports().lend(Address(0x20_0000), crate::Way::UNSEEN);
     measure(&container, &tenant, -30 << 20);
     let before = other.view().usage(gpu()).total();
@@ -208,7 +208,7 @@ fn returned_memory_that_is_freed_is_taken_off_once() {
     let container = Container::limited(100);
     let (tenant, ..) = process(&container);
     let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
-    charge.settle(Address(0x20_0000), None);
+    charge.commit(Address(0x20_0000), None);
     tenant.exports().lend(Address(0x20_0000), crate::Way::of_bytes(b"handle"));
     let monitor = Grantor::open(container.run()).expect("the grant file");
     monitor.set_returned(gpu(), mib(8).0);

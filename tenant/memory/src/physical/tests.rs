@@ -23,7 +23,7 @@ fn count(tenant: &Tenant, reason: Reason) -> u32 {
 
 fn create(tenant: &Tenant, handle: u64, size: Bytes) {
     let charge = tenant.charge(gpu(), size).expect("it fits");
-    assert_eq!(charge.created(Handle(handle)), Settled::Recorded);
+    assert_eq!(charge.created(Handle(handle)), CommitOutcome::Recorded);
 }
 
 fn map(tenant: &Tenant, handle: u64, address: u64, size: Bytes) {

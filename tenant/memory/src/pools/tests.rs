@@ -564,7 +564,7 @@ proptest! {
         let mut calls: Vec<Call> = Vec::new();
         let mut looks: Vec<(Ticket, Option<Bytes>)> = Vec::new();
         let read = |look: &mut (Ticket, Option<Bytes>), truth| _ = look.1.get_or_insert(truth);
-        let settled = |ledger: &mut Bytes, balance: Balance| {
+        let apply = |ledger: &mut Bytes, balance: Balance| {
             // A reading may be older than its ticket says: then too much is charged, until the next one.
             let added = pools.add(at, balance.lack, false);
             *ledger = *ledger - balance.surplus + balance.lack - added.surplus;
@@ -595,13 +595,13 @@ proptest! {
                 4 => if calls.get(some).is_some_and(|call| call.look.is_some_and(|look| look.1.is_some())) {
                     let call = calls.swap_remove(some);
                     let (ticket, reading) = call.look.expect("it has returned");
-                    settled(&mut ledger, pools.seen_to_hold(at, ticket, reading, Some(call.flight)));
+                    apply(&mut ledger, pools.seen_to_hold(at, ticket, reading, Some(call.flight)));
                 },
                 // Others look, for whatever reason, and may be late to say so.
                 5 => match looks.pop() {
                     Some(mut look) => {
                         read(&mut look, truth);
-                        settled(&mut ledger, pools.seen_to_hold(at, look.0, look.1, None));
+                        apply(&mut ledger, pools.seen_to_hold(at, look.0, look.1, None));
                     }
                     None => looks.extend(pools.look(at).map(|ticket| (ticket, (which % 2 == 0).then_some(truth)))),
                 },
@@ -613,10 +613,10 @@ proptest! {
             truth = truth + call.grows;
             let mut look = call.look.take().unwrap_or_else(|| (pools.look(at).expect("it is there"), None));
             read(&mut look, truth);
-            settled(&mut ledger, pools.seen_to_hold(at, look.0, look.1, Some(call.flight)));
+            apply(&mut ledger, pools.seen_to_hold(at, look.0, look.1, Some(call.flight)));
         }
         let last = pools.look(at).expect("it is there");
-        settled(&mut ledger, pools.seen_to_hold(at, last, Some(truth), None));
+        apply(&mut ledger, pools.seen_to_hold(at, last, Some(truth), None));
         prop_assert_eq!(ledger, truth);
         prop_assert_eq!(pools.sums(), (truth, Bytes::ZERO));
     }

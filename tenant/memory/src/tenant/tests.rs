@@ -10,7 +10,7 @@ use cgpu_shm::ledger::Column;
 use super::*;
 use crate::allocations::table::units::{bytes, units};
 use crate::doubles::{Container, Hand, gpu};
-use crate::{Address, Context, ContextId, MemoryInfo, Settled, Usage};
+use crate::{Address, Context, ContextId, MemoryInfo, CommitOutcome, Usage};
 
 const MIB: u64 = 1 << 20;
 
@@ -27,7 +27,7 @@ fn count(tenant: &Tenant, reason: Reason) -> u32 {
 fn allocate(tenant: &Tenant, address: u64, size: Bytes, context: Option<Context>) -> bool {
     match tenant.charge(gpu(), size) {
         Ok(charge) => {
-            assert_eq!(charge.settle(Address(address), context), Settled::Recorded);
+            assert_eq!(charge.commit(Address(address), context), CommitOutcome::Recorded);
             true
         }
         Err(_) => false,
@@ -155,7 +155,7 @@ fn a_context_takes_its_memory_with_it() {
     let late = tenant.charge(gpu(), mib(2)).expect("it fits");
     tenant.contexts().leaving(handle).expect("known").gone();
     assert_eq!(tenant.view().usage(gpu()).total(), mib(6), "what belongs to no context stays");
-    assert_eq!(late.settle(Address(0x60_0000), Some(context)), Settled::Refunded);
+    assert_eq!(late.commit(Address(0x60_0000), Some(context)), CommitOutcome::Refunded);
     assert_eq!(tenant.view().usage(gpu()).total(), mib(4));
     assert!(tenant.contexts().find(handle).is_none());
     assert!(tenant.contexts().leaving(handle).is_none());

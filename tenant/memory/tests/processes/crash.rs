@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::ptr;
 
-use cgpu_memory::{Address, Bytes, ContextId, Denied, Reason, Settled};
+use cgpu_memory::{Address, Bytes, ContextId, Denied, Reason, CommitOutcome};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::preamble::Kind;
 use cgpu_shm::region::{Birth, Region};
@@ -56,7 +56,7 @@ pub(crate) fn life(directory: &Path, _: usize) {
         let bytes = charge.bytes();
         driver(held(bytes));
         next += 16 * MIB;
-        assert_eq!(charge.settle(Address(next), owner), Settled::Recorded);
+        assert_eq!(charge.commit(Address(next), owner), CommitOutcome::Recorded);
     }
     drop(tenant.charge(gpu, Bytes(9 * MIB)).expect("it fits"));
     let denied = tenant.charge(gpu, Bytes(60 * MIB)).expect_err("it does not fit");
@@ -108,7 +108,7 @@ fn survive(file: &[u8], held: Bytes) {
     let even = Bytes((LIMIT - usage.total()).0 & !(2 * MIB - 1));
     let charge = tenant.charge(gpu, even).expect("what is left is to be had");
     let address = Address(0x7f00_0000_0000);
-    assert_eq!(charge.settle(address, None), Settled::Recorded);
+    assert_eq!(charge.commit(address, None), CommitOutcome::Recorded);
     bury(tenant.region());
     assert_eq!(tenant.view().usage(gpu).total(), even, "nothing of the dead one stays");
     assert_eq!(taken(tenant.region()), [tenant.name().slot()]);

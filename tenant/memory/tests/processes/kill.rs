@@ -62,7 +62,7 @@ pub(crate) fn churn(directory: &Path, worker: usize) {
             2..8 if live.len() < LIVE => {
                 if let Ok(charge) = tenant.charge(gpu, Bytes(random.below(4 << 20) + 1)) {
                     next += 8 << 20;
-                    charge.settle(Address(next), tenant.contexts().find(handle));
+                    charge.commit(Address(next), tenant.contexts().find(handle));
                     live.push(Address(next));
                 }
             }

@@ -42,7 +42,7 @@ pub(crate) fn rounds(directory: &Path, _: usize) {
             if round % 3 == 0 {
                 drop(charge);
             } else {
-                charge.settle(Address(0x20_0000), None);
+                charge.commit(Address(0x20_0000), None);
                 member.tenant.allocations().take(Address(0x20_0000)).expect("just settled").freed();
             }
         }

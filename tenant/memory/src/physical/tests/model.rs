@@ -91,7 +91,7 @@ impl Driver {
     }
 
     /// Frees what nobody here refers to. Slots that somebody else may hold.
-    fn settle(&mut self, id: usize) -> u64 {
+    fn commit(&mut self, id: usize) -> u64 {
         let memory = self.memory.get_mut(&id).expect("alive");
         if memory.references == 0 {
             memory.handle = None;
@@ -255,7 +255,7 @@ impl<'a> World<'a> {
             Call::Retain { id, value, .. } => *value = Some(driver.retain(*id)),
             Call::Release { id, .. } => {
                 driver.memory.get_mut(id).expect("alive").references -= 1;
-                self.kept += driver.settle(*id);
+                self.kept += driver.commit(*id);
             }
             Call::Map { id, first, slots, .. } => {
                 if !driver.map(*id, *first, *slots) {
@@ -271,7 +271,7 @@ impl<'a> World<'a> {
                 for (at, mapped) in within {
                     driver.mapped.remove(&at);
                     driver.memory.get_mut(&mapped.id).expect("alive").mappings -= 1;
-                    self.kept += driver.settle(mapped.id);
+                    self.kept += driver.commit(mapped.id);
                 }
             }
             Call::Export { id, .. } => driver.memory.get_mut(id).expect("alive").exported = true,
@@ -293,7 +293,7 @@ impl<'a> World<'a> {
         match call {
             Call::Create { charge, made, .. } => {
                 let (id, value) = made.expect("driven");
-                assert_eq!(charge.created(Handle(value)), Settled::Recorded);
+                assert_eq!(charge.created(Handle(value)), CommitOutcome::Recorded);
                 self.held.push((id, value));
             }
             Call::Import { made } => {

@@ -100,7 +100,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn settle(&mut self, which: usize, context: Option<usize>) {
+    fn commit(&mut self, which: usize, context: Option<usize>) {
         if self.pending.is_empty() {
             return;
         }
@@ -111,7 +111,7 @@ impl<'a> World<'a> {
         // Mostly neighbours, at times far away.
         self.next += if which.is_multiple_of(5) { 3 << 24 } else { 8 * MIB };
         let bytes = charge.bytes();
-        assert_eq!(charge.settle(Address(self.next), known), Settled::Recorded);
+        assert_eq!(charge.commit(Address(self.next), known), CommitOutcome::Recorded);
         self.accounts[process].live.insert(self.next, (bytes, context));
     }
 
@@ -155,7 +155,7 @@ impl<'a> World<'a> {
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Charge { process, size } => self.charge(process, size),
-            Step::Settle { which, context } => self.settle(which, context),
+            Step::Settle { which, context } => self.commit(which, context),
             Step::DriverRefuses { which } if !self.pending.is_empty() => {
                 drop(self.pending.swap_remove(which % self.pending.len()));
             }
@@ -185,7 +185,7 @@ impl<'a> World<'a> {
     /// All calls return: the living ones' would, and a dead one's charges stay like its allocations.
     fn end(mut self) -> (Vec<Accounting>, u64) {
         while !self.pending.is_empty() {
-            self.settle(0, None);
+            self.commit(0, None);
         }
         self.check();
         (self.accounts, self.next)
