@@ -25,7 +25,7 @@ const MOST: usize = 512;
 /// Pairs of the table: a power of two, half empty at least.
 const PAIRS: usize = 2 * MOST;
 /// The handle in a pair whose context is gone: probing goes on past it. No driver's handle is odd.
-const BURIED: usize = 1;
+const TOMBSTONE: usize = 1;
 
 /// A context on the books: which, and on which GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,7 +159,7 @@ impl ContextTable {
         allocations: &AllocationTable,
     ) -> Entered {
         let untold = Entered::Untold(Self::of_gpu(gpu));
-        if handle == 0 || handle == BURIED {
+        if handle == 0 || handle == TOMBSTONE {
             return untold;
         }
         let mut registry = self.registry.lock();
@@ -218,7 +218,7 @@ impl ContextTable {
         let mut registry = self.registry.lock();
         let handle = registry.record(context)?.handle;
         if self.find(handle) == Some(context) {
-            self.bury(handle);
+            self.remove(handle);
         }
         registry.close(context, allocations)
     }
@@ -226,7 +226,7 @@ impl ContextTable {
     /// Takes in a handle that is a view of a context: what is allocated in it is that one's.
     pub(crate) fn enter_view(&self, handle: usize, context: Context) {
         let _registry = self.registry.lock();
-        if handle == 0 || handle == BURIED || self.find(handle) == Some(context) {
+        if handle == 0 || handle == TOMBSTONE || self.find(handle) == Some(context) {
             return;
         }
         if let Some(pair) = self.pair(handle, self.find(handle).is_some()) {
@@ -239,7 +239,7 @@ impl ContextTable {
     /// A view is gone.
     pub(crate) fn leave_view(&self, handle: usize) {
         let _registry = self.registry.lock();
-        self.bury(handle);
+        self.remove(handle);
     }
 
     /// More memory has come with a context; false: it has gone.
@@ -269,14 +269,14 @@ impl ContextTable {
     /// The pair of a handle: its own if it is `present`, else the first that can be had.
     fn pair(&self, handle: usize, present: bool) -> Option<&Pair> {
         self.probe(handle).find(|pair| match pair.handle.load(Ordering::Relaxed) {
-            0 | BURIED => !present,
+            0 | TOMBSTONE => !present,
             found => present && found == handle,
         })
     }
 
     /// Takes a handle off the table. Buried pairs at the end of a chain become unused again, so that searches for unknown handles
     /// stay short.
-    fn bury(&self, handle: usize) {
+    fn remove(&self, handle: usize) {
         let Some(place) = self.table.iter().position(|pair| pair.handle.load(Ordering::Relaxed) == handle)
         else {
             return;
@@ -288,9 +288,9 @@ impl ContextTable {
             }
         };
         let load = |place: usize| handle_at(place).map_or(0, |handle| handle.load(Ordering::Relaxed));
-        store(place, BURIED);
+        store(place, TOMBSTONE);
         let mut last = place;
-        while load(last) == BURIED && load(last + 1) == 0 {
+        while load(last) == TOMBSTONE && load(last + 1) == 0 {
             store(last, 0);
             last = last.wrapping_sub(1) & (PAIRS - 1);
         }

@@ -43,7 +43,7 @@ fn way(number: u64) -> Way {
 }
 
 /// Lets the dead be found, and their memory go.
-fn bury(container: &Container, witness: &Tenant) {
+fn reclaim_exited(container: &Container, witness: &Tenant) {
     for _ in 0..3 {
         let _ = witness.region().sweep(crate::Clock::now(container.clock), false);
         container.clock.advance(LINGERS);
@@ -102,7 +102,7 @@ fn what_a_descriptor_holds_of_anothers_memory_stays_charged_while_its_holder_liv
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     drop(holder);
-    bury(&container, &maker);
+    reclaim_exited(&container, &maker);
     assert_eq!(used(&maker), Bytes::ZERO);
 }
 
@@ -161,12 +161,12 @@ fn a_descriptor_keeps_what_the_maker_frees_until_the_maker_ends() {
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     drop(maker);
-    bury(&container, &other);
+    reclaim_exited(&container, &other);
     let usage = other.view().usage(gpu());
     assert_eq!((usage.used, usage.orphan, usage.draining), (mib(6), mib(6), Bytes::ZERO), "{usage:?}");
     drop(other);
     let next = container.tenant();
-    bury(&container, &next);
+    reclaim_exited(&container, &next);
     assert_eq!(used(&next), Bytes::ZERO, "nobody is left who could hold it");
 }
 
@@ -267,14 +267,14 @@ proptest! {
                         truth.owned &= truth.maker != process;
                         truth.open.retain(|holder| *holder != process);
                     }
-                    bury(&container, &witness);
+                    reclaim_exited(&container, &witness);
                 }
             }
             memory.retain(|truth| truth.owned || !truth.open.is_empty());
             for tenant in processes.iter().flatten() {
                 tenant.exports().look_at_kept();
             }
-            bury(&container, &witness);
+            reclaim_exited(&container, &witness);
             let there: Bytes = memory.iter().map(|truth| truth.size).sum();
             // What a dead one had exported goes as a whole.
             let usage = witness.view().usage(gpu());
@@ -283,8 +283,8 @@ proptest! {
         }
         // All of it goes with the last of them.
         processes.clear();
-        bury(&container, &witness);
-        bury(&container, &witness);
+        reclaim_exited(&container, &witness);
+        reclaim_exited(&container, &witness);
         prop_assert_eq!(witness.view().usage(gpu()).used, Bytes::ZERO);
         prop_assert!(witness.region().is_valid());
     }

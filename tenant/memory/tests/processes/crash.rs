@@ -17,7 +17,7 @@ use cgpu_shm::region::{Birth, Region};
 use cgpu_shm::units::{DeviceIndex, SlotIndex};
 
 use crate::child::{Child, signal};
-use crate::member::{Inside, Member, Truth, bury, taken};
+use crate::member::{Inside, Member, Truth, reclaim_exited, taken};
 
 const MIB: u64 = 1 << 20;
 const LIMIT_MIB: u64 = 64;
@@ -109,7 +109,7 @@ fn survive(file: &[u8], held: Bytes) {
     let charge = tenant.charge(gpu, even).expect("what is left is to be had");
     let address = Address(0x7f00_0000_0000);
     assert_eq!(charge.commit(address, None), CommitOutcome::Recorded);
-    bury(tenant.region());
+    reclaim_exited(tenant.region());
     assert_eq!(tenant.view().usage(gpu).total(), even, "nothing of the dead one stays");
     assert_eq!(taken(tenant.region()), [tenant.name().slot()]);
     tenant.allocations().take(address).expect("live").freed();

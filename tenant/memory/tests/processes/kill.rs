@@ -8,7 +8,7 @@ use cgpu_memory::{Address, Bytes, Clock, ContextId, Monotonic};
 use cgpu_shm::atomic::Ordering;
 
 use crate::child::Child;
-use crate::member::{Inside, Member, Truth, bury, taken};
+use crate::member::{Inside, Member, Truth, reclaim_exited, taken};
 
 const KILLS: usize = 100;
 const WORKERS: usize = 4;
@@ -113,7 +113,7 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     }
     let environment = Inside { directory: directory.path(), limit_mib: LIMIT_MIB };
     let member = Member::join_by(&environment);
-    bury(member.tenant.region());
+    reclaim_exited(member.tenant.region());
     assert_eq!(taken(member.tenant.region()), [member.tenant.name().slot()]);
     assert_eq!(member.tenant.view().usage(member.gpu).total(), Bytes::ZERO);
     let all = member.tenant.charge(member.gpu, Bytes(LIMIT_MIB << 20));

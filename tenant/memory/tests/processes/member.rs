@@ -74,7 +74,7 @@ impl Environment for Inside<'_> {
 }
 
 /// Finds all the dead and buries them, whenever they died.
-pub(crate) fn bury(region: &Region) {
+pub(crate) fn reclaim_exited(region: &Region) {
     let now = Monotonic.now();
     for time in [now, now + Nanos::from_millis(10_000)] {
         region.sweep(time, false).expect("the dead can be looked for");

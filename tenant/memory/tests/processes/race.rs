@@ -6,7 +6,7 @@ use cgpu_memory::{Address, Bytes};
 use cgpu_shm::atomic::Ordering;
 
 use crate::child::Child;
-use crate::member::{Inside, Member, Truth, bury};
+use crate::member::{Inside, Member, Truth, reclaim_exited};
 
 const RACERS: u64 = 8;
 const ROUNDS: u64 = 1000;
@@ -88,7 +88,7 @@ fn fresh_processes_race_for_a_region_too() {
         // All were in one container.
         let member = Member::join_by(&Inside { directory: directory.path(), limit_mib: LIMIT_MIB });
         assert_eq!(member.tenant.view().usage(member.gpu).total(), WANTED);
-        bury(member.tenant.region());
+        reclaim_exited(member.tenant.region());
         assert!(member.tenant.charge(member.gpu, WANTED).is_ok());
     }
 }
