@@ -114,7 +114,7 @@ impl<'a> Gauge<'a> {
             return by(Measure::Nvml, gpus::nvml_free(self.device));
         }
         let is_known = self.tenant.contexts().size_is_known(self.gpu);
-        if let Some(free) = self.tenant.view().told_free(self.gpu) {
+        if let Some(free) = self.tenant.view().monitor_free(self.gpu) {
             return if is_known { None } else { by(Measure::Made, Some(free)) };
         }
         if self.tenant.contexts().size_is_agreed(self.gpu) {

@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_int, c_uint};
 
 use cgpu_abi::nvml_types::{nvmlDevice_t, nvmlMemory_t, nvmlPciInfo_t, nvmlReturn_t};
 use cgpu_abi::types::{CUcontext, CUdevice, CUresult, CUuuid};
-use cgpu_memory::{Bytes, Found, Gpu, GpuInfo, System, Tenant, Told, Uuid};
+use cgpu_memory::{Bytes, Found, Gpu, GpuInfo, System, Tenant, MonitorInventory, Uuid};
 use cgpu_shm::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::process::Starter;
@@ -87,9 +87,9 @@ pub(crate) fn inventory(starter: Starter) -> Found {
     // SAFETY: the name is NUL-ended.
     let hides = !unsafe { libc::getenv(c"CUDA_VISIBLE_DEVICES".as_ptr()) }.is_null();
     if starter == Starter::Driver
-        && let Some(told) = Told::read(&System)
+        && let Some(inventory) = MonitorInventory::read(&System)
         && let Some(seen) = devices().map(driver_gpu).collect::<Option<Vec<_>>>()
-        && let Some(found) = told.found(&seen, hides)
+        && let Some(found) = inventory.found(&seen, hides)
     {
         return found;
     }

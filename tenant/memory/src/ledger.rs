@@ -37,7 +37,7 @@ const PAUSE: Nanos = Nanos::from_millis(5);
 /// Between two looks for the dead by those who only want to see: who waits until a dead process's memory is free waits little longer for it.
 const GLANCE: Nanos = Nanos::from_millis(100);
 /// How old what a monitor has told may be. It tells anew every second.
-const TOLD_LATELY: Nanos = Nanos::from_millis(3000);
+const MAX_SAMPLE_AGE: Nanos = Nanos::from_millis(3000);
 /// About as long as a call of the driver takes.
 const MOMENT: Nanos = Nanos::from_micros(50);
 
@@ -87,7 +87,7 @@ pub(crate) struct Ledger {
     clock: &'static dyn Clock,
     /// By GPU: what limits from outside have told this process; [`Bytes::MAX`]: nothing. Kept here because the container may write into its
     /// region, and what is registered there must not lift them.
-    told: [Bytes; GPUS],
+    outside_limits: [Bytes; GPUS],
     /// By GPU: the edition of growth whose excess was counted.
     counted: [AtomicU32; GPUS],
     /// When the dead were last looked for because somebody wanted to see.
@@ -100,14 +100,14 @@ impl Ledger {
         region: Region,
         claim: Claim<Lifeline>,
         clock: &'static dyn Clock,
-        told: [Bytes; GPUS],
+        outside_limits: [Bytes; GPUS],
     ) -> Self {
         Self {
             region,
             claim,
             heartbeat: Heartbeat::default(),
             clock,
-            told,
+            outside_limits,
             counted: Default::default(),
             glanced: AtomicU64::new(0),
             unconfirmable: Unconfirmable::default(),
@@ -142,9 +142,9 @@ impl Ledger {
     #[inline]
     fn registered(&self, gpu: DeviceIndex) -> Bytes {
         let registered = Bytes(self.region.gpu(gpu).limit.load(Ordering::Relaxed));
-        let told = self.told.get(gpu.get()).copied().unwrap_or(Bytes::MAX);
+        let outside_limits = self.outside_limits.get(gpu.get()).copied().unwrap_or(Bytes::MAX);
         // 0, which is none, counts as more than anything.
-        if registered.0.wrapping_sub(1) < told.0 { registered } else { told }
+        if registered.0.wrapping_sub(1) < outside_limits.0 { registered } else { outside_limits }
     }
 
     /// What the container uses.
@@ -355,9 +355,9 @@ impl Ledger {
     }
 
     /// What of a device was free when a monitor asked NVML last, if that was lately: a monitor tells it every second.
-    pub(crate) fn told_free(&self, uuid: Uuid) -> Option<Bytes> {
+    pub(crate) fn monitor_free(&self, uuid: Uuid) -> Option<Bytes> {
         let (free, sampled) = self.region.granted().device_free(uuid)?;
-        (self.clock.now() - sampled < TOLD_LATELY).then_some(free)
+        (self.clock.now() - sampled < MAX_SAMPLE_AGE).then_some(free)
     }
 
     /// Looks for the dead.

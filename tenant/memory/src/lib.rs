@@ -64,7 +64,7 @@ mod pools;
 mod start;
 mod tables;
 mod tenant;
-mod told;
+mod monitor_inventory;
 mod view;
 
 pub use allocations::{Allocations, Taken};
@@ -92,5 +92,5 @@ pub use physical::{
 pub use pools::{Ended, Ending, PoolDriver, Pools, Unmade};
 pub use start::is_called_for;
 pub use tenant::{Start, Tenant};
-pub use told::Told;
+pub use monitor_inventory::MonitorInventory;
 pub use view::{Member, MemoryInfo, View};

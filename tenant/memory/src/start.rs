@@ -152,22 +152,22 @@ fn join(
 ) -> Result<Started, Refusal> {
     let claim = claim(&region, environment, clock)?;
     let mut gpus = Vec::new();
-    let mut told = [Bytes::MAX; GPUS];
+    let mut outside_limits = [Bytes::MAX; GPUS];
     for gpu in &settings.gpus {
         let registration =
             Registration { uuid: gpu.uuid, total: gpu.total, limit: gpu.limit, ordinal: gpu.ordinal };
         let index = region.register(claim.slot, &registration).map_err(|error| {
             Refusal::new(format!("{}: {error}", region.directory().join("use").display()))
         })?;
-        if let (Source::Outside, Some(told)) = (source, told.get_mut(index.get()))
+        if let (Source::Outside, Some(outside_limits)) = (source, outside_limits.get_mut(index.get()))
             && gpu.limit > Bytes::ZERO
         {
-            *told = (*told).min(gpu.limit);
+            *outside_limits = (*outside_limits).min(gpu.limit);
         }
         gpus.push((gpu.uuid, index));
     }
     clear_refusal(&region.directory().join("refused"));
-    Ok(Started::On(Ledger::new(region, claim, clock, told), gpus))
+    Ok(Started::On(Ledger::new(region, claim, clock, outside_limits), gpus))
 }
 
 /// What an earlier start was refused for is settled. Where the directory is read-only, the file alone may be emptied; where not even that

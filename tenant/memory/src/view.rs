@@ -107,9 +107,9 @@ impl<'a> View<'a> {
 
     /// What of `gpu` was free when a monitor asked NVML last; none: no monitor has told it lately.
     #[must_use]
-    pub fn told_free(self, gpu: Gpu) -> Option<Bytes> {
+    pub fn monitor_free(self, gpu: Gpu) -> Option<Bytes> {
         let (uuid, _) = self.gpus.iter().find(|(_, known)| *known == gpu)?;
-        self.tables.ledger.told_free(*uuid)
+        self.tables.ledger.monitor_free(*uuid)
     }
 }
 

@@ -10,7 +10,7 @@ use cgpu_shm::atomic::{AtomicU32, Ordering};
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 
-use super::{Ledger, PAUSE, TOLD_LATELY};
+use super::{Ledger, PAUSE, MAX_SAMPLE_AGE};
 
 /// Longest wait for a confirmation. The monitor needs three samples, a second apart, of a process
 /// that does not allocate.
@@ -42,7 +42,7 @@ impl Ledger {
     fn confirmation_may_help(&self, gpu: DeviceIndex, bytes: Bytes) -> bool {
         let (usage, limit) = (self.usage(gpu), self.limit(gpu));
         let fits = |used: Bytes| used + bytes <= limit;
-        let monitor_samples = self.clock.now() - self.region.granted().sampled() < TOLD_LATELY;
+        let monitor_samples = self.clock.now() - self.region.granted().sampled() < MAX_SAMPLE_AGE;
         !fits(usage.total())
             && fits(usage.total() - usage.implicit)
             && monitor_samples

@@ -69,7 +69,7 @@ fn charge_beside_unconfirmed_memory_waits_while_the_monitor_samples() {
     assert_eq!(timed_charge(&container, &ledger, mib(50)), (Nanos::ZERO, false), "no monitor");
     sample(&container);
     let (waited, granted) = timed_charge(&container, &ledger, mib(50));
-    assert!(!granted && waited >= TOLD_LATELY, "{waited:?}");
+    assert!(!granted && waited >= MAX_SAMPLE_AGE, "{waited:?}");
     assert_eq!(timed_charge(&container, &ledger, mib(50)), (Nanos::ZERO, false), "the monitor has ended");
 }
 
@@ -104,15 +104,15 @@ fn wait_for_confirmation_times_out_once() {
 fn limit_set_from_outside_is_not_lifted_by_the_region() {
     let container = Container::limited(50);
     let mut tenant = container.tenant();
-    let told = mib(10);
-    tenant.tables.ledger.told[gpu().get()] = told;
+    let outside_limits = mib(10);
+    tenant.tables.ledger.outside_limits[gpu().get()] = outside_limits;
     let registered = &tenant.tables.ledger.region.gpu(gpu()).limit;
-    for written in [told, told + Bytes(1), Bytes::MAX, Bytes::ZERO] {
+    for written in [outside_limits, outside_limits + Bytes(1), Bytes::MAX, Bytes::ZERO] {
         registered.store(written.0, Ordering::Relaxed);
-        assert_eq!(tenant.tables.ledger.limit(gpu()), told, "{written}");
+        assert_eq!(tenant.tables.ledger.limit(gpu()), outside_limits, "{written}");
     }
-    registered.store(told.0 - 1, Ordering::Relaxed);
-    assert_eq!(tenant.tables.ledger.limit(gpu()), told - Bytes(1), "a lower limit holds");
+    registered.store(outside_limits.0 - 1, Ordering::Relaxed);
+    assert_eq!(tenant.tables.ledger.limit(gpu()), outside_limits - Bytes(1), "a lower limit holds");
 }
 
 #[test]

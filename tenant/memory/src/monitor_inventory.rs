@@ -27,7 +27,7 @@ use crate::start;
 
 /// What a monitor has told, or a process before this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct MonitorInventory {
     /// By the monitor; none: it has told nothing.
     devices: Vec<Device>,
     /// The GPUs of the container, and their memory.
@@ -38,7 +38,7 @@ pub struct Told {
     is_limited_from_outside: bool,
 }
 
-impl Told {
+impl MonitorInventory {
     /// Reads it from the region of this process; none: there is no region yet.
     #[must_use]
     pub fn read(environment: &dyn Environment) -> Option<Self> {
@@ -113,8 +113,8 @@ mod tests {
         vec![device(1, 0, 0), device(2, 1, 0), partitioned, device(4, 2, 1), device(5, 2, 2)]
     }
 
-    fn told(is_beside_monitor: bool, is_limited_from_outside: bool) -> Told {
-        Told { devices: devices(), registered: Vec::new(), is_beside_monitor, is_limited_from_outside }
+    fn inventory(is_beside_monitor: bool, is_limited_from_outside: bool) -> MonitorInventory {
+        MonitorInventory { devices: devices(), registered: Vec::new(), is_beside_monitor, is_limited_from_outside }
     }
 
     /// Devices as a driver shows them: smaller, and in the order of the bus.
@@ -128,8 +128,8 @@ mod tests {
     }
 
     /// The devices found, by the byte of their UUID, and whether these are all.
-    fn found(told: &Told, seen: &[u8], hides: bool) -> Option<(Vec<u8>, bool)> {
-        let found = told.found(&shown(seen), hides)?;
+    fn found(inventory: &MonitorInventory, seen: &[u8], hides: bool) -> Option<(Vec<u8>, bool)> {
+        let found = inventory.found(&shown(seen), hides)?;
         assert_eq!(found.cut, [Uuid([3; 16])]);
         Some((found.gpus.iter().map(|gpu| gpu.uuid.0[0]).collect(), found.complete))
     }
@@ -137,35 +137,35 @@ mod tests {
     #[test]
     fn process_beside_the_monitor_has_all_devices_whatever_it_hides() {
         for hides in [false, true] {
-            assert_eq!(found(&told(true, false), &[2], hides), Some((vec![1, 2, 4, 5], true)));
-            assert_eq!(found(&told(true, false), &[], hides), Some((vec![1, 2, 4, 5], true)));
+            assert_eq!(found(&inventory(true, false), &[2], hides), Some((vec![1, 2, 4, 5], true)));
+            assert_eq!(found(&inventory(true, false), &[], hides), Some((vec![1, 2, 4, 5], true)));
         }
     }
 
     #[test]
     fn process_in_a_container_has_what_the_driver_shows() {
-        assert_eq!(found(&told(false, false), &[2, 1], false), Some((vec![2, 1], true)));
-        assert_eq!(found(&told(false, true), &[2], true), Some((vec![2], false)));
-        assert_eq!(found(&told(false, true), &[4], false), Some((vec![4], false)));
+        assert_eq!(found(&inventory(false, false), &[2, 1], false), Some((vec![2, 1], true)));
+        assert_eq!(found(&inventory(false, true), &[2], true), Some((vec![2], false)));
+        assert_eq!(found(&inventory(false, true), &[4], false), Some((vec![4], false)));
     }
 
     #[test]
     fn process_in_a_container_that_may_have_more_than_the_driver_shows_is_not_known() {
-        assert_eq!(found(&told(false, false), &[2], true), None);
-        assert_eq!(found(&told(false, false), &[4], false), None);
+        assert_eq!(found(&inventory(false, false), &[2], true), None);
+        assert_eq!(found(&inventory(false, false), &[4], false), None);
     }
 
     #[test]
     fn device_that_was_not_told_of_or_is_partitioned_makes_all_unknown() {
-        for told in [told(true, false), told(false, true)] {
-            assert_eq!(found(&told, &[1, 9], false), None);
-            assert_eq!(found(&told, &[3], false), None);
+        for inventory in [inventory(true, false), inventory(false, true)] {
+            assert_eq!(found(&inventory, &[1, 9], false), None);
+            assert_eq!(found(&inventory, &[3], false), None);
         }
     }
 
     #[test]
     fn orders_and_totals_are_nvmls() {
-        let found = told(true, false).found(&[], false).expect("all are told");
+        let found = inventory(true, false).found(&[], false).expect("all are told");
         assert!(found.gpus.is_sorted_by_key(|gpu| gpu.order));
         assert_eq!(
             found.gpus.iter().map(GpuInfo::is_instance).collect::<Vec<_>>(),
@@ -177,28 +177,28 @@ mod tests {
     #[test]
     fn monitor_tells_by_the_region_of_the_process() {
         let container = Container::with(&[]);
-        assert_eq!(Told::read(&container.environment), None, "no region");
+        assert_eq!(MonitorInventory::read(&container.environment), None, "no region");
         Region::make(container.run(), Birth::default()).expect("a region");
         let monitor = Grantor::open(container.run()).expect("the grant file");
-        let nothing = Told { devices: Vec::new(), ..told(false, false) };
-        assert_eq!(Told::read(&container.environment), Some(nothing.clone()), "no monitor");
+        let nothing = MonitorInventory { devices: Vec::new(), ..inventory(false, false) };
+        assert_eq!(MonitorInventory::read(&container.environment), Some(nothing.clone()), "no monitor");
         monitor.adopt(1);
-        assert_eq!(Told::read(&container.environment), Some(nothing), "nothing is told");
+        assert_eq!(MonitorInventory::read(&container.environment), Some(nothing), "nothing is told");
         monitor.set_devices(&devices(), container.environment.pid_namespace());
-        assert_eq!(Told::read(&container.environment), Some(told(true, false)));
+        assert_eq!(MonitorInventory::read(&container.environment), Some(inventory(true, false)));
         monitor.set_devices(&devices(), 1);
-        assert_eq!(Told::read(&container.environment), Some(told(false, false)));
+        assert_eq!(MonitorInventory::read(&container.environment), Some(inventory(false, false)));
     }
 
     #[test]
     fn gpus_that_a_process_before_has_registered_are_known_if_the_driver_shows_just_those() {
-        let told = |gpus: &[(u8, u64)], is_limited_from_outside| Told {
+        let inventory = |gpus: &[(u8, u64)], is_limited_from_outside| MonitorInventory {
             devices: Vec::new(),
             registered: gpus.iter().map(|(byte, mib)| (Uuid([*byte; 16]), Bytes::from_mib(*mib))).collect(),
             is_beside_monitor: false,
             is_limited_from_outside,
         };
-        let two = told(&[(1, 15109), (2, 23028)], false);
+        let two = inventory(&[(1, 15109), (2, 23028)], false);
         let found = two.found(&shown(&[2, 1]), false).expect("both are known");
         let gpus: Vec<_> = found.gpus.iter().map(|gpu| (gpu.total.0 >> 20, gpu.order)).collect();
         assert_eq!((gpus, found.complete), (vec![(23028, 0x200), (15109, 0x100)], true));
@@ -206,7 +206,7 @@ mod tests {
             assert_eq!(two.found(&shown(seen), false), None, "{seen:?}");
         }
         assert_eq!(two.found(&shown(&[1, 2]), true), None, "there may be more that it hides");
-        assert!(told(&[(1, 15109)], true).found(&shown(&[1]), true).is_some(), "limits name what they mean");
-        assert_eq!(told(&[(1, 0)], false).found(&shown(&[1]), false), None, "its size is not known");
+        assert!(inventory(&[(1, 15109)], true).found(&shown(&[1]), true).is_some(), "limits name what they mean");
+        assert_eq!(inventory(&[(1, 0)], false).found(&shown(&[1]), false), None, "its size is not known");
     }
 }
