@@ -21,8 +21,8 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
     if count.is_null() || matches!(concerned, Concerned::Everybody) {
         return call(count, pids);
     }
-    let told = match all::<c_uint>(|count, to| call(count, to)) {
-        Ok(told) => told,
+    let reported = match all::<c_uint>(|count, to| call(count, to)) {
+        Ok(reported) => reported,
         Err(answer) => return answer,
     };
     let Concerned::Ours(sliced) = concerned else { return nvmlReturn_t::ERROR_NO_PERMISSION };
@@ -34,7 +34,7 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
         answer == nvmlReturn_t::SUCCESS && stats.is_running == 1
     };
     let ours = |theirs: c_uint| names.ours(theirs).filter(|_| alive(theirs));
-    let list: Vec<c_uint> = told.into_iter().filter_map(ours).collect();
+    let list: Vec<c_uint> = reported.into_iter().filter_map(ours).collect();
     // SAFETY: the count is not null, and the list the program's.
     unsafe { put(&list, count, pids) }
 }
@@ -51,17 +51,17 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats(
     if stats.is_null() || matches!(concerned, Concerned::Everybody) {
         return call(pid, stats);
     }
-    let mut told = nvmlAccountingStats_t::default();
+    let mut reported = nvmlAccountingStats_t::default();
     let answer = match concerned {
         Concerned::Ours(sliced) => sliced.account(pid, |theirs| {
-            let answer = call(theirs, &raw mut told);
-            (answer, told.is_running, &mut told.max_memory_usage)
+            let answer = call(theirs, &raw mut reported);
+            (answer, reported.is_running, &mut reported.max_memory_usage)
         }),
         _ => nvmlReturn_t::ERROR_NO_PERMISSION,
     };
     if answer == nvmlReturn_t::SUCCESS {
         // SAFETY: not null, and the program's.
-        unsafe { stats.write(told) };
+        unsafe { stats.write(reported) };
     }
     answer
 }
@@ -78,20 +78,20 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats_v2(
         return call(stats);
     }
     // SAFETY: not null, and the program's.
-    let mut told = unsafe { stats.read() };
-    let pid = told.pid;
+    let mut reported = unsafe { stats.read() };
+    let pid = reported.pid;
     let answer = match concerned {
         Concerned::Ours(sliced) => sliced.account(pid, |theirs| {
-            told.pid = theirs;
-            let answer = call(&raw mut told);
-            (answer, told.is_running, &mut told.max_memory_usage)
+            reported.pid = theirs;
+            let answer = call(&raw mut reported);
+            (answer, reported.is_running, &mut reported.max_memory_usage)
         }),
         _ => nvmlReturn_t::ERROR_NO_PERMISSION,
     };
     if answer == nvmlReturn_t::SUCCESS {
-        told.pid = pid;
+        reported.pid = pid;
         // SAFETY: not null, and the program's.
-        unsafe { stats.write(told) };
+        unsafe { stats.write(reported) };
     }
     answer
 }

@@ -133,8 +133,8 @@ of_process! {
 }
 
 /// What is told of our processes, by our names.
-fn ours<T: OfProcess>(told: Vec<T>, names: &Names) -> Vec<T> {
-    told.into_iter().filter_map(|one| Some(one.named(names.ours(one.pid())?))).collect()
+fn ours<T: OfProcess>(reported: Vec<T>, names: &Names) -> Vec<T> {
+    reported.into_iter().filter_map(|one| Some(one.named(names.ours(one.pid())?))).collect()
 }
 
 /// All that a function of NVML lists, which is called as programs call it: once for the length, once with room.

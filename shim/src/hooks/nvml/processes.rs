@@ -45,12 +45,12 @@ impl Sliced {
     fn residents(&self, kind: Option<Kind>) -> Vec<(Member, &Part)> {
         let mut residents: Vec<_> = self.members().filter(|(member, _)| member.is_resident()).collect();
         // Who is on the books computes, by itself or by MPS.
-        let (told, of_these) = match kind {
+        let (reported, of_these) = match kind {
             None => return residents,
             Some(Kind::Computes) => (Kind::ComputesByMps, false),
             Some(kind) => (kind, true),
         };
-        let listed = told.listed(self.device);
+        let listed = reported.listed(self.device);
         let names = if listed.is_empty() { None } else { Some(self.names()) };
         let listed: Vec<c_uint> = listed.into_iter().filter_map(|pid| names.as_ref()?.ours(pid)).collect();
         residents.retain(|(member, _)| listed.contains(&member.pid) == of_these);
@@ -147,15 +147,15 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
     }
     // SAFETY: not null, and of the version whose layout this is.
     let asked = unsafe { &mut *plist };
-    let told = all(|count, proc_array| {
+    let reported = all(|count, proc_array| {
         let mut list = nvmlProcessDetailList_t { num_proc_array_entries: *count, proc_array, ..*asked };
         // SAFETY: the record is ours, and its array as long as it says.
         let answer = unsafe { nvml::nvmlDeviceGetRunningProcessDetailList(device, &raw mut list) };
         *count = list.num_proc_array_entries;
         answer
     });
-    let told = match told {
-        Ok(told) => told,
+    let reported = match reported {
+        Ok(reported) => reported,
         Err(answer) => return answer,
     };
     let Concerned::Ours(sliced) = concerned else { return nvmlReturn_t::ERROR_NO_PERMISSION };
@@ -166,11 +166,11 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
         // Of those on no books nothing is known: a mode that is newer than this list is the widest one.
         _ => None,
     };
-    let told = ours(told, &sliced.names());
+    let reported = ours(reported, &sliced.names());
     let describe = |resident: &(Member, &Part)| {
         let nvmlProcessInfo_v2_t { pid, used_gpu_memory, gpu_instance_id, compute_instance_id } =
             long(resident);
-        let protected = told.iter().find(|one: &&nvmlProcessDetail_v1_t| one.pid == pid);
+        let protected = reported.iter().find(|one: &&nvmlProcessDetail_v1_t| one.pid == pid);
         let used_gpu_cc_protected_memory =
             protected.map_or(0, |one| one.used_gpu_cc_protected_memory.min(used_gpu_memory));
         nvmlProcessDetail_v1_t {
@@ -200,13 +200,13 @@ macro_rules! sessions {
             if session_count.is_null() || matches!(concerned, Concerned::Everybody) {
                 return call(session_count, session_infos);
             }
-            let told = match all::<$type>(|count, to| call(count, to)) {
-                Ok(told) => told,
+            let reported = match all::<$type>(|count, to| call(count, to)) {
+                Ok(reported) => reported,
                 Err(answer) => return answer,
             };
             let Concerned::Ours(sliced) = concerned else { return nvmlReturn_t::ERROR_NO_PERMISSION };
             // SAFETY: the count is not null, and the list the program's.
-            let answer = unsafe { put(&ours(told, &sliced.names()), session_count, session_infos) };
+            let answer = unsafe { put(&ours(reported, &sliced.names()), session_count, session_infos) };
             // These answer so when they are asked for the length.
             if session_infos.is_null() { nvmlReturn_t::SUCCESS } else { answer }
         }

@@ -24,11 +24,11 @@ pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
     if process_samples_count.is_null() || matches!(concerned, Concerned::Everybody) {
         return call(utilization, process_samples_count);
     }
-    let told = all(|count, to| call(to, count));
-    let list = match (told, concerned) {
+    let reported = all(|count, to| call(to, count));
+    let list = match (reported, concerned) {
         (Err(nvmlReturn_t::ERROR_NOT_FOUND), _) => Vec::new(),
         (Err(answer), _) => return answer,
-        (Ok(told), Concerned::Ours(sliced)) => ours(told, &sliced.names()),
+        (Ok(reported), Concerned::Ours(sliced)) => ours(reported, &sliced.names()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
     // SAFETY: the count is not null, and the list the program's. Only the count is written where there is none of it.
@@ -60,16 +60,16 @@ pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
     }
     // SAFETY: not null, and of the version whose layout this is.
     let asked = unsafe { &mut *proceses_util_info };
-    let told = all(|count, proc_util_array| {
+    let reported = all(|count, proc_util_array| {
         let mut info =
             nvmlProcessesUtilizationInfo_t { process_samples_count: *count, proc_util_array, ..*asked };
         let answer = call(&raw mut info);
         *count = info.process_samples_count;
         answer
     });
-    let list = match (told, concerned) {
+    let list = match (reported, concerned) {
         (Err(answer), _) => return answer,
-        (Ok(told), Concerned::Ours(sliced)) => ours(told, &sliced.names()),
+        (Ok(reported), Concerned::Ours(sliced)) => ours(reported, &sliced.names()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
     let to = asked.proc_util_array;
