@@ -17,7 +17,7 @@
 
 mod entry;
 mod leaf;
-mod stretch;
+mod extent;
 pub(crate) mod units;
 
 use cgpu_shm::units::{Bytes, DeviceIndex};
@@ -27,7 +27,7 @@ use self::entry::{Entry, Offset};
 pub(crate) use self::leaf::Exhausted;
 use cgpu_shm::spin::Spin;
 
-use self::stretch::Stretches;
+use self::extent::Extents;
 use self::units::UNIT;
 
 /// log2 of the shards.
@@ -142,7 +142,7 @@ impl AllocationTable {
     #[inline]
     fn shard(&self, address: u64) -> Option<&Spin<Shard>> {
         // The upper bits; the list of stretches goes by the lower ones.
-        let place = spread(stretch::number(address)) >> (32 - SHARD_BITS);
+        let place = spread(extent::number(address)) >> (32 - SHARD_BITS);
         self.shards.get(place).map(|shard| &shard.0)
     }
 }
@@ -173,7 +173,7 @@ struct Sum {
 struct Shard {
     /// By place in the registry; places that were never opened may be missing.
     sums: Vec<Option<Sum>>,
-    stretches: Stretches,
+    extents: Extents,
     /// Whether an owner was closed whose entries may still be here.
     stale: bool,
 }
@@ -206,7 +206,7 @@ impl Shard {
     }
 
     fn find(&mut self, address: u64) -> Option<(DeviceIndex, Allocation)> {
-        let entry = self.stretches.find(stretch::number(address))?.find(address, Offset::of(address)?);
+        let entry = self.extents.find(extent::number(address))?.find(address, Offset::of(address)?);
         if entry.is_vacant() {
             return None;
         }
@@ -223,13 +223,13 @@ impl Shard {
         if sum_of(&mut self.sums, owner).is_none() {
             return Inserted::Stale;
         }
-        if self.stale && self.stretches.is_full() {
+        if self.stale && self.extents.is_full() {
             self.clean();
         }
-        let Ok(stretch) = self.stretches.find_or_make(stretch::number(address)) else {
+        let Ok(extent) = self.extents.find_or_make(extent::number(address)) else {
             return Inserted::Exhausted;
         };
-        let Ok(former) = stretch.insert(address, entry) else { return Inserted::Exhausted };
+        let Ok(former) = extent.insert(address, entry) else { return Inserted::Exhausted };
         if let Some(sum) = sum_of(&mut self.sums, owner) {
             sum.units += u64::from(units);
         }
@@ -242,11 +242,11 @@ impl Shard {
 
     #[inline]
     fn remove(&mut self, address: u64) -> Option<(Entry, DeviceIndex)> {
-        let number = stretch::number(address);
-        let stretch = self.stretches.find(number)?;
-        let entry = stretch.remove(address, Offset::of(address)?);
-        if stretch.is_empty() {
-            self.stretches.emptied(number);
+        let number = extent::number(address);
+        let extent = self.extents.find(number)?;
+        let entry = extent.remove(address, Offset::of(address)?);
+        if extent.is_empty() {
+            self.extents.emptied(number);
         }
         Some((entry, self.take_off(entry)?))
     }
@@ -267,24 +267,24 @@ impl Shard {
     fn clean(&mut self) {
         self.stale = false;
         let sums = &mut self.sums;
-        self.stretches.retain(|entry| sum_of(sums, entry.owner()).is_some());
+        self.extents.retain(|entry| sum_of(sums, entry.owner()).is_some());
     }
 
     #[cfg(test)]
     fn count(&mut self) -> (usize, u64) {
-        let Self { sums, stretches, .. } = self;
-        let live = stretches.iter().filter(|(_, entry)| sum_of(sums, entry.owner()).is_some());
+        let Self { sums, extents, .. } = self;
+        let live = extents.iter().filter(|(_, entry)| sum_of(sums, entry.owner()).is_some());
         live.fold((0, 0), |(count, units), (_, entry)| (count + 1, units + u64::from(entry.units())))
     }
 
     #[cfg(test)]
     fn is_valid(&mut self) -> bool {
-        let Self { sums, stretches, .. } = self;
+        let Self { sums, extents, .. } = self;
         let mut left: Vec<u64> = sums.iter().map(|sum| sum.map_or(0, |sum| sum.units)).collect();
-        let entries: Vec<(u64, Entry)> = stretches.iter().collect();
+        let entries: Vec<(u64, Entry)> = extents.iter().collect();
         for (address, entry) in entries {
-            let stretch = stretches.find(stretch::number(address));
-            if stretch.map(|stretch| stretch.find(address, entry.offset())) != Some(entry) {
+            let extent = extents.find(extent::number(address));
+            if extent.map(|extent| extent.find(address, entry.offset())) != Some(entry) {
                 return false;
             }
             if sum_of(sums, entry.owner()).is_some() {

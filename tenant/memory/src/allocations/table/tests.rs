@@ -114,7 +114,7 @@ fn churn_over_many_addresses_leaves_no_room_behind() {
         assert_eq!(table.insert(Allocation { address, units: 1, owner }), Inserted::New);
         assert!(table.remove(address).is_some());
     }
-    let room: usize = table.shards.iter().map(|shard| shard.0.lock().stretches.room()).sum();
+    let room: usize = table.shards.iter().map(|shard| shard.0.lock().extents.room()).sum();
     assert!(room <= SHARDS * 16, "{room} slots for no region");
 }
 
@@ -133,7 +133,7 @@ fn entries_of_closed_owners_make_way() {
     }
     assert_eq!(table.count(), (0, Bytes::ZERO));
     // Room for the stretches of a few users, not of 49.
-    let room: usize = table.shards.iter().map(|shard| shard.0.lock().stretches.room()).sum();
+    let room: usize = table.shards.iter().map(|shard| shard.0.lock().extents.room()).sum();
     assert!(room <= 8 * 2000, "{room}");
 }
 

@@ -8,20 +8,20 @@ use super::spread;
 const REGIONS_BITS: u32 = 6;
 const REGIONS: usize = 1 << REGIONS_BITS;
 /// log2 of the bytes of a stretch.
-const STRETCH_BITS: u32 = REGION_BITS + REGIONS_BITS;
+const EXTENT_BITS: u32 = REGION_BITS + REGIONS_BITS;
 /// Slots of the shortest list.
 const SMALLEST: usize = 16;
 
 /// The number of the stretch of an address.
 #[inline]
 pub(super) fn number(address: u64) -> u64 {
-    address >> STRETCH_BITS
+    address >> EXTENT_BITS
 }
 
 /// A stretch in which something lives. Of each region one entry is in place, side by side with its neighbours': allocations of
 /// 2 MiB and more, one after the other, are eight to a cache line, and the list is asked once for 64 of them.
 #[derive(Debug)]
-pub(super) struct Stretch {
+pub(super) struct Extent {
     /// One entry of each region: the only one, where allocations are of 2 MiB and more.
     firsts: [Entry; REGIONS],
     /// The others of each region; none until a region has a second one.
@@ -30,13 +30,13 @@ pub(super) struct Stretch {
     live: u32,
 }
 
-impl Default for Stretch {
+impl Default for Extent {
     fn default() -> Self {
         Self { firsts: [Entry::VACANT; REGIONS], leaves: Vec::new(), live: 0 }
     }
 }
 
-impl Stretch {
+impl Extent {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.live == 0
@@ -151,26 +151,26 @@ fn is_at(entry: Entry, offset: Offset) -> bool {
 /// Stretches by number: open addressing, linear probing, a power of two of slots or none. A stretch lies apart from the list, so
 /// that a step of growth moves 16 bytes for each.
 #[derive(Debug, Default)]
-pub(super) struct Stretches {
-    slots: Vec<Option<(u64, Box<Stretch>)>>,
+pub(super) struct Extents {
+    slots: Vec<Option<(u64, Box<Extent>)>>,
     used: usize,
     /// The stretch that became empty last: it stays in the list, because what is freed is often allocated again at once.
     idle: Option<u64>,
     /// An empty stretch, kept for the next one: programs free the last of a stretch and allocate the first of another all day.
-    cached: Option<Box<Stretch>>,
+    cached: Option<Box<Extent>>,
 }
 
-impl Stretches {
+impl Extents {
     /// The stretch of this number, if anything lives there.
     #[inline]
-    pub(super) fn find(&mut self, number: u64) -> Option<&mut Stretch> {
+    pub(super) fn find(&mut self, number: u64) -> Option<&mut Extent> {
         let place = self.place(number).ok()?;
         self.at(place)
     }
 
     /// The stretch of this number, which is made if need be.
     #[inline]
-    pub(super) fn find_or_make(&mut self, number: u64) -> Result<&mut Stretch, Exhausted> {
+    pub(super) fn find_or_make(&mut self, number: u64) -> Result<&mut Extent, Exhausted> {
         let place = match self.place(number) {
             Ok(place) => place,
             Err(vacant) => self.make(number, vacant)?,
@@ -190,7 +190,7 @@ impl Stretches {
     #[inline(never)]
     fn relieve(&mut self, number: u64) {
         if let Some(former) = self.idle.replace(number)
-            && self.find(former).is_some_and(|stretch| stretch.is_empty())
+            && self.find(former).is_some_and(|extent| extent.is_empty())
         {
             self.drop_empty(former);
         }
@@ -211,15 +211,15 @@ impl Stretches {
             }
             next = (next + 1) & mask;
         }
-        self.cached = removed.map(|(_, stretch)| stretch);
+        self.cached = removed.map(|(_, extent)| extent);
     }
 
     /// Drops the entries that `keep` does not want, and what is then empty.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) {
         let mut empty = Vec::new();
-        for (number, stretch) in self.slots.iter_mut().flatten() {
-            stretch.retain(&mut keep);
-            if stretch.is_empty() {
+        for (number, extent) in self.slots.iter_mut().flatten() {
+            extent.retain(&mut keep);
+            if extent.is_empty() {
                 empty.push(*number);
             }
         }
@@ -231,10 +231,10 @@ impl Stretches {
     /// Every entry, with its address.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Entry)> {
-        let stretches = self.slots.iter().flatten();
-        stretches.flat_map(|(number, stretch)| {
+        let extents = self.slots.iter().flatten();
+        extents.flat_map(|(number, extent)| {
             (0..REGIONS).zip(number << REGIONS_BITS..).flat_map(|(place, number)| {
-                stretch
+                extent
                     .region(place)
                     .map(move |entry| (number << REGION_BITS | u64::from(entry.offset().0) << 8, entry))
             })
@@ -260,8 +260,8 @@ impl Stretches {
             self.grow()?;
             vacant = self.place(number).err().ok_or(Exhausted)?;
         }
-        let stretch = self.cached.take().unwrap_or_default();
-        *self.slots.get_mut(vacant).ok_or(Exhausted)? = Some((number, stretch));
+        let extent = self.cached.take().unwrap_or_default();
+        *self.slots.get_mut(vacant).ok_or(Exhausted)? = Some((number, extent));
         self.used += 1;
         Ok(vacant)
     }
@@ -271,20 +271,20 @@ impl Stretches {
         let mut list = Vec::new();
         list.try_reserve_exact(slots).map_err(|_| Exhausted)?;
         list.resize_with(slots, || None);
-        for (number, stretch) in std::mem::replace(&mut self.slots, list).into_iter().flatten() {
+        for (number, extent) in std::mem::replace(&mut self.slots, list).into_iter().flatten() {
             if let Err(vacant) = self.place(number)
                 && let Some(slot) = self.slots.get_mut(vacant)
             {
-                *slot = Some((number, stretch));
+                *slot = Some((number, extent));
             }
         }
         Ok(())
     }
 
     #[inline]
-    fn at(&mut self, place: usize) -> Option<&mut Stretch> {
+    fn at(&mut self, place: usize) -> Option<&mut Extent> {
         match self.slots.get_mut(place) {
-            Some(Some((_, stretch))) => Some(stretch),
+            Some(Some((_, extent))) => Some(extent),
             _ => None,
         }
     }
