@@ -9,7 +9,7 @@
 //! What a GPU has reserved for the graphs of this process is one more pool of it ([`PoolId::of_graphs`]), with readings and tickets,
 //! trims and settlement as pools have. Two things are different. A launch cannot be undone, so what is charged for it
 //! is not a guess but a bound. And to charge the bound with every launch would refuse the second one in half a GPU, so a
-//! launch that finds again what the last one took is charged nothing (`pools/table/tenure.rs`). `docs/memory.md` tells why that is safe.
+//! launch that finds again what the last one took is charged nothing (`pools/table/retention.rs`). `docs/memory.md` tells why that is safe.
 
 mod footprint;
 pub(crate) mod table;
@@ -154,7 +154,7 @@ impl<'a> Graphs<'a> {
         let answer = call();
         let has = |arrival: Arrival| answer.is_ok() && (arrival.seen || sending == Sending::Launch);
         let grown = self.land(&flights, |share, arrival| {
-            let since = arrival.filter(|arrival| has(*arrival)).map(|arrival| (arrival.tenure, lane));
+            let since = arrival.filter(|arrival| has(*arrival)).map(|arrival| (arrival.retention, lane));
             self.tables.graphs.set(graph, share, since);
         });
         if let Some(share) = grown {
@@ -214,7 +214,7 @@ impl<'a> Graphs<'a> {
         is_busy: &impl Fn() -> bool,
     ) -> Result<Option<(Share, Departure)>, Denied> {
         let has = share.has.filter(|(_, since)| *since == lane);
-        match has.and_then(|(tenure, _)| self.tables.pools.depart_again(share.at, share.bytes, tenure)) {
+        match has.and_then(|(retention, _)| self.tables.pools.depart_again(share.at, share.bytes, retention)) {
             Some(departure) => Ok(Some((share, departure))),
             None => {
                 self.charge_graph(share, is_busy)?;

@@ -101,8 +101,8 @@ impl<'a> Physical<'a> {
     /// A reference of `handle` is about to be released. None: it is not on the books.
     #[must_use]
     pub fn releasing(self, handle: Handle) -> Option<Release<'a>> {
-        let tenure = self.tables.physical.lock().leave(handle)?;
-        Some(Release { tables: self.tables, handle, tenure })
+        let generation = self.tables.physical.lock().leave(handle)?;
+        Some(Release { tables: self.tables, handle, generation })
     }
 
     /// Mappings are about to be ended.
@@ -196,21 +196,21 @@ impl Drop for Reference<'_> {
 pub struct Release<'a> {
     tables: &'a Tables,
     handle: Handle,
-    tenure: u64,
+    generation: u64,
 }
 
 impl Release<'_> {
     /// The driver released it.
     pub fn released(self) {
-        let Self { tables, handle, tenure } = *ManuallyDrop::new(self);
-        let fate = tables.physical.lock().released(handle, tenure, true);
+        let Self { tables, handle, generation } = *ManuallyDrop::new(self);
+        let fate = tables.physical.lock().released(handle, generation, true);
         Physical::new(tables).wind_up(fate);
     }
 }
 
 impl Drop for Release<'_> {
     fn drop(&mut self) {
-        self.tables.physical.lock().released(self.handle, self.tenure, false);
+        self.tables.physical.lock().released(self.handle, self.generation, false);
     }
 }
 

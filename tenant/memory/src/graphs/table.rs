@@ -12,7 +12,7 @@ use cgpu_shm::units::Bytes;
 use crate::allocations::table::Exhausted;
 use crate::handles::{GraphId, NodeId};
 use crate::ordered::Ordered;
-use crate::pools::table::{At, Tenure};
+use crate::pools::table::{At, Retention};
 
 /// Where the driver keeps the list of a conditional node's bodies, and how many there are. It lives as long as the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) struct Share {
     /// The most that it needs.
     pub(super) bytes: Bytes,
     /// Since when it has that, and in which stream it was launched then.
-    pub(super) has: Option<(Tenure, Lane)>,
+    pub(super) has: Option<(Retention, Lane)>,
     /// Which executable graph this is: another one may have its handle later.
     number: u64,
 }
@@ -156,7 +156,7 @@ impl GraphTable {
     }
 
     /// Since when it has its share.
-    pub(super) fn set(&self, graph: GraphId, share: Share, has: Option<(Tenure, Lane)>) {
+    pub(super) fn set(&self, graph: GraphId, share: Share, has: Option<(Retention, Lane)>) {
         let mut table = self.table.lock();
         if let Some(known) = table.shares.get(key(graph, share.at.gpu.get()))
             && known.number == share.number

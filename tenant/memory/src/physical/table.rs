@@ -47,7 +47,7 @@ struct Held {
     /// Releases that are now in the driver.
     leaving: u64,
     /// Which memory's turn it is to have this value: the same may have it again.
-    tenure: u64,
+    generation: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -181,22 +181,22 @@ impl PhysicalTable {
             held.references = held.references.saturating_add(1);
             return Some(Fate::Stays);
         }
-        let tenure = self.serial();
-        let held = Held { record, references: 1, leaving: 0, tenure };
+        let generation = self.serial();
+        let held = Held { record, references: 1, leaving: 0, generation };
         let former = self.handles.insert(handle.0, held).ok()?;
         Some(former.map_or(Fate::Stays, |former| self.drop_references(former.record, former.references)))
     }
 
-    /// A release goes to the driver. Returns the tenure that it is of.
+    /// A release goes to the driver. Returns the generation that it is of.
     pub(in crate::physical) fn leave(&mut self, handle: Handle) -> Option<u64> {
         let held = self.handles.get(handle.0)?;
         held.leaving = held.leaving.saturating_add(1);
-        Some(held.tenure)
+        Some(held.generation)
     }
 
-    /// The driver has answered a release, of a reference that `handle` had in that tenure.
-    pub(in crate::physical) fn released(&mut self, handle: Handle, tenure: u64, gone: bool) -> Fate {
-        let Some(held) = self.handles.get(handle.0).filter(|held| held.tenure == tenure) else {
+    /// The driver has answered a release, of a reference that `handle` had in that generation.
+    pub(in crate::physical) fn released(&mut self, handle: Handle, generation: u64, gone: bool) -> Fate {
+        let Some(held) = self.handles.get(handle.0).filter(|held| held.generation == generation) else {
             return Fate::Stays;
         };
         let record = held.record;

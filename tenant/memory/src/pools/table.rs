@@ -5,12 +5,12 @@
 //! *Invariant*, whenever the lock is free: what calls under way were charged in advance is part of what is booked, and what is
 //! booked covers the newest reading, or the lack was handed to a thread that is charging it.
 
-mod tenure;
+mod retention;
 
 use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
-pub(crate) use self::tenure::{Arrival, Departure, Tenure};
+pub(crate) use self::retention::{Arrival, Departure, Retention};
 use cgpu_shm::spin::Spin;
 
 use super::driver::PoolDriver;
@@ -120,7 +120,7 @@ struct Pool {
     handed: Bytes,
     growth: Growth,
     /// Raised when the pool may have less, or may have passed on what an earlier call was given.
-    tenure: u64,
+    retention: u64,
 }
 
 impl Pool {
@@ -150,7 +150,7 @@ impl Pool {
                     self.growth.learn(flight.size, reading - self.read);
                 }
                 if reading < self.read {
-                    self.tenure += 1;
+                    self.retention += 1;
                 }
                 self.newest = ticket.0;
                 self.read = reading;
@@ -282,7 +282,7 @@ impl PoolTable {
             exported: None,
             handed: Bytes::ZERO,
             growth: Growth::NEW,
-            tenure: 0,
+            retention: 0,
         });
         let former = table.pools.insert(key(id), pool)?;
         if pool.is_some() {

@@ -1,7 +1,7 @@
 //! Whether a pool still has what it once gave.
 //!
 //! A graph's launch takes what the launch before it took, if that is still there: then nothing is charged for it. The pool raises its
-//! *tenure* whenever it might not be: when a reading shows less than the one before, and when a call may have been given what
+//! *retention period* whenever it might not be: when a reading shows less than the one before, and when a call may have been given what
 //! others had, because the pool grew by less than that call can need, or because calls ran beside it and nobody can tell.
 //!
 //! Who counts on the pool while that happens loses nothing: what a call under way is *kept* is not given back on the books before it
@@ -12,15 +12,15 @@ use super::{At, Bytes, Flight, Pool, PoolTable, Stage};
 
 /// A time during which the pool keeps what it has given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tenure(u64);
+pub(crate) struct Retention(u64);
 
 /// A call under way that may find what an earlier one left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Departure {
     pub(crate) at: At,
     pub(crate) flight: Flight,
-    /// When it began: the tenure, what the pool held, which call this is, and whether there was no other.
-    tenure: u64,
+    /// When it began: the retention period, what the pool held, which call this is, and whether there was no other.
+    retention: u64,
     read: Bytes,
     started: u64,
     alone: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Departure {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     /// While this lasts the pool keeps what the call was given.
-    pub(crate) tenure: Tenure,
+    pub(crate) retention: Retention,
     /// Whether it was given all that it needs, whatever kind of call it was: it had it before, or the pool was seen to grow by it.
     pub(crate) seen: bool,
 }
@@ -39,7 +39,7 @@ impl Pool {
     fn depart(&mut self, flight: Flight) -> Departure {
         let alone = self.flights == 0;
         self.start(flight);
-        Departure { at: self.at, flight, tenure: self.tenure, read: self.read, started: self.started, alone }
+        Departure { at: self.at, flight, retention: self.retention, read: self.read, started: self.started, alone }
     }
 }
 
@@ -51,10 +51,10 @@ impl PoolTable {
         Some(pool.depart(Flight::charged(charged, size)))
     }
 
-    /// The same for a call that was given `size` in an earlier tenure. None: it may not be there any more, charge it.
-    pub(crate) fn depart_again(&self, at: At, size: Bytes, tenure: Tenure) -> Option<Departure> {
+    /// The same for a call that was given `size` in an earlier retention period. None: it may not be there any more, charge it.
+    pub(crate) fn depart_again(&self, at: At, size: Bytes, retention: Retention) -> Option<Departure> {
         let mut table = self.table.lock();
-        let same = |pool: &&mut Pool| pool.stage == Stage::Open && pool.tenure == tenure.0;
+        let same = |pool: &&mut Pool| pool.stage == Stage::Open && pool.retention == retention.0;
         let pool = table.get(at).filter(same)?;
         Some(pool.depart(Flight { charged: Bytes::ZERO, size, kept: size }))
     }
@@ -64,15 +64,15 @@ impl PoolTable {
         let Departure { at, flight, .. } = *departure;
         let mut table = self.table.lock();
         let pool = table.get(at)?;
-        let stays = pool.tenure == departure.tenure;
+        let stays = pool.retention == departure.retention;
         if flight.kept > Bytes::ZERO {
-            return stays.then_some(Arrival { tenure: Tenure(pool.tenure), seen: true });
+            return stays.then_some(Arrival { retention: Retention(pool.retention), seen: true });
         }
         let alone = departure.alone && pool.started == departure.started;
         let seen = alone && pool.read >= departure.read + flight.size;
         if !seen {
-            pool.tenure += 1;
+            pool.retention += 1;
         }
-        (alone && stays).then_some(Arrival { tenure: Tenure(pool.tenure), seen })
+        (alone && stays).then_some(Arrival { retention: Retention(pool.retention), seen })
     }
 }
