@@ -28,7 +28,7 @@ use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 pub use self::bindings::Unbinding;
 pub use self::table::Tiles;
-use self::table::{Fate, RecordId};
+use self::table::{FreeOutcome, RecordId};
 pub use self::tiles::{LeavingArray, Tiling, Untiled};
 use crate::charge::{Charge, CommitOutcome};
 use crate::exports::{Exports, Way};
@@ -42,11 +42,11 @@ impl Charge<'_> {
         // From here on the record answers for the bytes.
         mem::forget(self);
         let mut table = tables.physical.lock();
-        let fate = table.record(gpu, bytes).and_then(|record| table.hold(handle, record));
+        let outcome = table.record(gpu, bytes).and_then(|record| table.hold(handle, record));
         drop(table);
-        match fate {
-            Some(fate) => {
-                Physical::new(tables).wind_up(fate);
+        match outcome {
+            Some(outcome) => {
+                Physical::new(tables).apply(outcome);
                 CommitOutcome::Recorded
             }
             None => {
@@ -88,14 +88,14 @@ impl<'a> Physical<'a> {
     /// The driver took memory in that others have made, or that is not on the books, and names it `handle`. Where that is memory
     /// of our own after all, it is held once more.
     pub fn received(self, handle: Handle) {
-        let fate = self.tables.physical.lock().received(handle);
-        self.wind_up(fate);
+        let outcome = self.tables.physical.lock().received(handle);
+        self.apply(outcome);
     }
 
     /// The driver made memory that costs the GPU nothing, behind `handle`.
     pub fn created_free(self, handle: Handle) {
-        let fate = self.tables.physical.lock().forget(handle);
-        self.wind_up(fate);
+        let outcome = self.tables.physical.lock().forget(handle);
+        self.apply(outcome);
     }
 
     /// A reference of `handle` is about to be released. None: it is not on the books.
@@ -122,12 +122,12 @@ impl<'a> Physical<'a> {
         }
     }
 
-    fn wind_up(self, fate: Fate) {
-        match fate {
-            Fate::Stays => {}
-            Fate::ObjectGone(object, ways) => self.object_gone(object, ways),
-            Fate::Gone(gpu, bytes, 0) => self.tables.ledger.refund(gpu, Column::Used, bytes),
-            Fate::Gone(gpu, bytes, ways) => Exports::new(self.tables).part_with(gpu, bytes, ways),
+    fn apply(self, outcome: FreeOutcome) {
+        match outcome {
+            FreeOutcome::Stays => {}
+            FreeOutcome::ObjectGone(object, ways) => self.object_gone(object, ways),
+            FreeOutcome::Gone(gpu, bytes, 0) => self.tables.ledger.refund(gpu, Column::Used, bytes),
+            FreeOutcome::Gone(gpu, bytes, ways) => Exports::new(self.tables).part_with(gpu, bytes, ways),
         }
     }
 
@@ -153,9 +153,9 @@ impl Reference<'_> {
         let Self { tables, record } = *ManuallyDrop::new(self);
         let Some(end) = address.0.checked_add(length.0) else { return };
         loop {
-            let fate = tables.physical.lock().end_touching(address, end);
-            let Some(fate) = fate else { break };
-            Physical::new(tables).wind_up(fate);
+            let outcome = tables.physical.lock().end_touching(address, end);
+            let Some(outcome) = outcome else { break };
+            Physical::new(tables).apply(outcome);
         }
         let inserted = tables.physical.lock().map(address, length, record);
         if inserted.is_err() {
@@ -166,9 +166,9 @@ impl Reference<'_> {
     /// The driver answered with `handle`: the reference is the handle's.
     pub fn retained(self, handle: Handle) {
         let Self { tables, record } = *ManuallyDrop::new(self);
-        let fate = tables.physical.lock().hold(handle, record);
-        match fate {
-            Some(fate) => Physical::new(tables).wind_up(fate),
+        let outcome = tables.physical.lock().hold(handle, record);
+        match outcome {
+            Some(outcome) => Physical::new(tables).apply(outcome),
             None => tables.ledger.count(Reason::Unrecorded),
         }
     }
@@ -185,8 +185,8 @@ impl Reference<'_> {
 
 impl Drop for Reference<'_> {
     fn drop(&mut self) {
-        let fate = self.tables.physical.lock().drop_references(self.record, 1);
-        Physical::new(self.tables).wind_up(fate);
+        let outcome = self.tables.physical.lock().drop_references(self.record, 1);
+        Physical::new(self.tables).apply(outcome);
     }
 }
 
@@ -203,8 +203,8 @@ impl Release<'_> {
     /// The driver released it.
     pub fn released(self) {
         let Self { tables, handle, generation } = *ManuallyDrop::new(self);
-        let fate = tables.physical.lock().released(handle, generation, true);
-        Physical::new(tables).wind_up(fate);
+        let outcome = tables.physical.lock().released(handle, generation, true);
+        Physical::new(tables).apply(outcome);
     }
 }
 
@@ -227,9 +227,9 @@ impl Unmapping<'_> {
     pub fn unmapped(self, address: Address, length: Bytes) {
         let end = address.0.saturating_add(length.0);
         loop {
-            let fate = self.tables.physical.lock().end_within(address, end, self.serial);
-            let Some(fate) = fate else { return };
-            Physical::new(self.tables).wind_up(fate);
+            let outcome = self.tables.physical.lock().end_within(address, end, self.serial);
+            let Some(outcome) = outcome else { return };
+            Physical::new(self.tables).apply(outcome);
         }
     }
 }

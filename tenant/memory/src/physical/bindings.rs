@@ -19,8 +19,8 @@ use crate::tables::Tables;
 impl<'a> Physical<'a> {
     /// The driver made an object to which memory can be bound.
     pub fn object_made(self, handle: Handle) {
-        let fate = self.tables.physical.lock().made_costless(handle, 0);
-        self.wind_up(fate);
+        let outcome = self.tables.physical.lock().made_costless(handle, 0);
+        self.apply(outcome);
     }
 
     /// What is bound to objects is about to be unbound.
@@ -52,9 +52,9 @@ impl<'a> Physical<'a> {
 
     pub(super) fn object_gone(self, object: RecordId, ways: u64) {
         loop {
-            let fate = self.tables.physical.lock().unbind_any(object, ways);
-            let Some(fate) = fate else { return };
-            self.wind_up(fate);
+            let outcome = self.tables.physical.lock().unbind_any(object, ways);
+            let Some(outcome) = outcome else { return };
+            self.apply(outcome);
         }
     }
 }
@@ -85,9 +85,9 @@ impl Unbinding<'_> {
         let end = offset.saturating_add(length.0);
         loop {
             let unbound = self.tables.physical.lock().unbind(object, gpu, offset, end, self.serial);
-            let Some((change, fate)) = unbound else { return };
+            let Some((change, outcome)) = unbound else { return };
             Physical::new(self.tables).note(change);
-            Physical::new(self.tables).wind_up(fate);
+            Physical::new(self.tables).apply(outcome);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Which handles, mappings, bindings and tiles refer to which memory.
 //!
-//! Nothing in here calls the driver or the ledger; what has to be refunded comes back as a [`Fate`].
+//! Nothing in here calls the driver or the ledger; what has to be refunded comes back as a [`FreeOutcome`].
 
 mod bindings;
 mod tiles;
@@ -60,7 +60,7 @@ struct Mapping {
 
 /// What became of memory that lost references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::physical) enum Fate {
+pub(in crate::physical) enum FreeOutcome {
     /// There are others.
     Stays,
     /// It is gone from here; others may hold it in these ways.
@@ -109,15 +109,15 @@ impl PhysicalTable {
         Some(record)
     }
 
-    pub(in crate::physical) fn drop_references(&mut self, record: RecordId, count: u64) -> Fate {
-        let Some(found) = self.records.get(record) else { return Fate::Stays };
+    pub(in crate::physical) fn drop_references(&mut self, record: RecordId, count: u64) -> FreeOutcome {
+        let Some(found) = self.records.get(record) else { return FreeOutcome::Stays };
         found.references = found.references.saturating_sub(count);
         if found.references > 0 {
-            return Fate::Stays;
+            return FreeOutcome::Stays;
         }
         let Record { gpu, bytes, ways, .. } = *found;
         self.records.remove(record);
-        if bytes == Bytes::ZERO { Fate::ObjectGone(record, ways) } else { Fate::Gone(gpu, bytes, ways) }
+        if bytes == Bytes::ZERO { FreeOutcome::ObjectGone(record, ways) } else { FreeOutcome::Gone(gpu, bytes, ways) }
     }
 
     /// The mapping that an address lies in.
@@ -176,15 +176,15 @@ impl PhysicalTable {
 
     /// Lets a handle have a reference of `record` that has been added. If the handle was another's, that one's are gone.
     /// None: no host memory.
-    pub(in crate::physical) fn hold(&mut self, handle: Handle, record: RecordId) -> Option<Fate> {
+    pub(in crate::physical) fn hold(&mut self, handle: Handle, record: RecordId) -> Option<FreeOutcome> {
         if let Some(held) = self.handles.get(handle.0).filter(|held| held.record == record) {
             held.references = held.references.saturating_add(1);
-            return Some(Fate::Stays);
+            return Some(FreeOutcome::Stays);
         }
         let generation = self.serial();
         let held = Held { record, references: 1, leaving: 0, generation };
         let former = self.handles.insert(handle.0, held).ok()?;
-        Some(former.map_or(Fate::Stays, |former| self.drop_references(former.record, former.references)))
+        Some(former.map_or(FreeOutcome::Stays, |former| self.drop_references(former.record, former.references)))
     }
 
     /// A release goes to the driver. Returns the generation that it is of.
@@ -195,14 +195,14 @@ impl PhysicalTable {
     }
 
     /// The driver has answered a release, of a reference that `handle` had in that generation.
-    pub(in crate::physical) fn released(&mut self, handle: Handle, generation: u64, gone: bool) -> Fate {
+    pub(in crate::physical) fn released(&mut self, handle: Handle, generation: u64, gone: bool) -> FreeOutcome {
         let Some(held) = self.handles.get(handle.0).filter(|held| held.generation == generation) else {
-            return Fate::Stays;
+            return FreeOutcome::Stays;
         };
         let record = held.record;
         held.leaving = held.leaving.saturating_sub(1);
         if !gone {
-            return Fate::Stays;
+            return FreeOutcome::Stays;
         }
         held.references = held.references.saturating_sub(1);
         if held.references == 0 {
@@ -213,24 +213,24 @@ impl PhysicalTable {
 
     /// The driver has given this value to memory that it took in. If it is held by more than those who are releasing it, that is
     /// our own memory; else it is not on the books.
-    pub(in crate::physical) fn received(&mut self, handle: Handle) -> Fate {
+    pub(in crate::physical) fn received(&mut self, handle: Handle) -> FreeOutcome {
         match self.handles.get(handle.0) {
             Some(held) if held.references > held.leaving => {
                 held.references = held.references.saturating_add(1);
                 let record = held.record;
                 self.add_reference(record);
-                Fate::Stays
+                FreeOutcome::Stays
             }
             _ => self.made_costless(handle, LENT_UNSEEN),
         }
     }
 
     /// Something that costs nothing has got this handle: whatever had it before is gone.
-    pub(in crate::physical) fn made_costless(&mut self, handle: Handle, ways: u64) -> Fate {
-        let fate = self.forget(handle);
+    pub(in crate::physical) fn made_costless(&mut self, handle: Handle, ways: u64) -> FreeOutcome {
+        let outcome = self.forget(handle);
         // Without host memory it is not known, as others are that were made before us.
         let _ = self.costless(handle, ways);
-        fate
+        outcome
     }
 
     /// Enters what costs nothing under a handle that is nobody's. None: no host memory.
@@ -242,9 +242,9 @@ impl PhysicalTable {
     }
 
     /// The driver has given this value to memory that is not on the books.
-    pub(in crate::physical) fn forget(&mut self, handle: Handle) -> Fate {
+    pub(in crate::physical) fn forget(&mut self, handle: Handle) -> FreeOutcome {
         let former = self.handles.remove(handle.0);
-        former.map_or(Fate::Stays, |former| self.drop_references(former.record, former.references))
+        former.map_or(FreeOutcome::Stays, |former| self.drop_references(former.record, former.references))
     }
 
     /// Takes off one mapping that lies in the range whole.
@@ -253,7 +253,7 @@ impl PhysicalTable {
         address: Address,
         end: u64,
         before: u64,
-    ) -> Option<Fate> {
+    ) -> Option<FreeOutcome> {
         let mut from = address.0;
         while let Some((first, mapping)) = self.mapped.from(from) {
             let (last, overflown) = first.overflowing_add(mapping.length);
@@ -270,7 +270,7 @@ impl PhysicalTable {
     }
 
     /// Takes off one mapping that touches the range.
-    pub(in crate::physical) fn end_touching(&mut self, address: Address, end: u64) -> Option<Fate> {
+    pub(in crate::physical) fn end_touching(&mut self, address: Address, end: u64) -> Option<FreeOutcome> {
         let (first, mapping) = self.mapped.up_to(end.checked_sub(1)?)?;
         let touches = first >= address.0 || address.0 - first < mapping.length;
         touches.then(|| {

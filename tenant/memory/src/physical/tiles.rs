@@ -44,9 +44,9 @@ impl<'a> Physical<'a> {
         loop {
             let mut table = self.tables.physical.lock();
             let Some(record) = table.untile(&gone) else { return };
-            let fate = table.drop_references(record, 1);
+            let outcome = table.drop_references(record, 1);
             drop(table);
-            self.wind_up(fate);
+            self.apply(outcome);
         }
     }
 }
@@ -96,8 +96,8 @@ impl<'a> Tiling<'a> {
 
 impl Drop for Tiling<'_> {
     fn drop(&mut self) {
-        let fate = self.tables.physical.lock().drop_references(self.record, self.count);
-        Physical::new(self.tables).wind_up(fate);
+        let outcome = self.tables.physical.lock().drop_references(self.record, self.count);
+        Physical::new(self.tables).apply(outcome);
     }
 }
 
@@ -130,8 +130,8 @@ impl Untiled<'_> {
     /// The stream has come to it.
     pub fn gone(self) {
         for (record, count) in self.records {
-            let fate = self.tables.physical.lock().drop_references(record, count);
-            Physical::new(self.tables).wind_up(fate);
+            let outcome = self.tables.physical.lock().drop_references(record, count);
+            Physical::new(self.tables).apply(outcome);
         }
     }
 }

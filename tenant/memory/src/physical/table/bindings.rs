@@ -3,7 +3,7 @@
 use cgpu_shm::layout::LENT_UNSEEN;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
-use super::{Fate, PhysicalTable, RecordId};
+use super::{FreeOutcome, PhysicalTable, RecordId};
 use crate::handles::Handle;
 
 /// A piece of memory bound to an object.
@@ -77,7 +77,7 @@ impl PhysicalTable {
         offset: u64,
         end: u64,
         before: u64,
-    ) -> Option<(Change, Fate)> {
+    ) -> Option<(Change, FreeOutcome)> {
         let object = self.handles.get(handle.0)?.record;
         let ends = |binding: &Binding| {
             let last = binding.offset.saturating_add(binding.length);
@@ -91,7 +91,7 @@ impl PhysicalTable {
     }
 
     /// Takes off one binding of an object that is gone from here.
-    pub(in crate::physical) fn unbind_any(&mut self, object: RecordId, ways: u64) -> Option<Fate> {
+    pub(in crate::physical) fn unbind_any(&mut self, object: RecordId, ways: u64) -> Option<FreeOutcome> {
         let place = self.bindings.iter().position(|binding| binding.object == object)?;
         let Binding { record, .. } = self.bindings.swap_remove(place);
         if ways != 0
