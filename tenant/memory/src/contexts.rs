@@ -15,7 +15,7 @@ use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu, SlotIndex};
 
 use self::size::Before;
-use self::table::{Context, Entered, Estate};
+use self::table::{Context, Entered, Released};
 use crate::charge;
 use crate::exports::Exports;
 use crate::handles::ContextId;
@@ -174,8 +174,8 @@ impl<'a> Contexts<'a> {
         }
     }
 
-    fn wind_up(self, context: Context, estate: Option<Estate>) {
-        if let Some(Estate { gpu, used, implicit }) = estate {
+    fn release(self, context: Context, released: Option<Released>) {
+        if let Some(Released { gpu, used, implicit }) = released {
             Physical::new(self.tables).arrays_gone_with(context.owner());
             let used = Exports::new(self.tables).unlent(context.owner(), used);
             self.tables.ledger.refund(gpu, Column::Used, used);
@@ -261,13 +261,13 @@ impl Leaving<'_> {
     /// It is destroyed: everything in it, and its own memory, is refunded.
     pub fn gone(self) {
         let Self { tables, context } = *ManuallyDrop::new(self);
-        Contexts::new(tables).wind_up(context, tables.contexts.gone(context, &tables.allocations));
+        Contexts::new(tables).release(context, tables.contexts.gone(context, &tables.allocations));
     }
 }
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let estate = self.tables.contexts.stay(self.context, &self.tables.allocations);
-        Contexts::new(self.tables).wind_up(self.context, estate);
+        let released = self.tables.contexts.stay(self.context, &self.tables.allocations);
+        Contexts::new(self.tables).release(self.context, released);
     }
 }

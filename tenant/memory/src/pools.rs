@@ -27,7 +27,7 @@ use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 pub use self::driver::PoolDriver;
 use self::growth::least;
-use self::table::{At, Balance, Estate, Flight, Known};
+use self::table::{At, Balance, Released, Flight, Known};
 use crate::exports::{Exports, Way};
 use crate::handles::PoolId;
 use crate::ledger::{Denied, Patience};
@@ -437,8 +437,8 @@ impl<'a> Pools<'a> {
         Some(Ended { tables: self.tables, at, outlives })
     }
 
-    fn give_back(self, estate: Option<Estate>) {
-        if let Some(Estate { gpu, charged, exported }) = estate {
+    fn give_back(self, released: Option<Released>) {
+        if let Some(Released { gpu, charged, exported }) = released {
             self.tables.ledger.exported().withdraw_kept(gpu, exported);
             self.tables.ledger.refund(gpu, Column::Used, charged);
         }

@@ -74,7 +74,7 @@ pub(crate) enum Entered {
 
 /// What a destroyed context had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Estate {
+pub(crate) struct Released {
     pub(crate) gpu: DeviceIndex,
     /// Its allocations.
     pub(crate) used: Bytes,
@@ -205,7 +205,7 @@ impl ContextTable {
     }
 
     /// The driver did not destroy it. An estate comes back if it did all the same: its handle has been given out anew meanwhile.
-    pub(crate) fn stay(&self, context: Context, allocations: &AllocationTable) -> Option<Estate> {
+    pub(crate) fn stay(&self, context: Context, allocations: &AllocationTable) -> Option<Released> {
         let mut registry = self.registry.lock();
         let record = registry.record(context)?;
         record.leaving = record.leaving.saturating_sub(1);
@@ -214,7 +214,7 @@ impl ContextTable {
     }
 
     /// The driver destroyed it. None if another thread has said so before.
-    pub(crate) fn gone(&self, context: Context, allocations: &AllocationTable) -> Option<Estate> {
+    pub(crate) fn gone(&self, context: Context, allocations: &AllocationTable) -> Option<Released> {
         let mut registry = self.registry.lock();
         let handle = registry.record(context)?.handle;
         if self.find(handle) == Some(context) {
@@ -340,13 +340,13 @@ impl Registry {
         Some(context)
     }
 
-    fn close(&mut self, context: Context, allocations: &AllocationTable) -> Option<Estate> {
+    fn close(&mut self, context: Context, allocations: &AllocationTable) -> Option<Released> {
         let record = self.record(context)?;
         record.open = false;
-        let estate =
-            Estate { gpu: context.gpu, used: allocations.close(context.owner), implicit: record.implicit };
+        let released =
+            Released { gpu: context.gpu, used: allocations.close(context.owner), implicit: record.implicit };
         self.open -= 1;
-        Some(estate)
+        Some(released)
     }
 }
 

@@ -78,7 +78,7 @@ pub(super) struct Balance {
 
 /// What a pool had that is gone.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Estate {
+pub(super) struct Released {
     pub(super) gpu: Gpu,
     pub(super) charged: Bytes,
     pub(super) exported: Bytes,
@@ -238,9 +238,9 @@ impl PoolTable {
         id: PoolId,
         gpu: Option<Gpu>,
         driver: &'static dyn PoolDriver,
-    ) -> Result<Option<Estate>, Exhausted> {
+    ) -> Result<Option<Released>, Exhausted> {
         let former = self.enter(&mut self.table.lock(), id, gpu, driver)?;
-        Ok(former.map(|pool| self.estate(pool)))
+        Ok(former.map(|pool| self.released(pool)))
     }
 
     /// Takes a pool in that has been there for long, unless it is known.
@@ -292,10 +292,10 @@ impl PoolTable {
     }
 
     /// What a pool that is off the table had; calls under way give their own back.
-    fn estate(&self, pool: Pool) -> Estate {
+    fn released(&self, pool: Pool) -> Released {
         self.charged.fetch_sub(1, Ordering::Relaxed);
         let exported = pool.exported.unwrap_or_default();
-        Estate { gpu: pool.at.gpu, charged: pool.charged - pool.flying, exported }
+        Released { gpu: pool.at.gpu, charged: pool.charged - pool.flying, exported }
     }
 
     /// Other processes may allocate from it, or hold what came from it.
@@ -458,11 +458,11 @@ impl PoolTable {
     }
 
     /// The driver destroyed it; what it had.
-    pub(super) fn gone(&self, at: At) -> Option<Estate> {
+    pub(super) fn gone(&self, at: At) -> Option<Released> {
         let mut table = self.table.lock();
         table.get(at)?;
         let pool = table.pools.remove(key(at.id))??;
-        Some(self.estate(pool))
+        Some(self.released(pool))
     }
 
     /// Booked and under way, of all: for tests.

@@ -29,8 +29,8 @@ fn a_context_is_found_until_it_is_gone() {
     assert_eq!(allocate(&allocations, context, 512), Inserted::New);
     let leaving = contexts.leave(0x1000).expect("known");
     assert_eq!(contexts.find(0x1000), Some(context), "until the driver has answered");
-    let estate = Estate { gpu: gpu(3), used: Bytes(512), implicit: Bytes(7) };
-    assert_eq!(contexts.gone(leaving, &allocations), Some(estate));
+    let released = Released { gpu: gpu(3), used: Bytes(512), implicit: Bytes(7) };
+    assert_eq!(contexts.gone(leaving, &allocations), Some(released));
     assert_eq!(contexts.find(0x1000), None);
     assert_eq!(contexts.gone(leaving, &allocations), None, "only once");
     assert_eq!(allocate(&allocations, context, 1024), Inserted::Stale);
@@ -71,15 +71,15 @@ fn a_handle_given_out_anew_is_another_context() {
     // Another thread is given the handle before the destroying call has returned to us.
     let context = new(contexts.enter(0x1000, gpu(1), Bytes(9), &allocations));
     assert_eq!(allocate(&allocations, context, 1024), Inserted::New);
-    let estate = Estate { gpu: gpu(0), used: Bytes(512), implicit: Bytes(7) };
-    assert_eq!(contexts.gone(leaving, &allocations), Some(estate));
+    let released = Released { gpu: gpu(0), used: Bytes(512), implicit: Bytes(7) };
+    assert_eq!(contexts.gone(leaving, &allocations), Some(released));
     assert_eq!(contexts.find(0x1000), Some(context));
     assert_eq!(allocations.count(), (1, Bytes(512)));
     // The same, where the destroying call answers with an error: the handle is another's all the same.
     let leaving = contexts.leave(0x1000).expect("known");
     let last = new(contexts.enter(0x1000, gpu(0), Bytes(1), &allocations));
-    let estate = Estate { gpu: gpu(1), used: Bytes(512), implicit: Bytes(9) };
-    assert_eq!(contexts.stay(leaving, &allocations), Some(estate));
+    let released = Released { gpu: gpu(1), used: Bytes(512), implicit: Bytes(9) };
+    assert_eq!(contexts.stay(leaving, &allocations), Some(released));
     assert_eq!(contexts.find(0x1000), Some(last));
 }
 
