@@ -24,7 +24,7 @@ use self::table::Share;
 pub use self::table::{Bodies, GraphNumber, Lane};
 use crate::handles::{GraphId, NodeId, PoolId};
 use crate::ledger::{Denied, Patience};
-use crate::pools::table::{Arrival, Departure, Known};
+use crate::pools::table::{CallOutcome, PendingCall, Lookup};
 use crate::pools::{PoolDriver, Pools, Unmade};
 use crate::tables::Tables;
 
@@ -38,7 +38,7 @@ pub enum Sending {
 }
 
 /// One call of the program on each GPU that it concerns.
-type Flights = [Option<(Share, Departure)>; GPUS];
+type Calls = [Option<(Share, PendingCall)>; GPUS];
 
 /// The executable graphs of this process that allocate memory.
 #[derive(Clone, Copy, Debug)]
@@ -70,8 +70,8 @@ impl<'a> Graphs<'a> {
         call: impl FnOnce() -> Result<GraphId, E>,
         undo: impl FnOnce(GraphId),
     ) -> Result<(), Unmade<E>> {
-        let mut flights: Flights = [None; GPUS];
-        for (place, (gpu, bytes)) in flights.iter_mut().zip(footprint.bounds()) {
+        let mut calls: Calls = [None; GPUS];
+        for (place, (gpu, bytes)) in calls.iter_mut().zip(footprint.bounds()) {
             let Some(share) = self.share(gpu, bytes, driver) else { continue };
             let charged = if uploads {
                 self.charge_graph(share, &|| false).map(|()| bytes)
@@ -80,21 +80,21 @@ impl<'a> Graphs<'a> {
                 Ok(self.tables.ledger.attempt(gpu, Column::Used, bytes).map_or(Bytes::ZERO, |()| bytes))
             };
             match charged {
-                Ok(charged) => *place = self.depart(share, charged),
+                Ok(charged) => *place = self.begin_call(share, charged),
                 Err(denied) => {
-                    self.land(&flights, |_, _| ());
+                    self.finish(&calls, |_, _| ());
                     return Err(Unmade::Denied(denied));
                 }
             }
         }
         let answer = call();
-        let grown = self.land(&flights, |_, _| ());
+        let grown = self.finish(&calls, |_, _| ());
         let graph = answer.map_err(Unmade::Driver)?;
         if let Some(share) = grown {
             undo(graph);
-            return Err(Unmade::Denied(self.pools().expel(share.at, share.bytes)));
+            return Err(Unmade::Denied(self.pools().evict_excess(share.at, share.bytes)));
         }
-        self.enter_graph(graph, flights.iter().flatten().map(|(share, _)| *share));
+        self.enter_graph(graph, calls.iter().flatten().map(|(share, _)| *share));
         Ok(())
     }
 
@@ -141,20 +141,20 @@ impl<'a> Graphs<'a> {
         call: impl FnOnce() -> Result<(), E>,
         is_busy: impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
-        let mut flights: Flights = [None; GPUS];
-        for (place, share) in flights.iter_mut().zip(self.tables.graphs.shares(graph)) {
-            match self.board(share, lane, &is_busy) {
-                Ok(flight) => *place = flight,
+        let mut calls: Calls = [None; GPUS];
+        for (place, share) in calls.iter_mut().zip(self.tables.graphs.shares(graph)) {
+            match self.begin(share, lane, &is_busy) {
+                Ok(reservation) => *place = reservation,
                 Err(denied) => {
-                    self.land(&flights, |_, _| ());
+                    self.finish(&calls, |_, _| ());
                     return Err(Unmade::Denied(denied));
                 }
             }
         }
         let answer = call();
-        let has = |arrival: Arrival| answer.is_ok() && (arrival.seen || sending == Sending::Launch);
-        let grown = self.land(&flights, |share, arrival| {
-            let since = arrival.filter(|arrival| has(*arrival)).map(|arrival| (arrival.retention, lane));
+        let has = |outcome: CallOutcome| answer.is_ok() && (outcome.seen || sending == Sending::Launch);
+        let grown = self.finish(&calls, |share, outcome| {
+            let since = outcome.filter(|outcome| has(*outcome)).map(|outcome| (outcome.retention, lane));
             self.tables.graphs.set(graph, share, since);
         });
         if let Some(share) = grown {
@@ -194,7 +194,7 @@ impl<'a> Graphs<'a> {
         let id = PoolId::of_graphs(gpu);
         self.pools().seen(id, Some(gpu), driver);
         match self.tables.pools.find(id) {
-            Known::Charged(at) => Some(Share::new(at, bytes)),
+            Lookup::Charged(at) => Some(Share::new(at, bytes)),
             _ => None,
         }
     }
@@ -207,39 +207,39 @@ impl<'a> Graphs<'a> {
     }
 
     /// Goes to the driver: with what the graph has since its last launch, else under a charge for all that it can take.
-    fn board(
+    fn begin(
         self,
         share: Share,
         lane: Lane,
         is_busy: &impl Fn() -> bool,
-    ) -> Result<Option<(Share, Departure)>, Denied> {
+    ) -> Result<Option<(Share, PendingCall)>, Denied> {
         let has = share.has.filter(|(_, since)| *since == lane);
-        match has.and_then(|(retention, _)| self.tables.pools.depart_again(share.at, share.bytes, retention)) {
-            Some(departure) => Ok(Some((share, departure))),
+        match has.and_then(|(retention, _)| self.tables.pools.begin_retained_call(share.at, share.bytes, retention)) {
+            Some(pending_call) => Ok(Some((share, pending_call))),
             None => {
                 self.charge_graph(share, is_busy)?;
-                Ok(self.depart(share, share.bytes))
+                Ok(self.begin_call(share, share.bytes))
             }
         }
     }
 
     /// Goes to the driver, under a charge that is on the ledger.
-    fn depart(self, share: Share, charged: Bytes) -> Option<(Share, Departure)> {
-        let departure = self.tables.pools.depart(share.at, share.bytes, charged);
-        if departure.is_none() {
+    fn begin_call(self, share: Share, charged: Bytes) -> Option<(Share, PendingCall)> {
+        let pending_call = self.tables.pools.begin_call(share.at, share.bytes, charged);
+        if pending_call.is_none() {
             self.tables.ledger.refund(share.at.gpu, Column::Used, charged);
         }
-        Some((share, departure?))
+        Some((share, pending_call?))
     }
 
     /// Looks at what came of a call, and says where more was taken than fits.
-    fn land(self, flights: &Flights, mut arrived: impl FnMut(Share, Option<Arrival>)) -> Option<Share> {
+    fn finish(self, calls: &Calls, mut ended: impl FnMut(Share, Option<CallOutcome>)) -> Option<Share> {
         let mut grown = None;
-        for (share, departure) in flights.iter().flatten() {
-            if !self.pools().landed(share.at, departure.flight) {
+        for (share, pending_call) in calls.iter().flatten() {
+            if !self.pools().call_ended(share.at, pending_call.reservation) {
                 grown = Some(*share);
             }
-            arrived(*share, self.tables.pools.arrive(departure));
+            ended(*share, self.tables.pools.end_call(pending_call));
         }
         grown
     }
@@ -248,14 +248,14 @@ impl<'a> Graphs<'a> {
     fn charge_graph(self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {
         match self.tables.ledger.attempt(share.at.gpu, Column::Used, share.bytes) {
             Ok(()) => Ok(()),
-            Err(_) => self.charge_graph_patiently(share, is_busy),
+            Err(_) => self.charge_graph_waiting(share, is_busy),
         }
     }
 
     /// Makes room: what pools and graphs can spare goes back, and what the stream still uses is waited for.
     #[cold]
     #[inline(never)]
-    fn charge_graph_patiently(self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {
+    fn charge_graph_waiting(self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {
         let Share { at, bytes, .. } = share;
         let mut patience = Patience::default();
         while bytes <= self.tables.ledger.limit(at.gpu) {

@@ -27,7 +27,7 @@ use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 pub use self::driver::PoolDriver;
 use self::growth::least;
-use self::table::{At, Balance, Released, Flight, Known};
+use self::table::{PoolRef, Balance, Released, Reservation, Lookup};
 use crate::exports::{Exports, Way};
 use crate::handles::PoolId;
 use crate::ledger::{Denied, Patience};
@@ -64,7 +64,7 @@ pub enum Ending<'a> {
 #[must_use = "an ended pool that is dropped stays"]
 pub struct Ended<'a> {
     tables: &'a Tables,
-    at: At,
+    at: PoolRef,
     outlives: bool,
 }
 
@@ -128,11 +128,11 @@ impl<'a> Pools<'a> {
         is_busy: impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
         let at = match self.tables.pools.find(id) {
-            Known::Charged(at) => at,
-            Known::Elsewhere => return call().map_err(Unmade::Driver),
-            Known::Unknown => return Err(Unmade::Unknown),
-            Known::Outlives => return Err(Unmade::Destroyed),
-            Known::Leaving => {
+            Lookup::Charged(at) => at,
+            Lookup::Elsewhere => return call().map_err(Unmade::Driver),
+            Lookup::Unknown => return Err(Unmade::Unknown),
+            Lookup::Outlives => return Err(Unmade::Destroyed),
+            Lookup::Leaving => {
                 self.tables.ledger.pause();
                 return Err(Unmade::Unknown);
             }
@@ -141,20 +141,20 @@ impl<'a> Pools<'a> {
             return Err(Unmade::Denied(self.tables.ledger.too_large(at.gpu, size)));
         };
         match self.tables.ledger.attempt(at.gpu, Column::Used, charged) {
-            Ok(()) => match self.make(at, Flight::charged(charged, size), &call, &undo) {
+            Ok(()) => match self.try_allocate(at, Reservation::charged(charged, size), &call, &undo) {
                 Err(Unmade::Denied(_)) => {
-                    self.make_patiently(at, Flight::charged(charged, size), &call, &undo, &is_busy)
+                    self.allocate_waiting(at, Reservation::charged(charged, size), &call, &undo, &is_busy)
                 }
                 other => other,
             },
-            Err(_) => self.make_room(at, Flight::charged(charged, size), &call, &undo, &is_busy),
+            Err(_) => self.allocate_after_reading(at, Reservation::charged(charged, size), &call, &undo, &is_busy),
         }
     }
 
     /// What a pool holds may have changed: reads it again.
     pub fn changed(self, id: PoolId) {
         if self.tables.pools.any()
-            && let Known::Charged(at) = self.tables.pools.find(id)
+            && let Lookup::Charged(at) = self.tables.pools.find(id)
         {
             self.look(at, false);
         }
@@ -172,7 +172,7 @@ impl<'a> Pools<'a> {
     #[must_use]
     pub fn gpu(self, id: PoolId) -> Option<Gpu> {
         match self.tables.pools.find(id) {
-            Known::Charged(at) => Some(at.gpu),
+            Lookup::Charged(at) => Some(at.gpu),
             _ => None,
         }
     }
@@ -190,13 +190,13 @@ impl<'a> Pools<'a> {
             return Ending::Uncharged;
         }
         let at = match self.tables.pools.find(id) {
-            Known::Charged(at) => at,
-            Known::Unknown => return Ending::Uncharged,
-            Known::Elsewhere => {
+            Lookup::Charged(at) => at,
+            Lookup::Unknown => return Ending::Uncharged,
+            Lookup::Elsewhere => {
                 self.tables.pools.forget(id);
                 return Ending::Uncharged;
             }
-            Known::Outlives | Known::Leaving => return Ending::Destroyed,
+            Lookup::Outlives | Lookup::Leaving => return Ending::Destroyed,
         };
         if let Some(ended) = self.end_if_empty(at, false) {
             return Ending::Empty(ended);
@@ -218,10 +218,10 @@ impl<'a> Pools<'a> {
     /// The way of an allocation whose pre-charge does not fit.
     #[cold]
     #[inline(never)]
-    fn make_room<E>(
+    fn allocate_after_reading<E>(
         self,
-        at: At,
-        likely: Flight,
+        at: PoolRef,
+        likely: Reservation,
         call: &impl Fn() -> Result<(), E>,
         undo: &impl Fn(),
         is_busy: &impl Fn() -> bool,
@@ -231,10 +231,10 @@ impl<'a> Pools<'a> {
             Some(likely)
         } else {
             // It may do with what it holds; if that is in too many pieces, or of other streams, it grows.
-            self.may_hold(at, likely.size).then_some(Flight::charged(Bytes::ZERO, likely.size))
+            self.may_hold(at, likely.size).then_some(Reservation::charged(Bytes::ZERO, likely.size))
         };
-        match now.map(|flight| self.make(at, flight, call, undo)) {
-            None | Some(Err(Unmade::Denied(_))) => self.make_patiently(at, likely, call, undo, is_busy),
+        match now.map(|reservation| self.try_allocate(at, reservation, call, undo)) {
+            None | Some(Err(Unmade::Denied(_))) => self.allocate_waiting(at, likely, call, undo, is_busy),
             Some(other) => other,
         }
     }
@@ -242,15 +242,15 @@ impl<'a> Pools<'a> {
     /// The way of an allocation for which pools must be trimmed, and streams or the dead be waited for.
     #[cold]
     #[inline(never)]
-    fn make_patiently<E>(
+    fn allocate_waiting<E>(
         self,
-        at: At,
-        likely: Flight,
+        at: PoolRef,
+        likely: Reservation,
         call: &impl Fn() -> Result<(), E>,
         undo: &impl Fn(),
         is_busy: &impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
-        let exact = Flight::charged(least(likely.size), likely.size);
+        let exact = Reservation::charged(least(likely.size), likely.size);
         let mut patience = Patience::default();
         loop {
             // What was freed in the stream can be had when the stream has come to that; asked before the trim that is to see it.
@@ -259,7 +259,7 @@ impl<'a> Pools<'a> {
             let mut wait = || !is_idle && self.tables.ledger.nap(&mut patience);
             // Where only the dead are in the way of a chunk they are waited for: under a lesser charge the pool would grow by one all
             // the same.
-            let flight = if self.tables.ledger.charge_patiently(at.gpu, Column::Used, likely.charged).is_ok()
+            let reservation = if self.tables.ledger.charge_patiently(at.gpu, Column::Used, likely.charged).is_ok()
             {
                 likely
             } else if self.tables.ledger.attempt(at.gpu, Column::Used, exact.charged).is_ok() {
@@ -272,7 +272,7 @@ impl<'a> Pools<'a> {
                 denied.map_err(Unmade::Denied)?;
                 exact
             };
-            match self.make(at, flight, call, undo) {
+            match self.try_allocate(at, reservation, call, undo) {
                 // It grew by more than there was room for. There may be some in a moment.
                 Err(Unmade::Denied(_)) if wait() => {}
                 other => return other,
@@ -281,7 +281,7 @@ impl<'a> Pools<'a> {
     }
 
     /// Whether a pool has `size` bytes that are not in use.
-    fn may_hold(self, at: At, size: Bytes) -> bool {
+    fn may_hold(self, at: PoolRef, size: Bytes) -> bool {
         let Some(ticket) = self.tables.pools.look(at) else { return false };
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
         self.apply(at, self.tables.pools.seen_to_hold(at, ticket, reserved, None));
@@ -289,24 +289,24 @@ impl<'a> Pools<'a> {
     }
 
     /// Makes the call under a charge that is on the ledger, and looks at what came of it.
-    fn make<E>(
+    fn try_allocate<E>(
         self,
-        at: At,
-        flight: Flight,
+        at: PoolRef,
+        reservation: Reservation,
         call: &impl Fn() -> Result<(), E>,
         undo: &impl Fn(),
     ) -> Result<(), Unmade<E>> {
-        if !self.tables.pools.start(at, flight) {
-            self.tables.ledger.refund(at.gpu, Column::Used, flight.charged);
+        if !self.tables.pools.start(at, reservation) {
+            self.tables.ledger.refund(at.gpu, Column::Used, reservation.charged);
             return Err(Unmade::Unknown);
         }
         let answer = call();
-        let within = self.landed(at, flight);
+        let within = self.call_ended(at, reservation);
         match answer {
             Ok(()) if within => Ok(()),
             Ok(()) => {
                 undo();
-                Err(Unmade::Denied(self.expel(at, flight.size)))
+                Err(Unmade::Denied(self.evict_excess(at, reservation.size)))
             }
             Err(answer) => Err(Unmade::Driver(answer)),
         }
@@ -314,28 +314,28 @@ impl<'a> Pools<'a> {
 
     /// Looks at what came of a call. `false`: the pool has grown by what does not fit.
     #[inline]
-    pub(crate) fn landed(self, at: At, flight: Flight) -> bool {
+    pub(crate) fn call_ended(self, at: PoolRef, reservation: Reservation) -> bool {
         let balance = match self.tables.pools.look(at) {
             Some(ticket) => {
                 let reading = at.driver.reserved(at.id);
                 if reading.is_none() {
                     self.tables.ledger.count(Reason::PoolUnread);
                 }
-                self.tables.pools.seen_to_hold(at, ticket, reading, Some(flight))
+                self.tables.pools.seen_to_hold(at, ticket, reading, Some(reservation))
             }
-            None => Balance { surplus: flight.charged, ..Balance::default() },
+            None => Balance { surplus: reservation.charged, ..Balance::default() },
         };
         self.apply(at, balance)
     }
 
     /// Does on the ledger what a look has shown. `false`: the pool has grown by what does not fit.
     #[inline]
-    fn apply(self, at: At, balance: Balance) -> bool {
+    fn apply(self, at: PoolRef, balance: Balance) -> bool {
         let kept = if balance.exported { self.enter_export(at) } else { Bytes::ZERO };
         if balance.surplus > kept {
             self.tables.ledger.refund(at.gpu, Column::Used, balance.surplus - kept);
         }
-        let within = balance.lack == Bytes::ZERO && !balance.unpaid || self.make_good(at, balance);
+        let within = balance.lack == Bytes::ZERO && !balance.unpaid || self.charge_lack(at, balance);
         if balance.exported && balance.lack > Bytes::ZERO {
             self.enter_export(at);
         }
@@ -343,7 +343,7 @@ impl<'a> Pools<'a> {
     }
 
     #[cold]
-    fn make_good(self, at: At, balance: Balance) -> bool {
+    fn charge_lack(self, at: PoolRef, balance: Balance) -> bool {
         let mut balance = balance;
         // A reading may be older than its ticket says, if what it saw has gone meanwhile: a lack is believed when seen twice.
         if balance.lack > Bytes::ZERO
@@ -375,7 +375,7 @@ impl<'a> Pools<'a> {
 
     /// Gets rid of an excess whose cause was freed in its stream just now: when the stream has come to that, a trim gives it back.
     #[cold]
-    pub(crate) fn expel(self, at: At, size: Bytes) -> Denied {
+    pub(crate) fn evict_excess(self, at: PoolRef, size: Bytes) -> Denied {
         let (reason, limit) = (Reason::PoolGrew, self.tables.ledger.limit(at.gpu));
         self.tables.ledger.count(reason);
         let denied = Denied { reason, wanted: size, used: self.tables.ledger.total(at.gpu), limit };
@@ -406,7 +406,7 @@ impl<'a> Pools<'a> {
     }
 
     /// Reads what a pool holds, after a trim if that is wanted.
-    fn look(self, at: At, trim: bool) -> Option<Bytes> {
+    fn look(self, at: PoolRef, trim: bool) -> Option<Bytes> {
         if trim {
             self.tables.pools.look(at)?;
             at.driver.trim(at.id);
@@ -420,7 +420,7 @@ impl<'a> Pools<'a> {
     }
 
     /// Bars a pool that holds nothing, so that the driver can be asked to destroy it.
-    fn end_if_empty(self, at: At, outlives: bool) -> Option<Ended<'a>> {
+    fn end_if_empty(self, at: PoolRef, outlives: bool) -> Option<Ended<'a>> {
         self.look(at, true);
         let ticket = self.tables.pools.look(at)?;
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
@@ -446,7 +446,7 @@ impl<'a> Pools<'a> {
 
     /// The driver gave out a handle to a pool: others may hold what comes from it, and what is left of us pays for all that it holds.
     pub fn exported(self, id: PoolId) {
-        if let Known::Charged(at) = self.tables.pools.find(id) {
+        if let Lookup::Charged(at) = self.tables.pools.find(id) {
             self.tables.pools.export(at);
             self.enter_export(at);
         }
@@ -454,7 +454,7 @@ impl<'a> Pools<'a> {
 
     /// The driver gave out a descriptor of a piece of this size, the end of which nobody sees.
     pub fn piece_exported(self, id: PoolId, piece: Bytes) {
-        if let Known::Charged(at) = self.tables.pools.find(id) {
+        if let Lookup::Charged(at) = self.tables.pools.find(id) {
             self.tables.ledger.exported().lend(Way::UNSEEN.0);
             self.tables.pools.hand_out(at, piece);
             self.tables.pools.export(at);
@@ -470,7 +470,7 @@ impl<'a> Pools<'a> {
 
     /// Enters what an exported pool holds as exported. What it holds no more may be held by others, by pointers that they have open or by
     /// descriptors: how much of it stays charged.
-    fn enter_export(self, at: At) -> Bytes {
+    fn enter_export(self, at: PoolRef) -> Bytes {
         let (more, less) = self.tables.pools.exported(at);
         if more > Bytes::ZERO {
             self.tables.ledger.exported().export(at.gpu, more);

@@ -12,7 +12,7 @@ use cgpu_shm::units::Bytes;
 use crate::allocations::table::Exhausted;
 use crate::handles::{GraphId, NodeId};
 use crate::ordered::Ordered;
-use crate::pools::table::{At, Retention};
+use crate::pools::table::{PoolRef, Retention};
 
 /// Where the driver keeps the list of a conditional node's bodies, and how many there are. It lives as long as the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Lane {
 /// What an executable graph can take of one GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
-    pub(super) at: At,
+    pub(super) at: PoolRef,
     /// The most that it needs.
     pub(super) bytes: Bytes,
     /// Since when it has that, and in which stream it was launched then.
@@ -47,7 +47,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    pub(super) fn new(at: At, bytes: Bytes) -> Self {
+    pub(super) fn new(at: PoolRef, bytes: Bytes) -> Self {
         Self { at, bytes, has: None, number: 0 }
     }
 }

@@ -134,14 +134,14 @@ impl World {
         needs: Bytes,
         takes: bool,
     ) -> Result<(), Unmade<u32>> {
-        let make = || {
+        let try_allocate = || {
             let has = if takes { needs.0 } else { 0 };
             self.driver.on(|inside| {
                 inside.executables.insert(id, Executable { needs: needs.0, has, ..Executable::default() })
             });
             Ok(GraphId(id))
         };
-        self.tenant.graphs().instantiate(footprint, takes, self.driver, make, |graph| {
+        self.tenant.graphs().instantiate(footprint, takes, self.driver, try_allocate, |graph| {
             assert_eq!(graph, GraphId(id));
             self.destroy_in_driver(id);
         })
@@ -319,7 +319,7 @@ fn a_graph_that_takes_its_memory_when_it_is_made_is_not_made_where_there_is_no_r
     let made = |id, bytes, uploads| {
         let mut footprint = Footprint::new();
         footprint.add(gpu(), Address(PAGE), bytes).expect("host memory");
-        let make = || {
+        let try_allocate = || {
             world.driver.on(|inside| {
                 let executable = Executable { needs: bytes.0, has: bytes.0, ..Executable::default() };
                 inside.executables.insert(id, executable)
@@ -327,7 +327,7 @@ fn a_graph_that_takes_its_memory_when_it_is_made_is_not_made_where_there_is_no_r
             Ok::<_, u32>(GraphId(id))
         };
         let undo = |_| world.destroy_in_driver(id);
-        world.tenant.graphs().instantiate(&mut footprint, uploads, world.driver, make, undo)
+        world.tenant.graphs().instantiate(&mut footprint, uploads, world.driver, try_allocate, undo)
     };
     made(1, mib(60), true).expect("it fits");
     world.holds(mib(60));

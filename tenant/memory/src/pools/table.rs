@@ -10,7 +10,7 @@ mod retention;
 use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
-pub(crate) use self::retention::{Arrival, Departure, Retention};
+pub(crate) use self::retention::{CallOutcome, PendingCall, Retention};
 use cgpu_shm::spin::Spin;
 
 use super::driver::PoolDriver;
@@ -21,7 +21,7 @@ use crate::ordered::Ordered;
 
 /// A pool that is charged: which, and how it is reached. Another one may have its handle later.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct At {
+pub(crate) struct PoolRef {
     pub(crate) id: PoolId,
     pub(crate) gpu: Gpu,
     pub(crate) driver: &'static dyn PoolDriver,
@@ -30,9 +30,9 @@ pub(crate) struct At {
 
 /// What a handle is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Known {
+pub(crate) enum Lookup {
     /// A pool that is charged.
-    Charged(At),
+    Charged(PoolRef),
     /// A pool whose memory is not counted here.
     Elsewhere,
     /// The program has destroyed it.
@@ -45,7 +45,7 @@ pub(crate) enum Known {
 
 /// What a call was charged in advance, and for how much of the program's.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Flight {
+pub(crate) struct Reservation {
     pub(super) charged: Bytes,
     pub(super) size: Bytes,
     /// What the pool has for the call already, by an earlier one: not charged again, but not given back either while the call is
@@ -53,7 +53,7 @@ pub(crate) struct Flight {
     pub(super) kept: Bytes,
 }
 
-impl Flight {
+impl Reservation {
     pub(super) fn charged(charged: Bytes, size: Bytes) -> Self {
         Self { charged, size, kept: Bytes::ZERO }
     }
@@ -96,12 +96,12 @@ enum Stage {
 
 #[derive(Clone, Copy, Debug)]
 struct Pool {
-    at: At,
+    at: PoolRef,
     stage: Stage,
     /// What is on the ledger for it.
     charged: Bytes,
     /// Of that: of calls under way.
-    flying: Bytes,
+    pending: Bytes,
     /// Of what is held: what calls under way count on.
     kept: Bytes,
     /// The newest reading of what it holds, and that one's ticket.
@@ -109,7 +109,7 @@ struct Pool {
     newest: u64,
     tickets: u64,
     /// Calls of the program under way, and how many there have been.
-    flights: u32,
+    calls: u32,
     started: u64,
     /// Calls of ours with its handle under way.
     looks: u32,
@@ -130,24 +130,24 @@ impl Pool {
         Ticket(self.tickets)
     }
 
-    fn start(&mut self, flight: Flight) {
+    fn start(&mut self, reservation: Reservation) {
         self.started += 1;
-        self.flights += 1;
-        self.flying = self.flying + flight.charged;
-        self.kept = self.kept + flight.kept;
-        self.charged = self.charged + flight.charged;
+        self.calls += 1;
+        self.pending = self.pending + reservation.charged;
+        self.kept = self.kept + reservation.kept;
+        self.charged = self.charged + reservation.charged;
     }
 
-    fn take_in(&mut self, ticket: Ticket, reading: Option<Bytes>, flight: Option<Flight>) {
+    fn take_in(&mut self, ticket: Ticket, reading: Option<Bytes>, reservation: Option<Reservation>) {
         self.looks = self.looks.saturating_sub(1);
-        let charged = flight.map_or(Bytes::ZERO, |flight| flight.charged);
+        let charged = reservation.map_or(Bytes::ZERO, |reservation| reservation.charged);
         match reading {
             Some(reading) if ticket.0 > self.newest => {
-                if let Some(flight) = flight
-                    && self.flights == 1
+                if let Some(reservation) = reservation
+                    && self.calls == 1
                     && reading > self.read
                 {
-                    self.growth.learn(flight.size, reading - self.read);
+                    self.growth.learn(reservation.size, reading - self.read);
                 }
                 if reading < self.read {
                     self.retention += 1;
@@ -159,16 +159,16 @@ impl Pool {
             // What cannot be seen is taken to have grown as was thought.
             None => self.read = self.read + charged,
         }
-        if let Some(flight) = flight {
-            self.flights = self.flights.saturating_sub(1);
-            self.flying = self.flying - charged;
-            self.kept = self.kept - flight.kept;
+        if let Some(reservation) = reservation {
+            self.calls = self.calls.saturating_sub(1);
+            self.pending = self.pending - charged;
+            self.kept = self.kept - reservation.kept;
         }
     }
 
     /// Brings what is booked down to what can be needed, and says what is lacking.
     fn balance(&mut self) -> Balance {
-        let most = self.read + self.flying + self.kept;
+        let most = self.read + self.pending + self.kept;
         let surplus = self.charged - self.charged.min(most);
         self.charged = self.charged - surplus;
         let lack = self.read - self.read.min(self.charged);
@@ -194,7 +194,7 @@ struct Table {
 }
 
 impl Table {
-    fn get(&mut self, at: At) -> Option<&mut Pool> {
+    fn get(&mut self, at: PoolRef) -> Option<&mut Pool> {
         let pool = self.pools.get(key(at.id))?.as_mut()?;
         (pool.at.number == at.number).then_some(pool)
     }
@@ -219,14 +219,14 @@ impl PoolTable {
         self.charged.load(Ordering::Relaxed) != 0
     }
 
-    pub(crate) fn find(&self, id: PoolId) -> Known {
+    pub(crate) fn find(&self, id: PoolId) -> Lookup {
         match self.table.lock().pools.get(key(id)) {
-            None => Known::Unknown,
-            Some(None) => Known::Elsewhere,
+            None => Lookup::Unknown,
+            Some(None) => Lookup::Elsewhere,
             Some(Some(pool)) => match pool.stage {
-                Stage::Open => Known::Charged(pool.at),
-                Stage::Outlives => Known::Outlives,
-                Stage::Leaving => Known::Leaving,
+                Stage::Open => Lookup::Charged(pool.at),
+                Stage::Outlives => Lookup::Outlives,
+                Stage::Leaving => Lookup::Leaving,
             },
         }
     }
@@ -267,15 +267,15 @@ impl PoolTable {
         table.made += 1;
         let number = table.made;
         let pool = gpu.map(|gpu| Pool {
-            at: At { id, gpu, driver, number },
+            at: PoolRef { id, gpu, driver, number },
             stage: Stage::Open,
             charged: Bytes::ZERO,
-            flying: Bytes::ZERO,
+            pending: Bytes::ZERO,
             kept: Bytes::ZERO,
             read: Bytes::ZERO,
             newest: 0,
             tickets: 0,
-            flights: 0,
+            calls: 0,
             started: 0,
             looks: 0,
             unpaid: false,
@@ -295,18 +295,18 @@ impl PoolTable {
     fn released(&self, pool: Pool) -> Released {
         self.charged.fetch_sub(1, Ordering::Relaxed);
         let exported = pool.exported.unwrap_or_default();
-        Released { gpu: pool.at.gpu, charged: pool.charged - pool.flying, exported }
+        Released { gpu: pool.at.gpu, charged: pool.charged - pool.pending, exported }
     }
 
     /// Other processes may allocate from it, or hold what came from it.
-    pub(super) fn export(&self, at: At) {
+    pub(super) fn export(&self, at: PoolRef) {
         if let Some(pool) = self.table.lock().get(at) {
             pool.exported.get_or_insert(Bytes::ZERO);
         }
     }
 
     /// A descriptor of a piece was given out. It holds the chunks in which the piece lies, of what the pool has.
-    pub(super) fn hand_out(&self, at: At, piece: Bytes) {
+    pub(super) fn hand_out(&self, at: PoolRef, piece: Bytes) {
         if let Some(pool) = self.table.lock().get(at) {
             let chunks = pool.growth.likely(piece).unwrap_or(Bytes::MAX);
             let most = pool.charged.max(pool.handed);
@@ -315,7 +315,7 @@ impl PoolTable {
     }
 
     /// The pool holds so much less: how much of that descriptors may hold.
-    pub(super) fn held_by_descriptors(&self, at: At, less: Bytes) -> Bytes {
+    pub(super) fn held_by_descriptors(&self, at: PoolRef, less: Bytes) -> Bytes {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at) else { return Bytes::ZERO };
         let held = pool.handed.min(less);
@@ -334,7 +334,7 @@ impl PoolTable {
     }
 
     /// How what is booked for an exported pool differs from what is entered as exported: to be entered more, less.
-    pub(super) fn exported(&self, at: At) -> (Bytes, Bytes) {
+    pub(super) fn exported(&self, at: PoolRef) -> (Bytes, Bytes) {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at) else { return (Bytes::ZERO, Bytes::ZERO) };
         let Some(entered) = pool.exported else { return (Bytes::ZERO, Bytes::ZERO) };
@@ -351,26 +351,26 @@ impl PoolTable {
     }
 
     /// What the pool is likely to grow by for `size`. None: no GPU has so much.
-    pub(super) fn likely(&self, at: At, size: Bytes) -> Option<Bytes> {
+    pub(super) fn likely(&self, at: PoolRef, size: Bytes) -> Option<Bytes> {
         self.table.lock().get(at).map_or(Growth::NEW, |pool| pool.growth).likely(size)
     }
 
     /// A call that was charged goes to the driver. `false`: the pool is gone, or goes.
-    pub(super) fn start(&self, at: At, flight: Flight) -> bool {
+    pub(super) fn start(&self, at: PoolRef, reservation: Reservation) -> bool {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at).filter(|pool| pool.stage == Stage::Open) else { return false };
-        pool.start(flight);
+        pool.start(reservation);
         true
     }
 
     /// Begins a look at what a pool holds. None: it is gone, or goes.
-    pub(super) fn look(&self, at: At) -> Option<Ticket> {
+    pub(super) fn look(&self, at: PoolRef) -> Option<Ticket> {
         let mut table = self.table.lock();
         table.get(at).filter(|pool| pool.stage != Stage::Leaving).map(Pool::look)
     }
 
     /// Ends a look at which nothing was seen.
-    pub(super) fn looked(&self, at: At) {
+    pub(super) fn looked(&self, at: PoolRef) {
         if let Some(pool) = self.table.lock().get(at) {
             pool.looks = pool.looks.saturating_sub(1);
         }
@@ -379,19 +379,19 @@ impl PoolTable {
     /// Ends a look: what was seen, and the call for which it was done, if for one.
     pub(super) fn seen_to_hold(
         &self,
-        at: At,
+        at: PoolRef,
         ticket: Ticket,
         reading: Option<Bytes>,
-        flight: Option<Flight>,
+        reservation: Option<Reservation>,
     ) -> Balance {
         let mut table = self.table.lock();
-        let Some(pool) = table.get(at) else { return gone(flight) };
-        pool.take_in(ticket, reading, flight);
+        let Some(pool) = table.get(at) else { return gone(reservation) };
+        pool.take_in(ticket, reading, reservation);
         pool.balance()
     }
 
     /// `bytes` are on the ledger for it, charged or else unpaid.
-    pub(super) fn add(&self, at: At, bytes: Bytes, unpaid: bool) -> Balance {
+    pub(super) fn add(&self, at: PoolRef, bytes: Bytes, unpaid: bool) -> Balance {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at) else { return Balance { surplus: bytes, ..Balance::default() } };
         pool.charged = pool.charged + bytes;
@@ -400,19 +400,19 @@ impl PoolTable {
     }
 
     /// What is lacking now.
-    pub(super) fn lack(&self, at: At) -> Bytes {
+    pub(super) fn lack(&self, at: PoolRef) -> Bytes {
         self.table.lock().get(at).map_or(Bytes::ZERO, |pool| pool.read - pool.read.min(pool.charged))
     }
 
     /// What could not be charged has been seen to.
-    pub(crate) fn paid(&self, at: At) {
+    pub(crate) fn paid(&self, at: PoolRef) {
         if let Some(pool) = self.table.lock().get(at) {
             pool.unpaid = false;
         }
     }
 
     /// The next charged pool after a handle, of a GPU if one is given; and whether it outlives its destruction.
-    pub(super) fn after(&self, last: Option<PoolId>, gpu: Option<Gpu>) -> Option<(At, bool)> {
+    pub(super) fn after(&self, last: Option<PoolId>, gpu: Option<Gpu>) -> Option<(PoolRef, bool)> {
         let mut from = match last {
             Some(last) => key(last).checked_add(1)?,
             None => 0,
@@ -430,35 +430,35 @@ impl PoolTable {
     }
 
     /// The program has destroyed it, and it holds something.
-    pub(super) fn outlive(&self, at: At) {
+    pub(super) fn outlive(&self, at: PoolRef) {
         if let Some(pool) = self.table.lock().get(at) {
             pool.stage = Stage::Outlives;
         }
     }
 
     /// From here on nobody of us uses the handle. `false`: a call of the program does at this moment, or another thread was here first.
-    pub(super) fn leave(&self, at: At) -> bool {
+    pub(super) fn leave(&self, at: PoolRef) -> bool {
         let mut table = self.table.lock();
-        let free = |pool: &&mut Pool| pool.stage != Stage::Leaving && pool.flights == 0;
+        let free = |pool: &&mut Pool| pool.stage != Stage::Leaving && pool.calls == 0;
         let Some(pool) = table.get(at).filter(free) else { return false };
         pool.stage = Stage::Leaving;
         true
     }
 
     /// Whether calls of ours with the handle are still under way.
-    pub(super) fn is_looked_at(&self, at: At) -> bool {
+    pub(super) fn is_looked_at(&self, at: PoolRef) -> bool {
         self.table.lock().get(at).is_some_and(|pool| pool.looks != 0)
     }
 
     /// The driver did not destroy it.
-    pub(super) fn stay(&self, at: At, outlives: bool) {
+    pub(super) fn stay(&self, at: PoolRef, outlives: bool) {
         if let Some(pool) = self.table.lock().get(at) {
             pool.stage = if outlives { Stage::Outlives } else { Stage::Open };
         }
     }
 
     /// The driver destroyed it; what it had.
-    pub(super) fn gone(&self, at: At) -> Option<Released> {
+    pub(super) fn gone(&self, at: PoolRef) -> Option<Released> {
         let mut table = self.table.lock();
         table.get(at)?;
         let pool = table.pools.remove(key(at.id))??;
@@ -468,23 +468,23 @@ impl PoolTable {
     /// Booked and under way, of all: for tests.
     #[cfg(test)]
     pub(crate) fn sums(&self) -> (Bytes, Bytes) {
-        let (mut charged, mut flying, mut from) = (Bytes::ZERO, Bytes::ZERO, 0);
+        let (mut charged, mut pending, mut from) = (Bytes::ZERO, Bytes::ZERO, 0);
         let table = self.table.lock();
         while let Some((key, pool)) = table.pools.from(from) {
             if let Some(pool) = pool {
                 assert!(
-                    pool.charged >= pool.flying && pool.charged <= pool.read + pool.flying + pool.kept,
+                    pool.charged >= pool.pending && pool.charged <= pool.read + pool.pending + pool.kept,
                     "{pool:?}"
                 );
-                (charged, flying) = (charged + pool.charged, flying + pool.flying);
+                (charged, pending) = (charged + pool.charged, pending + pool.pending);
             }
             from = key + 1;
         }
-        (charged, flying)
+        (charged, pending)
     }
 }
 
 /// The pool went while a call for it was under way.
-fn gone(flight: Option<Flight>) -> Balance {
-    Balance { surplus: flight.map_or(Bytes::ZERO, |flight| flight.charged), ..Balance::default() }
+fn gone(reservation: Option<Reservation>) -> Balance {
+    Balance { surplus: reservation.map_or(Bytes::ZERO, |reservation| reservation.charged), ..Balance::default() }
 }

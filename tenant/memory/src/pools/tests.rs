@@ -230,7 +230,7 @@ fn growth_beyond_the_pre_charge_is_charged_too_and_learned() {
     world.check();
     assert_eq!(world.used(), mib(64));
     assert_eq!(world.count(Reason::PoolGrew), 0);
-    let Known::Charged(at) = world.tenant.tables.pools.find(FIRST) else { panic!("it is charged") };
+    let Lookup::Charged(at) = world.tenant.tables.pools.find(FIRST) else { panic!("it is charged") };
     assert_eq!(world.tenant.tables.pools.likely(at, Bytes(1)), Some(mib(64)));
 }
 
@@ -543,7 +543,7 @@ proptest! {
 /// A call under way, as the table alone sees it.
 #[derive(Clone, Copy, Debug)]
 struct Call {
-    flight: Flight,
+    reservation: Reservation,
     grows: Bytes,
     /// Once it has returned: its look.
     look: Option<(Ticket, Option<Bytes>)>,
@@ -559,7 +559,7 @@ proptest! {
         let driver = Fake::leaked();
         let pools = PoolTable::new();
         pools.made(FIRST, Some(gpu()), driver).expect("memory");
-        let Known::Charged(at) = pools.find(FIRST) else { panic!("it is charged") };
+        let Lookup::Charged(at) = pools.find(FIRST) else { panic!("it is charged") };
         let (mut truth, mut ledger) = (Bytes::ZERO, Bytes::ZERO);
         let mut calls: Vec<Call> = Vec::new();
         let mut looks: Vec<(Ticket, Option<Bytes>)> = Vec::new();
@@ -574,10 +574,10 @@ proptest! {
             let some = which % calls.len().max(1);
             match step {
                 0 => {
-                    let flight = Flight::charged(mib(32), mib(1));
-                    ledger = ledger + flight.charged;
-                    prop_assert!(pools.start(at, flight));
-                    calls.push(Call { flight, grows: mib(amount), look: None });
+                    let reservation = Reservation::charged(mib(32), mib(1));
+                    ledger = ledger + reservation.charged;
+                    prop_assert!(pools.start(at, reservation));
+                    calls.push(Call { reservation, grows: mib(amount), look: None });
                 }
                 // The driver grows the pool; then the call returns.
                 1 => if let Some(call) = calls.get_mut(some) {
@@ -595,7 +595,7 @@ proptest! {
                 4 => if calls.get(some).is_some_and(|call| call.look.is_some_and(|look| look.1.is_some())) {
                     let call = calls.swap_remove(some);
                     let (ticket, reading) = call.look.expect("it has returned");
-                    apply(&mut ledger, pools.seen_to_hold(at, ticket, reading, Some(call.flight)));
+                    apply(&mut ledger, pools.seen_to_hold(at, ticket, reading, Some(call.reservation)));
                 },
                 // Others look, for whatever reason, and may be late to say so.
                 5 => match looks.pop() {
@@ -613,7 +613,7 @@ proptest! {
             truth = truth + call.grows;
             let mut look = call.look.take().unwrap_or_else(|| (pools.look(at).expect("it is there"), None));
             read(&mut look, truth);
-            apply(&mut ledger, pools.seen_to_hold(at, look.0, look.1, Some(call.flight)));
+            apply(&mut ledger, pools.seen_to_hold(at, look.0, look.1, Some(call.reservation)));
         }
         let last = pools.look(at).expect("it is there");
         apply(&mut ledger, pools.seen_to_hold(at, last, Some(truth), None));
