@@ -37,14 +37,14 @@ pub(crate) unsafe fn cuCheckpointProcessRestore(
     let Ok(id) = u32::try_from(pid) else { return call() };
     let Ok(restoring) = tenant.checkpoints().restoring(id) else { return CUresult::ERROR_OUT_OF_MEMORY };
     let answer = call();
-    if answer == CUresult::SUCCESS || !is_away(pid) {
+    if answer == CUresult::SUCCESS || !is_checkpointed(pid) {
         restoring.restored();
     }
     answer
 }
 
 /// Whether the driver still has the process's memory on the host: another one may have restored it, or it has died.
-fn is_away(pid: c_int) -> bool {
+fn is_checkpointed(pid: c_int) -> bool {
     let mut state = 0;
     // SAFETY: writable.
     let answer = unsafe { driver::cuCheckpointProcessGetState(pid, &raw mut state) };

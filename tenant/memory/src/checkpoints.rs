@@ -39,7 +39,7 @@ impl<'a> Checkpoints<'a> {
     /// own.
     pub fn checkpointed(self, pid: u32) {
         if let Some(slot) = self.tables.ledger.checkpointed().slot_of(pid) {
-            Gpu::all().for_each(|gpu| self.tables.ledger.checkpointed().send_away(gpu, slot));
+            Gpu::all().for_each(|gpu| self.tables.ledger.checkpointed().mark_checkpointed(gpu, slot));
         }
     }
 
@@ -52,11 +52,11 @@ impl<'a> Checkpoints<'a> {
             Restoring { tables: self.tables, slot: self.tables.ledger.checkpointed().slot_of(pid), gpus: 0 };
         if let Some((slot, _)) = restoring.slot {
             for gpu in Gpu::all() {
-                let Ok(was_away) = self.tables.ledger.checkpointed().bring_back(gpu, slot) else {
+                let Ok(was_checkpointed) = self.tables.ledger.checkpointed().restore(gpu, slot) else {
                     self.tables.ledger.count(Reason::OverLimit);
                     return Err(Reason::OverLimit);
                 };
-                restoring.gpus |= u64::from(was_away) << gpu.get();
+                restoring.gpus |= u64::from(was_checkpointed) << gpu.get();
             }
         }
         Ok(restoring)
@@ -67,7 +67,7 @@ impl Restoring<'_> {
     /// The driver restored it. Whoever checkpointed it may have said so only after [`Checkpoints::restoring`].
     pub fn restored(mut self) {
         if let Some(slot) = self.slot.take() {
-            Gpu::all().for_each(|gpu| self.tables.ledger.checkpointed().is_back(gpu, slot));
+            Gpu::all().for_each(|gpu| self.tables.ledger.checkpointed().clear_checkpointed(gpu, slot));
         }
     }
 }
@@ -76,7 +76,7 @@ impl Drop for Restoring<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
             let brought = Gpu::all().filter(|gpu| self.gpus >> gpu.get() & 1 == 1);
-            brought.for_each(|gpu| self.tables.ledger.checkpointed().send_away(gpu, slot));
+            brought.for_each(|gpu| self.tables.ledger.checkpointed().mark_checkpointed(gpu, slot));
         }
     }
 }

@@ -34,14 +34,14 @@ impl Checkpointed<'_> {
     }
 
     /// What a process has on the GPU is away. Nothing to do if its slot is no longer its own.
-    pub(crate) fn send_away(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
+    pub(crate) fn mark_checkpointed(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
             self.ledger.account(gpu).send_away(slot);
         }
     }
 
     /// What a process has on the GPU is there again, whatever the books say. Nothing to do if its slot is no longer its own.
-    pub(crate) fn is_back(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
+    pub(crate) fn clear_checkpointed(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
             let life = |owner| self.ledger.region.life(owner);
             self.ledger.account(gpu).is_back(slot, || self.ledger.terms(gpu), LOCK_PATIENCE, life);
@@ -53,13 +53,13 @@ impl Checkpointed<'_> {
     }
 
     /// What a process had on the GPU is to come back, if it fits or will fit when the dead are gone. `false`: it is there.
-    pub(crate) fn bring_back(self, gpu: DeviceIndex, slot: SlotIndex) -> Result<bool, Refused> {
+    pub(crate) fn restore(self, gpu: DeviceIndex, slot: SlotIndex) -> Result<bool, Refused> {
         let mut patience = Patience::default();
         loop {
             self.ledger.sweep();
             let life = |owner| self.ledger.region.life(owner);
             match self.ledger.account(gpu).bring_back(slot, || self.ledger.terms(gpu), LOCK_PATIENCE, life) {
-                Ok(was_away) => return Ok(was_away),
+                Ok(was_checkpointed) => return Ok(was_checkpointed),
                 Err(Refused::Short { used, wanted, limit })
                     if used - self.ledger.usage(gpu).draining + wanted <= limit
                         && patience.rest(self.ledger.clock) => {}

@@ -346,13 +346,13 @@ fn former_user_of_a_slot_is_neither_sent_away_nor_back() {
     assert!(charge(&worker, mib(6)));
     let now = (worker.claim.slot, word(&worker));
     let former = (worker.claim.slot, Word(word(&worker).0 + (1 << 8)));
-    tool.checkpointed().send_away(gpu(), former);
+    tool.checkpointed().mark_checkpointed(gpu(), former);
     assert_eq!(tool.total(gpu()), mib(6));
-    tool.checkpointed().send_away(gpu(), now);
+    tool.checkpointed().mark_checkpointed(gpu(), now);
     assert_eq!(tool.total(gpu()), Bytes::ZERO);
-    tool.checkpointed().is_back(gpu(), former);
+    tool.checkpointed().clear_checkpointed(gpu(), former);
     assert_eq!(tool.total(gpu()), Bytes::ZERO);
-    tool.checkpointed().is_back(gpu(), now);
+    tool.checkpointed().clear_checkpointed(gpu(), now);
     assert_eq!(tool.total(gpu()), mib(6));
 }
 
@@ -362,7 +362,7 @@ fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
     let container = Container::limited(10);
     let (tool, worker) = (named(&container, 7), named(&container, 8));
     assert!(charge(&worker, mib(6)));
-    tool.checkpointed().send_away(gpu(), (worker.claim.slot, word(&worker)));
+    tool.checkpointed().mark_checkpointed(gpu(), (worker.claim.slot, word(&worker)));
     let exiting = named(&container, 9);
     assert!(charge(&exiting, exited) && charge(&tool, living));
     drop(exiting);
@@ -372,17 +372,17 @@ fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
 #[test]
 fn bring_back_waits_for_draining_memory() {
     let (container, tool, worker) = occupied(mib(4), mib(6));
-    assert_eq!(tool.checkpointed().bring_back(gpu(), worker.claim.slot), Ok(true));
+    assert_eq!(tool.checkpointed().restore(gpu(), worker.claim.slot), Ok(true));
     assert!(container.clock.slept() >= LINGERS);
     assert_eq!(tool.total(gpu()), mib(10));
-    assert_eq!(tool.checkpointed().bring_back(gpu(), worker.claim.slot), Ok(false), "it is there");
+    assert_eq!(tool.checkpointed().restore(gpu(), worker.claim.slot), Ok(false), "it is there");
 }
 
 #[test]
 fn bring_back_does_not_wait_where_that_would_not_help() {
     let (container, tool, worker) = occupied(mib(5), mib(5));
     let refused = Refused::Short { used: mib(10), wanted: mib(6), limit: mib(10) };
-    assert_eq!(tool.checkpointed().bring_back(gpu(), worker.claim.slot), Err(refused));
+    assert_eq!(tool.checkpointed().restore(gpu(), worker.claim.slot), Err(refused));
     assert_eq!(container.clock.slept(), Nanos::ZERO);
 }
 
