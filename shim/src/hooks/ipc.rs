@@ -1,7 +1,7 @@
 //! Linear memory between processes by handles that are bytes: its maker pays as long as anybody has it open.
 
 use cgpu_abi::types::{CUdeviceptr, CUipcMemHandle, CUresult, c_uint};
-use cgpu_memory::{Address, Bytes, Context, Reason, Tenant, Way};
+use cgpu_memory::{Address, Bytes, Context, Reason, Tenant, Route};
 
 use super::context::current;
 use crate::driver;
@@ -13,7 +13,7 @@ pub(crate) unsafe fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUd
     let answer = unsafe { driver::cuIpcGetMemHandle(handle, address) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         // SAFETY: the driver has just written there.
-        lend(tenant, address, way(&unsafe { handle.read() }));
+        lend(tenant, address, route(&unsafe { handle.read() }));
     }
     answer
 }
@@ -27,7 +27,7 @@ pub(crate) unsafe fn cuIpcOpenMemHandle(
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuIpcOpenMemHandle(address, handle, flags) };
     // SAFETY: read after the driver has succeeded, so it has written there.
-    open(way(&handle), call, || (unsafe { address.read() }, process::tenant().and_then(current)))
+    open(route(&handle), call, || (unsafe { address.read() }, process::tenant().and_then(current)))
 }
 
 /// The same, where it may be memory of another GPU.
@@ -39,7 +39,7 @@ pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuIpcOpenMemHandle_v2(address, handle, flags) };
     // SAFETY: read after the driver has succeeded, so it has written there.
-    open(way(&handle), call, || (unsafe { address.read() }, process::tenant().and_then(current)))
+    open(route(&handle), call, || (unsafe { address.read() }, process::tenant().and_then(current)))
 }
 
 /// What was opened as often as this is closed, is no longer open.
@@ -55,14 +55,14 @@ pub(crate) unsafe fn cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult {
 
 /// Makes a call that opens memory of another process. `opened` tells where, and in which context if it goes with that.
 pub(super) fn open(
-    way: Way,
+    route: Route,
     call: impl FnOnce() -> CUresult,
     opened: impl FnOnce() -> (CUdeviceptr, Option<Context>),
 ) -> CUresult {
     let tenant = tenant_or_return!(call());
     tenant.count(Reason::Imported);
     // Before the call: whoever asks after it has let the memory go sees that it is held here.
-    let opening = tenant.exports().opening(way);
+    let opening = tenant.exports().opening(route);
     let answer = call();
     if answer == CUresult::SUCCESS {
         let (address, context) = opened();
@@ -72,15 +72,15 @@ pub(super) fn open(
 }
 
 /// The allocation in which an address lies may be held by others.
-pub(super) fn lend(tenant: &Tenant, address: CUdeviceptr, way: Way) {
+pub(super) fn lend(tenant: &Tenant, address: CUdeviceptr, route: Route) {
     let (base, _) = extent(address);
-    tenant.exports().lend(base, way);
+    tenant.exports().lend(base, route);
 }
 
 /// A descriptor holds the allocation in which an address lies, be it ours or open here. How large that is, if the driver says.
 pub(super) fn hand_out(tenant: &Tenant, address: CUdeviceptr) -> Bytes {
     let (base, size) = extent(address);
-    tenant.exports().lend(base, Way::UNSEEN);
+    tenant.exports().lend(base, Route::UNTRACKED);
     tenant.exports().pin(base);
     size
 }
@@ -97,6 +97,6 @@ fn extent(address: CUdeviceptr) -> (Address, Bytes) {
     }
 }
 
-fn way(handle: &CUipcMemHandle) -> Way {
-    Way::of_bytes(&handle.reserved.map(|byte| byte.to_ne_bytes()[0]))
+fn route(handle: &CUipcMemHandle) -> Route {
+    Route::of_bytes(&handle.reserved.map(|byte| byte.to_ne_bytes()[0]))
 }

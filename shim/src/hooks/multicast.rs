@@ -1,7 +1,7 @@
 //! Multicast objects: they cost nothing, and what is bound to one stays charged to whoever made it until it is unbound and let go.
 
 use cgpu_abi::types::*;
-use cgpu_memory::{Address, Bytes, Handle, Reference, Tenant, Way};
+use cgpu_memory::{Address, Bytes, Handle, Reference, Tenant, Route};
 
 use super::ipc;
 use crate::gpus::DriverOrdinal;
@@ -137,7 +137,7 @@ pub(super) fn bind_at(
     };
     let answer = bind(object, device, range, refer, call);
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, linear) {
-        ipc::lend(tenant, address, Way::UNSEEN);
+        ipc::lend(tenant, address, Route::UNTRACKED);
     }
     answer
 }

@@ -2,7 +2,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::{Address, Bytes, Closing, Ending, Patience, PoolId, Reason, Taken, Tenant, Unmade, Way};
+use cgpu_memory::{Address, Bytes, Closing, Ending, Patience, PoolId, Reason, Taken, Tenant, Unmade, Route};
 
 use super::ipc::open;
 use super::refuse;
@@ -178,7 +178,7 @@ pub(crate) unsafe fn cuMemPoolExportPointer(
     let answer = unsafe { driver::cuMemPoolExportPointer(data, address) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         // SAFETY: the driver has just written there.
-        tenant.pools().pointer_exported(Way::of_bytes(&unsafe { data.read() }.reserved));
+        tenant.pools().pointer_exported(Route::of_bytes(&unsafe { data.read() }.reserved));
     }
     answer
 }
@@ -195,9 +195,9 @@ pub(crate) unsafe fn cuMemPoolImportPointer(
         return call();
     }
     // SAFETY: not null, and what the driver would read.
-    let way = Way::of_bytes(&unsafe { data.read() }.reserved);
+    let route = Route::of_bytes(&unsafe { data.read() }.reserved);
     // SAFETY: read after the driver has succeeded, so it has written there. The memory is its pool's, not a context's.
-    open(way, call, || (unsafe { address.read() }, None))
+    open(route, call, || (unsafe { address.read() }, None))
 }
 
 /// The pool of a place; a managed one is refused.

@@ -72,8 +72,8 @@ impl<'a> Allocations<'a> {
     pub fn take_linear(self, address: Address) -> Option<Taken<'a>> {
         let tables = self.tables;
         let (gpu, Allocation { address, units, owner }) = tables.allocations.remove(address.0)?;
-        let ways = if tables.exports.any() { tables.exports.take(address) } else { 0 };
-        Some(Taken { tables, gpu, address, units, owner, ways })
+        let routes = if tables.exports.any() { tables.exports.take(address) } else { 0 };
+        Some(Taken { tables, gpu, address, units, owner, routes })
     }
 }
 
@@ -88,18 +88,18 @@ pub struct Taken<'a> {
     units: u32,
     owner: Owner,
     /// How others may hold it; 0: they do not.
-    ways: u64,
+    routes: u64,
 }
 
 impl Taken<'_> {
     /// The driver freed it: the bytes are refunded.
     #[inline]
     pub fn freed(self) {
-        let Self { tables, gpu, units, ways, .. } = *ManuallyDrop::new(self);
-        if ways == 0 {
+        let Self { tables, gpu, units, routes, .. } = *ManuallyDrop::new(self);
+        if routes == 0 {
             tables.ledger.refund(gpu, Column::Used, bytes(units));
         } else {
-            Exports::new(tables).part_with(gpu, bytes(units), ways);
+            Exports::new(tables).part_with(gpu, bytes(units), routes);
         }
     }
 }
@@ -108,15 +108,15 @@ impl Drop for Taken<'_> {
     // As a charge's.
     #[inline]
     fn drop(&mut self) {
-        kept(self.tables, self.gpu, self.address, self.units, self.owner, self.ways);
+        kept(self.tables, self.gpu, self.address, self.units, self.owner, self.routes);
     }
 }
 
 #[cold]
-fn kept(tables: &Tables, gpu: Gpu, address: u64, units: u32, owner: Owner, ways: u64) {
+fn kept(tables: &Tables, gpu: Gpu, address: u64, units: u32, owner: Owner, routes: u64) {
     let allocation = Allocation { address, units, owner };
-    if ways != 0 {
-        tables.exports.restore(address, gpu, bytes(units), owner, ways);
+    if routes != 0 {
+        tables.exports.restore(address, gpu, bytes(units), owner, routes);
     }
     tables.ledger.count(Reason::FreeRefused);
     let restored = tables.allocations.restore(allocation);

@@ -84,7 +84,7 @@ impl Drop for Restoring<'_> {
 #[cfg(test)]
 mod tests {
     use crate::doubles::{Container, gpu};
-    use crate::{Address, Bytes, Tenant, Way};
+    use crate::{Address, Bytes, Tenant, Route};
 
     fn mib(count: u64) -> Bytes {
         Bytes(count << 20)
@@ -143,11 +143,11 @@ mod tests {
     fn what_others_hold_of_a_checkpointed_process_stays_charged() {
         let container = Container::limited(10);
         let (tool, worker) = (named(&container, 7), named(&container, 8));
-        let way = Way::of_bytes(&[1]);
+        let route = Route::of_bytes(&[1]);
         worker.charge(gpu(), mib(4)).expect("it fits").commit(Address(0x20_0000), None);
         worker.charge(gpu(), mib(2)).expect("it fits").commit(Address(0x80_0000), None);
-        worker.exports().lend(Address(0x20_0000), way);
-        tool.exports().opening(way).opened(Address(0x1000_0000), None);
+        worker.exports().lend(Address(0x20_0000), route);
+        tool.exports().opening(route).opened(Address(0x1000_0000), None);
         worker.allocations().take(Address(0x20_0000)).expect("on the books").freed();
         tool.checkpoints().checkpointed(8);
         assert_eq!(tool.view().usage(gpu()).total(), mib(4));

@@ -27,7 +27,7 @@ use cgpu_shm::ledger::Column;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
-pub use self::route::Way;
+pub use self::route::Route;
 use self::table::{Kept, Lent, Opened};
 use crate::allocations::table::Owner;
 use crate::allocations::table::units::bytes;
@@ -49,17 +49,17 @@ impl<'a> Exports<'a> {
 
     /// The driver gave out a handle to the linear memory whose first address this is: others may hold it from now on, and what is
     /// left of us pays for it. Memory that is not on the books is left as it is.
-    pub fn lend(self, address: Address, way: Way) {
+    pub fn lend(self, address: Address, route: Route) {
         let Some((gpu, allocation)) = self.tables.allocations.find(address.0) else { return };
         self.tables.exports.used();
-        self.tables.ledger.exported().lend(way.0);
+        self.tables.ledger.exported().lend(route.0);
         let (bytes, owner) = (bytes(allocation.units), allocation.owner);
         let mut records = self.tables.exports.records.lock();
         if let Some(lent) = records.lent.get(address.0).filter(|lent| lent.owner == owner) {
-            lent.ways |= way.0;
+            lent.routes |= route.0;
             return;
         }
-        let inserted = records.lent.insert(address.0, Lent { gpu, bytes, owner, ways: way.0 });
+        let inserted = records.lent.insert(address.0, Lent { gpu, bytes, owner, routes: route.0 });
         drop(records);
         match inserted {
             Ok(None) => self.tables.ledger.exported().export(gpu, bytes),
@@ -80,8 +80,8 @@ impl<'a> Exports<'a> {
     /// Memory that was lent is gone here: it is given back, or stays charged because others may have it open.
     #[cold]
     #[inline(never)]
-    pub(crate) fn part_with(self, gpu: Gpu, bytes: Bytes, ways: u64) {
-        if !self.keep(gpu, bytes, ways) {
+    pub(crate) fn part_with(self, gpu: Gpu, bytes: Bytes, routes: u64) {
+        if !self.keep(gpu, bytes, routes) {
             // Another process may have let go of it before this one asked.
             self.tables.ledger.exported().withdraw_kept(gpu, bytes);
             self.tables.ledger.refund(gpu, Column::Used, bytes);
@@ -89,16 +89,16 @@ impl<'a> Exports<'a> {
     }
 
     /// Keeps memory charged and exported that is gone here, if others may hold it.
-    pub(crate) fn keep(self, gpu: Gpu, bytes: Bytes, ways: u64) -> bool {
-        if !self.is_held(ways) {
+    pub(crate) fn keep(self, gpu: Gpu, bytes: Bytes, routes: u64) -> bool {
+        if !self.is_held(routes) {
             return false;
         }
         self.tables.ledger.count(Reason::ExportedKept);
-        if ways & LENT_UNSEEN == 0 {
+        if routes & LENT_UNSEEN == 0 {
             self.tables.exports.used();
             let mut records = self.tables.exports.records.lock();
             if records.kept.try_reserve(1).is_ok() {
-                records.kept.push(Kept { gpu, bytes, ways });
+                records.kept.push(Kept { gpu, bytes, routes });
             }
         }
         true
@@ -120,7 +120,7 @@ impl<'a> Exports<'a> {
                 return;
             }
             let opened = self.tables.ledger.exported().opened();
-            let Some(place) = records.kept.iter().position(|kept| kept.ways & opened == 0) else { return };
+            let Some(place) = records.kept.iter().position(|kept| kept.routes & opened == 0) else { return };
             let Kept { gpu, bytes, .. } = records.kept.swap_remove(place);
             drop(records);
             self.tables.ledger.exported().withdraw_kept(gpu, bytes);
@@ -129,8 +129,8 @@ impl<'a> Exports<'a> {
     }
 
     /// Whether others may hold what went out in these ways.
-    fn is_held(self, ways: u64) -> bool {
-        ways & LENT_UNSEEN != 0 || self.tables.ledger.exported().opened() & ways != 0
+    fn is_held(self, routes: u64) -> bool {
+        routes & LENT_UNSEEN != 0 || self.tables.ledger.exported().opened() & routes != 0
     }
 
     /// A context is destroyed, in which so many bytes were allocated: what of them was not lent. What was lent is seen to; what was
@@ -142,9 +142,9 @@ impl<'a> Exports<'a> {
         let (mut from, mut rest) = (0, used);
         loop {
             let lent = self.tables.exports.records.lock().lent_by(owner, &mut from);
-            let Some(Lent { gpu, bytes, ways, .. }) = lent else { break };
+            let Some(Lent { gpu, bytes, routes, .. }) = lent else { break };
             rest = rest - bytes;
-            self.part_with(gpu, bytes, ways);
+            self.part_with(gpu, bytes, routes);
         }
         let mut records = self.tables.exports.records.lock();
         if records.close_of(owner) {
@@ -154,13 +154,13 @@ impl<'a> Exports<'a> {
     }
 
     /// A handle of others' memory is about to be opened.
-    pub fn opening(self, way: Way) -> Opening<'a> {
+    pub fn opening(self, route: Route) -> Opening<'a> {
         self.tables.exports.used();
         let mut records = self.tables.exports.records.lock();
-        if records.begin(way) {
+        if records.begin(route) {
             self.tables.ledger.exported().set_opened(records.bits());
         }
-        Opening { tables: self.tables, way }
+        Opening { tables: self.tables, route }
     }
 
     /// A descriptor was given out of what is open at this address: it holds that whatever is closed here, and nobody sees its end. So it
@@ -170,9 +170,9 @@ impl<'a> Exports<'a> {
             return;
         }
         let mut records = self.tables.exports.records.lock();
-        if let Some(way) = records.opened.get(address.0).map(|opened| opened.way) {
+        if let Some(route) = records.opened.get(address.0).map(|opened| opened.route) {
             // The slot says so already.
-            let _ = records.begin(way);
+            let _ = records.begin(route);
         }
     }
 
@@ -186,9 +186,9 @@ impl<'a> Exports<'a> {
         Some(Closing { tables: self.tables, address })
     }
 
-    fn close(self, way: Way) {
+    fn close(self, route: Route) {
         let mut records = self.tables.exports.records.lock();
-        records.end(way);
+        records.end(route);
         self.tables.ledger.exported().set_opened(records.bits());
     }
 }
@@ -198,24 +198,24 @@ impl<'a> Exports<'a> {
 #[must_use = "an opening that is dropped has not happened"]
 pub struct Opening<'a> {
     tables: &'a Tables,
-    way: Way,
+    route: Route,
 }
 
 impl Opening<'_> {
     /// The driver opened it at `address`, in that context if it goes with one.
     pub fn opened(self, address: Address, context: Option<Context>) {
-        let Self { tables, way } = *ManuallyDrop::new(self);
+        let Self { tables, route } = *ManuallyDrop::new(self);
         let owner = context.map(Context::owner);
         let mut records = tables.exports.records.lock();
-        if let Some(opened) = records.opened.get(address.0).filter(|opened| opened.way == way) {
+        if let Some(opened) = records.opened.get(address.0).filter(|opened| opened.route == route) {
             opened.times = opened.times.saturating_add(1);
             return;
         }
-        match records.opened.insert(address.0, Opened { way, owner, times: 1 }) {
+        match records.opened.insert(address.0, Opened { route, owner, times: 1 }) {
             Ok(None) => {}
             // Closed in a way that nobody saw.
             Ok(Some(former)) => {
-                (0..former.times).for_each(|_| records.end(former.way));
+                (0..former.times).for_each(|_| records.end(former.route));
                 tables.ledger.exported().set_opened(records.bits());
             }
             // It seems open until the process ends.
@@ -229,7 +229,7 @@ impl Opening<'_> {
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        Exports::new(self.tables).close(self.way);
+        Exports::new(self.tables).close(self.route);
     }
 }
 
@@ -247,11 +247,11 @@ impl Closing<'_> {
         let mut records = self.tables.exports.records.lock();
         let Some(opened) = records.opened.get(self.address.0) else { return };
         opened.times = opened.times.saturating_sub(1);
-        let Opened { way, times, .. } = *opened;
+        let Opened { route, times, .. } = *opened;
         if times == 0 {
             records.opened.remove(self.address.0);
         }
-        records.end(way);
+        records.end(route);
         self.tables.ledger.exported().set_opened(records.bits());
     }
 }

@@ -79,7 +79,7 @@ pub use charge::{Charge, CommitOutcome};
 pub use checkpoints::{Checkpoints, Restoring};
 pub use contexts::table::Context;
 pub use contexts::{Contexts, Leaving, Starting};
-pub use exports::{Closing, Exports, Opening, Way};
+pub use exports::{Closing, Exports, Opening, Route};
 pub use graphs::{Bodies, Footprint, GraphNumber, Graphs, Lane, Sending};
 pub use green::GreenContexts;
 pub use handles::{Address, ArrayId, ContextId, GraphId, GreenId, Handle, NodeId, PoolId};

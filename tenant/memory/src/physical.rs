@@ -31,7 +31,7 @@ pub use self::table::Tiles;
 use self::table::{FreeOutcome, RecordId};
 pub use self::tiles::{LeavingArray, Tiling, Untiled};
 use crate::charge::{Charge, CommitOutcome};
-use crate::exports::{Exports, Way};
+use crate::exports::{Exports, Route};
 use crate::handles::{Address, Handle};
 use crate::tables::Tables;
 
@@ -115,9 +115,9 @@ impl<'a> Physical<'a> {
         let end = address.0.saturating_add(length.0);
         let mut at = address.0;
         loop {
-            let found = self.tables.physical.lock().export_mapped(at, end, Way::UNSEEN);
+            let found = self.tables.physical.lock().export_mapped(at, end, Route::UNTRACKED);
             let Some((next, exported)) = found else { return };
-            self.note_export(exported, Way::UNSEEN);
+            self.note_export(exported, Route::UNTRACKED);
             at = next;
         }
     }
@@ -125,14 +125,14 @@ impl<'a> Physical<'a> {
     fn apply(self, outcome: FreeOutcome) {
         match outcome {
             FreeOutcome::Stays => {}
-            FreeOutcome::ObjectGone(object, ways) => self.object_gone(object, ways),
+            FreeOutcome::ObjectGone(object, routes) => self.object_gone(object, routes),
             FreeOutcome::Gone(gpu, bytes, 0) => self.tables.ledger.refund(gpu, Column::Used, bytes),
-            FreeOutcome::Gone(gpu, bytes, ways) => Exports::new(self.tables).part_with(gpu, bytes, ways),
+            FreeOutcome::Gone(gpu, bytes, routes) => Exports::new(self.tables).part_with(gpu, bytes, routes),
         }
     }
 
-    fn note_export(self, exported: Option<(Gpu, Bytes)>, way: Way) {
-        self.tables.ledger.exported().lend(way.0);
+    fn note_export(self, exported: Option<(Gpu, Bytes)>, route: Route) {
+        self.tables.ledger.exported().lend(route.0);
         if let Some((gpu, bytes)) = exported {
             self.tables.ledger.exported().export(gpu, bytes);
         }
@@ -175,8 +175,8 @@ impl Reference<'_> {
 
     /// The driver handed it out to other processes or interfaces, which may hold it when nobody here does any more.
     pub fn exported(self) {
-        let exported = self.tables.physical.lock().export(self.record, Way::UNSEEN);
-        Physical::new(self.tables).note_export(exported, Way::UNSEEN);
+        let exported = self.tables.physical.lock().export(self.record, Route::UNTRACKED);
+        Physical::new(self.tables).note_export(exported, Route::UNTRACKED);
         if exported.is_some() {
             Physical::new(self.tables).share_bindings(self.record);
         }

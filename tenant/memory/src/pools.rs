@@ -28,7 +28,7 @@ use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 pub use self::driver::PoolDriver;
 use self::growth::least;
 use self::table::{PoolRef, Balance, Released, Reservation, Lookup};
-use crate::exports::{Exports, Way};
+use crate::exports::{Exports, Route};
 use crate::handles::PoolId;
 use crate::ledger::{Denied, Patience};
 use crate::tables::Tables;
@@ -455,7 +455,7 @@ impl<'a> Pools<'a> {
     /// The driver gave out a descriptor of a piece of this size, the end of which nobody sees.
     pub fn piece_exported(self, id: PoolId, piece: Bytes) {
         if let Lookup::Charged(at) = self.tables.pools.find(id) {
-            self.tables.ledger.exported().lend(Way::UNSEEN.0);
+            self.tables.ledger.exported().lend(Route::UNTRACKED.0);
             self.tables.pools.hand_out(at, piece);
             self.tables.pools.export(at);
             self.enter_export(at);
@@ -463,9 +463,9 @@ impl<'a> Pools<'a> {
     }
 
     /// The driver gave out a pointer of an exported pool's, by which others open it.
-    pub fn pointer_exported(self, way: Way) {
-        self.tables.ledger.exported().lend(way.0);
-        self.tables.pools.point(way.0);
+    pub fn pointer_exported(self, route: Route) {
+        self.tables.ledger.exported().lend(route.0);
+        self.tables.pools.point(route.0);
     }
 
     /// Enters what an exported pool holds as exported. What it holds no more may be held by others, by pointers that they have open or by

@@ -4,11 +4,11 @@ use cgpu_shm::layout::LENT_UNSEEN;
 
 /// How memory is handed from process to process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way(pub(crate) u64);
+pub struct Route(pub(crate) u64);
 
-impl Way {
+impl Route {
     /// By something that nobody can be seen to hold it by: a descriptor, a handle of the fabric.
-    pub const UNSEEN: Self = Self(LENT_UNSEEN);
+    pub const UNTRACKED: Self = Self(LENT_UNSEEN);
 
     /// By a handle of these bytes, which is good only while its maker holds the memory.
     #[must_use]
@@ -20,5 +20,5 @@ impl Way {
     }
 }
 
-/// Bits that stand for handles; the last one of a word is [`Way::UNSEEN`].
+/// Bits that stand for handles; the last one of a word is [`Route::UNTRACKED`].
 pub(super) const BITS: usize = 63;

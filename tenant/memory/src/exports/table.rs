@@ -6,7 +6,7 @@ use cgpu_shm::atomic::{AtomicBool, Ordering};
 use cgpu_shm::spin::Spin;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
-use super::route::{BITS, Way};
+use super::route::{BITS, Route};
 use crate::allocations::table::Owner;
 use crate::ordered::Ordered;
 
@@ -16,7 +16,7 @@ pub(super) struct Lent {
     pub(super) gpu: Gpu,
     pub(super) bytes: Bytes,
     pub(super) owner: Owner,
-    pub(super) ways: u64,
+    pub(super) routes: u64,
 }
 
 /// What was freed here, and others may hold.
@@ -24,13 +24,13 @@ pub(super) struct Lent {
 pub(super) struct Kept {
     pub(super) gpu: Gpu,
     pub(super) bytes: Bytes,
-    pub(super) ways: u64,
+    pub(super) routes: u64,
 }
 
 /// What we have open of others'.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
-    pub(super) way: Way,
+    pub(super) route: Route,
     /// Whose end closes it.
     pub(super) owner: Option<Owner>,
     /// How often it was opened.
@@ -76,36 +76,36 @@ impl ExportTable {
     /// Takes an allocation off the table that is about to be freed; the ways in which it was lent.
     #[cold]
     pub(crate) fn take(&self, address: u64) -> u64 {
-        self.records.lock().lent.remove(address).map_or(0, |lent| lent.ways)
+        self.records.lock().lent.remove(address).map_or(0, |lent| lent.routes)
     }
 
     /// Puts an allocation back whose free the driver has refused.
     #[cold]
-    pub(crate) fn restore(&self, address: u64, gpu: Gpu, bytes: Bytes, owner: Owner, ways: u64) {
+    pub(crate) fn restore(&self, address: u64, gpu: Gpu, bytes: Bytes, owner: Owner, routes: u64) {
         // There was room for it just now.
-        let _ = self.records.lock().lent.insert(address, Lent { gpu, bytes, owner, ways });
+        let _ = self.records.lock().lent.insert(address, Lent { gpu, bytes, owner, routes });
     }
 }
 
 impl Records {
     /// A handle of this bit is about to be opened. `true`: the slot does not say so yet.
-    pub(super) fn begin(&mut self, way: Way) -> bool {
-        let count = self.count(way);
+    pub(super) fn begin(&mut self, route: Route) -> bool {
+        let count = self.count(route);
         let first = count.is_some_and(|count| *count == 0);
-        if let Some(count) = self.count(way) {
+        if let Some(count) = self.count(route) {
             *count = count.saturating_add(1);
         }
         first
     }
 
-    pub(super) fn end(&mut self, way: Way) {
-        if let Some(count) = self.count(way) {
+    pub(super) fn end(&mut self, route: Route) {
+        if let Some(count) = self.count(route) {
             *count = count.saturating_sub(1);
         }
     }
 
-    fn count(&mut self, way: Way) -> Option<&mut u32> {
-        self.open.get_mut(usize::try_from(way.0.trailing_zeros()).unwrap_or(BITS))
+    fn count(&mut self, route: Route) -> Option<&mut u32> {
+        self.open.get_mut(usize::try_from(route.0.trailing_zeros()).unwrap_or(BITS))
     }
 
     /// What the slot is to say.
@@ -130,7 +130,7 @@ impl Records {
         while let Some((address, opened)) = self.opened.from(from) {
             if opened.owner == Some(owner) {
                 self.opened.remove(address);
-                (0..opened.times).for_each(|_| self.end(opened.way));
+                (0..opened.times).for_each(|_| self.end(opened.route));
                 any = true;
             }
             let Some(next) = address.checked_add(1) else { break };

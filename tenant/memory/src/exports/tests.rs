@@ -31,12 +31,12 @@ fn free(tenant: &Tenant, address: u64) {
 }
 
 /// The handle of that number; the bits of the first ones differ.
-fn way(number: u64) -> Way {
+fn route(number: u64) -> Route {
     let mut seen = 0;
-    let ways = (0u64..).map(|seed| Way::of_bytes(&seed.to_ne_bytes()));
-    let mut distinct = ways.filter(|way| {
-        let is_new = seen & way.0 == 0;
-        seen |= way.0;
+    let routes = (0u64..).map(|seed| Route::of_bytes(&seed.to_ne_bytes()));
+    let mut distinct = routes.filter(|route| {
+        let is_new = seen & route.0 == 0;
+        seen |= route.0;
         is_new
     });
     distinct.nth(usize::try_from(number).unwrap() % 40).unwrap()
@@ -52,12 +52,12 @@ fn reclaim_exited(container: &Container, witness: &Tenant) {
 
 #[test]
 fn a_handle_is_one_bit_below_the_last() {
-    let bits = |seed: u64| Way::of_bytes(&seed.to_ne_bytes()).0;
-    assert!((0..1000).all(|seed| bits(seed).is_power_of_two() && bits(seed) != Way::UNSEEN.0));
+    let bits = |seed: u64| Route::of_bytes(&seed.to_ne_bytes()).0;
+    assert!((0..1000).all(|seed| bits(seed).is_power_of_two() && bits(seed) != Route::UNTRACKED.0));
     let all = (0..1000).map(bits).fold(0, |all, bit| all | bit);
-    assert_eq!(all, Way::UNSEEN.0 - 1, "every bit is some handle's");
-    assert_eq!(way(3), way(3));
-    assert_ne!(way(3), way(4));
+    assert_eq!(all, Route::UNTRACKED.0 - 1, "every bit is some handle's");
+    assert_eq!(route(3), route(3));
+    assert_ne!(route(3), route(4));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn what_nobody_has_open_goes_when_it_is_freed() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     allocate(&tenant, BASE, mib(6), None);
-    tenant.exports().lend(Address(BASE), way(1));
+    tenant.exports().lend(Address(BASE), route(1));
     free(&tenant, BASE);
     assert_eq!(used(&tenant), Bytes::ZERO);
     assert_eq!(tenant.region().cell(gpu(), tenant.name().slot()).exported.load(Ordering::Relaxed), 0);
@@ -77,8 +77,8 @@ fn what_another_has_open_stays_charged_to_its_maker() {
     let container = Container::limited(10);
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.exports().lend(Address(BASE), way(1));
-    holder.exports().opening(way(1)).opened(Address(0x1000_0000), None);
+    maker.exports().lend(Address(BASE), route(1));
+    holder.exports().opening(route(1)).opened(Address(0x1000_0000), None);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     assert!(holder.charge(gpu(), mib(6)).is_err());
@@ -94,8 +94,8 @@ fn what_a_descriptor_holds_of_anothers_memory_stays_charged_while_its_holder_liv
     let container = Container::limited(10);
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.exports().lend(Address(BASE), way(1));
-    holder.exports().opening(way(1)).opened(Address(0x1000_0000), None);
+    maker.exports().lend(Address(BASE), route(1));
+    holder.exports().opening(route(1)).opened(Address(0x1000_0000), None);
     holder.exports().pin(Address(0x1000_0000));
     holder.exports().pin(Address(0x2000_0000));
     holder.exports().closing(Address(0x1000_0000)).expect("open").closed();
@@ -111,8 +111,8 @@ fn an_opening_that_the_driver_refuses_holds_nothing() {
     let container = Container::limited(10);
     let (maker, other) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.exports().lend(Address(BASE), way(1));
-    let opening = other.exports().opening(way(1));
+    maker.exports().lend(Address(BASE), route(1));
+    let opening = other.exports().opening(route(1));
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     drop(opening);
@@ -124,9 +124,9 @@ fn a_free_that_the_driver_refuses_changes_nothing() {
     let container = Container::limited(10);
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.exports().lend(Address(BASE), way(1));
+    maker.exports().lend(Address(BASE), route(1));
     drop(maker.allocations().take(Address(BASE)));
-    holder.exports().opening(way(1)).opened(Address(0x1000_0000), None);
+    holder.exports().opening(route(1)).opened(Address(0x1000_0000), None);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6), "it is lent as before");
 }
@@ -140,11 +140,11 @@ fn a_context_that_ends_takes_what_was_not_lent() {
     for (place, size) in [(0, 2), (1, 4), (2, 8)] {
         allocate(&maker, BASE + place * 16 * MIB, mib(size), Some(context));
     }
-    maker.exports().lend(Address(BASE), way(1));
-    maker.exports().lend(Address(BASE + 16 * MIB), way(2));
+    maker.exports().lend(Address(BASE), route(1));
+    maker.exports().lend(Address(BASE + 16 * MIB), route(2));
     let theirs = container.handle();
     let open_in = holder.contexts().seen(theirs, gpu());
-    holder.exports().opening(way(2)).opened(Address(0x1000_0000), Some(open_in));
+    holder.exports().opening(route(2)).opened(Address(0x1000_0000), Some(open_in));
     maker.contexts().leaving(id).expect("known").gone();
     assert_eq!(used(&maker), mib(4), "the one that is open elsewhere");
     // It is closed when the context it was opened in ends.
@@ -157,7 +157,7 @@ fn a_descriptor_keeps_what_the_maker_frees_until_the_maker_ends() {
     let container = Container::limited(10);
     let (maker, other) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.exports().lend(Address(BASE), Way::UNSEEN);
+    maker.exports().lend(Address(BASE), Route::UNTRACKED);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     drop(maker);
@@ -231,7 +231,7 @@ proptest! {
                     if own.is_empty() { continue }
                     let count = own.len();
                     let truth = &mut own[which % count];
-                    processes[truth.maker].as_ref().unwrap().exports().lend(Address(truth.address), way(truth.handle));
+                    processes[truth.maker].as_ref().unwrap().exports().lend(Address(truth.address), route(truth.handle));
                     truth.lent = true;
                 }
                 Step::Open(process, which) => {
@@ -241,7 +241,7 @@ proptest! {
                     if good.is_empty() { continue }
                     let count = good.len();
                     let truth = &mut good[which % count];
-                    tenant.exports().opening(way(truth.handle)).opened(Address(truth.address + 1024 * MIB), None);
+                    tenant.exports().opening(route(truth.handle)).opened(Address(truth.address + 1024 * MIB), None);
                     truth.open.push(process);
                 }
                 Step::Close(which) => {

@@ -12,7 +12,7 @@ use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 use super::table::{Change, RecordId};
 use super::{Physical, Reference};
-use crate::exports::Way;
+use crate::exports::Route;
 use crate::handles::Handle;
 use crate::tables::Tables;
 
@@ -32,7 +32,7 @@ impl<'a> Physical<'a> {
         match change {
             Change::None => {}
             Change::Lent(gpu, bytes) => {
-                self.tables.ledger.exported().lend(Way::UNSEEN.0);
+                self.tables.ledger.exported().lend(Route::UNTRACKED.0);
                 self.tables.ledger.exported().export(gpu, bytes);
             }
             Change::Withdrawn(gpu, bytes) => self.tables.ledger.exported().withdraw(gpu, bytes),
@@ -50,9 +50,9 @@ impl<'a> Physical<'a> {
         }
     }
 
-    pub(super) fn object_gone(self, object: RecordId, ways: u64) {
+    pub(super) fn object_gone(self, object: RecordId, routes: u64) {
         loop {
-            let outcome = self.tables.physical.lock().unbind_any(object, ways);
+            let outcome = self.tables.physical.lock().unbind_any(object, routes);
             let Some(outcome) = outcome else { return };
             self.apply(outcome);
         }

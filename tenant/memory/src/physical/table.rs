@@ -13,7 +13,7 @@ pub(super) use self::bindings::Change;
 pub(super) use self::tiles::Tiled;
 pub use self::tiles::Tiles;
 use crate::allocations::table::Exhausted;
-use crate::exports::route::Way;
+use crate::exports::route::Route;
 use crate::handles::{Address, Handle};
 use crate::ordered::Ordered;
 
@@ -27,8 +27,8 @@ struct Record {
     bytes: Bytes,
     /// Handles, as often as they are held; mappings; calls that are about to add one.
     references: u64,
-    /// How others may hold it too: as [`Way`]s; 0: they do not.
-    ways: u64,
+    /// How others may hold it too: as [`Route`]s; 0: they do not.
+    routes: u64,
     /// How often it is bound to objects that others have.
     bound: u32,
 }
@@ -36,7 +36,7 @@ struct Record {
 impl Record {
     /// Whether it is entered as exported.
     fn is_lent(&self) -> bool {
-        self.ways != 0 || self.bound > 0
+        self.routes != 0 || self.bound > 0
     }
 }
 
@@ -98,7 +98,7 @@ impl PhysicalTable {
     /// Adds a record with one reference. None: no host memory.
     pub(in crate::physical) fn record(&mut self, gpu: Gpu, bytes: Bytes) -> Option<RecordId> {
         self.made += 1;
-        let record = Record { gpu, bytes, references: 1, ways: 0, bound: 0 };
+        let record = Record { gpu, bytes, references: 1, routes: 0, bound: 0 };
         self.records.insert(self.made, record).ok()?;
         Some(self.made)
     }
@@ -115,9 +115,9 @@ impl PhysicalTable {
         if found.references > 0 {
             return FreeOutcome::Stays;
         }
-        let Record { gpu, bytes, ways, .. } = *found;
+        let Record { gpu, bytes, routes, .. } = *found;
         self.records.remove(record);
-        if bytes == Bytes::ZERO { FreeOutcome::ObjectGone(record, ways) } else { FreeOutcome::Gone(gpu, bytes, ways) }
+        if bytes == Bytes::ZERO { FreeOutcome::ObjectGone(record, routes) } else { FreeOutcome::Gone(gpu, bytes, routes) }
     }
 
     /// The mapping that an address lies in.
@@ -159,18 +159,18 @@ impl PhysicalTable {
         &mut self,
         from: u64,
         end: u64,
-        way: Way,
+        route: Route,
     ) -> Option<(u64, Option<(Gpu, Bytes)>)> {
         let (first, mapping) = self.mapped_from(from).filter(|(first, _)| *first < end)?;
-        let exported = self.export(mapping.record, way);
+        let exported = self.export(mapping.record, route);
         Some((first.saturating_add(mapping.length.max(1)), exported))
     }
 
     /// Others may hold it from now on. What is to be entered as exported, if it was not.
-    pub(in crate::physical) fn export(&mut self, record: RecordId, way: Way) -> Option<(Gpu, Bytes)> {
+    pub(in crate::physical) fn export(&mut self, record: RecordId, route: Route) -> Option<(Gpu, Bytes)> {
         let record = self.records.get(record)?;
         let is_first = !record.is_lent();
-        record.ways |= way.0;
+        record.routes |= route.0;
         is_first.then_some((record.gpu, record.bytes))
     }
 
@@ -226,17 +226,17 @@ impl PhysicalTable {
     }
 
     /// Something that costs nothing has got this handle: whatever had it before is gone.
-    pub(in crate::physical) fn made_costless(&mut self, handle: Handle, ways: u64) -> FreeOutcome {
+    pub(in crate::physical) fn made_costless(&mut self, handle: Handle, routes: u64) -> FreeOutcome {
         let outcome = self.forget(handle);
         // Without host memory it is not known, as others are that were made before us.
-        let _ = self.costless(handle, ways);
+        let _ = self.costless(handle, routes);
         outcome
     }
 
     /// Enters what costs nothing under a handle that is nobody's. None: no host memory.
-    fn costless(&mut self, handle: Handle, ways: u64) -> Option<RecordId> {
+    fn costless(&mut self, handle: Handle, routes: u64) -> Option<RecordId> {
         let record = self.record(Gpu::new(0)?, Bytes::ZERO)?;
-        self.records.get(record)?.ways = ways;
+        self.records.get(record)?.routes = routes;
         self.hold(handle, record)?;
         Some(record)
     }

@@ -37,7 +37,7 @@ impl PhysicalTable {
     }
 
     fn is_shared(&mut self, object: RecordId) -> bool {
-        self.records.get(object).is_some_and(|object| object.ways != 0)
+        self.records.get(object).is_some_and(|object| object.routes != 0)
     }
 
     /// Adds or takes away a binding of a record to a shared object.
@@ -91,14 +91,14 @@ impl PhysicalTable {
     }
 
     /// Takes off one binding of an object that is gone from here.
-    pub(in crate::physical) fn unbind_any(&mut self, object: RecordId, ways: u64) -> Option<FreeOutcome> {
+    pub(in crate::physical) fn unbind_any(&mut self, object: RecordId, routes: u64) -> Option<FreeOutcome> {
         let place = self.bindings.iter().position(|binding| binding.object == object)?;
         let Binding { record, .. } = self.bindings.swap_remove(place);
-        if ways != 0
+        if routes != 0
             && let Some(bound) = self.records.get(record)
         {
             // Others may have the object, and with it what is bound.
-            bound.ways |= ways;
+            bound.routes |= routes;
             bound.bound = bound.bound.saturating_sub(1);
         }
         Some(self.drop_references(record, 1))
