@@ -13,7 +13,7 @@ pub(crate) unsafe fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUd
     let answer = unsafe { driver::cuIpcGetMemHandle(handle, address) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         // SAFETY: the driver has just written there.
-        lend(tenant, address, route(&unsafe { handle.read() }));
+        export(tenant, address, route(&unsafe { handle.read() }));
     }
     answer
 }
@@ -72,15 +72,15 @@ pub(super) fn open(
 }
 
 /// The allocation in which an address lies may be held by others.
-pub(super) fn lend(tenant: &Tenant, address: CUdeviceptr, route: Route) {
+pub(super) fn export(tenant: &Tenant, address: CUdeviceptr, route: Route) {
     let (base, _) = extent(address);
-    tenant.exports().lend(base, route);
+    tenant.exports().export(base, route);
 }
 
 /// A descriptor holds the allocation in which an address lies, be it ours or open here. How large that is, if the driver says.
 pub(super) fn hand_out(tenant: &Tenant, address: CUdeviceptr) -> Bytes {
     let (base, size) = extent(address);
-    tenant.exports().lend(base, Route::UNTRACKED);
+    tenant.exports().export(base, Route::UNTRACKED);
     tenant.exports().pin(base);
     size
 }

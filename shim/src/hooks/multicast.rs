@@ -137,7 +137,7 @@ pub(super) fn bind_at(
     };
     let answer = bind(object, device, range, refer, call);
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, linear) {
-        ipc::lend(tenant, address, Route::UNTRACKED);
+        ipc::export(tenant, address, Route::UNTRACKED);
     }
     answer
 }

@@ -99,7 +99,7 @@ impl Taken<'_> {
         if routes == 0 {
             tables.ledger.refund(gpu, Column::Used, bytes(units));
         } else {
-            Exports::new(tables).part_with(gpu, bytes(units), routes);
+            Exports::new(tables).free_exported(gpu, bytes(units), routes);
         }
     }
 }

@@ -146,7 +146,7 @@ mod tests {
         let route = Route::of_bytes(&[1]);
         worker.charge(gpu(), mib(4)).expect("it fits").commit(Address(0x20_0000), None);
         worker.charge(gpu(), mib(2)).expect("it fits").commit(Address(0x80_0000), None);
-        worker.exports().lend(Address(0x20_0000), route);
+        worker.exports().export(Address(0x20_0000), route);
         tool.exports().opening(route).opened(Address(0x1000_0000), None);
         worker.allocations().take(Address(0x20_0000)).expect("on the books").freed();
         tool.checkpoints().checkpointed(8);

@@ -177,7 +177,7 @@ impl<'a> Contexts<'a> {
     fn release(self, context: Context, released: Option<Released>) {
         if let Some(Released { gpu, used, implicit }) = released {
             Physical::new(self.tables).arrays_gone_with(context.owner());
-            let used = Exports::new(self.tables).unlent(context.owner(), used);
+            let used = Exports::new(self.tables).unexported(context.owner(), used);
             self.tables.ledger.refund(gpu, Column::Used, used);
             self.tables.ledger.end(gpu, implicit);
             self.tables.implicit.forget(context);

@@ -28,7 +28,7 @@ use cgpu_shm::reason::Reason;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 pub use self::route::Route;
-use self::table::{Kept, Lent, Opened};
+use self::table::{Kept, Exported, Opened};
 use crate::allocations::table::Owner;
 use crate::allocations::table::units::bytes;
 use crate::contexts::table::Context;
@@ -49,17 +49,17 @@ impl<'a> Exports<'a> {
 
     /// The driver gave out a handle to the linear memory whose first address this is: others may hold it from now on, and what is
     /// left of us pays for it. Memory that is not on the books is left as it is.
-    pub fn lend(self, address: Address, route: Route) {
+    pub fn export(self, address: Address, route: Route) {
         let Some((gpu, allocation)) = self.tables.allocations.find(address.0) else { return };
         self.tables.exports.used();
-        self.tables.ledger.exported().lend(route.0);
+        self.tables.ledger.exported().add_routes(route.0);
         let (bytes, owner) = (bytes(allocation.units), allocation.owner);
         let mut records = self.tables.exports.records.lock();
-        if let Some(lent) = records.lent.get(address.0).filter(|lent| lent.owner == owner) {
-            lent.routes |= route.0;
+        if let Some(exported) = records.exported.get(address.0).filter(|exported| exported.owner == owner) {
+            exported.routes |= route.0;
             return;
         }
-        let inserted = records.lent.insert(address.0, Lent { gpu, bytes, owner, routes: route.0 });
+        let inserted = records.exported.insert(address.0, Exported { gpu, bytes, owner, routes: route.0 });
         drop(records);
         match inserted {
             Ok(None) => self.tables.ledger.exported().export(gpu, bytes),
@@ -80,7 +80,7 @@ impl<'a> Exports<'a> {
     /// Memory that was lent is gone here: it is given back, or stays charged because others may have it open.
     #[cold]
     #[inline(never)]
-    pub(crate) fn part_with(self, gpu: Gpu, bytes: Bytes, routes: u64) {
+    pub(crate) fn free_exported(self, gpu: Gpu, bytes: Bytes, routes: u64) {
         if !self.keep(gpu, bytes, routes) {
             // Another process may have let go of it before this one asked.
             self.tables.ledger.exported().withdraw_kept(gpu, bytes);
@@ -90,7 +90,7 @@ impl<'a> Exports<'a> {
 
     /// Keeps memory charged and exported that is gone here, if others may hold it.
     pub(crate) fn keep(self, gpu: Gpu, bytes: Bytes, routes: u64) -> bool {
-        if !self.is_held(routes) {
+        if !self.may_be_held(routes) {
             return false;
         }
         self.tables.ledger.count(Reason::ExportedKept);
@@ -106,14 +106,14 @@ impl<'a> Exports<'a> {
 
     /// Gives back what was kept and nobody has open any more.
     #[inline]
-    pub(crate) fn look_at_kept(self) {
+    pub(crate) fn refund_unheld(self) {
         if self.tables.exports.any() {
-            self.let_go();
+            self.refund_unheld_now();
         }
     }
 
     #[cold]
-    fn let_go(self) {
+    fn refund_unheld_now(self) {
         loop {
             let mut records = self.tables.exports.records.lock();
             if records.kept.is_empty() {
@@ -129,22 +129,22 @@ impl<'a> Exports<'a> {
     }
 
     /// Whether others may hold what went out in these ways.
-    fn is_held(self, routes: u64) -> bool {
+    fn may_be_held(self, routes: u64) -> bool {
         routes & LENT_UNSEEN != 0 || self.tables.ledger.exported().opened() & routes != 0
     }
 
     /// A context is destroyed, in which so many bytes were allocated: what of them was not lent. What was lent is seen to; what was
     /// opened in it is closed.
-    pub(crate) fn unlent(self, owner: Owner, used: Bytes) -> Bytes {
+    pub(crate) fn unexported(self, owner: Owner, used: Bytes) -> Bytes {
         if !self.tables.exports.any() {
             return used;
         }
         let (mut from, mut rest) = (0, used);
         loop {
-            let lent = self.tables.exports.records.lock().lent_by(owner, &mut from);
-            let Some(Lent { gpu, bytes, routes, .. }) = lent else { break };
+            let exported = self.tables.exports.records.lock().exported_by(owner, &mut from);
+            let Some(Exported { gpu, bytes, routes, .. }) = exported else { break };
             rest = rest - bytes;
-            self.part_with(gpu, bytes, routes);
+            self.free_exported(gpu, bytes, routes);
         }
         let mut records = self.tables.exports.records.lock();
         if records.close_of(owner) {

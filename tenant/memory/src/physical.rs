@@ -127,12 +127,12 @@ impl<'a> Physical<'a> {
             FreeOutcome::Stays => {}
             FreeOutcome::ObjectGone(object, routes) => self.object_gone(object, routes),
             FreeOutcome::Gone(gpu, bytes, 0) => self.tables.ledger.refund(gpu, Column::Used, bytes),
-            FreeOutcome::Gone(gpu, bytes, routes) => Exports::new(self.tables).part_with(gpu, bytes, routes),
+            FreeOutcome::Gone(gpu, bytes, routes) => Exports::new(self.tables).free_exported(gpu, bytes, routes),
         }
     }
 
     fn note_export(self, exported: Option<(Gpu, Bytes)>, route: Route) {
-        self.tables.ledger.exported().lend(route.0);
+        self.tables.ledger.exported().add_routes(route.0);
         if let Some((gpu, bytes)) = exported {
             self.tables.ledger.exported().export(gpu, bytes);
         }

@@ -209,7 +209,7 @@ impl<'a> Pools<'a> {
     /// What pools hold beyond their use is given back, so that a charge on `gpu` may fit.
     #[cold]
     pub(crate) fn relieve(self, gpu: Gpu) {
-        Exports::new(self.tables).look_at_kept();
+        Exports::new(self.tables).refund_unheld();
         if self.tables.pools.any() {
             self.each_pool(Some(gpu), true);
         }
@@ -455,7 +455,7 @@ impl<'a> Pools<'a> {
     /// The driver gave out a descriptor of a piece of this size, the end of which nobody sees.
     pub fn piece_exported(self, id: PoolId, piece: Bytes) {
         if let Lookup::Charged(at) = self.tables.pools.find(id) {
-            self.tables.ledger.exported().lend(Route::UNTRACKED.0);
+            self.tables.ledger.exported().add_routes(Route::UNTRACKED.0);
             self.tables.pools.hand_out(at, piece);
             self.tables.pools.export(at);
             self.enter_export(at);
@@ -464,7 +464,7 @@ impl<'a> Pools<'a> {
 
     /// The driver gave out a pointer of an exported pool's, by which others open it.
     pub fn pointer_exported(self, route: Route) {
-        self.tables.ledger.exported().lend(route.0);
+        self.tables.ledger.exported().add_routes(route.0);
         self.tables.pools.point(route.0);
     }
 

@@ -77,7 +77,7 @@ impl<'a> View<'a> {
     pub fn memory(self, gpu: Gpu, physical_free: Bytes) -> Option<MemoryInfo> {
         let limit = self.limit(gpu)?;
         Pools::new(self.tables).all_changed(Some(gpu));
-        Exports::new(self.tables).look_at_kept();
+        Exports::new(self.tables).refund_unheld();
         self.tables.ledger.glance();
         Some(MemoryInfo::of(limit, self.tables.ledger.total(gpu), physical_free))
     }

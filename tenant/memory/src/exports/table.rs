@@ -12,7 +12,7 @@ use crate::ordered::Ordered;
 
 /// An allocation that others may hold.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lent {
+pub(super) struct Exported {
     pub(super) gpu: Gpu,
     pub(super) bytes: Bytes,
     pub(super) owner: Owner,
@@ -48,7 +48,7 @@ pub(crate) struct ExportTable {
 #[derive(Debug)]
 pub(super) struct Records {
     /// By the first address.
-    pub(super) lent: Ordered<Lent>,
+    pub(super) exported: Ordered<Exported>,
     pub(super) kept: Vec<Kept>,
     /// By the first address.
     pub(super) opened: Ordered<Opened>,
@@ -59,7 +59,7 @@ pub(super) struct Records {
 impl ExportTable {
     pub(crate) fn new() -> Self {
         let records =
-            Records { lent: Ordered::new(), kept: Vec::new(), opened: Ordered::new(), open: [0; BITS] };
+            Records { exported: Ordered::new(), kept: Vec::new(), opened: Ordered::new(), open: [0; BITS] };
         Self { any: AtomicBool::new(false), records: Spin::new(records) }
     }
 
@@ -76,14 +76,14 @@ impl ExportTable {
     /// Takes an allocation off the table that is about to be freed; the ways in which it was lent.
     #[cold]
     pub(crate) fn take(&self, address: u64) -> u64 {
-        self.records.lock().lent.remove(address).map_or(0, |lent| lent.routes)
+        self.records.lock().exported.remove(address).map_or(0, |exported| exported.routes)
     }
 
     /// Puts an allocation back whose free the driver has refused.
     #[cold]
     pub(crate) fn restore(&self, address: u64, gpu: Gpu, bytes: Bytes, owner: Owner, routes: u64) {
         // There was room for it just now.
-        let _ = self.records.lock().lent.insert(address, Lent { gpu, bytes, owner, routes });
+        let _ = self.records.lock().exported.insert(address, Exported { gpu, bytes, owner, routes });
     }
 }
 
@@ -115,10 +115,10 @@ impl Records {
     }
 
     /// Takes off one entry that belongs to `owner`.
-    pub(super) fn lent_by(&mut self, owner: Owner, from: &mut u64) -> Option<Lent> {
-        while let Some((address, lent)) = self.lent.from(*from) {
-            if lent.owner == owner {
-                return self.lent.remove(address);
+    pub(super) fn exported_by(&mut self, owner: Owner, from: &mut u64) -> Option<Exported> {
+        while let Some((address, exported)) = self.exported.from(*from) {
+            if exported.owner == owner {
+                return self.exported.remove(address);
             }
             *from = address.checked_add(1)?;
         }

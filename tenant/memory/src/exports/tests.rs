@@ -18,7 +18,7 @@ fn mib(count: u64) -> Bytes {
 }
 
 fn used(tenant: &Tenant) -> Bytes {
-    tenant.exports().look_at_kept();
+    tenant.exports().refund_unheld();
     tenant.view().usage(gpu()).used
 }
 
@@ -65,7 +65,7 @@ fn what_nobody_has_open_goes_when_it_is_freed() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     allocate(&tenant, BASE, mib(6), None);
-    tenant.exports().lend(Address(BASE), route(1));
+    tenant.exports().export(Address(BASE), route(1));
     free(&tenant, BASE);
     assert_eq!(used(&tenant), Bytes::ZERO);
     assert_eq!(tenant.region().cell(gpu(), tenant.name().slot()).exported.load(Ordering::Relaxed), 0);
@@ -77,7 +77,7 @@ fn what_another_has_open_stays_charged_to_its_maker() {
     let container = Container::limited(10);
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.exports().lend(Address(BASE), route(1));
+    maker.exports().export(Address(BASE), route(1));
     holder.exports().opening(route(1)).opened(Address(0x1000_0000), None);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
@@ -94,7 +94,7 @@ fn what_a_descriptor_holds_of_anothers_memory_stays_charged_while_its_holder_liv
     let container = Container::limited(10);
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.exports().lend(Address(BASE), route(1));
+    maker.exports().export(Address(BASE), route(1));
     holder.exports().opening(route(1)).opened(Address(0x1000_0000), None);
     holder.exports().pin(Address(0x1000_0000));
     holder.exports().pin(Address(0x2000_0000));
@@ -111,7 +111,7 @@ fn an_opening_that_the_driver_refuses_holds_nothing() {
     let container = Container::limited(10);
     let (maker, other) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.exports().lend(Address(BASE), route(1));
+    maker.exports().export(Address(BASE), route(1));
     let opening = other.exports().opening(route(1));
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
@@ -124,7 +124,7 @@ fn a_free_that_the_driver_refuses_changes_nothing() {
     let container = Container::limited(10);
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.exports().lend(Address(BASE), route(1));
+    maker.exports().export(Address(BASE), route(1));
     drop(maker.allocations().take(Address(BASE)));
     holder.exports().opening(route(1)).opened(Address(0x1000_0000), None);
     free(&maker, BASE);
@@ -140,8 +140,8 @@ fn a_context_that_ends_takes_what_was_not_lent() {
     for (place, size) in [(0, 2), (1, 4), (2, 8)] {
         allocate(&maker, BASE + place * 16 * MIB, mib(size), Some(context));
     }
-    maker.exports().lend(Address(BASE), route(1));
-    maker.exports().lend(Address(BASE + 16 * MIB), route(2));
+    maker.exports().export(Address(BASE), route(1));
+    maker.exports().export(Address(BASE + 16 * MIB), route(2));
     let theirs = container.handle();
     let open_in = holder.contexts().seen(theirs, gpu());
     holder.exports().opening(route(2)).opened(Address(0x1000_0000), Some(open_in));
@@ -157,7 +157,7 @@ fn a_descriptor_keeps_what_the_maker_frees_until_the_maker_ends() {
     let container = Container::limited(10);
     let (maker, other) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
-    maker.exports().lend(Address(BASE), Route::UNTRACKED);
+    maker.exports().export(Address(BASE), Route::UNTRACKED);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     drop(maker);
@@ -177,7 +177,7 @@ struct Truth {
     address: u64,
     handle: u64,
     size: Bytes,
-    lent: bool,
+    exported: bool,
     owned: bool,
     open: Vec<usize>,
 }
@@ -224,20 +224,20 @@ proptest! {
                     made += 1;
                     let address = BASE + made * 64 * MIB;
                     allocate(tenant, address, mib(2 * size), None);
-                    memory.push(Truth { maker: process, address, handle: made, size: mib(2 * size), lent: false, owned: true, open: Vec::new() });
+                    memory.push(Truth { maker: process, address, handle: made, size: mib(2 * size), exported: false, owned: true, open: Vec::new() });
                 }
                 Step::Lend(which) => {
                     let mut own: Vec<_> = memory.iter_mut().filter(|truth| truth.owned).collect();
                     if own.is_empty() { continue }
                     let count = own.len();
                     let truth = &mut own[which % count];
-                    processes[truth.maker].as_ref().unwrap().exports().lend(Address(truth.address), route(truth.handle));
-                    truth.lent = true;
+                    processes[truth.maker].as_ref().unwrap().exports().export(Address(truth.address), route(truth.handle));
+                    truth.exported = true;
                 }
                 Step::Open(process, which) => {
                     let Some(tenant) = &processes[process] else { continue };
                     let mut good: Vec<_> =
-                        memory.iter_mut().filter(|truth| truth.owned && truth.lent && truth.maker != process).collect();
+                        memory.iter_mut().filter(|truth| truth.owned && truth.exported && truth.maker != process).collect();
                     if good.is_empty() { continue }
                     let count = good.len();
                     let truth = &mut good[which % count];
@@ -272,7 +272,7 @@ proptest! {
             }
             memory.retain(|truth| truth.owned || !truth.open.is_empty());
             for tenant in processes.iter().flatten() {
-                tenant.exports().look_at_kept();
+                tenant.exports().refund_unheld();
             }
             reclaim_exited(&container, &witness);
             let there: Bytes = memory.iter().map(|truth| truth.size).sum();

@@ -194,7 +194,7 @@ fn what_others_let_go_makes_no_context_smaller() {
     let ((tenant, ..), other) = (process(&container), container.tenant());
     let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
     charge.commit(Address(0x20_0000), None);
-    tenant.exports().lend(Address(0x20_0000), crate::Route::UNTRACKED);
+    tenant.exports().export(Address(0x20_0000), crate::Route::UNTRACKED);
     measure(&container, &tenant, -30 << 20);
     let before = other.view().usage(gpu()).total();
     let starting = other.contexts().starting(gpu(), || Some(mib(70))).expect("it fits");
@@ -209,7 +209,7 @@ fn returned_memory_that_is_freed_is_taken_off_once() {
     let (tenant, ..) = process(&container);
     let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
     charge.commit(Address(0x20_0000), None);
-    tenant.exports().lend(Address(0x20_0000), crate::Route::of_bytes(b"handle"));
+    tenant.exports().export(Address(0x20_0000), crate::Route::of_bytes(b"handle"));
     let monitor = Grantor::open(container.run()).expect("the grant file");
     monitor.set_returned(gpu(), mib(8).0);
     assert_eq!(tenant.view().usage(gpu()).total(), mib(32));

@@ -39,7 +39,7 @@ impl Exported<'_> {
     }
 
     /// Others may hold what this process exported, by handles with these bits.
-    pub(crate) fn lend(self, bits: u64) {
+    pub(crate) fn add_routes(self, bits: u64) {
         self.ledger.region.lend(self.ledger.claim.slot, bits);
     }
 

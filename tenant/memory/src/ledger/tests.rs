@@ -275,8 +275,8 @@ fn handles_opened_by_any_process_are_seen_by_all() {
     first.exported().set_opened(0b101);
     second.exported().set_opened(0b10);
     assert_eq!((first.exported().opened(), second.exported().opened()), (0b111, 0b111));
-    first.exported().lend(0b1000);
-    first.exported().lend(0b1);
+    first.exported().add_routes(0b1000);
+    first.exported().add_routes(0b1);
     let slot = second.region.slot(first.claim.slot);
     assert_eq!(slot.lent.load(Ordering::Relaxed), 0b1001, "readable after it has exited");
 }

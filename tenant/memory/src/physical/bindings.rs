@@ -31,8 +31,8 @@ impl<'a> Physical<'a> {
     pub(super) fn note(self, change: Change) {
         match change {
             Change::None => {}
-            Change::Lent(gpu, bytes) => {
-                self.tables.ledger.exported().lend(Route::UNTRACKED.0);
+            Change::Exported(gpu, bytes) => {
+                self.tables.ledger.exported().add_routes(Route::UNTRACKED.0);
                 self.tables.ledger.exported().export(gpu, bytes);
             }
             Change::Withdrawn(gpu, bytes) => self.tables.ledger.exported().withdraw(gpu, bytes),

@@ -35,7 +35,7 @@ struct Record {
 
 impl Record {
     /// Whether it is entered as exported.
-    fn is_lent(&self) -> bool {
+    fn is_exported(&self) -> bool {
         self.routes != 0 || self.bound > 0
     }
 }
@@ -169,7 +169,7 @@ impl PhysicalTable {
     /// Others may hold it from now on. What is to be entered as exported, if it was not.
     pub(in crate::physical) fn export(&mut self, record: RecordId, route: Route) -> Option<(Gpu, Bytes)> {
         let record = self.records.get(record)?;
-        let is_first = !record.is_lent();
+        let is_first = !record.is_exported();
         record.routes |= route.0;
         is_first.then_some((record.gpu, record.bytes))
     }

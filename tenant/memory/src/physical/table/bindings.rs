@@ -23,7 +23,7 @@ pub(super) struct Binding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::physical) enum Change {
     None,
-    Lent(Gpu, Bytes),
+    Exported(Gpu, Bytes),
     Withdrawn(Gpu, Bytes),
 }
 
@@ -43,10 +43,10 @@ impl PhysicalTable {
     /// Adds or takes away a binding of a record to a shared object.
     fn bound(&mut self, record: RecordId, more: bool) -> Change {
         let Some(found) = self.records.get(record) else { return Change::None };
-        let before = found.is_lent();
+        let before = found.is_exported();
         found.bound = if more { found.bound.saturating_add(1) } else { found.bound.saturating_sub(1) };
-        match (before, found.is_lent()) {
-            (false, true) => Change::Lent(found.gpu, found.bytes),
+        match (before, found.is_exported()) {
+            (false, true) => Change::Exported(found.gpu, found.bytes),
             (true, false) => Change::Withdrawn(found.gpu, found.bytes),
             _ => Change::None,
         }
