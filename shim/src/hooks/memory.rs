@@ -1,7 +1,7 @@
 //! Linear memory: charged before the driver is asked, recorded after, given back where the driver refuses.
 
 use cgpu_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUresult, c_uint};
-use cgpu_memory::{Address, Bytes, Gpu, MemoryInfo, Patience, Tenant};
+use cgpu_memory::{Address, Bytes, Gpu, MemoryInfo, WaitBudget, Tenant};
 
 use super::context::current;
 use super::synchronise::waited;
@@ -158,10 +158,10 @@ fn allocate_pitched(
 
 /// Makes the call, and while the memory of a process that has just ended is in the way, makes it again.
 pub(super) fn ask(tenant: &Tenant, gpu: Gpu, call: impl Fn() -> CUresult) -> CUresult {
-    let mut patience = Patience::default();
+    let mut budget = WaitBudget::default();
     loop {
         let answer = call();
-        if answer != CUresult::ERROR_OUT_OF_MEMORY || !tenant.ask_again(gpu, &mut patience) {
+        if answer != CUresult::ERROR_OUT_OF_MEMORY || !tenant.should_retry(gpu, &mut budget) {
             return answer;
         }
     }

@@ -2,7 +2,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::{Address, Bytes, Closing, Ending, Patience, PoolId, Reason, Taken, Tenant, Unmade, Route};
+use cgpu_memory::{Address, Bytes, Closing, Ending, WaitBudget, PoolId, Reason, Taken, Tenant, Unmade, Route};
 
 use super::ipc::open;
 use super::refuse;
@@ -312,10 +312,10 @@ fn record(
 
 /// Makes the call, and while the memory of a process that has just ended is in the way, makes it again.
 fn ask(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresult) -> Result<(), CUresult> {
-    let mut patience = Patience::default();
+    let mut budget = WaitBudget::default();
     loop {
         let again =
-            || tenant.pools().gpu(PoolId(pool.0)).is_some_and(|gpu| tenant.ask_again(gpu, &mut patience));
+            || tenant.pools().gpu(PoolId(pool.0)).is_some_and(|gpu| tenant.should_retry(gpu, &mut budget));
         match call() {
             CUresult::SUCCESS => return Ok(()),
             CUresult::ERROR_OUT_OF_MEMORY if { again }() => {}

@@ -94,6 +94,6 @@ fn hold_among_others(
         if matches!(refused, Refused::Short { .. }) {
             Pools::new(tables).relieve(gpu);
         }
-        tables.ledger.insist(gpu, column, bytes, denied, refused)
+        tables.ledger.charge_slow(gpu, column, bytes, denied, refused)
     })
 }

@@ -23,7 +23,7 @@ pub use self::footprint::Footprint;
 use self::table::Share;
 pub use self::table::{Bodies, GraphNumber, Lane};
 use crate::handles::{GraphId, NodeId, PoolId};
-use crate::ledger::{Denied, Patience};
+use crate::ledger::{Denied, WaitBudget};
 use crate::pools::table::{CallOutcome, PendingCall, Lookup};
 use crate::pools::{PoolDriver, Pools, Unmade};
 use crate::tables::Tables;
@@ -257,15 +257,15 @@ impl<'a> Graphs<'a> {
     #[inline(never)]
     fn charge_graph_waiting(self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {
         let Share { at, bytes, .. } = share;
-        let mut patience = Patience::default();
+        let mut budget = WaitBudget::default();
         while bytes <= self.tables.ledger.limit(at.gpu) {
             // Asked before the trim that is to see what the stream has come to.
             let is_idle = !is_busy();
             self.pools().each_pool(Some(at.gpu), true);
-            if self.tables.ledger.charge_patiently(at.gpu, Column::Used, bytes).is_ok() {
+            if self.tables.ledger.charge_waiting(at.gpu, Column::Used, bytes).is_ok() {
                 return Ok(());
             }
-            if is_idle || !self.tables.ledger.nap(&mut patience) {
+            if is_idle || !self.tables.ledger.sleep_backoff(&mut budget) {
                 break;
             }
         }

@@ -26,20 +26,20 @@ mod exported;
 
 /// How long a charge waits for a GPU's lock. Its owner holds it for some 20 ns; after so long it is stopped (SIGSTOP, a
 /// debugger).
-const LOCK_PATIENCE: Nanos = Nanos::from_millis(1000);
+const LOCK_TIMEOUT: Nanos = Nanos::from_millis(1000);
 /// How long a call waits for the memory of processes that have ended: twice what it lingers without a monitor.
-const DRAIN_PATIENCE: Nanos = Nanos::from_millis(1000);
+const DRAIN_TIMEOUT: Nanos = Nanos::from_millis(1000);
 /// How long the first contexts of other processes are waited for. One takes a fraction of a second, or some seconds on a GPU that was
 /// asleep.
-const LEARNING_PATIENCE: Nanos = Nanos::from_millis(10_000);
+const FIRST_CONTEXT_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 /// Between two looks at them.
-const PAUSE: Nanos = Nanos::from_millis(5);
+const DRAIN_POLL_INTERVAL: Nanos = Nanos::from_millis(5);
 /// Between two looks for the dead by those who only want to see: who waits until a dead process's memory is free waits little longer for it.
-const GLANCE: Nanos = Nanos::from_millis(100);
+const SCAN_INTERVAL: Nanos = Nanos::from_millis(100);
 /// How old what a monitor has told may be. It tells anew every second.
 const MAX_SAMPLE_AGE: Nanos = Nanos::from_millis(3000);
 /// About as long as a call of the driver takes.
-const MOMENT: Nanos = Nanos::from_micros(50);
+const DRIVER_CALL_TIME: Nanos = Nanos::from_micros(50);
 
 /// An allocation refused by the limit: `CUDA_ERROR_OUT_OF_MEMORY`. Already counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,22 +56,22 @@ pub struct Denied {
 
 /// How long a call has already waited for draining memory: one per call of the program, at most 1 s.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct WaitBudget {
     since: Option<Nanos>,
     /// Whether anything drained at the last look.
     drained: bool,
 }
 
-impl Patience {
+impl WaitBudget {
     /// Sleeps a little; false when there is no patience left.
-    fn rest(&mut self, clock: &dyn Clock) -> bool {
-        self.nap(clock, |_| PAUSE)
+    fn sleep_for_drain(&mut self, clock: &dyn Clock) -> bool {
+        self.sleep_backoff(clock, |_| DRAIN_POLL_INTERVAL)
     }
 
-    fn nap(&mut self, clock: &dyn Clock, length: impl FnOnce(Nanos) -> Nanos) -> bool {
+    fn sleep_backoff(&mut self, clock: &dyn Clock, length: impl FnOnce(Nanos) -> Nanos) -> bool {
         let now = clock.now();
         let waited = now - *self.since.get_or_insert(now);
-        if waited >= DRAIN_PATIENCE {
+        if waited >= DRAIN_TIMEOUT {
             return false;
         }
         clock.sleep(length(waited));
@@ -91,7 +91,7 @@ pub(crate) struct Ledger {
     /// By GPU: the edition of growth whose excess was counted.
     counted: [AtomicU32; GPUS],
     /// When the dead were last looked for because somebody wanted to see.
-    glanced: AtomicU64,
+    last_scan: AtomicU64,
     unconfirmable: Unconfirmable,
 }
 
@@ -109,7 +109,7 @@ impl Ledger {
             clock,
             outside_limits,
             counted: Default::default(),
-            glanced: AtomicU64::new(0),
+            last_scan: AtomicU64::new(0),
             unconfirmable: Unconfirmable::default(),
         }
     }
@@ -171,13 +171,13 @@ impl Ledger {
         bytes: Bytes,
         denied: Reason,
     ) -> Result<(), Denied> {
-        self.attempt(gpu, column, bytes).or_else(|refused| self.insist(gpu, column, bytes, denied, refused))
+        self.attempt(gpu, column, bytes).or_else(|refused| self.charge_slow(gpu, column, bytes, denied, refused))
     }
 
     /// Books what cannot be refused; counted if it goes over the limit.
     pub(crate) fn force_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
         let (terms, life) = (|| self.terms(gpu), |owner| self.region.life(owner));
-        self.account(gpu).book(column, bytes, terms, LOCK_PATIENCE, life);
+        self.account(gpu).book(column, bytes, terms, LOCK_TIMEOUT, life);
         if self.total(gpu) > self.limit(gpu) {
             self.count(Reason::ImplicitOverLimit);
         }
@@ -191,7 +191,7 @@ impl Ledger {
 
     /// Gives back implicit memory of a context that has ended: what was measured before counts no more.
     pub(crate) fn end(&self, gpu: DeviceIndex, bytes: Bytes) {
-        self.account(gpu).end(bytes, || self.terms(gpu), LOCK_PATIENCE, |owner| self.region.life(owner));
+        self.account(gpu).end(bytes, || self.terms(gpu), LOCK_TIMEOUT, |owner| self.region.life(owner));
     }
 
     /// Gives back implicit memory of something that was unloaded or made smaller. What it was charged too much the monitor may have taken off
@@ -214,15 +214,15 @@ impl Ledger {
     }
 
     /// Whether to ask the driver once more, which refused what the limit allows.
-    pub(crate) fn ask_again(&self, gpu: DeviceIndex, patience: &mut Patience) -> bool {
-        if patience.since.is_none() {
+    pub(crate) fn should_retry(&self, gpu: DeviceIndex, budget: &mut WaitBudget) -> bool {
+        if budget.since.is_none() {
             self.count(Reason::DriverRefused);
         }
         self.sweep();
         let drains = self.usage(gpu).draining > Bytes::ZERO;
         // When the last of it has just gone, one more attempt is due.
-        let before = std::mem::replace(&mut patience.drained, drains);
-        (drains && patience.rest(self.clock)) || (before && !drains)
+        let before = std::mem::replace(&mut budget.drained, drains);
+        (drains && budget.sleep_for_drain(self.clock)) || (before && !drains)
     }
 
     /// The refusal of what no GPU has. Counted.
@@ -241,13 +241,13 @@ impl Ledger {
     }
 
     /// Waits a little for what others do at this moment.
-    pub(crate) fn pause(&self) {
-        self.clock.sleep(MOMENT);
+    pub(crate) fn sleep_briefly(&self) {
+        self.clock.sleep(DRIVER_CALL_TIME);
     }
 
     /// Sleeps while the GPU works: shortly at first, as kernels are. False when there is no patience left.
-    pub(crate) fn nap(&self, patience: &mut Patience) -> bool {
-        patience.nap(self.clock, |waited| waited.clamp(MOMENT, PAUSE))
+    pub(crate) fn sleep_backoff(&self, budget: &mut WaitBudget) -> bool {
+        budget.sleep_backoff(self.clock, |waited| waited.clamp(DRIVER_CALL_TIME, DRAIN_POLL_INTERVAL))
     }
 
     #[inline]
@@ -269,13 +269,13 @@ impl Ledger {
     /// Charges, if it fits as the books stand.
     pub(crate) fn attempt(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
         let life = |owner| self.region.life(owner);
-        self.account(gpu).charge(column, bytes, || self.terms(gpu), LOCK_PATIENCE, life)
+        self.account(gpu).charge(column, bytes, || self.terms(gpu), LOCK_TIMEOUT, life)
     }
 
     /// The slow path of a charge, which ends with a counted refusal.
     #[cold]
     #[inline(never)]
-    pub(crate) fn insist(
+    pub(crate) fn charge_slow(
         &self,
         gpu: DeviceIndex,
         column: Column,
@@ -288,7 +288,7 @@ impl Ledger {
                 if column == Column::Used {
                     self.await_confirmation(gpu, bytes);
                 }
-                self.charge_patiently(gpu, column, bytes)
+                self.charge_waiting(gpu, column, bytes)
             }
             // Who has the lock was waited for.
             Refused::Held(_) => Err(first),
@@ -318,17 +318,17 @@ impl Ledger {
     }
 
     /// Charges; finds the dead, and waits for their memory while that alone is in the way. A refusal is not counted.
-    pub(crate) fn charge_patiently(
+    pub(crate) fn charge_waiting(
         &self,
         gpu: DeviceIndex,
         column: Column,
         bytes: Bytes,
     ) -> Result<(), Refused> {
-        let mut patience = Patience::default();
+        let mut budget = WaitBudget::default();
         loop {
             self.sweep();
             let refused = match self.attempt(gpu, column, bytes) {
-                Ok(()) if patience.since.is_some() => {
+                Ok(()) if budget.since.is_some() => {
                     self.count(Reason::WaitedForDraining);
                     return Ok(());
                 }
@@ -338,7 +338,7 @@ impl Ledger {
             let usage = self.usage(gpu);
             let stays = usage.total() - usage.draining;
             let by_the_dead = matches!(refused, Refused::Short { limit, .. } if stays + bytes <= limit);
-            if !by_the_dead || !patience.rest(self.clock) {
+            if !by_the_dead || !budget.sleep_for_drain(self.clock) {
                 return Err(refused);
             }
         }
@@ -346,10 +346,10 @@ impl Ledger {
 
     /// Looks for the dead, if that was not done lately: a program may wait for another one's memory by looking at what is free, and
     /// charge nothing.
-    pub(crate) fn glance(&self) {
-        let (now, last) = (self.clock.now(), Nanos(self.glanced.load(Ordering::Relaxed)));
-        if last == Nanos::ZERO || now - last >= GLANCE {
-            self.glanced.store(now.get(), Ordering::Relaxed);
+    pub(crate) fn scan_if_due(&self) {
+        let (now, last) = (self.clock.now(), Nanos(self.last_scan.load(Ordering::Relaxed)));
+        if last == Nanos::ZERO || now - last >= SCAN_INTERVAL {
+            self.last_scan.store(now.get(), Ordering::Relaxed);
             self.sweep();
         }
     }

@@ -84,7 +84,7 @@ pub use graphs::{Bodies, Footprint, GraphNumber, Graphs, Lane, Sending};
 pub use green::GreenContexts;
 pub use handles::{Address, ArrayId, ContextId, GraphId, GreenId, Handle, NodeId, PoolId};
 pub use implicit::{Bringing, Cause, Growing, Implicit, Shrinking};
-pub use ledger::{Denied, Patience};
+pub use ledger::{Denied, WaitBudget};
 pub use names::{Names, Namespace};
 pub use physical::{
     LeavingArray, Physical, Reference, Release, Tiles, Tiling, Unbinding, Unmapping, Untiled,

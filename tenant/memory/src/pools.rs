@@ -30,7 +30,7 @@ use self::growth::least;
 use self::table::{PoolRef, Balance, Released, Reservation, Lookup};
 use crate::exports::{Exports, Route};
 use crate::handles::PoolId;
-use crate::ledger::{Denied, Patience};
+use crate::ledger::{Denied, WaitBudget};
 use crate::tables::Tables;
 
 /// Why an allocation from a pool was not made.
@@ -133,7 +133,7 @@ impl<'a> Pools<'a> {
             Lookup::Unknown => return Err(Unmade::Unknown),
             Lookup::Outlives => return Err(Unmade::Destroyed),
             Lookup::Leaving => {
-                self.tables.ledger.pause();
+                self.tables.ledger.sleep_briefly();
                 return Err(Unmade::Unknown);
             }
         };
@@ -251,15 +251,15 @@ impl<'a> Pools<'a> {
         is_busy: &impl Fn() -> bool,
     ) -> Result<(), Unmade<E>> {
         let exact = Reservation::charged(least(likely.size), likely.size);
-        let mut patience = Patience::default();
+        let mut budget = WaitBudget::default();
         loop {
             // What was freed in the stream can be had when the stream has come to that; asked before the trim that is to see it.
             let is_idle = !is_busy();
             self.each_pool(Some(at.gpu), true);
-            let mut wait = || !is_idle && self.tables.ledger.nap(&mut patience);
+            let mut wait = || !is_idle && self.tables.ledger.sleep_backoff(&mut budget);
             // Where only the dead are in the way of a chunk they are waited for: under a lesser charge the pool would grow by one all
             // the same.
-            let reservation = if self.tables.ledger.charge_patiently(at.gpu, Column::Used, likely.charged).is_ok()
+            let reservation = if self.tables.ledger.charge_waiting(at.gpu, Column::Used, likely.charged).is_ok()
             {
                 likely
             } else if self.tables.ledger.attempt(at.gpu, Column::Used, exact.charged).is_ok() {
@@ -379,11 +379,11 @@ impl<'a> Pools<'a> {
         let (reason, limit) = (Reason::PoolGrew, self.tables.ledger.limit(at.gpu));
         self.tables.ledger.count(reason);
         let denied = Denied { reason, wanted: size, used: self.tables.ledger.total(at.gpu), limit };
-        let mut patience = Patience::default();
+        let mut budget = WaitBudget::default();
         loop {
             self.each_pool(Some(at.gpu), true);
             let over = self.tables.ledger.total(at.gpu) > self.tables.ledger.limit(at.gpu);
-            if !over || !self.tables.ledger.nap(&mut patience) {
+            if !over || !self.tables.ledger.sleep_backoff(&mut budget) {
                 self.tables.pools.paid(at);
                 return denied;
             }
@@ -432,7 +432,7 @@ impl<'a> Pools<'a> {
         }
         // Calls of the driver that only read or trim: they end.
         while self.tables.pools.is_looked_at(at) {
-            self.tables.ledger.pause();
+            self.tables.ledger.sleep_briefly();
         }
         Some(Ended { tables: self.tables, at, outlives })
     }

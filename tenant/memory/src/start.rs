@@ -23,9 +23,9 @@ use cgpu_shm::uuid::Uuid;
 use crate::ledger::Ledger;
 
 /// How long a start waits for a slot while all are taken, some of them by processes that have ended.
-const SLOT_PATIENCE: Nanos = Nanos::from_millis(1000);
+const SLOT_TIMEOUT: Nanos = Nanos::from_millis(1000);
 /// Between two looks for one.
-const PAUSE: Nanos = Nanos::from_millis(5);
+const SLOT_POLL_INTERVAL: Nanos = Nanos::from_millis(5);
 
 /// What a start comes to.
 #[allow(clippy::large_enum_variant)] // there is one in a process's life
@@ -194,8 +194,8 @@ fn claim(
         let monitor = heartbeat.observe(region.granted(), now).lives();
         let fault = match region.claim(who, now, monitor) {
             Ok(Some(claim)) => return Ok(claim),
-            Ok(None) if now - begun < SLOT_PATIENCE => {
-                clock.sleep(PAUSE);
+            Ok(None) if now - begun < SLOT_TIMEOUT => {
+                clock.sleep(SLOT_POLL_INTERVAL);
                 continue;
             }
             Ok(None) => format!(

@@ -23,7 +23,7 @@ use crate::exports::Exports;
 use crate::graphs::Graphs;
 use crate::green::GreenContexts;
 use crate::implicit::Implicit;
-use crate::ledger::{Denied, Patience};
+use crate::ledger::{Denied, WaitBudget};
 use crate::physical::Physical;
 use crate::pools::Pools;
 use crate::start::{self, Started};
@@ -111,11 +111,11 @@ impl Tenant {
     }
 
     /// The driver answered out of memory although the limit allowed it: whether to ask once more, because a process of the
-    /// container has just ended and its memory is on the way. Sleeps a little first. Call in a loop with one `Patience` while
+    /// container has just ended and its memory is on the way. Sleeps a little first. Call in a loop with one `WaitBudget` while
     /// the driver refuses; false in the end.
     #[must_use]
-    pub fn ask_again(&self, gpu: Gpu, patience: &mut Patience) -> bool {
-        self.tables.ledger.ask_again(gpu, patience)
+    pub fn should_retry(&self, gpu: Gpu, budget: &mut WaitBudget) -> bool {
+        self.tables.ledger.should_retry(gpu, budget)
     }
 
     /// What the container is shown.

@@ -78,7 +78,7 @@ impl<'a> View<'a> {
         let limit = self.limit(gpu)?;
         Pools::new(self.tables).all_changed(Some(gpu));
         Exports::new(self.tables).refund_unheld();
-        self.tables.ledger.glance();
+        self.tables.ledger.scan_if_due();
         Some(MemoryInfo::of(limit, self.tables.ledger.total(gpu), physical_free))
     }
 

@@ -5,7 +5,7 @@ use cgpu_shm::ledger::Refused;
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{DeviceIndex, SlotIndex};
 
-use super::{LOCK_PATIENCE, Ledger, Patience};
+use super::{LOCK_TIMEOUT, Ledger, WaitBudget};
 
 /// Processes of the container whose memory leaves the GPU and comes back.
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ impl Checkpointed<'_> {
     pub(crate) fn clear_checkpointed(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
             let life = |owner| self.ledger.region.life(owner);
-            self.ledger.account(gpu).is_back(slot, || self.ledger.terms(gpu), LOCK_PATIENCE, life);
+            self.ledger.account(gpu).is_back(slot, || self.ledger.terms(gpu), LOCK_TIMEOUT, life);
         }
     }
 
@@ -54,15 +54,15 @@ impl Checkpointed<'_> {
 
     /// What a process had on the GPU is to come back, if it fits or will fit when the dead are gone. `false`: it is there.
     pub(crate) fn restore(self, gpu: DeviceIndex, slot: SlotIndex) -> Result<bool, Refused> {
-        let mut patience = Patience::default();
+        let mut budget = WaitBudget::default();
         loop {
             self.ledger.sweep();
             let life = |owner| self.ledger.region.life(owner);
-            match self.ledger.account(gpu).bring_back(slot, || self.ledger.terms(gpu), LOCK_PATIENCE, life) {
+            match self.ledger.account(gpu).bring_back(slot, || self.ledger.terms(gpu), LOCK_TIMEOUT, life) {
                 Ok(was_checkpointed) => return Ok(was_checkpointed),
                 Err(Refused::Short { used, wanted, limit })
                     if used - self.ledger.usage(gpu).draining + wanted <= limit
-                        && patience.rest(self.ledger.clock) => {}
+                        && budget.sleep_for_drain(self.ledger.clock) => {}
                 Err(refused) => return Err(refused),
             }
         }

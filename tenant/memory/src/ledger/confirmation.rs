@@ -10,7 +10,7 @@ use cgpu_shm::atomic::{AtomicU32, Ordering};
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 
-use super::{Ledger, PAUSE, MAX_SAMPLE_AGE};
+use super::{Ledger, DRAIN_POLL_INTERVAL, MAX_SAMPLE_AGE};
 
 /// Longest wait for a confirmation. The monitor needs three samples, a second apart, of a process
 /// that does not allocate.
@@ -34,8 +34,8 @@ impl Ledger {
                 self.unconfirmable.0.fetch_or(bit, Ordering::Relaxed);
                 return;
             }
-            self.clock.sleep(PAUSE);
-            self.glance();
+            self.clock.sleep(DRAIN_POLL_INTERVAL);
+            self.scan_if_due();
         }
     }
 

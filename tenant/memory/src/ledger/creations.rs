@@ -4,7 +4,7 @@ use cgpu_shm::atomic::Ordering;
 use cgpu_shm::lock::{Acquired, Guard};
 use cgpu_shm::units::{DeviceIndex, SlotIndex};
 
-use super::{LEARNING_PATIENCE, Ledger};
+use super::{FIRST_CONTEXT_TIMEOUT, Ledger};
 
 /// Creations of contexts under way, of all processes of the container.
 #[derive(Clone, Copy)]
@@ -25,7 +25,7 @@ impl<'a> Creations<'a> {
     pub(crate) fn learn(self, gpu: DeviceIndex) -> Option<Guard<'a>> {
         let lock = &self.ledger.region.gpu(gpu).learning;
         let life = |owner| self.ledger.region.life(owner);
-        lock.acquire(self.ledger.me(), LEARNING_PATIENCE, life).ok().map(Acquired::guard)
+        lock.acquire(self.ledger.me(), FIRST_CONTEXT_TIMEOUT, life).ok().map(Acquired::guard)
     }
 
     /// A context is being created: how many others of the container are.

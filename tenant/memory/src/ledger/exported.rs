@@ -2,7 +2,7 @@
 
 use cgpu_shm::units::{Bytes, DeviceIndex};
 
-use super::{LOCK_PATIENCE, Ledger};
+use super::{LOCK_TIMEOUT, Ledger};
 
 /// What others may hold of this process, and what it says that it has open of theirs.
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ impl Exported<'_> {
 
     fn withdraw_any(self, gpu: DeviceIndex, bytes: Bytes, kept: bool) {
         let life = |owner| self.ledger.region.life(owner);
-        self.ledger.account(gpu).withdraw(bytes, kept, || self.ledger.terms(gpu), LOCK_PATIENCE, life);
+        self.ledger.account(gpu).withdraw(bytes, kept, || self.ledger.terms(gpu), LOCK_TIMEOUT, life);
     }
 
     /// Others may hold what this process exported, by handles with these bits.

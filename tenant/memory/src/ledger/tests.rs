@@ -407,13 +407,13 @@ fn driver_is_asked_once_more_when_the_last_memory_has_gone() {
     let (survivor, exiting) = (named(&container, 7), named(&container, 8));
     assert!(charge(&exiting, mib(6)));
     drop(exiting);
-    let mut patience = Patience::default();
-    assert!(survivor.ask_again(gpu(), &mut patience), "it drains");
+    let mut budget = WaitBudget::default();
+    assert!(survivor.should_retry(gpu(), &mut budget), "it drains");
     assert!(container.clock.slept() > Nanos::ZERO);
     container.clock.advance(LINGERS);
     let slept = container.clock.slept();
-    assert!(survivor.ask_again(gpu(), &mut patience), "it has just gone");
-    assert!(!survivor.ask_again(gpu(), &mut patience), "the driver was asked since");
+    assert!(survivor.should_retry(gpu(), &mut budget), "it has just gone");
+    assert!(!survivor.should_retry(gpu(), &mut budget), "the driver was asked since");
     assert_eq!(container.clock.slept(), slept);
 }
 
@@ -421,26 +421,26 @@ fn driver_is_asked_once_more_when_the_last_memory_has_gone() {
 fn wait_for_the_gpu_begins_short_and_ends() {
     let container = Container::limited(10);
     let ledger = container.tenant().tables.ledger;
-    let mut patience = Patience::default();
-    let mut naps = Vec::new();
+    let mut budget = WaitBudget::default();
+    let mut backoffs = Vec::new();
     loop {
         let before = container.clock.slept();
-        if !ledger.nap(&mut patience) {
+        if !ledger.sleep_backoff(&mut budget) {
             break;
         }
-        naps.push(container.clock.slept() - before);
+        backoffs.push(container.clock.slept() - before);
     }
-    assert_eq!((naps.first(), naps.last()), (Some(&MOMENT), Some(&PAUSE)));
-    assert!(naps.is_sorted());
+    assert_eq!((backoffs.first(), backoffs.last()), (Some(&DRIVER_CALL_TIME), Some(&DRAIN_POLL_INTERVAL)));
+    assert!(backoffs.is_sorted());
     let slept = container.clock.slept();
-    assert!(slept >= DRAIN_PATIENCE && slept < DRAIN_PATIENCE + PAUSE, "{slept}");
-    ledger.pause();
-    assert_eq!(container.clock.slept() - slept, MOMENT);
+    assert!(slept >= DRAIN_TIMEOUT && slept < DRAIN_TIMEOUT + DRAIN_POLL_INTERVAL, "{slept}");
+    ledger.sleep_briefly();
+    assert_eq!(container.clock.slept() - slept, DRIVER_CALL_TIME);
 }
 
 /// A program that only reads how much is free sees that the memory of an exited process has gone.
 #[test]
-fn glance_finds_exited_processes_at_intervals() {
+fn scan_if_due_finds_exited_processes_at_intervals() {
     let container = Container::limited(10);
     let ledger = container.tenant().tables.ledger;
     let exits = || {
@@ -449,13 +449,13 @@ fn glance_finds_exited_processes_at_intervals() {
     };
     let draining = || ledger.usage(gpu()).draining;
     exits();
-    ledger.glance();
+    ledger.scan_if_due();
     assert_eq!(draining(), mib(1), "the first look is due");
     // A claim sweeps, too; this process exits after it.
     exits();
-    ledger.glance();
+    ledger.scan_if_due();
     assert_eq!(draining(), mib(1), "the next one is not");
-    container.clock.advance(GLANCE);
-    ledger.glance();
+    container.clock.advance(SCAN_INTERVAL);
+    ledger.scan_if_due();
     assert_eq!(draining(), mib(2));
 }

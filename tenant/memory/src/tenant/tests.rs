@@ -309,15 +309,15 @@ fn memory_that_a_monitor_still_sees_is_waited_for_a_second_and_no_longer() {
 fn a_driver_without_memory_is_asked_again_while_the_dead_drain() {
     let container = Container::limited(50);
     let survivor = container.tenant();
-    let mut patience = Patience::default();
-    assert!(!survivor.ask_again(gpu(), &mut patience), "nobody drains");
+    let mut budget = WaitBudget::default();
+    assert!(!survivor.should_retry(gpu(), &mut budget), "nobody drains");
     assert_eq!(container.clock.slept(), Nanos::ZERO);
     let dying = container.tenant();
     assert!(allocate(&dying, 0x20_0000, mib(6), None));
     drop(dying);
-    let mut patience = Patience::default();
+    let mut budget = WaitBudget::default();
     let mut asked = 0;
-    while survivor.ask_again(gpu(), &mut patience) {
+    while survivor.should_retry(gpu(), &mut budget) {
         asked += 1;
         assert!(asked < 1000, "it ends");
     }
