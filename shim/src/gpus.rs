@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_int, c_uint};
 
 use cgpu_abi::nvml_types::{nvmlDevice_t, nvmlMemory_t, nvmlPciInfo_t, nvmlReturn_t};
 use cgpu_abi::types::{CUcontext, CUdevice, CUresult, CUuuid};
-use cgpu_memory::{Bytes, Found, Gpu, GpuInfo, System, Tenant, MonitorInventory, Uuid};
+use cgpu_memory::{Bytes, Found, Gpu, GpuInfo, MonitorInventory, System, Tenant, Uuid};
 use cgpu_shm::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::process::Starter;

@@ -1,7 +1,7 @@
 //! Linear memory between processes by handles that are bytes: its maker pays as long as anybody has it open.
 
 use cgpu_abi::types::{CUdeviceptr, CUipcMemHandle, CUresult, c_uint};
-use cgpu_memory::{Address, Bytes, Context, Reason, Tenant, Route};
+use cgpu_memory::{Address, Bytes, Context, Reason, Route, Tenant};
 
 use super::context::current;
 use crate::driver;

@@ -1,7 +1,7 @@
 //! Linear memory: charged before the driver is asked, recorded after, given back where the driver refuses.
 
 use cgpu_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUresult, c_uint};
-use cgpu_memory::{Address, Bytes, Gpu, MemoryInfo, WaitBudget, Tenant};
+use cgpu_memory::{Address, Bytes, Gpu, MemoryInfo, Tenant, WaitBudget};
 
 use super::context::current;
 use super::synchronise::waited;

@@ -1,7 +1,7 @@
 //! Multicast objects: they cost nothing, and what is bound to one stays charged to whoever made it until it is unbound and let go.
 
 use cgpu_abi::types::*;
-use cgpu_memory::{Address, Bytes, Handle, Reference, Tenant, Route};
+use cgpu_memory::{Address, Bytes, Handle, Reference, Route, Tenant};
 
 use super::ipc;
 use crate::gpus::DriverOrdinal;

@@ -2,7 +2,9 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::{Address, Bytes, Closing, Ending, WaitBudget, PoolId, Reason, Taken, Tenant, Unmade, Route};
+use cgpu_memory::{
+    Address, Bytes, Closing, Ending, PoolId, Reason, Route, Taken, Tenant, Unmade, WaitBudget,
+};
 
 use super::ipc::open;
 use super::refuse;

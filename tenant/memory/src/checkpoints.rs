@@ -84,7 +84,7 @@ impl Drop for Restoring<'_> {
 #[cfg(test)]
 mod tests {
     use crate::doubles::{Container, gpu};
-    use crate::{Address, Bytes, Tenant, Route};
+    use crate::{Address, Bytes, Route, Tenant};
 
     fn mib(count: u64) -> Bytes {
         Bytes(count << 20)

@@ -28,7 +28,7 @@ use cgpu_shm::reason::Reason;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 pub use self::route::Route;
-use self::table::{Kept, Exported, Opened};
+use self::table::{Exported, Kept, Opened};
 use crate::allocations::table::Owner;
 use crate::allocations::table::units::bytes;
 use crate::contexts::table::Context;

@@ -24,7 +24,7 @@ use self::table::Share;
 pub use self::table::{Bodies, GraphNumber, Lane};
 use crate::handles::{GraphId, NodeId, PoolId};
 use crate::ledger::{Denied, WaitBudget};
-use crate::pools::table::{CallOutcome, PendingCall, Lookup};
+use crate::pools::table::{CallOutcome, Lookup, PendingCall};
 use crate::pools::{PoolDriver, Pools, Unmade};
 use crate::tables::Tables;
 
@@ -214,7 +214,9 @@ impl<'a> Graphs<'a> {
         is_busy: &impl Fn() -> bool,
     ) -> Result<Option<(Share, PendingCall)>, Denied> {
         let has = share.has.filter(|(_, since)| *since == lane);
-        match has.and_then(|(retention, _)| self.tables.pools.begin_retained_call(share.at, share.bytes, retention)) {
+        match has.and_then(|(retention, _)| {
+            self.tables.pools.begin_retained_call(share.at, share.bytes, retention)
+        }) {
             Some(pending_call) => Ok(Some((share, pending_call))),
             None => {
                 self.charge_graph(share, is_busy)?;

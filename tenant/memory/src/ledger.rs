@@ -171,7 +171,8 @@ impl Ledger {
         bytes: Bytes,
         denied: Reason,
     ) -> Result<(), Denied> {
-        self.attempt(gpu, column, bytes).or_else(|refused| self.charge_slow(gpu, column, bytes, denied, refused))
+        self.attempt(gpu, column, bytes)
+            .or_else(|refused| self.charge_slow(gpu, column, bytes, denied, refused))
     }
 
     /// Books what cannot be refused; counted if it goes over the limit.

@@ -57,6 +57,7 @@ mod green;
 mod handles;
 mod implicit;
 mod ledger;
+mod monitor_inventory;
 mod names;
 mod ordered;
 mod physical;
@@ -64,7 +65,6 @@ mod pools;
 mod start;
 mod tables;
 mod tenant;
-mod monitor_inventory;
 mod view;
 
 pub use allocations::{Allocations, Taken};
@@ -85,6 +85,7 @@ pub use green::GreenContexts;
 pub use handles::{Address, ArrayId, ContextId, GraphId, GreenId, Handle, NodeId, PoolId};
 pub use implicit::{Bringing, Cause, Growing, Implicit, Shrinking};
 pub use ledger::{Denied, WaitBudget};
+pub use monitor_inventory::MonitorInventory;
 pub use names::{Names, Namespace};
 pub use physical::{
     LeavingArray, Physical, Reference, Release, Tiles, Tiling, Unbinding, Unmapping, Untiled,
@@ -92,5 +93,4 @@ pub use physical::{
 pub use pools::{Ended, Ending, PoolDriver, Pools, Unmade};
 pub use start::is_called_for;
 pub use tenant::{Start, Tenant};
-pub use monitor_inventory::MonitorInventory;
 pub use view::{Member, MemoryInfo, View};

@@ -114,7 +114,12 @@ mod tests {
     }
 
     fn inventory(is_beside_monitor: bool, is_limited_from_outside: bool) -> MonitorInventory {
-        MonitorInventory { devices: devices(), registered: Vec::new(), is_beside_monitor, is_limited_from_outside }
+        MonitorInventory {
+            devices: devices(),
+            registered: Vec::new(),
+            is_beside_monitor,
+            is_limited_from_outside,
+        }
     }
 
     /// Devices as a driver shows them: smaller, and in the order of the bus.
@@ -206,7 +211,10 @@ mod tests {
             assert_eq!(two.found(&shown(seen), false), None, "{seen:?}");
         }
         assert_eq!(two.found(&shown(&[1, 2]), true), None, "there may be more that it hides");
-        assert!(inventory(&[(1, 15109)], true).found(&shown(&[1]), true).is_some(), "limits name what they mean");
+        assert!(
+            inventory(&[(1, 15109)], true).found(&shown(&[1]), true).is_some(),
+            "limits name what they mean"
+        );
         assert_eq!(inventory(&[(1, 0)], false).found(&shown(&[1]), false), None, "its size is not known");
     }
 }

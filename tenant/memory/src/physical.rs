@@ -127,7 +127,9 @@ impl<'a> Physical<'a> {
             FreeOutcome::Stays => {}
             FreeOutcome::ObjectGone(object, routes) => self.object_gone(object, routes),
             FreeOutcome::Gone(gpu, bytes, 0) => self.tables.ledger.refund(gpu, Column::Used, bytes),
-            FreeOutcome::Gone(gpu, bytes, routes) => Exports::new(self.tables).free_exported(gpu, bytes, routes),
+            FreeOutcome::Gone(gpu, bytes, routes) => {
+                Exports::new(self.tables).free_exported(gpu, bytes, routes)
+            }
         }
     }
 

@@ -27,7 +27,7 @@ use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 pub use self::driver::PoolDriver;
 use self::growth::least;
-use self::table::{PoolRef, Balance, Released, Reservation, Lookup};
+use self::table::{Balance, Lookup, PoolRef, Released, Reservation};
 use crate::exports::{Exports, Route};
 use crate::handles::PoolId;
 use crate::ledger::{Denied, WaitBudget};
@@ -147,7 +147,9 @@ impl<'a> Pools<'a> {
                 }
                 other => other,
             },
-            Err(_) => self.allocate_after_reading(at, Reservation::charged(charged, size), &call, &undo, &is_busy),
+            Err(_) => {
+                self.allocate_after_reading(at, Reservation::charged(charged, size), &call, &undo, &is_busy)
+            }
         }
     }
 
@@ -259,19 +261,19 @@ impl<'a> Pools<'a> {
             let mut wait = || !is_idle && self.tables.ledger.sleep_backoff(&mut budget);
             // Where only the dead are in the way of a chunk they are waited for: under a lesser charge the pool would grow by one all
             // the same.
-            let reservation = if self.tables.ledger.charge_waiting(at.gpu, Column::Used, likely.charged).is_ok()
-            {
-                likely
-            } else if self.tables.ledger.attempt(at.gpu, Column::Used, exact.charged).is_ok() {
-                exact
-            } else if wait() {
-                continue;
-            } else {
-                let denied =
-                    self.tables.ledger.charge(at.gpu, Column::Used, exact.charged, Reason::OverLimit);
-                denied.map_err(Unmade::Denied)?;
-                exact
-            };
+            let reservation =
+                if self.tables.ledger.charge_waiting(at.gpu, Column::Used, likely.charged).is_ok() {
+                    likely
+                } else if self.tables.ledger.attempt(at.gpu, Column::Used, exact.charged).is_ok() {
+                    exact
+                } else if wait() {
+                    continue;
+                } else {
+                    let denied =
+                        self.tables.ledger.charge(at.gpu, Column::Used, exact.charged, Reason::OverLimit);
+                    denied.map_err(Unmade::Denied)?;
+                    exact
+                };
             match self.try_allocate(at, reservation, call, undo) {
                 // It grew by more than there was room for. There may be some in a moment.
                 Err(Unmade::Denied(_)) if wait() => {}

@@ -16,8 +16,8 @@
 //! nothing, nobody finds them, and they make way when their address is given out again or their shard grows.
 
 mod entry;
-mod leaf;
 mod extent;
+mod leaf;
 pub(crate) mod units;
 
 use cgpu_shm::units::{Bytes, DeviceIndex};

@@ -4,7 +4,7 @@ use super::requirements::{KEPT, Requirements};
 use super::shape::LAYERED;
 use super::*;
 use crate::doubles::{Container, gpu};
-use crate::{ArrayId, Reason, CommitOutcome};
+use crate::{ArrayId, CommitOutcome, Reason};
 
 const MIB: u64 = 1 << 20;
 

@@ -10,7 +10,7 @@ use cgpu_shm::atomic::{AtomicU32, Ordering};
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 
-use super::{Ledger, DRAIN_POLL_INTERVAL, MAX_SAMPLE_AGE};
+use super::{DRAIN_POLL_INTERVAL, Ledger, MAX_SAMPLE_AGE};
 
 /// Longest wait for a confirmation. The monitor needs three samples, a second apart, of a process
 /// that does not allocate.

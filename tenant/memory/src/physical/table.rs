@@ -117,7 +117,11 @@ impl PhysicalTable {
         }
         let Record { gpu, bytes, routes, .. } = *found;
         self.records.remove(record);
-        if bytes == Bytes::ZERO { FreeOutcome::ObjectGone(record, routes) } else { FreeOutcome::Gone(gpu, bytes, routes) }
+        if bytes == Bytes::ZERO {
+            FreeOutcome::ObjectGone(record, routes)
+        } else {
+            FreeOutcome::Gone(gpu, bytes, routes)
+        }
     }
 
     /// The mapping that an address lies in.
@@ -184,7 +188,10 @@ impl PhysicalTable {
         let generation = self.serial();
         let held = Held { record, references: 1, leaving: 0, generation };
         let former = self.handles.insert(handle.0, held).ok()?;
-        Some(former.map_or(FreeOutcome::Stays, |former| self.drop_references(former.record, former.references)))
+        Some(
+            former
+                .map_or(FreeOutcome::Stays, |former| self.drop_references(former.record, former.references)),
+        )
     }
 
     /// A release goes to the driver. Returns the generation that it is of.
@@ -195,7 +202,12 @@ impl PhysicalTable {
     }
 
     /// The driver has answered a release, of a reference that `handle` had in that generation.
-    pub(in crate::physical) fn released(&mut self, handle: Handle, generation: u64, gone: bool) -> FreeOutcome {
+    pub(in crate::physical) fn released(
+        &mut self,
+        handle: Handle,
+        generation: u64,
+        gone: bool,
+    ) -> FreeOutcome {
         let Some(held) = self.handles.get(handle.0).filter(|held| held.generation == generation) else {
             return FreeOutcome::Stays;
         };

@@ -486,5 +486,8 @@ impl PoolTable {
 
 /// The pool went while a call for it was under way.
 fn gone(reservation: Option<Reservation>) -> Balance {
-    Balance { surplus: reservation.map_or(Bytes::ZERO, |reservation| reservation.charged), ..Balance::default() }
+    Balance {
+        surplus: reservation.map_or(Bytes::ZERO, |reservation| reservation.charged),
+        ..Balance::default()
+    }
 }

@@ -10,7 +10,7 @@ use cgpu_shm::ledger::Column;
 use super::*;
 use crate::allocations::table::units::{bytes, units};
 use crate::doubles::{Container, Hand, gpu};
-use crate::{Address, Context, ContextId, MemoryInfo, CommitOutcome, Usage};
+use crate::{Address, CommitOutcome, Context, ContextId, MemoryInfo, Usage};
 
 const MIB: u64 = 1 << 20;
 

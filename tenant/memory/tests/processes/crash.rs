@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::ptr;
 
-use cgpu_memory::{Address, Bytes, ContextId, Denied, Reason, CommitOutcome};
+use cgpu_memory::{Address, Bytes, CommitOutcome, ContextId, Denied, Reason};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::preamble::Kind;
 use cgpu_shm::region::{Birth, Region};

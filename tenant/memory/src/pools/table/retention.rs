@@ -8,7 +8,7 @@
 //! has landed. Either it still has it, or it takes again what a trim has just freed, or what another call has been charged for and then
 //! taken from it.
 
-use super::{PoolRef, Bytes, Reservation, Pool, PoolTable, Stage};
+use super::{Bytes, Pool, PoolRef, PoolTable, Reservation, Stage};
 
 /// A time during which the pool keeps what it has given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,14 @@ impl Pool {
     fn begin_call(&mut self, reservation: Reservation) -> PendingCall {
         let alone = self.calls == 0;
         self.start(reservation);
-        PendingCall { at: self.at, reservation, retention: self.retention, read: self.read, started: self.started, alone }
+        PendingCall {
+            at: self.at,
+            reservation,
+            retention: self.retention,
+            read: self.read,
+            started: self.started,
+            alone,
+        }
     }
 }
 
@@ -52,7 +59,12 @@ impl PoolTable {
     }
 
     /// The same for a call that was given `size` in an earlier retention period. None: it may not be there any more, charge it.
-    pub(crate) fn begin_retained_call(&self, at: PoolRef, size: Bytes, retention: Retention) -> Option<PendingCall> {
+    pub(crate) fn begin_retained_call(
+        &self,
+        at: PoolRef,
+        size: Bytes,
+        retention: Retention,
+    ) -> Option<PendingCall> {
         let mut table = self.table.lock();
         let same = |pool: &&mut Pool| pool.stage == Stage::Open && pool.retention == retention.0;
         let pool = table.get(at).filter(same)?;
