@@ -7,7 +7,8 @@
 //!                       |  no
 //!                       +--> Gate::pass ... the driver ... Gate::launched                  the slow path
 //!                              |
-//!                              visit     the order of it all
+//!                              slow_path admit, wait, measure: three steps in a row
+//!                              marker    events and writes on the streams
 //!                              passage   what to do: go, sleep, wait       pure
 //!                              line      whose turn it is among siblings   pure
 //!                              account   what is owed, on which turn       pure
@@ -23,12 +24,16 @@
 //! a time asks the driver for the times of a GPU's events; others go on without.
 
 mod account;
+mod admit;
 mod edge;
 mod line;
+mod marker;
+mod measure;
 mod passage;
 mod reading;
+mod slow_path;
 mod thread;
-mod visit;
+mod wait;
 
 use std::fmt;
 
@@ -43,8 +48,8 @@ use self::account::{Account, Siblings};
 pub use self::edge::{Driver, Edge, Failed, Host};
 use self::line::Line;
 use self::reading::Reading;
+use self::slow_path::SlowPath;
 pub use self::thread::Thread;
-use self::visit::Visitor;
 pub use crate::cost::Kernel;
 pub use crate::settlement::{ContextKey, Event, Stream};
 use crate::settlement::{LaneId, ThreadKey};
@@ -141,7 +146,8 @@ impl<'r> Gate<'r> {
         if !thread.enter() {
             return None;
         }
-        let passed = Visitor { gate: self, key: self.key(thread), thread, launch, driver, edge }.come();
+        let passed =
+            SlowPath { gate: self, key: self.key(thread), thread, launch, driver, edge }.before_launch();
         thread.leave();
         passed
     }
@@ -157,7 +163,8 @@ impl<'r> Gate<'r> {
     ) {
         if thread.enter() {
             let launch = passed.launch;
-            Visitor { gate: self, key: self.key(thread), thread, launch, driver, edge }.go(passed, accepted);
+            SlowPath { gate: self, key: self.key(thread), thread, launch, driver, edge }
+                .after_launch(passed, accepted);
             thread.leave();
         }
     }
@@ -181,7 +188,7 @@ impl<'r> Gate<'r> {
         let kernel = Kernel::new(0, [0; 3], [0; 3]);
         let at = stream.unwrap_or(Stream { handle: 0, per_thread: false });
         let launch = Launch { kernel, stream: at, context, gpu, programmatic: false, asks: false };
-        Visitor { gate: self, key, thread, launch, driver, edge }.waited(stream);
+        SlowPath { gate: self, key, thread, launch, driver, edge }.waited(stream);
         thread.leave();
     }
 

@@ -17,9 +17,9 @@ use cgpu_shm::units::Nanos;
 
 use super::account::{Account, Siblings};
 use super::line::Line;
+use super::marker::MARK;
 use super::reading::Reading;
 use super::thread::Visit;
-use super::visit::MARK;
 use crate::cost::Expected;
 use crate::settlement::{LaneId, Settlement};
 
@@ -102,12 +102,14 @@ pub(crate) struct Passage {
     pub(crate) expected: Expected,
     /// What the thread is like.
     pub(crate) visit: Visit,
+    /// Where it is launched.
+    pub(crate) lane: Option<LaneId>,
     /// The process has work in flight on another GPU.
     pub(crate) elsewhere: bool,
     /// No credit: the next launch may be for another GPU.
     pub(crate) each: bool,
-    /// Where it is launched.
-    pub(crate) lane: Option<LaneId>,
+    /// It has a marker of its own.
+    pub(crate) marks_itself: bool,
     held: bool,
     throttled: Option<Nanos>,
     /// The turn under which it was last held.
@@ -120,13 +122,14 @@ pub(crate) struct Passage {
 }
 
 impl Passage {
-    pub(crate) fn new(expected: Expected, visit: Visit, elsewhere: bool, each: bool) -> Self {
+    pub(crate) fn new(expected: Expected, visit: Visit, lane: Option<LaneId>) -> Self {
         Self {
             expected,
             visit,
-            elsewhere,
-            each,
-            lane: None,
+            lane,
+            elsewhere: false,
+            each: false,
+            marks_itself: false,
             held: false,
             throttled: None,
             under: None,

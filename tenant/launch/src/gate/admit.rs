@@ -1,0 +1,115 @@
+//! The first step of the slow path: may the launch go?
+
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::reason::Reason;
+use cgpu_shm::units::Nanos;
+
+use super::marker::{MARK, mark_worth, marks_itself, shared_mark_worth};
+use super::passage::{Passage, Step};
+use super::reading::Reading;
+use super::slow_path::SlowPath;
+use super::thread::Visit;
+use super::{Driver, Edge, Launch};
+use crate::cost::Expected;
+use crate::settlement::{Lane, LaneKey};
+
+/// What is to be done about the launches that a lane has without a marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PendingWork {
+    Nothing,
+    /// They end here.
+    Mark,
+    /// They have ended at some time that a marker would not tell any more.
+    Estimate,
+    /// They were not metered, so their number is not known.
+    Backlog,
+}
+
+impl PendingWork {
+    fn of(lane: &mut Lane, launch: &Launch, worth: Nanos, fresh: bool, late: bool, period: u64) -> Self {
+        lane.programmatic |= launch.programmatic;
+        if launch.programmatic {
+            return Self::Nothing;
+        }
+        if lane.period != period {
+            lane.period = period;
+            return Self::Backlog;
+        }
+        let open = &lane.open.bill;
+        if open.is_empty() {
+            Self::Nothing
+        } else if late && lane.batches.is_empty() {
+            Self::Estimate
+        } else if late || fresh || open.cost + open.beyond >= worth || lane.programmatic {
+            Self::Mark
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
+impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
+    /// What the launch needs to be admitted. None: it goes without being metered.
+    pub(super) fn admit(&self) -> Option<Passage> {
+        let now = self.edge.now();
+        let visit = self.thread.account(now);
+        self.return_credit(now);
+        let reading = self.gate.read(self.launch.gpu, now);
+        if !reading.is_metered() {
+            self.pass_open(visit, &reading);
+            return None;
+        }
+        if self.driver.is_capturing(self.launch.stream) {
+            self.gate.count(Reason::Capturing);
+            return None;
+        }
+        self.gate.know(self.launch.context);
+        self.collect();
+        let mut passage = self.passage(visit, &reading, now);
+        passage.elsewhere = self.gate.works_elsewhere(self.launch.gpu);
+        Some(passage)
+    }
+
+    fn pass_open(&self, visit: Visit, reading: &Reading) {
+        let mut passage = Passage::new(Expected::NOTHING, visit, None);
+        if let Step::Go(way) = self.decide(&mut passage, reading, self.edge.clocks()) {
+            self.leave_open(way, reading);
+        }
+    }
+
+    /// Finds the launch's lane and what the launch is expected to cost; marks or charges what was
+    /// launched there before.
+    fn passage(&self, visit: Visit, reading: &Reading, now: Nanos) -> Passage {
+        let key = LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };
+        let clocks = self.edge.clocks();
+        let beside = self.gate.siblings(self.launch.gpu, reading.turn, clocks).working > 0;
+        let (passage, pending) = {
+            let mut account = self.account();
+            account.obey(reading, now);
+            let period = account.period();
+            let settlement = &mut account.settlement;
+            let expected = settlement.expect(self.launch.kernel);
+            let (busy, used) = (settlement.busy_lanes(), settlement.used_lanes(now));
+            let worth = match mark_worth(reading, busy) {
+                MARK if beside || busy > 1 => shared_mark_worth(used),
+                worth => worth,
+            };
+            let found = settlement.lane(key, now).map(|lane| {
+                let fresh = expected.is_uncertain();
+                (lane.id, PendingWork::of(lane, &self.launch, worth, fresh, visit.late, period))
+            });
+            let (lane, pending) = found.unzip();
+            let pending = pending.unwrap_or(PendingWork::Nothing);
+            if let (Some(lane), PendingWork::Estimate | PendingWork::Backlog) = (lane, pending) {
+                settlement.estimate(lane);
+            }
+            let marks_itself = marks_itself(reading, used, Nanos(expected.cost.into()));
+            let each = marks_itself || self.gate.several.load(Ordering::Relaxed);
+            (Passage { marks_itself, each, ..Passage::new(expected, visit, lane) }, pending)
+        };
+        if let (Some(lane), PendingWork::Mark | PendingWork::Backlog) = (passage.lane, pending) {
+            self.mark(lane, pending == PendingWork::Backlog);
+        }
+        passage
+    }
+}

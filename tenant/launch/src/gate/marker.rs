@@ -1,0 +1,121 @@
+//! What the gate puts on the program's streams: timing events and memory writes.
+//!
+//! Event markers are never recorded before a launch that uses programmatic stream serialization,
+//! nor after a launch that such a launch may follow: a marker would break the overlap. A stream
+//! that has seen one has markers before its other launches only; for the rest, the stream is asked
+//! whether it has run dry.
+
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::grant::TurnState;
+use cgpu_shm::reason::Reason;
+use cgpu_shm::units::Nanos;
+
+use super::reading::Reading;
+use super::slow_path::SlowPath;
+use super::{Driver, Edge, Event, Failed};
+use crate::cost::Company;
+use crate::settlement::{BATCHES, Lane, LaneId, Marker, Placed, WORDS};
+
+/// Open launches of so much are worth a marker: every second time that a busy thread comes by.
+pub(super) const MARK: Nanos = Nanos::from_micros(600);
+/// The same beside siblings, or on several streams: then predictions are worth less, and ends that are seen more.
+const SHARED_MARK: Nanos = Nanos::from_micros(150);
+/// The same on an open GPU, where nothing waits for the end of what was launched.
+const OPEN_MARK: Nanos = Nanos::from_millis(4);
+/// Work in a lane is worth no marker below that, however many lanes there are: a marker takes a
+/// microsecond or two.
+const OWN_MARK: Nanos = Nanos::from_micros(50);
+/// A launch below that has no marker of its own: it would take the slow path, which a host that
+/// launches into several streams has no time for.
+const OWN_PATH: Nanos = Nanos::from_micros(80);
+/// Every so many markers of a thread that waits for room, its stream is asked whether it has run
+/// dry.
+const DOUBT: u64 = 8;
+/// After a refusal of the driver, nothing of ours goes on a stream for so long.
+const SHY: Nanos = Nanos::from_millis(100);
+
+/// Returns how much work in a lane is worth a marker, if so many have work. On an open GPU they
+/// have markers for all that may be in flight: else a lane's last batch would be the greater part
+/// of it, and be reported when all has run.
+pub(super) fn mark_worth(reading: &Reading, lanes: usize) -> Nanos {
+    let markers = (lanes.max(1) * BATCHES * 3 / 4) as u64;
+    match reading.turn.state() {
+        TurnState::Open => OPEN_MARK.max(Nanos(reading.bound.0 / markers)),
+        TurnState::Yours | TurnState::Wait => MARK,
+    }
+}
+
+/// Returns how much work in a lane is worth a marker in a turn, if the program uses so many: each
+/// lane has a part of the turn, and the last of its launches may have no marker.
+pub(super) fn shared_mark_worth(lanes: usize) -> Nanos {
+    Nanos(2 * SHARED_MARK.0 / lanes.max(1) as u64).clamp(OWN_MARK, SHARED_MARK)
+}
+
+/// Whether a launch has a marker of its own. A thread that goes from one stream to the next comes
+/// back to each when it has launched into all. What has no marker until then is settled by its
+/// estimate, and its time is taken for that of the launches which have one.
+pub(super) fn marks_itself(reading: &Reading, lanes: usize, cost: Nanos) -> bool {
+    lanes > 1 && reading.turn.state() != TurnState::Open && cost >= shared_mark_worth(lanes).max(OWN_PATH)
+}
+
+impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
+    /// Puts a marker behind what the lane has launched; false if that cannot be done.
+    pub(super) fn mark(&self, lane: LaneId, backlog: bool) -> bool {
+        let Some((marker, waited)) = self.plan_marker(lane) else { return false };
+        let Some(event) = self.event(marker.event) else { return false };
+        let dry = !waited && self.driver.may_ask() && self.driver.is_dry(self.launch.stream) == Ok(true);
+        if self.record(event).is_err() {
+            return false;
+        }
+        let place = self.launch.gpu.get() * WORDS;
+        let write = |word| self.driver.write(self.launch.stream, place + word, marker.number).is_ok();
+        let written = marker.word.is_some_and(write);
+        let clocks = self.edge.clocks();
+        let mut account = self.account();
+        let siblings = self.gate.siblings(self.launch.gpu, account.turn(), clocks);
+        let others = self.gate.region.granted().gpu(self.launch.gpu).beside.load(Ordering::Relaxed);
+        let company = match (others > 0, siblings.working > 0) {
+            (true, _) => Company::Among,
+            (false, true) => Company::Beside,
+            (false, false) => Company::Alone,
+        };
+        let placed = Placed { at: clocks.raw, company, dry, backlog };
+        account.settlement.close(lane, &marker, event, written, placed);
+        true
+    }
+
+    /// A marker for the lane, and whether a launch of it has waited for room, so that the stream need
+    /// not be asked whether it has run dry. None: the driver has just refused something, or the lane
+    /// has too many markers.
+    fn plan_marker(&self, lane: LaneId) -> Option<(Marker, bool)> {
+        let now = self.edge.now();
+        let mut account = self.account();
+        if now < account.shy {
+            return None;
+        }
+        let settlement = &mut account.settlement;
+        let marker = settlement.plan(lane)?;
+        let several = settlement.busy_lanes() > 1;
+        // With one stream, now and then: what it waited for may not have been there.
+        let doubtful = |lane: &Lane| !several && (lane.dry || marker.number % DOUBT == 0);
+        let waited = settlement.find(lane).is_some_and(|lane| lane.throttled && !doubtful(lane));
+        Some((marker, waited))
+    }
+
+    pub(super) fn event(&self, free: Option<Event>) -> Option<Event> {
+        free.or_else(|| self.driver.may_ask().then(|| self.driver.create().ok()).flatten())
+    }
+
+    pub(super) fn record(&self, event: Event) -> Result<(), Failed> {
+        self.driver.record(event, self.launch.stream).inspect_err(|_| self.failed())
+    }
+
+    /// The driver does not know the context's events any more, or the context is broken.
+    pub(super) fn failed(&self) {
+        self.gate.count(Reason::MarkerFailed);
+        let now = self.edge.now();
+        let mut account = self.account();
+        account.shy = now + SHY;
+        account.settlement.forget(self.launch.context);
+    }
+}

@@ -1,0 +1,254 @@
+//! The third step of the slow path: what did the launch cost?
+
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::intervals::{self, Span};
+use cgpu_shm::reason::Reason;
+use cgpu_shm::units::Nanos;
+
+use super::account::Account;
+use super::marker::mark_worth;
+use super::passage::Passage;
+use super::reading::Reading;
+use super::slow_path::SlowPath;
+use super::{Clocks, Driver, Edge, Failed, Passed, Stream};
+use crate::settlement::{BATCHES, ContextKey, Due, Lane, LaneId, LaneKey, Start, Timing, WORDS};
+
+/// A launch of a thread with gaps is measured by itself this often.
+const SAMPLE: Nanos = Nanos::from_micros(500);
+/// The same on a stream that runs dry.
+const DRY_SAMPLE: Nanos = Nanos::from_millis(2);
+/// The monitor is told this often that nothing is left.
+const TELL: Nanos = Nanos::from_micros(500);
+/// Batches settled by one visit; the next one takes the others.
+const BUNCH: usize = 8;
+
+/// How a launch is measured.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mode {
+    /// By itself.
+    alone: bool,
+    /// Where the launch begins has to be recorded: the stream has run dry, or what is before it on
+    /// the stream may end long before this begins.
+    begins: bool,
+    /// The kernel's launches need no measuring one by one any more.
+    known: bool,
+    /// Nor do those of sizes that were not measured: no marker may follow them.
+    guessed: bool,
+}
+
+impl Mode {
+    fn of(lane: &mut Lane, passage: &Passage, lone: bool, now: Nanos) -> Self {
+        let (expected, visit) = (passage.expected, passage.visit);
+        let sample = lane.dry && lane.sampled + DRY_SAMPLE <= now;
+        let due =
+            lone || expected.is_uncertain() || (visit.is_sparse() && lane.marked + SAMPLE <= now) || sample;
+        let alone = due && !lane.programmatic;
+        if alone {
+            lane.sampled = now;
+        }
+        lane.open.lone = lone;
+        let first = lane.open.bill.is_empty();
+        if first && !lane.batches.is_empty() {
+            lane.open.start = Start::Previous;
+        }
+        // A host function, or a wait for a word or another stream, may stand between the two. The
+        // GPU is not busy with that.
+        let begins = if lane.is_idle() {
+            alone || !visit.is_sparse()
+        } else {
+            first && (lane.is_stuck(now) || (alone && (expected.is_uncertain() || sample)))
+        };
+        Self { alone, begins, known: !expected.fresh || lane.programmatic, guessed: lane.programmatic }
+    }
+}
+
+/// What the driver said of a batch that may be over.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    due: Due,
+    /// Its times; none: it goes on.
+    timing: Option<Timing>,
+    /// When it was asked.
+    asked: Nanos,
+}
+
+impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
+    /// Charges the launch by its estimate, before the call of the driver, and gives the thread its
+    /// credit.
+    pub(super) fn charge(&self, passage: &Passage, credit: Nanos, reading: &Reading) -> Passed {
+        let (launch, clocks) = (self.launch, self.edge.clocks());
+        let (now, lane, expected) = (clocks.raw, passage.lane, passage.expected);
+        let planned = lane.and_then(|lane| {
+            let mut account = self.account();
+            let lone = account.settlement.begins_alone(now);
+            let mode = Mode::of(account.settlement.find(lane)?, passage, lone, now);
+            let begins = mode.begins && !launch.programmatic && now >= account.shy;
+            Some((mode, begins.then(|| account.settlement.take_event(launch.context))))
+        });
+        let (mode, free) = planned.unwrap_or_default();
+        let start = free.and_then(|free| self.event(free)).filter(|event| self.record(*event).is_ok());
+        let (prices, lanes) = {
+            let mut account = self.account();
+            if let Some(start) = start
+                && let Some(lane) = lane.and_then(|lane| account.settlement.find(lane))
+            {
+                lane.open.start = Start::Event(start);
+            }
+            account.settlement.charge(lane, launch.kernel, expected, 1, now);
+            account.lend(self.key, credit, now);
+            let siblings = self.gate.siblings(launch.gpu, reading.turn, clocks);
+            account.publish(self.gate.cell(launch.gpu), siblings, clocks);
+            let function = launch.kernel.function();
+            (account.settlement.prices(function, mode.guessed), account.settlement.busy_lanes())
+        };
+        let credit = u32::try_from(credit.0).unwrap_or(u32::MAX);
+        self.thread.lend(now, passage.visit, launch.gpu, reading.word, expected.cost, credit);
+        if let Some(lane) = lane.filter(|_| mode.known && !launch.asks) {
+            self.thread.remember(launch.kernel.function(), launch.stream, lane, &prices);
+        }
+        let cost = Nanos(expected.cost.into());
+        // A thread that launches into several streams waits at the gate with one of them: long work
+        // in the others would have no marker.
+        let long = passage.marks_itself || cost >= mark_worth(reading, lanes);
+        let long = long && !launch.programmatic && !mode.guessed;
+        Passed { launch, lane, cost, alone: mode.alone || long }
+    }
+
+    /// After the call of the driver.
+    pub(super) fn after_launch(&self, passed: Passed, accepted: bool) {
+        if !accepted {
+            let mut account = self.account();
+            account.settlement.discharge(passed.lane, self.launch.kernel, passed.cost);
+        } else if let Some(lane) = passed.lane.filter(|_| passed.alone) {
+            self.mark(lane, false);
+        }
+    }
+
+    /// After the thread has waited for its launches into a stream, or into all: none of them is
+    /// left.
+    pub(super) fn waited(&self, stream: Option<Stream>) {
+        self.thread.keep_pace();
+        self.return_credit(self.edge.now());
+        // So often at most: a lane has no more markers.
+        for _ in 0..BATCHES.div_ceil(BUNCH) {
+            self.collect();
+        }
+        let clocks = self.edge.clocks();
+        let now = clocks.raw;
+        let is_done = {
+            let mut account = self.account();
+            let context = self.launch.context;
+            let of = |lane: &LaneKey| {
+                (lane.thread, lane.context) == (self.key, context)
+                    && stream.is_none_or(|of| lane.stream == of)
+            };
+            account.settlement.settle_waited(of, now);
+            let siblings = self.gate.siblings(self.launch.gpu, account.turn(), clocks);
+            account.publish(self.gate.cell(self.launch.gpu), siblings, clocks);
+            let is_new = account.settlement.last() > account.told && now >= account.told + TELL;
+            let done = is_new && account.work(now).launches == 0;
+            if done {
+                account.told = now;
+            }
+            done
+        };
+        if is_done {
+            self.edge.ring();
+        }
+    }
+
+    /// Measures batches that have ended, and charges by their estimates launches that no marker will
+    /// ever follow.
+    pub(super) fn collect(&self) {
+        let settling = &self.gate.desk(self.launch.gpu).settling;
+        if !self.driver.may_ask() || settling.swap(true, Ordering::Acquire) {
+            return;
+        }
+        let mut blocked = Vec::new();
+        let mut answer = None;
+        for _ in 0..BUNCH {
+            let clocks = self.edge.clocks();
+            let Some(due) = self.next_due(answer.take(), &mut blocked, clocks) else { break };
+            match self.ask(&due) {
+                Ok(timing) => answer = Some(Answer { due, timing, asked: clocks.raw }),
+                Err(Failed) => {
+                    self.failed();
+                    break;
+                }
+            }
+        }
+        self.write_off(answer, &mut blocked);
+        settling.store(false, Ordering::Release);
+    }
+
+    /// Books what the driver said of the last batch; the next one that may be over.
+    fn next_due(&self, answer: Option<Answer>, blocked: &mut Vec<LaneId>, clocks: Clocks) -> Option<Due> {
+        let word = |lane| self.word(self.launch.context, lane);
+        let mut account = self.account();
+        self.book(&mut account, answer, blocked, clocks);
+        account.settlement.due(self.launch.context, blocked, word, clocks.raw)
+    }
+
+    /// Settles what has ended on a stream that takes no markers.
+    pub(super) fn collect_dry(&self, lane: LaneId) {
+        let now = self.edge.now();
+        let open = |lane: &&mut Lane| !lane.open.bill.is_empty() && lane.batches.is_empty();
+        let asked = self.account().settlement.find(lane).filter(open).is_some() && self.driver.may_ask();
+        if asked && self.driver.is_dry(self.launch.stream) == Ok(true) {
+            self.account().settlement.settle_dry(lane, now);
+        }
+    }
+
+    /// The times of a batch; none if it is not over.
+    fn ask(&self, due: &Due) -> Result<Option<Timing>, Failed> {
+        if due.ask && !self.driver.is_over(due.end)? {
+            return Ok(None);
+        }
+        let since = |from| self.driver.elapsed(from, due.end);
+        let length = match due.start {
+            Start::Event(start) => Some(since(start)?),
+            _ => None,
+        };
+        Ok(Some(Timing { since_base: due.base.map(since).transpose()?, length }))
+    }
+
+    fn book(&self, account: &mut Account, answer: Option<Answer>, blocked: &mut Vec<LaneId>, clocks: Clocks) {
+        let Some(Answer { due, timing, asked }) = answer else { return };
+        let Some(timing) = timing else {
+            account.settlement.goes_on(due.lane, asked);
+            blocked.push(due.lane);
+            return;
+        };
+        let Some(settled) = account.settlement.settle(&due, timing, clocks.raw) else { return };
+        account.note(settled.span.start);
+        let (start, end) = (clocks.told(settled.span.start), clocks.told(settled.span.end));
+        intervals::publish(self.gate.cell(self.launch.gpu), Span { start, end });
+        if settled.clamped {
+            self.gate.count(Reason::LengthClamped);
+        }
+        if settled.reanchored {
+            self.gate.count(Reason::ClockReanchored);
+        }
+    }
+
+    /// What the GPU has written for a lane of this context.
+    fn word(&self, context: ContextKey, lane: usize) -> u64 {
+        let place = self.launch.gpu.get() * WORDS;
+        if lane < WORDS { self.driver.written(context, place + lane) } else { 0 }
+    }
+
+    /// Books the last answer, and settles what will never be asked about.
+    fn write_off(&self, answer: Option<Answer>, blocked: &mut Vec<LaneId>) {
+        let clocks = self.edge.clocks();
+        let word = |context, lane| self.word(context, lane);
+        let mut account = self.account();
+        self.book(&mut account, answer, blocked, clocks);
+        let settlement = &mut account.settlement;
+        let lots = settlement.expire(clocks.raw);
+        if let Some(context) = settlement.abandoned(self.launch.context, clocks.raw, word) {
+            settlement.forget(context);
+        }
+        drop(account);
+        (0..lots).for_each(|_| self.gate.count(Reason::Unmarked));
+    }
+}

@@ -1,0 +1,71 @@
+//! The slow path of a launch: three steps in a row.
+//!
+//! | step | question | contents |
+//! |---|---|---|
+//! | [`admit`](super::admit) | may it go? | charges what the thread launched on the fast path; lets launches through that are not metered; finds the launch's lane, and marks or charges what was launched there before |
+//! | [`wait`](super::wait) | when may it go? | measures what has ended, decides ([`Passage`](super::passage)), publishes, sleeps; again until it may |
+//! | [`measure`](super::measure) | what did it cost? | a start event if the stream has run dry; the charge by its estimate, credit for the next launches; after the driver's call a marker if it is measured by itself |
+//!
+//! Each step locks the account once, and once more after each call of the driver in between: what
+//! it takes from the account before the call, and what it books after.
+
+use cgpu_shm::grant::TurnState;
+use cgpu_shm::spin::Held;
+use cgpu_shm::units::Nanos;
+
+use super::account::Account;
+use super::line::Line;
+use super::passage::{Passage, Step};
+use super::reading::Reading;
+use super::thread::Thread;
+use super::{Clocks, Driver, Edge, Gate, Launch, Passed};
+use crate::settlement::ThreadKey;
+
+/// A thread with a launch that takes the slow path.
+pub(super) struct SlowPath<'a, 'r, D, E> {
+    pub(super) gate: &'a Gate<'r>,
+    pub(super) thread: &'a Thread,
+    pub(super) key: ThreadKey,
+    pub(super) launch: Launch,
+    pub(super) driver: &'a D,
+    pub(super) edge: &'a E,
+}
+
+impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
+    /// Up to the call of the driver. None: the launch is not metered.
+    pub(super) fn before_launch(&self) -> Option<Passed> {
+        let mut passage = self.admit()?;
+        let (credit, reading) = self.wait(&mut passage)?;
+        Some(self.charge(&passage, credit, &reading))
+    }
+
+    /// Decides whether the launch may go now, and publishes what the process has in flight.
+    pub(super) fn decide(&self, passage: &mut Passage, reading: &Reading, clocks: Clocks) -> Step {
+        let (gpu, now) = (self.launch.gpu, clocks.raw);
+        let siblings = self.gate.siblings(gpu, reading.turn, clocks);
+        let mut account = self.account();
+        let line = match reading.turn.state() {
+            TurnState::Yours => self.gate.line(gpu, passage.since(&account, now), clocks),
+            TurnState::Open | TurnState::Wait => Line::default(),
+        };
+        let step = passage.step(&mut account, reading, siblings, line, now);
+        if let (Step::Sleep(_), Some(lane)) = (step, passage.lane) {
+            account.settlement.throttled(lane);
+        }
+        account.publish(self.gate.cell(gpu), siblings, clocks);
+        step
+    }
+
+    /// Charges what the thread launched on its credit, which goes back: it may have been for another
+    /// GPU.
+    pub(super) fn return_credit(&self, now: Nanos) {
+        if let Some(gpu) = self.thread.gpu() {
+            self.gate.desk(gpu).account.lock().take_back(self.thread, self.key, now);
+        }
+    }
+
+    /// The account of the process on the launch's GPU.
+    pub(super) fn account(&self) -> Held<'_, Account> {
+        self.gate.desk(self.launch.gpu).account.lock()
+    }
+}

@@ -1,0 +1,88 @@
+//! The second step of the slow path: waits until the launch may go.
+
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::reason::Reason;
+use cgpu_shm::units::Nanos;
+
+use super::passage::{Passage, Step, Way};
+use super::reading::{Reading, all_open};
+use super::slow_path::SlowPath;
+use super::{Driver, Edge};
+use crate::settlement::LaneId;
+
+impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
+    /// Returns the credit for launches after this one, and the monitor's words under which it is
+    /// good. None: the launch is not metered any more.
+    pub(super) fn wait(&self, passage: &mut Passage) -> Option<(Nanos, Reading)> {
+        let (way, reading) = self.until_admitted(passage);
+        if passage.rings {
+            self.edge.ring();
+        }
+        let credit = match way {
+            Way::Open { .. } | Way::Stale => {
+                self.leave_open(way, &reading);
+                return None;
+            }
+            Way::Metered { credit, forced } => {
+                if forced {
+                    self.gate.count(Reason::BoundPassed);
+                }
+                credit
+            }
+            Way::Ungated => {
+                self.gate.count(Reason::OtherGpu);
+                Nanos::ZERO
+            }
+        };
+        Some((credit, reading))
+    }
+
+    fn until_admitted(&self, passage: &mut Passage) -> (Way, Reading) {
+        let mut unmarked = passage.lane;
+        loop {
+            self.collect();
+            if let Some(lane) = passage.lane.filter(|_| self.launch.programmatic) {
+                self.collect_dry(lane);
+            }
+            let clocks = self.edge.clocks();
+            let reading = self.gate.read(self.launch.gpu, clocks.raw);
+            match self.decide(passage, &reading, clocks) {
+                Step::Go(way) => return (way, reading),
+                Step::Sleep(time) => self.edge.sleep(time),
+                Step::Wait { word, timeout, ring } => {
+                    if ring {
+                        self.edge.ring();
+                    }
+                    // The last launches of the turn; their end is what the others wait for.
+                    match unmarked.take() {
+                        Some(lane) if self.mark_last(lane) => {}
+                        _ => self.edge.wait(word, timeout),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts a marker behind launches that have none yet, before a long wait.
+    fn mark_last(&self, lane: LaneId) -> bool {
+        let open = self.account().settlement.find(lane).is_some_and(|lane| !lane.open.bill.is_empty());
+        open && !self.launch.programmatic && self.mark(lane, false)
+    }
+
+    /// Nothing is metered under this word any more.
+    pub(super) fn leave_open(&self, way: Way, reading: &Reading) {
+        match way {
+            Way::Open { ring } => {
+                if ring {
+                    self.edge.ring();
+                }
+                let bounded = reading.monitor.lives() && !self.gate.several.load(Ordering::Relaxed);
+                if !all_open(self.gate.region.granted(), bounded) {
+                    return;
+                }
+            }
+            _ => self.gate.count(Reason::StaleMonitor),
+        }
+        self.gate.open.store(reading.word, Ordering::Relaxed);
+    }
+}
