@@ -15,11 +15,14 @@
 //! How much is in flight follows a *high* quantile: a shape may take 10 us or 5 ms by its arguments. Where the two differ, each
 //! launch is measured by itself, so that all of them are charged what they took.
 
+mod bill;
 mod function;
 mod kernel;
 
 use cgpu_shm::units::Nanos;
 
+pub(crate) use self::bill::Bill;
+use self::bill::PARTS;
 use self::function::FunctionCosts;
 pub use self::kernel::Kernel;
 pub(crate) use self::kernel::{Function, SIZES};
@@ -221,85 +224,6 @@ fn places(function: Function) -> impl Iterator<Item = usize> {
     #[allow(clippy::cast_possible_truncation)]
     let home = (function.0 ^ function.0 >> 32) as usize % FUNCTIONS;
     (0..PROBES).map(move |step| (home + step) % FUNCTIONS)
-}
-
-/// Some launches of one kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
-    kernel: Kernel,
-    launches: u64,
-}
-
-/// Different kernels of a bill that learn from it.
-const PARTS: usize = 8;
-
-/// Launches with their expected cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bill {
-    /// What they were expected to cost in all when they were charged.
-    pub(crate) cost: Nanos,
-    /// By how much they may exceed that.
-    pub(crate) beyond: Nanos,
-    /// How many they are.
-    pub(crate) launches: u64,
-    parts: [Option<Part>; PARTS],
-    /// The cost of what is not in the parts.
-    rest: Nanos,
-}
-
-impl Bill {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.launches == 0
-    }
-
-    pub(crate) fn add(&mut self, kernel: Kernel, cost: Nanos, launches: u64) {
-        self.cost = self.cost + cost;
-        self.launches += launches;
-        let mut places = self.parts.iter_mut();
-        match places.find(|part| part.is_none_or(|part| part.kernel == kernel)) {
-            Some(place) => {
-                let before = place.map_or(0, |part| part.launches);
-                *place = Some(Part { kernel, launches: before + launches });
-            }
-            None => self.rest = self.rest + cost,
-        }
-    }
-
-    /// This bill and another one; none where they have too many kernels together.
-    pub(crate) fn with(mut self, other: &Self) -> Option<Self> {
-        for part in other.parts() {
-            let place =
-                self.parts.iter_mut().find(|place| place.is_none_or(|it| it.kernel == part.kernel))?;
-            let before = place.map_or(0, |it| it.launches);
-            *place = Some(Part { launches: before + part.launches, ..part });
-        }
-        let (cost, beyond) = (self.cost + other.cost, self.beyond + other.beyond);
-        let rest = self.rest + other.rest;
-        Some(Self { cost, beyond, launches: self.launches + other.launches, rest, ..self })
-    }
-
-    /// Takes back one launch, which the driver refused.
-    pub(crate) fn remove(&mut self, kernel: Kernel, cost: Nanos) {
-        self.cost = self.cost - cost;
-        self.launches = self.launches.saturating_sub(1);
-        if self.launches == 0 {
-            self.beyond = Nanos::ZERO;
-        }
-        match self.parts.iter_mut().flatten().find(|part| part.kernel == kernel) {
-            Some(part) => part.launches = part.launches.saturating_sub(1),
-            None => self.rest = self.rest - cost,
-        }
-    }
-
-    fn parts(&self) -> impl Iterator<Item = Part> {
-        self.parts.into_iter().flatten()
-    }
-
-    /// The kernel, if it is a single launch.
-    fn single(&self) -> Option<Kernel> {
-        let mut parts = self.parts().filter(|part| part.launches > 0);
-        parts.next().filter(|_| self.launches == 1).map(|part| part.kernel)
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,121 @@
+//! The bound of work in flight, and what it costs to keep it.
+
+use super::*;
+
+#[test]
+fn most_launches_in_a_turn_ask_nobody() {
+    let stage = alone(yours(ms(1_000_000)), |role, program| {
+        saturate(role, program, us(20), BEGIN + ms(200));
+        let launches = 200_000 / 20;
+        assert!(program.unasked.get() > launches * 8 / 10, "{} of {launches}", program.unasked.get());
+    });
+    stage.gpu(|gpu| {
+        let count = |wanted: fn(&Did) -> bool| gpu.journal.iter().filter(|did| wanted(did)).count();
+        let launches = count(|did| matches!(did, Did::Launch { .. }));
+        let markers = count(|did| matches!(did, Did::Record(_)));
+        assert!(launches > 9_500, "{launches}");
+        assert!(markers < 1_400, "one for each 150 us at most: {markers}");
+    });
+}
+
+/// What a saturating thread costs in its turn, for each millisecond of the GPU's time: it sleeps to a predicted time and does not look
+/// whether it has come; a marker is a record and a write, and is asked for its time once.
+#[test]
+fn a_saturating_thread_sleeps_and_marks_as_seldom_as_the_bound_allows() {
+    for (cost, late) in [(60, 0), (60, 60), (20, 0), (20, 60), (7, 30)] {
+        let stage = Stage::new(1);
+        stage.gpu(|gpu| gpu.late = us(late));
+        let open = AtomicU32::new(0);
+        let gate = Gate::new(&stage.regions[0], SLOT, &open);
+        stage.play(&[&|role| yours(ms(1_000_000))(role), &|role| {
+            role.sleep(us(100));
+            saturate(role, &Program::new(&gate, role.edge(0)), us(cost), BEGIN + ms(200));
+        }]);
+        stage.gpu(|gpu| {
+            let each = |wanted: fn(&Did) -> bool| {
+                gpu.journal.iter().filter(|did| wanted(did)).count() as f64 / 200.0
+            };
+            let sleeps = each(|did| *did == Did::Sleep);
+            let (records, writes) =
+                (each(|did| matches!(did, Did::Record(_))), each(|did| matches!(did, Did::Write(_))));
+            let asked = each(|did| *did == Did::Ask);
+            let ran = gpu.ran[&0];
+            let told = format!(
+                "{cost} us, {late} us late: {sleeps} sleeps, {records} records, {writes} writes, {asked} questions per ms; ran {ran}"
+            );
+            assert!(sleeps < 4.0, "{told}");
+            // The first one also asks whether the stream has run dry: no launch has waited yet. So
+            // does every eighth.
+            assert!(records < 2.0 && writes <= records && asked <= records * 9.0 / 8.0 + 0.05, "{told}");
+            assert!(ran > ms(199), "the GPU runs dry: {told}");
+        });
+    }
+}
+
+#[test]
+fn a_launch_is_never_throttled_for_long() {
+    // A kernel that waits for one that is launched after it, and another, and another.
+    alone(yours(ms(1_000_000)), |role, program| {
+        for _ in 0..5 {
+            program.launch(1, STREAM, us(60));
+        }
+        program.launch(2, STREAM, Nanos::from_millis(3_600_000));
+        for _ in 0..200 {
+            let before = role.now();
+            program.launch(1, STREAM, us(60));
+            assert!(role.now() - before <= ms(2) + us(200), "{}", role.now() - before);
+        }
+        assert!(program.counted(Reason::BoundPassed) > 0);
+    });
+}
+
+#[test]
+fn several_streams_stay_within_the_bound() {
+    let stage = alone(yours(ms(1_000_000)), |role, program| {
+        for number in 0..20_000_usize {
+            program.launch(number % 3, Stream { handle: 0x100 + number % 8, per_thread: false }, us(25));
+            role.sleep(us(3));
+        }
+        let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+        assert!(busy > ms(490), "{busy}");
+    });
+    let (most, ran) = stage.gpu(|gpu| (gpu.most[&0], gpu.ran[&0]));
+    assert!(most < us(1_500), "{most}");
+    assert_eq!(ran, us(25 * 20_000));
+}
+
+/// Who may be pre-empted at any moment keeps less queued, and the GPU busy all the same.
+#[test]
+fn a_bound_that_is_told_is_kept() {
+    for (bound, most_allowed) in [(us(0), us(560)), (us(250), us(350))] {
+        let script = |role: &Role<'_>| {
+            role.stage.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
+            say(role.stage, 0, 1, TurnState::Yours, ms(1_000_000));
+        };
+        let stage = alone(script, |role, program| saturate(role, program, us(60), BEGIN + ms(500)));
+        let (most, ran) = stage.gpu(|gpu| (gpu.most[&0], gpu.ran[&0]));
+        println!("bound {bound}: at most {most} queued, {ran} run");
+        assert!(most <= most_allowed, "{bound}: {most}");
+        assert!(ran >= ms(485), "{bound}: {ran}");
+    }
+}
+
+#[test]
+fn a_thread_with_gaps_is_seen_at_most_of_its_launches() {
+    alone(yours(ms(1_000_000)), |role, program| {
+        let mut longest = Nanos::ZERO;
+        for round in 0..400 {
+            program.launch(1, STREAM, us(20));
+            program.place.synchronize(STREAM);
+            role.sleep(us(100));
+            if round > 50 {
+                let active = Nanos(program.cell().active.load(Ordering::Relaxed));
+                longest = longest.max(role.now() - active);
+            }
+        }
+        assert!(longest < us(800), "silent for {longest}: the monitor would take it for idle");
+        // 8 ms, and the way of each launch to the idle GPU.
+        let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+        assert!((ms(8)..us(10_500)).contains(&busy), "{busy}");
+    });
+}

@@ -1,0 +1,118 @@
+//! Grant pages that no monitor keeps up, and times in them from far away.
+
+use super::*;
+
+#[test]
+fn a_silent_monitor_opens_the_gate_after_a_second() {
+    alone(
+        |role| {
+            say(role.stage, 0, 1, TurnState::Wait, Nanos::ZERO);
+            for _ in 0..10 {
+                role.sleep(ms(200));
+                role.stage.grantors[0].beat();
+            }
+        },
+        |role, program| {
+            program.launch(1, STREAM, us(60));
+            let waited = role.now() - BEGIN;
+            assert!((ms(3000)..ms(3200)).contains(&waited), "{waited}");
+            assert_eq!(program.counted(Reason::StaleMonitor), 1);
+            let before = role.now();
+            (0..1000).for_each(|_| program.launch(1, STREAM, us(60)));
+            assert_eq!(role.now(), before, "open from then on");
+            assert_eq!(program.cell().waiting.load(Ordering::Relaxed), 0);
+        },
+    );
+}
+
+/// Times in the grant page from before the world began, and from after its end: a turn is one all the same, and so is the end of it, as long as
+/// the monitor lives.
+#[test]
+fn times_from_far_away_neither_wedge_nor_open_the_gate() {
+    for (granted, until, bound) in [
+        (Nanos::MAX, Nanos::ZERO, Nanos::ZERO),
+        (Nanos::MAX, Nanos::MAX, Nanos::MAX),
+        (Nanos(u64::MAX / 2), Nanos(1), Nanos(1)),
+        (ms(50), Nanos::MAX, Nanos(u64::MAX - 1)),
+        (ms(50), Nanos(1), Nanos(u64::MAX / 2 + 1)),
+    ] {
+        let stage = Stage::new(1);
+        let open = AtomicU32::new(0);
+        let gate = Gate::new(&stage.regions[0], SLOT, &open);
+        let say = |epoch, state, granted| {
+            stage.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
+            stage.grantors[0].set_turn(gpu(), Turn::new(epoch, state), granted, until);
+            stage.grantors[0].turn_gate();
+        };
+        let beat_for = |role: &Role<'_>, time: Nanos| {
+            for _ in 0..time.0 / ms(200).0 {
+                role.sleep(ms(200));
+                stage.grantors[0].beat();
+            }
+        };
+        stage.play(&[
+            &|role| {
+                say(1, TurnState::Yours, granted);
+                beat_for(role, ms(1000));
+                say(2, TurnState::Wait, granted);
+                beat_for(role, ms(5000));
+                // Nothing is granted: as good as none.
+                say(3, TurnState::Yours, Nanos::ZERO);
+                beat_for(role, ms(3000));
+                say(4, TurnState::Yours, granted);
+                beat_for(role, ms(2000));
+                say(5, TurnState::Open, granted);
+            },
+            &|role| {
+                role.sleep(us(100));
+                let program = Program::new(&gate, role.edge(0));
+                // 30 ms of work: no more than any of them grants.
+                for _ in 0..500 {
+                    let before = role.now();
+                    program.launch(1, STREAM, us(60));
+                    assert!(role.now() - before < ms(10), "{granted} {until} {bound}");
+                }
+                role.sleep(BEGIN + ms(1500) - role.now());
+                program.launch(1, STREAM, us(60));
+                assert!(
+                    role.now() >= BEGIN + ms(9000),
+                    "{} under {granted} {until} {bound}",
+                    role.now() - BEGIN
+                );
+                assert!(role.now() < BEGIN + ms(9100));
+                assert_eq!(program.counted(Reason::StaleMonitor), 0);
+            },
+        ]);
+    }
+}
+
+/// A process that was stopped for an hour, or whose clock has jumped by one, obeys a monitor that lives, and does not take its heart for stale.
+#[test]
+fn an_hour_that_nobody_saw_opens_no_gate() {
+    const HOUR: Nanos = Nanos::from_millis(3_600_000);
+    let back = BEGIN + ms(10) + HOUR;
+    alone(
+        |role| {
+            say(role.stage, 0, 1, TurnState::Yours, ms(50));
+            role.sleep(ms(10));
+            role.sleep(HOUR);
+            role.stage.grantors[0].beat();
+            say(role.stage, 0, 2, TurnState::Wait, Nanos::ZERO);
+            for _ in 0..10 {
+                role.sleep(ms(200));
+                role.stage.grantors[0].beat();
+            }
+            say(role.stage, 0, 3, TurnState::Yours, ms(50));
+        },
+        |role, program| {
+            (0..20).for_each(|_| program.launch(1, STREAM, us(60)));
+            role.sleep(back + ms(1) - role.now());
+            program.launch(1, STREAM, us(60));
+            assert!(role.now() >= back + ms(2000), "{} after it came back", role.now() - back);
+            let before = role.now();
+            (0..200).for_each(|_| program.launch(1, STREAM, us(60)));
+            assert!(role.now() - before < ms(20), "what was launched before the hour is no burden");
+            assert_eq!(program.counted(Reason::StaleMonitor), 0);
+        },
+    );
+}

@@ -1,0 +1,231 @@
+//! Turns: when launches go, and what is reported of them.
+
+use super::*;
+
+#[test]
+fn shares_come_out_as_the_turns_are() {
+    for (slices, cost) in [([6, 12], 60), ([6, 12], 7), ([6, 6], 400), ([18, 2], 60)] {
+        let stage = Stage::new(2);
+        let end = BEGIN + ms(1500);
+        let opens = [AtomicU32::new(0), AtomicU32::new(0)];
+        let gates = [0, 1].map(|number: usize| Gate::new(&stage.regions[number], SLOT, &opens[number]));
+        let books = Mutex::new(monitor::Books::default());
+        let actor = |number: usize| {
+            let gate = &gates[number];
+            move |role: &Role<'_>| {
+                role.sleep(us(10));
+                saturate(role, &Program::new(gate, role.edge(number)), us(cost), end);
+            }
+        };
+        let lengths = slices.map(ms);
+        stage.play(&[
+            &|role| *books.lock().expect("books") = conduct(role, &lengths, end),
+            &actor(0),
+            &actor(1),
+        ]);
+        let books = books.into_inner().expect("books");
+        let (ran, most) = stage.gpu(|gpu| (gpu.ran.clone(), gpu.most.clone()));
+        let total = (ran[&0] + ran[&1]).0 as f64;
+        let set = slices[0] as f64 / (slices[0] + slices[1]) as f64;
+        let share = ran[&0].0 as f64 / total;
+        assert!((share / set - 1.0).abs() < 0.02, "{slices:?} {cost} us: {share} of {set}, {ran:?}");
+        assert!(total > 0.96 * 1.5e9, "{slices:?} {cost} us: used {total}");
+        for tenant in 0..2 {
+            // What was reported is what ran, but for the start and what is in flight in the end.
+            let error = books.busy[tenant].0.abs_diff(ran[&tenant].0);
+            assert!(error < 8_000_000, "{slices:?} {cost} us: {tenant} reported {:?} of {ran:?}", books.busy);
+            // The bound, a launch, and the other one's tail.
+            assert!(most[&tenant] < us(500 + 3 * cost.max(20) + 500), "{slices:?} {cost} us: {most:?}");
+        }
+    }
+}
+
+/// NTP slews the host's clock by up to 8 %: what is measured does not change, and what is published is
+/// in the clock that the monitor reads.
+#[test]
+fn a_host_clock_that_is_slewed_changes_no_length() {
+    for millionths in [80_000, -80_000] {
+        let stage = Stage::new(2);
+        let end = BEGIN + ms(2500);
+        stage.gpu(|gpu| gpu.slew = (BEGIN + ms(500), BEGIN + ms(1500), millionths));
+        let opens = [AtomicU32::new(0), AtomicU32::new(0)];
+        let gates = [0, 1].map(|number: usize| Gate::new(&stage.regions[number], SLOT, &opens[number]));
+        let clamped = AtomicU32::new(0);
+        let actor = |number: usize| {
+            let (gate, clamped) = (&gates[number], &clamped);
+            move |role: &Role<'_>| {
+                role.sleep(us(10));
+                let program = Program::new(gate, role.edge(number));
+                for step in 1..=25 {
+                    saturate(role, &program, us(60), BEGIN + ms(100 * step));
+                    let cell = program.cell();
+                    let last = Nanos(cell.last.load(Ordering::Relaxed));
+                    let (now, old) = (role.monotonic(), ms(60));
+                    assert!(last <= now && last + old > now, "{last} was published at {now}");
+                }
+                let odd = [Reason::LengthClamped, Reason::ClockReanchored];
+                let counted = odd.into_iter().map(|reason| program.counted(reason)).sum();
+                clamped.fetch_add(counted, Ordering::Relaxed);
+            }
+        };
+        let books = Mutex::new(monitor::Books::default());
+        stage.play(&[
+            &|role| *books.lock().expect("books") = conduct(role, &[ms(6), ms(12)], end),
+            &actor(0),
+            &actor(1),
+        ]);
+        let books = books.into_inner().expect("books");
+        let ran = stage.gpu(|gpu| gpu.ran.clone());
+        for tenant in 0..2 {
+            let error = books.busy[tenant].0.abs_diff(ran[&tenant].0);
+            assert!(error < 8_000_000, "{tenant} reported {:?} of {ran:?}", books.busy);
+        }
+        assert_eq!(clamped.into_inner(), 0);
+    }
+}
+
+#[test]
+fn nothing_is_launched_out_of_turn() {
+    let script = |role: &Role<'_>| {
+        let mut epoch = 1;
+        for _ in 0..20 {
+            say(role.stage, 0, epoch, TurnState::Wait, Nanos::ZERO);
+            role.sleep(us(200));
+            let before = role.stage.gpu(|gpu| gpu.journal.len());
+            role.sleep(ms(9));
+            role.stage.grantors[0].beat();
+            let after = role.stage.gpu(|gpu| {
+                gpu.journal[before..].iter().filter(|did| matches!(did, Did::Launch { .. })).count()
+            });
+            assert_eq!(after, 0);
+            say(role.stage, 0, epoch + 1, TurnState::Yours, ms(5));
+            role.sleep(ms(5));
+            epoch += 2;
+        }
+        say(role.stage, 0, epoch, TurnState::Open, Nanos::ZERO);
+    };
+    alone(script, |role, program| {
+        while role.now() < BEGIN + ms(270) {
+            program.launch(1, STREAM, us(60));
+            role.sleep(us(3));
+        }
+        assert_eq!(program.cell().waiting.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn a_grant_is_exceeded_by_one_launch_at_most() {
+    let stage = alone(
+        |role| {
+            say(role.stage, 0, 1, TurnState::Yours, ms(3));
+            for _ in 0..100 {
+                role.sleep(ms(1));
+                role.stage.grantors[0].beat();
+            }
+            let ran = role.stage.gpu(|gpu| gpu.ran[&0]);
+            assert!((ms(3) - us(150)..ms(3) + us(400)).contains(&ran), "{ran}");
+            say(role.stage, 0, 2, TurnState::Open, Nanos::ZERO);
+        },
+        |role, program| {
+            // Known kernels: three brackets before the turn counts.
+            saturate(role, program, us(100), BEGIN + ms(50));
+        },
+    );
+    assert!(stage.rings() >= 1);
+}
+
+/// A host function waits for what is launched after it, on the same stream and on another one, and there is a neighbour. What the GPU waits for
+/// is neither what a kernel costs nor what a turn is used up by, so all of it is launched in one turn.
+#[test]
+fn what_waits_for_the_host_uses_up_no_turn() {
+    const OTHER: Stream = Stream { handle: 0x20, per_thread: false };
+    let stage = Stage::new(2);
+    let open = [AtomicU32::new(0), AtomicU32::new(0)];
+    let gates = [0, 1].map(|place: usize| Gate::new(&stage.regions[place], SLOT, &open[place]));
+    let end = BEGIN + ms(3000);
+    let (rounds, longest) = (Mutex::new(0), Mutex::new(Nanos::ZERO));
+    stage.play(&[
+        &|role| {
+            conduct(role, &[ms(6), ms(6)], end);
+        },
+        &|role| {
+            role.sleep(us(100));
+            let program = Program::new(&gates[0], role.edge(0));
+            // The first one waits before its second launch is measured.
+            while role.now() < end - ms(100) {
+                let begun = role.now();
+                program.launch(1, STREAM, us(100));
+                program.place.host(STREAM, ms(40));
+                for stream in [STREAM, OTHER] {
+                    (0..5).for_each(|_| program.launch(1, stream, us(100)));
+                }
+                program.place.synchronize(OTHER);
+                let mut longest = longest.lock().expect("nobody panicked");
+                *longest = (*longest).max(role.now() - begun);
+                program.place.synchronize(STREAM);
+                *rounds.lock().expect("nobody panicked") += 1;
+            }
+            let cost = gates[0]
+                .desk(gpu())
+                .account
+                .lock()
+                .settlement
+                .expect(Kernel::new(1, [1; 3], [32, 1, 1]))
+                .cost;
+            assert!((80_000..130_000).contains(&cost), "100 us are taken for {cost} ns");
+        },
+        &|role| {
+            role.sleep(us(100));
+            saturate(role, &Program::new(&gates[1], role.edge(1)), us(60), end);
+        },
+    ]);
+    let (rounds, longest) = (rounds.into_inner().expect("it"), longest.into_inner().expect("it"));
+    println!("{rounds} rounds, launched within {} us", longest.0 / 1000);
+    // 40 ms each, and half of the GPU.
+    assert!(rounds >= 50, "{rounds} rounds");
+    assert!(longest <= ms(40), "{} us", longest.0 / 1000);
+}
+
+#[test]
+fn the_end_of_a_turns_work_is_reported_while_its_threads_are_held() {
+    let script = |role: &Role<'_>| {
+        say(role.stage, 0, 1, TurnState::Yours, ms(100));
+        role.sleep(ms(20));
+        say(role.stage, 0, 2, TurnState::Wait, Nanos::ZERO);
+        let grantor = &role.stage.grantors[0];
+        grantor.set_ring(gpu(), Some(SLOT));
+        role.sleep(ms(2));
+        let cell = role.stage.regions[0].cell(gpu(), SLOT);
+        assert_eq!(cell.inflight.load(Ordering::Relaxed), 0);
+        assert_eq!(cell.waiting.load(Ordering::Relaxed), 1);
+        let (ran, busy) = (role.stage.gpu(|gpu| gpu.ran[&0]), Nanos(cell.busy.load(Ordering::Relaxed)));
+        assert!(ran.0.abs_diff(busy.0) < 300_000, "ran {ran}, reported {busy}");
+        assert_eq!(role.stage.rings(), 2, "held, drained");
+        say(role.stage, 0, 3, TurnState::Open, Nanos::ZERO);
+    };
+    alone(script, |role, program| saturate(role, program, us(60), BEGIN + ms(30)));
+}
+
+#[test]
+fn who_slept_through_its_turn_says_that_it_is_there() {
+    let script = |role: &Role<'_>| {
+        role.stage.grantors[0].set_ring(gpu(), None);
+        say(role.stage, 0, 1, TurnState::Wait, Nanos::ZERO);
+        role.sleep(ms(5));
+        assert_eq!(role.stage.rings(), 1, "it came");
+        // As a thread finds it that wakes late.
+        for epoch in [3, 5] {
+            say(role.stage, 0, epoch, TurnState::Wait, Nanos::ZERO);
+            role.sleep(ms(5));
+            assert_eq!(role.stage.rings(), u32::try_from(epoch.div_ceil(2)).unwrap());
+        }
+        let cell = role.stage.regions[0].cell(gpu(), SLOT);
+        assert!(Nanos(cell.active.load(Ordering::Relaxed)) < BEGIN + ms(1), "it has launched nothing since");
+        // Other news than a turn is none of its business.
+        role.stage.grantors[0].turn_gate();
+        role.sleep(ms(5));
+        assert_eq!(role.stage.rings(), 3);
+        say(role.stage, 0, 6, TurnState::Open, Nanos::ZERO);
+    };
+    alone(script, |_, program| program.launch(1, STREAM, us(60)));
+}

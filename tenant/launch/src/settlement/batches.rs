@@ -1,0 +1,237 @@
+//! Batches with a marker behind them: placed, found to be over, measured.
+
+use cgpu_shm::intervals::Span;
+use cgpu_shm::units::Nanos;
+
+use super::gpu_clock::{Limits, Placed as Located, TOLERANCE};
+use super::lane::{Batch, LaneId, Open, Start};
+use super::learning::Precision;
+use super::lot::Lot;
+use super::overlap::times;
+use super::{BATCHES, ContextKey, Event, Settlement, WORDS};
+use crate::cost::Company;
+
+/// How much later than it happens the host may see what the GPU writes, and record a marker's time.
+const VISIBILITY: Nanos = Nanos::from_micros(20);
+
+/// A batch that is over, as far as the GPU's word goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Due {
+    pub(crate) lane: LaneId,
+    number: u64,
+    pub(crate) start: Start,
+    pub(crate) end: Event,
+    /// Base event of its context, if there is one yet.
+    pub(crate) base: Option<Event>,
+    /// The GPU has not said so: the event is to be asked.
+    pub(crate) ask: bool,
+}
+
+/// What the driver said about a batch's events, in nanoseconds of the GPU's clock; negative only
+/// where that was set back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timing {
+    /// From the base event to the end.
+    pub(crate) since_base: Option<i64>,
+    /// From the start event to the end.
+    pub(crate) length: Option<i64>,
+}
+
+/// A batch that was settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settled {
+    /// When it ran, in the host's time.
+    pub(crate) span: Span,
+    /// What the GPU's clock said of its length cannot be: it was settled by its estimate.
+    pub(crate) clamped: bool,
+    /// The GPU's clock was found to be another than what was known of it.
+    pub(crate) reanchored: bool,
+}
+
+/// What a marker consists of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marker {
+    pub(crate) number: u64,
+    /// The word of the GPU's part of the page, if the lane has one.
+    pub(crate) word: Option<usize>,
+    /// An event that is free; otherwise one must be made.
+    pub(crate) event: Option<Event>,
+}
+
+/// How a marker was placed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    pub(crate) at: Nanos,
+    pub(crate) company: Company,
+    /// The stream had run dry: the host may have kept the GPU waiting between the launches before
+    /// it.
+    pub(crate) dry: bool,
+    /// With nothing open before it, it marks a backlog.
+    pub(crate) backlog: bool,
+}
+
+impl Settlement {
+    /// An event of the context that is free.
+    pub(crate) fn take_event(&mut self, context: ContextKey) -> Option<Event> {
+        let place = self.free.iter().position(|(of, _)| *of == context)?;
+        Some(self.free.swap_remove(place).1)
+    }
+
+    /// What is to be placed to mark the end of the lane's open launches; none if it has too many batches already.
+    pub(crate) fn plan(&mut self, id: LaneId) -> Option<Marker> {
+        let lane = self.find(id).filter(|lane| lane.batches.len() < BATCHES)?;
+        lane.number += 1;
+        let (number, context) = (lane.number, lane.key.context);
+        let place = usize::from(id.place);
+        Some(Marker { number, word: (place < WORDS).then_some(place), event: self.take_event(context) })
+    }
+
+    /// The marker stands: what was open is a batch.
+    pub(crate) fn close(&mut self, id: LaneId, marker: &Marker, end: Event, written: bool, placed: Placed) {
+        let Some(lane) = self.find(id) else { return };
+        let open = core::mem::replace(&mut lane.open, Open::empty());
+        let lone = open.lone && open.bill.launches == 1;
+        let backlog = placed.backlog && open.bill.is_empty();
+        (lane.marked, lane.throttled) = (placed.at, false);
+        lane.batches.push_back(Batch {
+            number: marker.number,
+            bill: open.bill,
+            start: if backlog { Start::At(placed.at) } else { open.start },
+            end,
+            written,
+            first: if backlog { placed.at } else { open.first },
+            placed: placed.at,
+            company: placed.company,
+            lone,
+            dry: placed.dry,
+            backlog,
+        });
+    }
+
+    /// A batch that is over, or may be, of a lane in this context and none of `blocked`; `word` reads the GPU's words, from `now` on.
+    pub(crate) fn due(
+        &mut self,
+        context: ContextKey,
+        blocked: &[LaneId],
+        word: impl Fn(usize) -> u64,
+        now: Nanos,
+    ) -> Option<Due> {
+        let lanes = self.lanes.iter_mut();
+        let lanes = lanes.filter(|lane| lane.key.context == context && !blocked.contains(&lane.id));
+        let over = lanes.filter_map(|lane| {
+            let batch = lane.batches.front()?;
+            let over = !batch.written || batch.number <= word(usize::from(lane.id.place));
+            if !over {
+                lane.went_on = now;
+            }
+            over.then_some((lane.id, batch))
+        });
+        // About in the order in which they ended: lot after lot is learned from.
+        let (lane, batch) = over.min_by_key(|(_, batch)| batch.placed)?;
+        let (number, start, end, ask) = (batch.number, batch.start, batch.end, !batch.written);
+        Some(Due { lane, number, start, end, base: self.clock.base(context), ask })
+    }
+
+    /// Settles a batch that is over, and was seen to be at `seen`.
+    ///
+    /// Its length is what the GPU's clock says, and never longer than the time since its launch by
+    /// more than [`TOLERANCE`] and a thousandth. Where it follows another batch and was launched
+    /// after that had ended, it begins at its launch: the stream stood idle in between.
+    pub(crate) fn settle(&mut self, due: &Due, timing: Timing, seen: Nanos) -> Option<Settled> {
+        let lane = self.find(due.lane)?;
+        if lane.batches.front().is_none_or(|batch| batch.number != due.number) {
+            return None;
+        }
+        let batch = lane.batches.pop_front()?;
+        let (context, ended, ended_by_gpu) = (lane.key.context, lane.ended, lane.ended_by_gpu.take());
+        let went_on = lane.went_on;
+        let stamp = timing.since_base.and_then(|elapsed| self.clock.stamp(context, elapsed));
+        let told = match batch.start {
+            Start::Event(_) => timing.length,
+            Start::Previous => stamp.zip(ended_by_gpu).and_then(|(now, before)| now.since(before)),
+            _ => None,
+        };
+        let most = seen - batch.first;
+        let most = most + TOLERANCE + Nanos(most.0 / 1000);
+        let told = told.map(|told| u64::try_from(told).map(Nanos));
+        let clamped = match (told, batch.start) {
+            (Some(Err(_)), _) => true,
+            (Some(Ok(told)), Start::Event(_)) => told > most,
+            _ => false,
+        };
+        let told = told.and_then(Result::ok).filter(|_| !clamped);
+        let least = match batch.start {
+            Start::Event(_) => batch.first + told.unwrap_or_default(),
+            _ => batch.first,
+        };
+        // It went on when it was last looked at, but for what the host sees late.
+        let least = least.max(went_on.max(batch.placed) - VISIBILITY);
+        // A launch into an idle stream runs at once, as a rule.
+        let likely = if matches!(batch.start, Start::Event(_)) { least } else { seen };
+        let limits = Limits { least, likely, seen };
+        let located = self.clock.place(context, batch.end, timing.since_base, limits);
+        let end = self.located(context, located);
+        let measured = match batch.start {
+            Start::Event(_) => told,
+            _ if clamped => None,
+            Start::Previous => Some(told.unwrap_or(end - ended).min(end - batch.first)),
+            Start::At(start) => Some(end - start),
+            Start::Unknown => None,
+        };
+        let length = measured.unwrap_or(batch.bill.cost.min(end - batch.first));
+        if let Some(lane) = self.find(due.lane) {
+            lane.ended = end;
+            lane.ended_by_gpu = located.stamp;
+        }
+        if let Start::Event(event) = batch.start {
+            self.free.push((context, event));
+        }
+        let span = Span { start: end - length, end };
+        let exactly = matches!(batch.start, Start::Event(_)) && batch.bill.launches == 1;
+        // A marker right behind a launch finds the stream busy, whatever gaps there were before.
+        let mut dry = batch.dry;
+        if let Some(lane) = self.find(due.lane).filter(|_| !exactly) {
+            dry |= core::mem::replace(&mut lane.dry, batch.dry);
+        }
+        let lengthened = self.lengthened(due.lane, &batch, length, dry && !exactly);
+        let added =
+            if lengthened { self.book_expected(&batch.bill, span) } else { self.book(&batch.bill, span) };
+        let teaches = !lengthened || self.costs.is_fresh(&batch.bill);
+        if !batch.bill.is_empty() && teaches {
+            let precision = match exactly {
+                true if batch.lone => Precision::LoneLaunch,
+                true => Precision::Launch,
+                false => Precision::Batch,
+            };
+            let of_lot = Lot::of(&batch.bill, length, added, batch.company);
+            match measured {
+                Some(_) => self.learn(due.lane, of_lot, (batch.company, precision), seen),
+                None => self.join(due.lane, of_lot, seen),
+            }
+        }
+        if let Some(lane) = self.find(due.lane) {
+            lane.ran = Nanos::ZERO;
+        }
+        let others = self.others(due.lane);
+        let done = times(added, self.overlap.among(1 + others));
+        self.ahead = self.others_ahead(due.lane, end, self.ahead + done - batch.bill.cost);
+        Some(Settled { span, clamped, reanchored: located.reanchored })
+    }
+
+    /// Whether something else than its launches made a batch longer than they are expected to take:
+    /// other containers' slices, or gaps of a host that launches into one stream only, which runs
+    /// `dry`.
+    fn lengthened(&self, id: LaneId, batch: &Batch, length: Nanos, dry: bool) -> bool {
+        let expected = batch.bill.cost;
+        let others = self.lanes.iter().any(|lane| lane.id != id && !lane.is_idle());
+        let has_gaps = dry && !others && length > Nanos(expected.0 / 4 * 5);
+        (batch.company == Company::Among || has_gaps) && length > expected
+    }
+
+    /// When an event happened that was located; it is free, or the new base.
+    fn located(&mut self, context: ContextKey, located: Located) -> Nanos {
+        self.union.shift(located.shift);
+        self.free.extend(located.free.map(|event| (context, event)));
+        located.at
+    }
+}

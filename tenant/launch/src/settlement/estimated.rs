@@ -1,0 +1,153 @@
+//! Launches that are charged by their estimates: no marker tells, or will ever tell, when they ran.
+
+use cgpu_shm::intervals::Span;
+use cgpu_shm::units::Nanos;
+
+use super::lane::{Batch, LaneId, LaneKey, Open, Start};
+use super::learning::Precision;
+use super::lot::Lot;
+use super::{ContextKey, Lane, Settlement};
+use crate::cost::Company;
+
+/// Work that nobody marks is taken to have run this long after it should have.
+const OVERDUE: Nanos = Nanos::from_millis(2);
+/// What of such work may still be in flight: twice the bound.
+const TAIL: Nanos = Nanos::from_millis(1);
+/// Work of a context in which no thread comes by any more.
+const ABANDONED: Nanos = Nanos::from_millis(50);
+
+impl Settlement {
+    /// Settles, by their estimates, launches that no marker will ever follow. Returns how many lots there were.
+    pub(crate) fn expire(&mut self, now: Nanos) -> u32 {
+        let overdue = |open: &Open, start: Nanos| {
+            let (age, cost) = (now - start, open.bill.cost);
+            // Either all of it has run, or it goes on and on and all but the last of it has.
+            !open.bill.is_empty() && (age > cost + OVERDUE || (age > OVERDUE + OVERDUE && cost < age + TAIL))
+        };
+        let mut lots = 0;
+        let busy = self.busy_lanes() as u64;
+        for place in 0..self.lanes.len() {
+            // A stream that is asked whether it is dry gets more time: the estimate may be too low by far.
+            let patient = |lane: &Lane| lane.programmatic && now < lane.open.first + ABANDONED;
+            // It begins when what is before it has ended, and that is not known while there is a marker to be reached.
+            let due = |lane: &Lane| {
+                lane.batches.is_empty()
+                    && overdue(&lane.open, lane.open.first.max(lane.ended))
+                    && !patient(lane)
+            };
+            // The thread went on to another stream, and what it launched there has ended, long enough after this began for both.
+            let overtaken = |lane: &Lane| {
+                let start = lane.open.first.max(lane.ended);
+                !lane.open.bill.is_empty()
+                    && lane.batches.is_empty()
+                    && self.union.last() > start + Nanos(lane.open.bill.cost.0 * busy.max(2))
+            };
+            let Some(lane) = self.lanes.get(place) else { continue };
+            if due(lane) {
+                self.settle_open(place, Nanos::MAX);
+                lots += 1;
+            } else if overtaken(lane) {
+                self.settle_open(place, Nanos::MAX);
+            }
+        }
+        if overdue(&self.loose, self.loose.first) {
+            let loose = core::mem::replace(&mut self.loose, Open::empty());
+            self.book(&loose.bill, Span { start: loose.first, end: loose.first + loose.bill.cost });
+            lots += 1;
+        }
+        lots
+    }
+
+    /// Settles what is open in a lane whose stream was seen to have run dry: all of it ran since the first of it was launched, or since
+    /// what was before it ended.
+    pub(crate) fn settle_dry(&mut self, id: LaneId, seen: Nanos) {
+        let Some(lane) = self.find(id).filter(|lane| lane.batches.is_empty()) else { return };
+        let open = core::mem::replace(&mut lane.open, Open::empty());
+        if open.bill.is_empty() {
+            return;
+        }
+        let span = Span { start: open.first.max(lane.ended), end: seen };
+        lane.ended = seen;
+        lane.ended_by_gpu = None;
+        let added = self.book(&open.bill, span);
+        let batch = Lot::of(&open.bill, span.end - span.start, added, Company::Alone);
+        self.learn(id, batch, (Company::Alone, Precision::Batch), seen);
+    }
+
+    /// Settles what is open in a lane by its estimate.
+    pub(crate) fn estimate(&mut self, id: LaneId) {
+        self.settle_open(usize::from(id.place), Nanos::MAX);
+    }
+
+    /// Settles what is open in such lanes, all of which has run by `now`: by its estimate, or, where
+    /// no marker ever tells, by when it ended.
+    pub(crate) fn settle_waited(&mut self, is_one: impl Fn(&LaneKey) -> bool, now: Nanos) {
+        for place in 0..self.lanes.len() {
+            let Some(lane) = self.lanes.get(place) else { continue };
+            if !lane.batches.is_empty() || !is_one(&lane.key) {
+                continue;
+            }
+            match lane.programmatic {
+                true => self.settle_dry(lane.id, now),
+                false => self.settle_open(place, now),
+            }
+        }
+    }
+
+    /// Settles by its estimate what is open in a lane, and has ended by `latest`.
+    fn settle_open(&mut self, place: usize, latest: Nanos) {
+        let Some(lane) = self.lanes.get_mut(place) else { return };
+        let (id, context) = (lane.id, lane.key.context);
+        let open = core::mem::replace(&mut lane.open, Open::empty());
+        if open.bill.is_empty() {
+            return;
+        }
+        let start = open.first.max(lane.ended);
+        if let Start::Event(event) = open.start {
+            self.free.push((context, event));
+        }
+        let end = (start + open.bill.cost).min(latest.max(start));
+        let added = self.book(&open.bill, Span { start, end });
+        self.join(id, Lot::of(&open.bill, end - start, added, Company::Alone), end.min(latest));
+        self.ahead = self.ahead + added - open.bill.cost;
+    }
+
+    /// Forgets the events of a context, which are gone with it or worth nothing, and settles by estimate what hung on them.
+    pub(crate) fn forget(&mut self, context: ContextKey) {
+        for place in 0..self.lanes.len() {
+            let Some(lane) = self.lanes.get_mut(place).filter(|lane| lane.key.context == context) else {
+                continue;
+            };
+            let batches = core::mem::take(&mut lane.batches);
+            lane.open.start = Start::Unknown;
+            let mut start = lane.ended;
+            for batch in batches {
+                start = start.max(batch.first);
+                self.book(&batch.bill, Span { start, end: start + batch.bill.cost });
+                start = start + batch.bill.cost;
+            }
+            self.settle_open(place, Nanos::MAX);
+        }
+        self.clock.forget(context);
+        self.free.retain(|(of, _)| *of != context);
+    }
+
+    /// Contexts whose work should have been settled long ago, but no thread comes by there any more.
+    pub(crate) fn abandoned(
+        &self,
+        present: ContextKey,
+        now: Nanos,
+        word: impl Fn(ContextKey, usize) -> u64,
+    ) -> Option<ContextKey> {
+        let others = self.lanes.iter().filter(|lane| lane.key.context != present);
+        let mut late = others.filter(|lane| {
+            let over = |batch: &Batch| {
+                batch.placed + ABANDONED < now
+                    && batch.written
+                    && batch.number <= word(lane.key.context, usize::from(lane.id.place))
+            };
+            lane.batches.front().is_some_and(over)
+        });
+        late.next().map(|lane| lane.key.context)
+    }
+}

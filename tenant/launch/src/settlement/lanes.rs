@@ -1,0 +1,130 @@
+//! The lanes of a process on a GPU, and what was launched into each.
+
+use cgpu_shm::units::Nanos;
+
+use super::Settlement;
+use super::lane::{Lane, LaneId, LaneKey};
+use crate::cost::{Expected, Kernel};
+
+/// Lanes per GPU in all. Launches beyond them are settled by their estimates.
+const LANES: usize = 64;
+/// A lane where nothing has happened for so long is taken for another stream before a new one is made.
+const LEFT: Nanos = Nanos::from_millis(1000);
+/// A stream that had work so lately is one of those that the program uses now.
+const IN_USE: Nanos = Nanos::from_millis(100);
+/// The first launch after all of a program's streams have run is measured by itself this often.
+const LONE: Nanos = Nanos::from_millis(5);
+
+impl Settlement {
+    /// The lane of these launches, made if need be; none if all places are in use.
+    pub(crate) fn lane(&mut self, key: LaneKey, now: Nanos) -> Option<&mut Lane> {
+        let known = self.lanes.iter().position(|lane| lane.key == key);
+        let place = known.or_else(|| self.make(key, now))?;
+        let lane = self.lanes.get_mut(place)?;
+        lane.used = now;
+        Some(lane)
+    }
+
+    fn make(&mut self, key: LaneKey, now: Nanos) -> Option<usize> {
+        let idle = self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_idle());
+        let oldest = idle.min_by_key(|(_, lane)| lane.used).map(|(place, lane)| (place, lane.used));
+        let place = match oldest {
+            Some((place, used)) if used + LEFT < now || self.lanes.len() >= LANES => place,
+            _ if self.lanes.len() < LANES => self.lanes.len(),
+            _ => return None,
+        };
+        self.serial = self.serial.wrapping_add(1);
+        let id = LaneId { place: u16::try_from(place).unwrap_or(u16::MAX), serial: self.serial };
+        match self.lanes.get_mut(place) {
+            Some(lane) => *lane = Lane::new(key, id, lane.number, now),
+            None => self.lanes.push(Lane::new(key, id, 0, now)),
+        }
+        Some(place)
+    }
+
+    /// Lanes with unsettled work.
+    pub(crate) fn busy_lanes(&self) -> usize {
+        self.lanes.iter().filter(|lane| !lane.is_idle()).count()
+    }
+
+    /// Other lanes that have work.
+    pub(super) fn others(&self, lane: LaneId) -> usize {
+        self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count()
+    }
+
+    /// Lanes that the program uses: those with unsettled work, and those that had some lately.
+    pub(crate) fn used_lanes(&self, now: Nanos) -> usize {
+        self.lanes.iter().filter(|lane| !lane.is_idle() || lane.used + IN_USE > now).count()
+    }
+
+    /// Whether a launch of a program with several streams is to be measured by itself because it is
+    /// the first after all has run: no other stream's work is in what it takes.
+    pub(crate) fn begins_alone(&mut self, now: Nanos) -> bool {
+        let lone = self.busy_lanes() == 0 && self.used_lanes(now) > 1 && self.lone + LONE <= now;
+        if lone {
+            self.lone = now;
+        }
+        lone
+    }
+
+    /// The lane of this name, if it is still there.
+    pub(crate) fn find(&mut self, id: LaneId) -> Option<&mut Lane> {
+        self.lanes.get_mut(usize::from(id.place)).filter(|lane| lane.id == id)
+    }
+
+    /// Takes launches on the books.
+    pub(crate) fn charge(
+        &mut self,
+        lane: Option<LaneId>,
+        kernel: Kernel,
+        expected: Expected,
+        launches: u64,
+        now: Nanos,
+    ) {
+        let each = |part: u32| Nanos(u64::from(part) * launches);
+        let lane = lane.and_then(|id| self.find(id));
+        // No marker tells the end of launches with programmatic serialization.
+        let beyond = if lane.as_ref().is_some_and(|lane| lane.programmatic) { 0 } else { expected.beyond };
+        let open = lane.map(|lane| {
+            if lane.is_idle() {
+                lane.ran = Nanos::ZERO;
+            }
+            &mut lane.open
+        });
+        let open = match open {
+            Some(open) => open,
+            None => &mut self.loose,
+        };
+        if open.bill.is_empty() {
+            open.first = now;
+        }
+        open.bill.add(kernel, each(expected.cost), launches);
+        open.bill.beyond = open.bill.beyond + each(beyond);
+    }
+
+    /// Takes back a launch that the driver refused.
+    pub(crate) fn discharge(&mut self, lane: Option<LaneId>, kernel: Kernel, cost: Nanos) {
+        match lane {
+            Some(id) => {
+                if let Some(lane) = self.find(id) {
+                    lane.open.bill.remove(kernel, cost);
+                }
+            }
+            None => self.loose.bill.remove(kernel, cost),
+        }
+    }
+
+    /// A launch of the lane waits for room.
+    pub(crate) fn throttled(&mut self, id: LaneId) {
+        if let Some(lane) = self.find(id) {
+            lane.throttled = true;
+        }
+    }
+
+    /// A batch of the lane was asked for at `now`, and is not over.
+    pub(crate) fn goes_on(&mut self, id: LaneId, now: Nanos) {
+        if let Some(lane) = self.find(id) {
+            lane.went_on = now;
+        }
+    }
+}
