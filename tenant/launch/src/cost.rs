@@ -1,6 +1,6 @@
 //! What a launch is expected to cost: an estimate for each function and size, learned from what batches of launches took.
 //!
-//! Estimates decide nothing in the long run: they are charged beforehand and corrected when the batch is settled. What hangs on
+//! Estimates decide nothing in the long run: they are charged beforehand and corrected when the batch is measured. What hangs on
 //! them is how much is in flight, and when that is predicted to end.
 //!
 //! | sample | what it teaches |

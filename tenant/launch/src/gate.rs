@@ -12,12 +12,12 @@
 //!                              passage   what to do: go, sleep, wait       pure
 //!                              line      whose turn it is among siblings   pure
 //!                              account   what is owed, on which turn       pure
-//!                              crate::settlement, crate::cost              pure
+//!                              crate::gpu_time, crate::cost              pure
 //!                              edge      the driver, time                  traits
 //! ```
 //!
 //! The slow path comes every 250 us of launched work, and whenever the gate word changes. It takes the thread's launches on the
-//! books, puts a marker behind them (a timing event and a memory write on the launch's own stream), settles what has ended, and
+//! books, puts a marker behind them (a timing event and a memory write on the launch's own stream), measures what has ended, and
 //! lends credit for the next launches.
 //!
 //! Locks: one per GPU and process, held for bookkeeping only; never across a call of the driver, a sleep or a wait. One thread at
@@ -51,8 +51,8 @@ use self::reading::Reading;
 use self::slow_path::SlowPath;
 pub use self::thread::Thread;
 pub use crate::cost::Kernel;
-pub use crate::settlement::{ContextKey, Event, Stream};
-use crate::settlement::{LaneId, ThreadKey};
+pub use crate::gpu_time::{ContextKey, Event, Stream};
+use crate::gpu_time::{LaneId, ThreadKey};
 pub use cgpu_shm::clock::Clocks;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::spin::Spin;
@@ -105,7 +105,7 @@ pub struct Gate<'r> {
 struct Desk {
     account: Spin<Account>,
     /// A thread is asking the driver for times.
-    settling: AtomicBool,
+    measuring: AtomicBool,
 }
 
 impl fmt::Debug for Gate<'_> {
@@ -129,7 +129,7 @@ impl<'r> Gate<'r> {
             several: AtomicBool::new(false),
             desks: core::array::from_fn(|_| Desk {
                 account: Spin::new(Account::new()),
-                settling: AtomicBool::new(false),
+                measuring: AtomicBool::new(false),
             }),
         }
     }
@@ -170,7 +170,7 @@ impl<'r> Gate<'r> {
     }
 
     /// The thread has waited for all that it had launched into `stream`, or, without one, into the
-    /// context. Where the monitor wants to know, what has run is settled, and it is told once
+    /// context. Where the monitor wants to know, what has run is measured, and it is told once
     /// nothing is left.
     pub fn waited(
         &self,
@@ -214,14 +214,14 @@ impl<'r> Gate<'r> {
     /// A context is going, and with it all that was recorded in it.
     pub fn forget(&self, context: ContextKey) {
         for desk in &self.desks {
-            desk.account.lock().settlement.forget(context);
+            desk.account.lock().gpu_time.forget(context);
         }
     }
 
     /// What a kernel costs is not known any more: what is launched under its name next is another one.
     pub fn forget_cost(&self, kernel: Kernel) {
         for desk in &self.desks {
-            desk.account.lock().settlement.forget_cost(kernel);
+            desk.account.lock().gpu_time.forget_cost(kernel);
         }
     }
 
@@ -286,7 +286,7 @@ impl<'r> Gate<'r> {
     fn works_elsewhere(&self, gpu: Gpu) -> bool {
         let others = self.desks.iter().enumerate().filter(|(place, _)| *place != gpu.get());
         self.several.load(Ordering::Relaxed)
-            && others.map(|(_, desk)| desk.account.lock().settlement.work()).any(|work| work.launches > 0)
+            && others.map(|(_, desk)| desk.account.lock().gpu_time.work()).any(|work| work.launches > 0)
     }
 
     /// Takes note of a context that launches.

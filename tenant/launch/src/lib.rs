@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`gate`] | a launch's way to the driver: one load while the GPU is not shared, admission and waiting else |
 //! | `cost` | what a launch is expected to take, learned from what launches took |
-//! | `settlement` | what the GPU really took: batches of launches, their markers, the GPU's clock |
+//! | `gpu_time` | what the GPU really took: batches of launches, their markers, the GPU's clock |
 //!
 //! Nothing here calls CUDA: the caller implements [`gate::Driver`]. It runs inside other people's
 //! processes: it never panics, never prints, and holds no lock across a call of the driver.
@@ -22,4 +22,4 @@
 
 mod cost;
 pub mod gate;
-mod settlement;
+mod gpu_time;

@@ -1,4 +1,4 @@
-//! What a process owes on one GPU: settled, in flight, lent to its threads; and what of it goes into the shared cell.
+//! What a process owes on one GPU: measured, in flight, budgets of its threads; and what of it goes into the shared cell.
 //!
 //! The cell is written from here and never read back: what others write there cannot mislead us.
 
@@ -11,7 +11,7 @@ use cgpu_shm::units::Nanos;
 use super::line::Stint;
 use super::reading::Reading;
 use super::thread::Thread;
-use crate::settlement::{Settlement, ThreadKey, Work};
+use crate::gpu_time::{GpuTime, ThreadKey, Work};
 
 /// Credit that a thread has not come back with for so much longer than it lasts is not counted as in flight any more: the thread
 /// sleeps, or is gone.
@@ -38,7 +38,7 @@ pub(crate) struct Siblings {
     pub(crate) inflight: Nanos,
     /// How many of them have work in flight.
     pub(crate) working: u64,
-    /// When the last work of theirs ended that they have settled.
+    /// When the last work of theirs ended that they have measured.
     pub(crate) last: Nanos,
 }
 
@@ -53,7 +53,7 @@ impl Siblings {
         // One that was killed, or has not come by since, leaves its prediction behind.
         let ends = clocks.heard(read(&cell.ends));
         let working = ends > now;
-        // What it has not settled may have run for the most part.
+        // What it has not measured may have run for the most part.
         let inflight = read(&cell.inflight).min(ends - now).min(MOST);
         Self {
             spent: self.spent + spent,
@@ -67,7 +67,7 @@ impl Siblings {
 /// The account of one process on one GPU.
 #[derive(Debug)]
 pub(crate) struct Account {
-    pub(crate) settlement: Settlement,
+    pub(crate) gpu_time: GpuTime,
     /// The turn word obeyed last, and whether launches were measured under it.
     turn: Turn,
     metered: bool,
@@ -83,7 +83,7 @@ pub(crate) struct Account {
     pub(crate) told: Nanos,
     /// Threads held.
     pub(crate) waiting: u64,
-    /// Start of the turn's first settled work.
+    /// Start of the turn's first measured work.
     first: Nanos,
     /// The driver has refused something: until then, nothing of ours goes on a stream.
     pub(crate) shy: Nanos,
@@ -97,7 +97,7 @@ pub(crate) struct Account {
 impl Account {
     pub(crate) fn new() -> Self {
         Self {
-            settlement: Settlement::new(),
+            gpu_time: GpuTime::new(),
             turn: Turn(0),
             metered: false,
             obeyed: Nanos::ZERO,
@@ -120,9 +120,9 @@ impl Account {
         self.loans.retain(|loan| loan.thread != key);
         thread.withdraw();
         thread.take(|unasked| {
-            let expected = self.settlement.expect(unasked.kernel);
-            let guessed = self.settlement.find(unasked.lane).is_some_and(|lane| lane.programmatic);
-            self.settlement.charge(Some(unasked.lane), unasked.kernel, expected, unasked.launches, since);
+            let expected = self.gpu_time.expect(unasked.kernel);
+            let guessed = self.gpu_time.find(unasked.lane).is_some_and(|lane| lane.programmatic);
+            self.gpu_time.charge(Some(unasked.lane), unasked.kernel, expected, unasked.launches, since);
             expected.price(guessed)
         });
     }
@@ -134,10 +134,10 @@ impl Account {
         }
     }
 
-    /// What is unsettled, credit that may be used at any moment included.
+    /// What is unmeasured, credit that may be used at any moment included.
     pub(crate) fn work(&self, now: Nanos) -> Work {
         let lent = self.loans.iter().filter(|loan| now < loan.since + loan.amount + IDLE);
-        self.settlement.work().with(lent.map(|loan| (loan.amount, loan.since)))
+        self.gpu_time.work().with(lent.map(|loan| (loan.amount, loan.since)))
     }
 
     /// Threads with credit that they may be using.
@@ -145,17 +145,17 @@ impl Account {
         self.loans.iter().filter(|loan| now < loan.since + loan.amount + IDLE).count() as u64
     }
 
-    /// GPU time of the turn. What was settled in it and began before it, and took longer than it was charged, is not the turn's: a host function
+    /// GPU time of the turn. What was measured in it and began before it, and took longer than it was charged, is not the turn's: a host function
     /// may have kept it waiting for many turns.
     pub(crate) fn spent(&self, now: Nanos) -> Nanos {
         let inflight = self.work(now).inflight();
-        (self.settlement.busy() + inflight - self.base).min(now - self.obeyed + inflight)
+        (self.gpu_time.busy() + inflight - self.base).min(now - self.obeyed + inflight)
     }
 
     /// When what was launched has run, as predicted, if the GPU is its own.
     pub(crate) fn ends(&self, now: Nanos) -> Nanos {
         let work = self.work(now);
-        if work.inflight() > Nanos::ZERO { now + work.own_longest(0, now) } else { self.settlement.last() }
+        if work.inflight() > Nanos::ZERO { now + work.own_longest(0, now) } else { self.gpu_time.last() }
     }
 
     /// What the container still has to run, as predicted. Its processes' work runs in turn; each is done when all are, more or less.
@@ -180,14 +180,14 @@ impl Account {
             return;
         }
         if turn.epoch() != self.turn.epoch() {
-            self.base = self.settlement.busy() + self.work(now).inflight();
+            self.base = self.gpu_time.busy() + self.work(now).inflight();
             self.first = Nanos::ZERO;
             self.obeyed = now;
         }
         self.turn = turn;
     }
 
-    /// Takes note of when settled work began, if it is of the present turn and the first.
+    /// Takes note of when measured work began, if it is of the present turn and the first.
     pub(crate) fn note(&mut self, start: Nanos) {
         if self.first == Nanos::ZERO && start >= self.obeyed {
             self.first = start;
@@ -211,13 +211,13 @@ impl Account {
         let relaxed = Ordering::Relaxed;
         cell.waiting.store(self.waiting, relaxed);
         cell.active.store(clocks.told(self.active).0, relaxed);
-        cell.busy.store(self.settlement.busy().0, relaxed);
-        cell.launches.store(self.settlement.launches(), relaxed);
+        cell.busy.store(self.gpu_time.busy().0, relaxed);
+        cell.launches.store(self.gpu_time.launches(), relaxed);
         cell.inflight.store(work.inflight().0, relaxed);
         cell.ends.store((clocks.monotonic + self.remaining(siblings, now)).0, relaxed);
         cell.spent.store(self.spent(now).0, relaxed);
         cell.first.store(clocks.told(self.first).0, relaxed);
-        cell.last.store(clocks.told(self.settlement.last().min(now)).0, relaxed);
+        cell.last.store(clocks.told(self.gpu_time.last().min(now)).0, relaxed);
         // HB cell: Release; siblings that see the turn see what was spent in it.
         cell.turn.store(self.turn.0, Ordering::Release);
     }

@@ -11,7 +11,7 @@ use super::slow_path::SlowPath;
 use super::thread::Visit;
 use super::{Driver, Edge, Launch};
 use crate::cost::Expected;
-use crate::settlement::{Lane, LaneKey};
+use crate::gpu_time::{Lane, LaneKey};
 
 /// What is to be done about the launches that a lane has without a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,21 +87,21 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
             let mut account = self.account();
             account.obey(reading, now);
             let period = account.period();
-            let settlement = &mut account.settlement;
-            let expected = settlement.expect(self.launch.kernel);
-            let (busy, used) = (settlement.busy_lanes(), settlement.used_lanes(now));
+            let gpu_time = &mut account.gpu_time;
+            let expected = gpu_time.expect(self.launch.kernel);
+            let (busy, used) = (gpu_time.busy_lanes(), gpu_time.used_lanes(now));
             let worth = match mark_worth(reading, busy) {
                 MARK if beside || busy > 1 => shared_mark_worth(used),
                 worth => worth,
             };
-            let found = settlement.lane(key, now).map(|lane| {
+            let found = gpu_time.lane(key, now).map(|lane| {
                 let fresh = expected.is_uncertain();
                 (lane.id, PendingWork::of(lane, &self.launch, worth, fresh, visit.late, period))
             });
             let (lane, pending) = found.unzip();
             let pending = pending.unwrap_or(PendingWork::Nothing);
             if let (Some(lane), PendingWork::Estimate | PendingWork::Backlog) = (lane, pending) {
-                settlement.estimate(lane);
+                gpu_time.charge_estimate(lane);
             }
             let marks_itself = marks_itself(reading, used, Nanos(expected.cost.into()));
             let each = marks_itself || self.gate.several.load(Ordering::Relaxed);

@@ -9,7 +9,7 @@ use cgpu_shm::futex;
 use cgpu_shm::region::Region;
 use cgpu_shm::units::Nanos;
 
-use crate::settlement::{ContextKey, Event, Stream};
+use crate::gpu_time::{ContextKey, Event, Stream};
 
 /// The driver refused something that the gate asked of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::reading::Reading;
 use super::slow_path::SlowPath;
 use super::{Driver, Edge, Event, Failed};
 use crate::cost::Company;
-use crate::settlement::{BATCHES, Lane, LaneId, Marker, Placed, WORDS};
+use crate::gpu_time::{BATCHES, Lane, LaneId, Marker, Placed, WORDS};
 
 /// Open launches of so much are worth a marker: every second time that a busy thread comes by.
 pub(super) const MARK: Nanos = Nanos::from_micros(600);
@@ -52,7 +52,7 @@ pub(super) fn shared_mark_worth(lanes: usize) -> Nanos {
 }
 
 /// Whether a launch has a marker of its own. A thread that goes from one stream to the next comes
-/// back to each when it has launched into all. What has no marker until then is settled by its
+/// back to each when it has launched into all. What has no marker until then is charged by its
 /// estimate, and its time is taken for that of the launches which have one.
 pub(super) fn marks_itself(reading: &Reading, lanes: usize, cost: Nanos) -> bool {
     lanes > 1 && reading.turn.state() != TurnState::Open && cost >= shared_mark_worth(lanes).max(OWN_PATH)
@@ -80,7 +80,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
             (false, false) => Company::Alone,
         };
         let placed = Placed { at: clocks.raw, company, dry, backlog };
-        account.settlement.close(lane, &marker, event, written, placed);
+        account.gpu_time.close(lane, &marker, event, written, placed);
         true
     }
 
@@ -93,12 +93,12 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         if now < account.shy {
             return None;
         }
-        let settlement = &mut account.settlement;
-        let marker = settlement.plan(lane)?;
-        let several = settlement.busy_lanes() > 1;
+        let gpu_time = &mut account.gpu_time;
+        let marker = gpu_time.plan(lane)?;
+        let several = gpu_time.busy_lanes() > 1;
         // With one stream, now and then: what it waited for may not have been there.
         let doubtful = |lane: &Lane| !several && (lane.dry || marker.number % DOUBT == 0);
-        let waited = settlement.find(lane).is_some_and(|lane| lane.throttled && !doubtful(lane));
+        let waited = gpu_time.find(lane).is_some_and(|lane| lane.throttled && !doubtful(lane));
         Some((marker, waited))
     }
 
@@ -116,6 +116,6 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         let now = self.edge.now();
         let mut account = self.account();
         account.shy = now + SHY;
-        account.settlement.forget(self.launch.context);
+        account.gpu_time.forget(self.launch.context);
     }
 }

@@ -11,7 +11,7 @@ use super::passage::Passage;
 use super::reading::Reading;
 use super::slow_path::SlowPath;
 use super::{Clocks, Driver, Edge, Failed, Passed, Stream};
-use crate::settlement::{BATCHES, ContextKey, Due, Lane, LaneId, LaneKey, Start, Timing, WORDS};
+use crate::gpu_time::{BATCHES, ContextKey, EndedBatch, Lane, LaneId, LaneKey, Start, Timing, WORDS};
 
 /// A launch of a thread with gaps is measured by itself this often.
 const SAMPLE: Nanos = Nanos::from_micros(500);
@@ -19,7 +19,7 @@ const SAMPLE: Nanos = Nanos::from_micros(500);
 const DRY_SAMPLE: Nanos = Nanos::from_millis(2);
 /// The monitor is told this often that nothing is left.
 const TELL: Nanos = Nanos::from_micros(500);
-/// Batches settled by one visit; the next one takes the others.
+/// Batches measured by one visit; the next one takes the others.
 const BUNCH: usize = 8;
 
 /// How a launch is measured.
@@ -65,7 +65,7 @@ impl Mode {
 /// What the driver said of a batch that may be over.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
-    due: Due,
+    batch: EndedBatch,
     /// Its times; none: it goes on.
     timing: Option<Timing>,
     /// When it was asked.
@@ -80,26 +80,26 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         let (now, lane, expected) = (clocks.raw, passage.lane, passage.expected);
         let planned = lane.and_then(|lane| {
             let mut account = self.account();
-            let lone = account.settlement.begins_alone(now);
-            let mode = Mode::of(account.settlement.find(lane)?, passage, lone, now);
+            let lone = account.gpu_time.begins_alone(now);
+            let mode = Mode::of(account.gpu_time.find(lane)?, passage, lone, now);
             let begins = mode.begins && !launch.programmatic && now >= account.shy;
-            Some((mode, begins.then(|| account.settlement.take_event(launch.context))))
+            Some((mode, begins.then(|| account.gpu_time.take_event(launch.context))))
         });
         let (mode, free) = planned.unwrap_or_default();
         let start = free.and_then(|free| self.event(free)).filter(|event| self.record(*event).is_ok());
         let (prices, lanes) = {
             let mut account = self.account();
             if let Some(start) = start
-                && let Some(lane) = lane.and_then(|lane| account.settlement.find(lane))
+                && let Some(lane) = lane.and_then(|lane| account.gpu_time.find(lane))
             {
                 lane.open.start = Start::Event(start);
             }
-            account.settlement.charge(lane, launch.kernel, expected, 1, now);
+            account.gpu_time.charge(lane, launch.kernel, expected, 1, now);
             account.lend(self.key, credit, now);
             let siblings = self.gate.siblings(launch.gpu, reading.turn, clocks);
             account.publish(self.gate.cell(launch.gpu), siblings, clocks);
             let function = launch.kernel.function();
-            (account.settlement.prices(function, mode.guessed), account.settlement.busy_lanes())
+            (account.gpu_time.prices(function, mode.guessed), account.gpu_time.busy_lanes())
         };
         let credit = u32::try_from(credit.0).unwrap_or(u32::MAX);
         self.thread.lend(now, passage.visit, launch.gpu, reading.word, expected.cost, credit);
@@ -118,7 +118,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     pub(super) fn after_launch(&self, passed: Passed, accepted: bool) {
         if !accepted {
             let mut account = self.account();
-            account.settlement.discharge(passed.lane, self.launch.kernel, passed.cost);
+            account.gpu_time.discharge(passed.lane, self.launch.kernel, passed.cost);
         } else if let Some(lane) = passed.lane.filter(|_| passed.alone) {
             self.mark(lane, false);
         }
@@ -142,10 +142,10 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
                 (lane.thread, lane.context) == (self.key, context)
                     && stream.is_none_or(|of| lane.stream == of)
             };
-            account.settlement.settle_waited(of, now);
+            account.gpu_time.measure_synchronized(of, now);
             let siblings = self.gate.siblings(self.launch.gpu, account.turn(), clocks);
             account.publish(self.gate.cell(self.launch.gpu), siblings, clocks);
-            let is_new = account.settlement.last() > account.told && now >= account.told + TELL;
+            let is_new = account.gpu_time.last() > account.told && now >= account.told + TELL;
             let done = is_new && account.work(now).launches == 0;
             if done {
                 account.told = now;
@@ -160,73 +160,78 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// Measures batches that have ended, and charges by their estimates launches that no marker will
     /// ever follow.
     pub(super) fn collect(&self) {
-        let settling = &self.gate.desk(self.launch.gpu).settling;
-        if !self.driver.may_ask() || settling.swap(true, Ordering::Acquire) {
+        let measuring = &self.gate.desk(self.launch.gpu).measuring;
+        if !self.driver.may_ask() || measuring.swap(true, Ordering::Acquire) {
             return;
         }
         let mut blocked = Vec::new();
         let mut answer = None;
         for _ in 0..BUNCH {
             let clocks = self.edge.clocks();
-            let Some(due) = self.next_due(answer.take(), &mut blocked, clocks) else { break };
-            match self.ask(&due) {
-                Ok(timing) => answer = Some(Answer { due, timing, asked: clocks.raw }),
+            let Some(batch) = self.next_ended(answer.take(), &mut blocked, clocks) else { break };
+            match self.ask(&batch) {
+                Ok(timing) => answer = Some(Answer { batch, timing, asked: clocks.raw }),
                 Err(Failed) => {
                     self.failed();
                     break;
                 }
             }
         }
-        self.write_off(answer, &mut blocked);
-        settling.store(false, Ordering::Release);
+        self.charge_unmarked(answer, &mut blocked);
+        measuring.store(false, Ordering::Release);
     }
 
-    /// Books what the driver said of the last batch; the next one that may be over.
-    fn next_due(&self, answer: Option<Answer>, blocked: &mut Vec<LaneId>, clocks: Clocks) -> Option<Due> {
+    /// Notes what the driver said of the last batch. Returns the next one that may be over.
+    fn next_ended(
+        &self,
+        answer: Option<Answer>,
+        blocked: &mut Vec<LaneId>,
+        clocks: Clocks,
+    ) -> Option<EndedBatch> {
         let word = |lane| self.word(self.launch.context, lane);
         let mut account = self.account();
-        self.book(&mut account, answer, blocked, clocks);
-        account.settlement.due(self.launch.context, blocked, word, clocks.raw)
+        self.note(&mut account, answer, blocked, clocks);
+        account.gpu_time.next_ended(self.launch.context, blocked, word, clocks.raw)
     }
 
-    /// Settles what has ended on a stream that takes no markers.
-    pub(super) fn collect_dry(&self, lane: LaneId) {
+    /// Measures what has ended on a stream that takes no markers.
+    pub(super) fn collect_idle_stream(&self, lane: LaneId) {
         let now = self.edge.now();
         let open = |lane: &&mut Lane| !lane.open.bill.is_empty() && lane.batches.is_empty();
-        let asked = self.account().settlement.find(lane).filter(open).is_some() && self.driver.may_ask();
+        let asked = self.account().gpu_time.find(lane).filter(open).is_some() && self.driver.may_ask();
         if asked && self.driver.is_dry(self.launch.stream) == Ok(true) {
-            self.account().settlement.settle_dry(lane, now);
+            self.account().gpu_time.measure_idle_stream(lane, now);
         }
     }
 
     /// The times of a batch; none if it is not over.
-    fn ask(&self, due: &Due) -> Result<Option<Timing>, Failed> {
-        if due.ask && !self.driver.is_over(due.end)? {
+    fn ask(&self, batch: &EndedBatch) -> Result<Option<Timing>, Failed> {
+        if batch.ask && !self.driver.is_over(batch.end)? {
             return Ok(None);
         }
-        let since = |from| self.driver.elapsed(from, due.end);
-        let length = match due.start {
+        let since = |from| self.driver.elapsed(from, batch.end);
+        let length = match batch.start {
             Start::Event(start) => Some(since(start)?),
             _ => None,
         };
-        Ok(Some(Timing { since_base: due.base.map(since).transpose()?, length }))
+        Ok(Some(Timing { since_base: batch.base.map(since).transpose()?, length }))
     }
 
-    fn book(&self, account: &mut Account, answer: Option<Answer>, blocked: &mut Vec<LaneId>, clocks: Clocks) {
-        let Some(Answer { due, timing, asked }) = answer else { return };
+    fn note(&self, account: &mut Account, answer: Option<Answer>, blocked: &mut Vec<LaneId>, clocks: Clocks) {
+        let Some(Answer { batch, timing, asked }) = answer else { return };
         let Some(timing) = timing else {
-            account.settlement.goes_on(due.lane, asked);
-            blocked.push(due.lane);
+            account.gpu_time.still_runs(batch.lane, asked);
+            blocked.push(batch.lane);
             return;
         };
-        let Some(settled) = account.settlement.settle(&due, timing, clocks.raw) else { return };
-        account.note(settled.span.start);
-        let (start, end) = (clocks.told(settled.span.start), clocks.told(settled.span.end));
+        let Some(measured) = account.gpu_time.measure(&batch, timing, clocks.raw) else { return };
+        account.note(measured.span.start);
+        let (start, end) = (clocks.told(measured.span.start), clocks.told(measured.span.end));
         intervals::publish(self.gate.cell(self.launch.gpu), Span { start, end });
-        if settled.clamped {
+        if measured.clamped {
             self.gate.count(Reason::LengthClamped);
         }
-        if settled.reanchored {
+        if measured.reanchored {
             self.gate.count(Reason::ClockReanchored);
         }
     }
@@ -237,16 +242,16 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         if lane < WORDS { self.driver.written(context, place + lane) } else { 0 }
     }
 
-    /// Books the last answer, and settles what will never be asked about.
-    fn write_off(&self, answer: Option<Answer>, blocked: &mut Vec<LaneId>) {
+    /// Notes the last answer, and charges by their estimates launches that no marker will ever follow.
+    fn charge_unmarked(&self, answer: Option<Answer>, blocked: &mut Vec<LaneId>) {
         let clocks = self.edge.clocks();
         let word = |context, lane| self.word(context, lane);
         let mut account = self.account();
-        self.book(&mut account, answer, blocked, clocks);
-        let settlement = &mut account.settlement;
-        let lots = settlement.expire(clocks.raw);
-        if let Some(context) = settlement.abandoned(self.launch.context, clocks.raw, word) {
-            settlement.forget(context);
+        self.note(&mut account, answer, blocked, clocks);
+        let gpu_time = &mut account.gpu_time;
+        let lots = gpu_time.charge_overdue(clocks.raw);
+        if let Some(context) = gpu_time.abandoned(self.launch.context, clocks.raw, word) {
+            gpu_time.forget(context);
         }
         drop(account);
         (0..lots).for_each(|_| self.gate.count(Reason::Unmarked));

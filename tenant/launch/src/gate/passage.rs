@@ -21,7 +21,7 @@ use super::marker::MARK;
 use super::reading::Reading;
 use super::thread::Visit;
 use crate::cost::Expected;
-use crate::settlement::{LaneId, Settlement};
+use crate::gpu_time::{GpuTime, LaneId};
 
 /// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
 pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
@@ -224,30 +224,30 @@ impl Passage {
     /// Whether a launch runs beside what is in flight in other streams, which has used up the turn
     /// and is so much `over`: it hardly delays the end of all.
     fn overlaps(&self, account: &mut Account, over: Nanos, now: Nanos) -> bool {
-        let settlement = &mut account.settlement;
-        if settlement.busy_lanes() == 0 || self.expected.is_uncertain() || over > self.cost() {
+        let gpu_time = &mut account.gpu_time;
+        if gpu_time.busy_lanes() == 0 || self.expected.is_uncertain() || over > self.cost() {
             return false;
         }
-        if self.ahead(settlement) == 0 {
-            settlement.try_overlap(now);
+        if self.ahead(gpu_time) == 0 {
+            gpu_time.try_overlap(now);
         }
-        settlement.growth(self.lane, self.cost(), now) <= Nanos(self.cost().0 / 4)
+        gpu_time.growth(self.lane, self.cost(), now) <= Nanos(self.cost().0 / 4)
     }
 
-    /// Launches of its own lane that are unsettled.
-    fn ahead(&self, settlement: &mut Settlement) -> u64 {
-        self.lane.and_then(|lane| settlement.find(lane)).map_or(0, |lane| lane.launches())
+    /// Launches of its own lane that are unfinished.
+    fn ahead(&self, gpu_time: &mut GpuTime) -> u64 {
+        self.lane.and_then(|lane| gpu_time.find(lane)).map_or(0, |lane| lane.launches())
     }
 
     fn hold(&mut self, account: &Account, reading: &Reading, siblings: Siblings, now: Nanos) -> Step {
         let work = account.work(now);
-        let unsettled = work.launches > 0 || work.backlog;
-        let timeout = if unsettled {
+        let unfinished = work.launches > 0 || work.backlog;
+        let timeout = if unfinished {
             // When it can have run at the earliest; if it has not, later and later. What siblings have in flight delays it, too: they
             // are told often how much of ours is left.
             let predicted = if work.backlog { Nanos::ZERO } else { work.next_look(now) };
             // What several streams have is foretold less well, and one thread's looks are enough.
-            let streams = account.settlement.busy_lanes() > 1 && account.waiting <= 1;
+            let streams = account.gpu_time.busy_lanes() > 1 && account.waiting <= 1;
             let often = siblings.working > 0 || streams;
             let predicted = if often { predicted.min(SHARED_LOOK) } else { predicted };
             predicted.min(LONG_LOOK).max(Nanos(work.overdue(now).0 / 8)).max(SLACK).min(HELD_LOOK)
@@ -256,7 +256,7 @@ impl Passage {
         };
         // On arrival; where a turn may have come and gone while it slept, for who had not come by then is not waited for any more; and, if the
         // monitor asks for it (the turn has just ended), when all has run: once under each gate word.
-        let drained = !unsettled && reading.rings && self.rung != Some(reading.word);
+        let drained = !unfinished && reading.rings && self.rung != Some(reading.word);
         let missed = self.under.replace(reading.turn) != Some(reading.turn) && !reading.rings;
         let ring = !self.held || missed || drained;
         if drained {
@@ -278,7 +278,7 @@ impl Passage {
         // each of which has an end of its own to be seen.
         let threads = 1 + account.borrowers(now);
         let is_open = reading.turn.state() == TurnState::Open;
-        let several = siblings.working > 0 || threads > 1 || account.settlement.busy_lanes() > 1;
+        let several = siblings.working > 0 || threads > 1 || account.gpu_time.busy_lanes() > 1;
         // The monitor knows better, who sees whether anybody may come who would wait for what is in flight.
         let usual = if several { SHARED_BOUND } else { BOUND };
         let bound = match reading.bound {
@@ -292,7 +292,7 @@ impl Passage {
         // Siblings see each other's credit a little late; threads of one process see each other's at once.
         let left = if siblings.working > 0 { Nanos(left.0 / 4) } else { left };
         // What several streams have left is foretold less well: more of it is to be there when a sleeper wakes.
-        let tenths = if account.settlement.busy_lanes() > 1 { 4 } else { 7 };
+        let tenths = if account.gpu_time.busy_lanes() > 1 { 4 } else { 7 };
         let share = Nanos(bound.0 * tenths / 10 / threads);
         let credit = match bound > SHARED_BOUND {
             true if is_open => share.min(OPEN_CREDIT),
@@ -324,8 +324,8 @@ impl Passage {
         }
         // What several streams have may run at the same time, and what fits the turn need not wait.
         // Short launches go by the bound.
-        let ahead = self.ahead(&mut account.settlement);
-        let streams = account.settlement.busy_lanes() > usize::from(ahead > 0);
+        let ahead = self.ahead(&mut account.gpu_time);
+        let streams = account.gpu_time.busy_lanes() > usize::from(ahead > 0);
         let long = Nanos(PIPELINE * high.0) > bound;
         let known = self.lane.is_some() && !self.expected.fresh && !overdue;
         if ends && streams && ahead < PIPELINE && long && known && !is_open && bound >= usual {

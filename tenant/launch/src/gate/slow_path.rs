@@ -19,7 +19,7 @@ use super::passage::{Passage, Step};
 use super::reading::Reading;
 use super::thread::Thread;
 use super::{Clocks, Driver, Edge, Gate, Launch, Passed};
-use crate::settlement::ThreadKey;
+use crate::gpu_time::ThreadKey;
 
 /// A thread with a launch that takes the slow path.
 pub(super) struct SlowPath<'a, 'r, D, E> {
@@ -50,7 +50,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         };
         let step = passage.step(&mut account, reading, siblings, line, now);
         if let (Step::Sleep(_), Some(lane)) = (step, passage.lane) {
-            account.settlement.throttled(lane);
+            account.gpu_time.throttled(lane);
         }
         account.publish(self.gate.cell(gpu), siblings, clocks);
         step

@@ -161,7 +161,7 @@ fn a_thread_that_ends_gives_its_credit_back() {
         role.sleep(ms(5));
         another.launch(1, Stream { handle: 0x99, per_thread: false }, us(20));
         let launches = another.cell().launches.load(Ordering::Relaxed);
-        assert!(launches >= 20, "{launches}: all of the first one's are settled");
+        assert!(launches >= 20, "{launches}: all of the first one's are measured");
     });
 }
 

@@ -13,7 +13,7 @@ use cgpu_shm::units::DeviceIndex as Gpu;
 use cgpu_shm::units::Nanos;
 
 use crate::cost::{Function, Kernel, SIZES};
-use crate::settlement::{LaneId, Stream, ThreadKey};
+use crate::gpu_time::{LaneId, Stream, ThreadKey};
 
 /// Entries of the table, by as many bits of a key: of 50 functions four in five have one to themselves.
 const ENTRIES: usize = 1 << ENTRY_BITS;

@@ -8,7 +8,7 @@ use super::passage::{Passage, Step, Way};
 use super::reading::{Reading, all_open};
 use super::slow_path::SlowPath;
 use super::{Driver, Edge};
-use crate::settlement::LaneId;
+use crate::gpu_time::LaneId;
 
 impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// Returns the credit for launches after this one, and the monitor's words under which it is
@@ -42,7 +42,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         loop {
             self.collect();
             if let Some(lane) = passage.lane.filter(|_| self.launch.programmatic) {
-                self.collect_dry(lane);
+                self.collect_idle_stream(lane);
             }
             let clocks = self.edge.clocks();
             let reading = self.gate.read(self.launch.gpu, clocks.raw);
@@ -65,7 +65,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
 
     /// Puts a marker behind launches that have none yet, before a long wait.
     fn mark_last(&self, lane: LaneId) -> bool {
-        let open = self.account().settlement.find(lane).is_some_and(|lane| !lane.open.bill.is_empty());
+        let open = self.account().gpu_time.find(lane).is_some_and(|lane| !lane.open.bill.is_empty());
         open && !self.launch.programmatic && self.mark(lane, false)
     }
 

@@ -1,7 +1,7 @@
 //! Batches of several lanes that ran between each other: what they took is known of all together, not of each.
 //!
 //! A batch's own interval has the other lanes' work in it, so eight streams would make every kernel seem eight times as long. What it
-//! adds to the union of all intervals depends on which is settled first. The sum over all of them is right either way, so estimates
+//! adds to the union of all intervals depends on which is measured first. The sum over all of them is right either way, so estimates
 //! learn from that.
 
 use cgpu_shm::units::Nanos;
@@ -20,7 +20,7 @@ pub(super) struct Lot {
     /// What each of them took by itself, what the others had in between included, added up.
     pub(super) lengths: Nanos,
     pub(super) batches: usize,
-    /// What those are expected to cost of which the GPU has told. The others are settled by their
+    /// What those are expected to cost of which the GPU has told. The others are charged by their
     /// estimates, but ran while these did.
     pub(super) told: Nanos,
     /// Most that had work at the same time.
@@ -43,7 +43,7 @@ impl Lot {
         self.batches == 0
     }
 
-    /// Adds a batch; what to learn from, when there are enough, or no more are to come: so many `others` have unsettled work now.
+    /// Adds a batch; what to learn from, when there are enough, or no more are to come: so many `others` have unmeasured work now.
     /// Where lanes run out of work one by one, the last of them are in the lot, too.
     pub(super) fn add(&mut self, batch: Lot, others: usize) -> Option<Lot> {
         let Some(bill) = self.bill.with(&batch.bill) else {
@@ -76,7 +76,7 @@ mod tests {
         Kernel::new(function, [1; 3], [32, 1, 1])
     }
 
-    /// Eight lanes' batches run between each other: whichever is settled first adds all of their time, the others nothing.
+    /// Eight lanes' batches run between each other: whichever is measured first adds all of their time, the others nothing.
     #[test]
     fn lanes_that_share_the_gpu_do_not_make_kernels_seem_longer() {
         let (mut costs, mut lot) = (Costs::new(), Lot::default());

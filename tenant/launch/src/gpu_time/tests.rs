@@ -63,7 +63,7 @@ impl Gpu {
 #[test]
 fn what_several_lanes_have_left_is_foretold() {
     for lanes in [1, 2, 3, 8] {
-        let (mut settlement, mut gpu) = (Settlement::new(), Gpu { free: BEGIN, ..Gpu::default() });
+        let (mut gpu_time, mut gpu) = (GpuTime::new(), Gpu { free: BEGIN, ..Gpu::default() });
         gpu.streams.resize_with(lanes, Default::default);
         let key = |stream: usize| LaneKey {
             thread: ThreadKey(1),
@@ -72,8 +72,8 @@ fn what_several_lanes_have_left_is_foretold() {
         };
         for took in [1, KERNEL.0] {
             let mut bill = Bill::default();
-            bill.add(kernel(), Nanos(settlement.expect(kernel()).cost.into()), 1);
-            settlement.costs.learn(&bill, Nanos(took), Company::Alone);
+            bill.add(kernel(), Nanos(gpu_time.expect(kernel()).cost.into()), 1);
+            gpu_time.costs.learn(&bill, Nanos(took), Company::Alone);
         }
         let (mut now, mut launched) = (BEGIN, 0_u64);
         let mut off = Vec::new();
@@ -81,13 +81,13 @@ fn what_several_lanes_have_left_is_foretold() {
             gpu.run_until(now);
             for lane in 0..lanes {
                 loop {
-                    let id = settlement.lane(key(lane), now).expect("a lane").id;
-                    let base = settlement.clock.base(CONTEXT);
-                    let Some(batch) = settlement.find(id).and_then(|lane| lane.batches.front()) else {
+                    let id = gpu_time.lane(key(lane), now).expect("a lane").id;
+                    let base = gpu_time.clock.base(CONTEXT);
+                    let Some(batch) = gpu_time.find(id).and_then(|lane| lane.batches.front()) else {
                         break;
                     };
                     let Some(at) = gpu.events[batch.end.0] else { break };
-                    let due = Due {
+                    let due = EndedBatch {
                         lane: id,
                         number: batch.number,
                         start: batch.start,
@@ -103,10 +103,10 @@ fn what_several_lanes_have_left_is_foretold() {
                         _ => None,
                     };
                     let timing = Timing { since_base: base.and_then(since), length };
-                    settlement.settle(&due, timing, at).expect("it was due");
+                    gpu_time.measure(&due, timing, at).expect("it was due");
                 }
             }
-            let predicted = settlement.work().own_remaining(0, now);
+            let predicted = gpu_time.work().own_remaining(0, now);
             let left = gpu.left(now);
             if visit > 200 {
                 off.push(predicted.0.abs_diff(left.0) / 1000);
@@ -114,34 +114,34 @@ fn what_several_lanes_have_left_is_foretold() {
             // A chunk for one of the streams, and a marker behind it; another stream every third time.
             if left < Nanos::from_micros(900) {
                 let stream = visit / 3 % lanes;
-                let id = settlement.lane(key(stream), now).expect("a lane").id;
+                let id = gpu_time.lane(key(stream), now).expect("a lane").id;
                 let event = |gpu: &mut Gpu| {
                     gpu.events.push(None);
                     Event(gpu.events.len() - 1)
                 };
-                if settlement.find(id).is_some_and(|lane| lane.is_idle()) {
+                if gpu_time.find(id).is_some_and(|lane| lane.is_idle()) {
                     let start = event(&mut gpu);
                     gpu.streams[stream].push_back(Some(start));
-                    settlement.find(id).expect("it").open.start = Start::Event(start);
-                } else if let Some(lane) = settlement.find(id).filter(|lane| lane.open.bill.is_empty()) {
+                    gpu_time.find(id).expect("it").open.start = Start::Event(start);
+                } else if let Some(lane) = gpu_time.find(id).filter(|lane| lane.open.bill.is_empty()) {
                     lane.open.start = Start::Previous;
                 }
-                let expected = settlement.expect(kernel());
-                settlement.charge(Some(id), kernel(), expected, 10, now);
+                let expected = gpu_time.expect(kernel());
+                gpu_time.charge(Some(id), kernel(), expected, 10, now);
                 launched += 10;
                 (0..10).for_each(|_| gpu.streams[stream].push_back(None));
                 let end = event(&mut gpu);
                 gpu.streams[stream].push_back(Some(end));
-                if let Some(marker) = settlement.plan(id) {
+                if let Some(marker) = gpu_time.plan(id) {
                     let placed = Placed { at: now, company: Company::Alone, dry: false, backlog: false };
-                    settlement.close(id, &marker, end, false, placed);
+                    gpu_time.close(id, &marker, end, false, placed);
                 }
             }
             now = now + Nanos::from_micros(97);
         }
         let worst = *off.iter().max().expect("visits");
         let mean = off.iter().sum::<u64>() / off.len() as u64;
-        let cost = settlement.expect(kernel()).cost;
+        let cost = gpu_time.expect(kernel()).cost;
         println!(
             "{lanes} lanes: {mean} us off on average, {worst} at worst; a kernel is taken for {cost} ns, {launched} launched"
         );

@@ -5,12 +5,12 @@
 //! | alone on the GPU | the cost, by its own length |
 //! | the first launch after all has run | the same, as a low quantile: it may have waited |
 //! | between batches of other lanes | as a part of their lot ([`super::lot`]) |
-//! | settled by its estimate | nothing; but the time of its lot has it in it |
+//! | charged by its estimate | nothing; but the time of its lot has it in it |
 
 use cgpu_shm::units::Nanos;
 
 use super::lot::Lot;
-use super::{LaneId, Settlement};
+use super::{GpuTime, LaneId};
 use crate::cost::Company;
 
 /// A start event is recorded a few microseconds before its launch: a shorter launch tells no more
@@ -28,8 +28,8 @@ pub(super) enum Precision {
     LoneLaunch,
 }
 
-impl Settlement {
-    /// Learns from a batch that was settled and measured.
+impl GpuTime {
+    /// Learns from a batch that was measured.
     pub(super) fn learn(
         &mut self,
         lane: LaneId,
@@ -57,7 +57,7 @@ impl Settlement {
     }
 
     /// Adds to the lot of batches that ran between each other: of `told` the GPU has told, the rest is
-    /// settled by its estimate.
+    /// charged by its estimate.
     pub(super) fn join(&mut self, lane: LaneId, batch: Lot, now: Nanos) {
         let others = self.others(lane);
         let alone = others == 0 && self.lot.is_empty();

@@ -6,7 +6,7 @@ use cgpu_shm::units::Nanos;
 use super::lane::{Batch, LaneId, LaneKey, Open, Start};
 use super::learning::Precision;
 use super::lot::Lot;
-use super::{ContextKey, Lane, Settlement};
+use super::{ContextKey, GpuTime, Lane};
 use crate::cost::Company;
 
 /// Work that nobody marks is taken to have run this long after it should have.
@@ -16,9 +16,10 @@ const TAIL: Nanos = Nanos::from_millis(1);
 /// Work of a context in which no thread comes by any more.
 const ABANDONED: Nanos = Nanos::from_millis(50);
 
-impl Settlement {
-    /// Settles, by their estimates, launches that no marker will ever follow. Returns how many lots there were.
-    pub(crate) fn expire(&mut self, now: Nanos) -> u32 {
+impl GpuTime {
+    /// Charges, by their estimates, launches that no marker will ever follow. Returns how many batches
+    /// there were.
+    pub(crate) fn charge_overdue(&mut self, now: Nanos) -> u32 {
         let overdue = |open: &Open, start: Nanos| {
             let (age, cost) = (now - start, open.bill.cost);
             // Either all of it has run, or it goes on and on and all but the last of it has.
@@ -44,23 +45,26 @@ impl Settlement {
             };
             let Some(lane) = self.lanes.get(place) else { continue };
             if due(lane) {
-                self.settle_open(place, Nanos::MAX);
+                self.charge_open(place, Nanos::MAX);
                 lots += 1;
             } else if overtaken(lane) {
-                self.settle_open(place, Nanos::MAX);
+                self.charge_open(place, Nanos::MAX);
             }
         }
-        if overdue(&self.loose, self.loose.first) {
-            let loose = core::mem::replace(&mut self.loose, Open::empty());
-            self.book(&loose.bill, Span { start: loose.first, end: loose.first + loose.bill.cost });
+        if overdue(&self.laneless, self.laneless.first) {
+            let laneless = core::mem::replace(&mut self.laneless, Open::empty());
+            self.add_busy(
+                &laneless.bill,
+                Span { start: laneless.first, end: laneless.first + laneless.bill.cost },
+            );
             lots += 1;
         }
         lots
     }
 
-    /// Settles what is open in a lane whose stream was seen to have run dry: all of it ran since the first of it was launched, or since
+    /// Measures what is open in a lane whose stream was seen to have run dry: all of it ran since the first of it was launched, or since
     /// what was before it ended.
-    pub(crate) fn settle_dry(&mut self, id: LaneId, seen: Nanos) {
+    pub(crate) fn measure_idle_stream(&mut self, id: LaneId, seen: Nanos) {
         let Some(lane) = self.find(id).filter(|lane| lane.batches.is_empty()) else { return };
         let open = core::mem::replace(&mut lane.open, Open::empty());
         if open.bill.is_empty() {
@@ -69,33 +73,33 @@ impl Settlement {
         let span = Span { start: open.first.max(lane.ended), end: seen };
         lane.ended = seen;
         lane.ended_by_gpu = None;
-        let added = self.book(&open.bill, span);
+        let added = self.add_busy(&open.bill, span);
         let batch = Lot::of(&open.bill, span.end - span.start, added, Company::Alone);
         self.learn(id, batch, (Company::Alone, Precision::Batch), seen);
     }
 
-    /// Settles what is open in a lane by its estimate.
-    pub(crate) fn estimate(&mut self, id: LaneId) {
-        self.settle_open(usize::from(id.place), Nanos::MAX);
+    /// Charges what is open in a lane by its estimate.
+    pub(crate) fn charge_estimate(&mut self, id: LaneId) {
+        self.charge_open(usize::from(id.place), Nanos::MAX);
     }
 
-    /// Settles what is open in such lanes, all of which has run by `now`: by its estimate, or, where
+    /// Charges what is open in such lanes, all of which has run by `now`: by its estimate, or, where
     /// no marker ever tells, by when it ended.
-    pub(crate) fn settle_waited(&mut self, is_one: impl Fn(&LaneKey) -> bool, now: Nanos) {
+    pub(crate) fn measure_synchronized(&mut self, is_one: impl Fn(&LaneKey) -> bool, now: Nanos) {
         for place in 0..self.lanes.len() {
             let Some(lane) = self.lanes.get(place) else { continue };
             if !lane.batches.is_empty() || !is_one(&lane.key) {
                 continue;
             }
             match lane.programmatic {
-                true => self.settle_dry(lane.id, now),
-                false => self.settle_open(place, now),
+                true => self.measure_idle_stream(lane.id, now),
+                false => self.charge_open(place, now),
             }
         }
     }
 
-    /// Settles by its estimate what is open in a lane, and has ended by `latest`.
-    fn settle_open(&mut self, place: usize, latest: Nanos) {
+    /// Charges by its estimate what is open in a lane, and has ended by `latest`.
+    fn charge_open(&mut self, place: usize, latest: Nanos) {
         let Some(lane) = self.lanes.get_mut(place) else { return };
         let (id, context) = (lane.id, lane.key.context);
         let open = core::mem::replace(&mut lane.open, Open::empty());
@@ -107,12 +111,12 @@ impl Settlement {
             self.free.push((context, event));
         }
         let end = (start + open.bill.cost).min(latest.max(start));
-        let added = self.book(&open.bill, Span { start, end });
+        let added = self.add_busy(&open.bill, Span { start, end });
         self.join(id, Lot::of(&open.bill, end - start, added, Company::Alone), end.min(latest));
         self.ahead = self.ahead + added - open.bill.cost;
     }
 
-    /// Forgets the events of a context, which are gone with it or worth nothing, and settles by estimate what hung on them.
+    /// Forgets the events of a context, which are gone with it or worth nothing, and charges by estimate what hung on them.
     pub(crate) fn forget(&mut self, context: ContextKey) {
         for place in 0..self.lanes.len() {
             let Some(lane) = self.lanes.get_mut(place).filter(|lane| lane.key.context == context) else {
@@ -123,16 +127,16 @@ impl Settlement {
             let mut start = lane.ended;
             for batch in batches {
                 start = start.max(batch.first);
-                self.book(&batch.bill, Span { start, end: start + batch.bill.cost });
+                self.add_busy(&batch.bill, Span { start, end: start + batch.bill.cost });
                 start = start + batch.bill.cost;
             }
-            self.settle_open(place, Nanos::MAX);
+            self.charge_open(place, Nanos::MAX);
         }
         self.clock.forget(context);
         self.free.retain(|(of, _)| *of != context);
     }
 
-    /// Contexts whose work should have been settled long ago, but no thread comes by there any more.
+    /// Contexts whose work should have been measured long ago, but no thread comes by there any more.
     pub(crate) fn abandoned(
         &self,
         present: ContextKey,

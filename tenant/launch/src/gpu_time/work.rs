@@ -1,4 +1,4 @@
-//! What a process has launched on a GPU and has not settled, and when that will have run.
+//! What a process has launched on a GPU and has not measured, and when that will have run.
 
 use cgpu_shm::units::Nanos;
 
@@ -6,7 +6,7 @@ use cgpu_shm::units::Nanos;
 /// takes at least.
 const BACKLOG: (Nanos, Nanos) = (Nanos::from_micros(1), Nanos::from_micros(500));
 
-/// What is unsettled.
+/// What is unmeasured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
     /// What it is expected to take, from its beginning, streams that run beside each other taken

@@ -4,14 +4,14 @@
 //! of it is bookkeeping: whoever calls has asked the driver before, and asks it after, without holding this.
 //!
 //! ```text
-//!   charge ------> open ---- close (marker) ----> batch ---- due, settle ----> busy += new part of the union
+//!   charge ------> open ---- close (marker) ----> batch ---- next_ended, measure -> busy += new part of the union
 //!                    |                              |                           estimates learn
 //!                    +-- by estimate: nothing will --+-- its context is gone
 //!                        ever mark it
 //! ```
 
 mod batches;
-mod estimated;
+mod estimates;
 mod gpu_clock;
 mod lane;
 mod lanes;
@@ -24,7 +24,7 @@ mod work;
 use cgpu_shm::intervals::Span;
 use cgpu_shm::units::Nanos;
 
-pub(crate) use self::batches::{Due, Marker, Placed, Timing};
+pub(crate) use self::batches::{EndedBatch, Marker, Placed, Timing};
 use self::gpu_clock::GpuClock;
 pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
 use self::lot::Lot;
@@ -35,7 +35,7 @@ use crate::cost::{Bill, Costs, Expected, Function, Kernel, SIZES};
 
 /// Lanes per GPU whose progress the GPU can write: words of the process's page.
 pub(crate) const WORDS: usize = 32;
-/// Batches of a lane that can be unsettled.
+/// Batches of a lane that can be unmeasured.
 pub(crate) const BATCHES: usize = 16;
 /// Most work that is launched on the word of estimates alone.
 const BLIND: Nanos = Nanos::from_millis(4);
@@ -69,15 +69,15 @@ impl Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event(pub usize);
 
-/// The settlement of one process on one GPU.
+/// The gpu_time of one process on one GPU.
 #[derive(Debug)]
-pub(crate) struct Settlement {
+pub(crate) struct GpuTime {
     costs: Costs,
     lanes: Vec<Lane>,
     /// Launches for which there was no lane.
-    loose: Open,
+    laneless: Open,
     union: Union,
-    /// What of the unsettled work has run between work that is settled: several lanes' runs in turns.
+    /// What of the unmeasured work has run between work that is measured: several lanes' runs in turns.
     ahead: Nanos,
     clock: GpuClock,
     free: Vec<(ContextKey, Event)>,
@@ -90,12 +90,12 @@ pub(crate) struct Settlement {
     launches: u64,
 }
 
-impl Settlement {
+impl GpuTime {
     pub(crate) fn new() -> Self {
         Self {
             costs: Costs::new(),
             lanes: Vec::new(),
-            loose: Open::empty(),
+            laneless: Open::empty(),
             union: Union::default(),
             ahead: Nanos::ZERO,
             clock: GpuClock::default(),
@@ -109,17 +109,17 @@ impl Settlement {
         }
     }
 
-    /// Settled GPU time.
+    /// Measured GPU time.
     pub(crate) fn busy(&self) -> Nanos {
         self.busy
     }
 
-    /// Settled launches.
+    /// Measured launches.
     pub(crate) fn launches(&self) -> u64 {
         self.launches
     }
 
-    /// The end of the last settled work.
+    /// The end of the last measured work.
     pub(crate) fn last(&self) -> Nanos {
         self.union.last()
     }
@@ -139,7 +139,7 @@ impl Settlement {
         self.costs.forget(kernel);
     }
 
-    /// What is unsettled.
+    /// What is unmeasured.
     pub(crate) fn work(&self) -> Work {
         let mut work = Work::default();
         let mut take = |bill: &Bill| {
@@ -151,9 +151,9 @@ impl Settlement {
             take(&lane.open.bill);
             lane.batches.iter().for_each(|batch| take(&batch.bill));
         }
-        take(&self.loose.bill);
-        let loose = (!self.loose.bill.is_empty()).then_some(self.loose.first);
-        let since = self.lanes.iter().filter_map(Lane::since).chain(loose);
+        take(&self.laneless.bill);
+        let laneless = (!self.laneless.bill.is_empty()).then_some(self.laneless.first);
+        let since = self.lanes.iter().filter_map(Lane::since).chain(laneless);
         work.since = since.min().map(|since| since.max(self.union.last()));
         work.all = work.cost - self.ahead;
         let longest = self.lanes.iter().map(|lane| lane.cost() - lane.ran).max().unwrap_or_default();
@@ -172,7 +172,7 @@ impl Settlement {
     }
 
     /// Accounts work that ran in `span`. Returns by how much that extends the GPU's busy time.
-    fn book(&mut self, bill: &Bill, span: Span) -> Nanos {
+    fn add_busy(&mut self, bill: &Bill, span: Span) -> Nanos {
         let added = self.union.add(span);
         self.busy = self.busy + added;
         self.launches += bill.launches;
@@ -180,7 +180,7 @@ impl Settlement {
     }
 
     /// The same, charged with what the work is expected to take at most.
-    fn book_expected(&mut self, bill: &Bill, span: Span) -> Nanos {
+    fn add_busy_within_estimate(&mut self, bill: &Bill, span: Span) -> Nanos {
         let added = self.union.add(span);
         self.busy = self.busy + added.min(bill.cost);
         self.launches += bill.launches;

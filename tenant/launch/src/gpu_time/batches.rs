@@ -8,7 +8,7 @@ use super::lane::{Batch, LaneId, Open, Start};
 use super::learning::Precision;
 use super::lot::Lot;
 use super::overlap::times;
-use super::{BATCHES, ContextKey, Event, Settlement, WORDS};
+use super::{BATCHES, ContextKey, Event, GpuTime, WORDS};
 use crate::cost::Company;
 
 /// How much later than it happens the host may see what the GPU writes, and record a marker's time.
@@ -16,7 +16,7 @@ const VISIBILITY: Nanos = Nanos::from_micros(20);
 
 /// A batch that is over, as far as the GPU's word goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Due {
+pub(crate) struct EndedBatch {
     pub(crate) lane: LaneId,
     number: u64,
     pub(crate) start: Start,
@@ -37,12 +37,12 @@ pub(crate) struct Timing {
     pub(crate) length: Option<i64>,
 }
 
-/// A batch that was settled.
+/// A batch that was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Settled {
+pub(crate) struct Measured {
     /// When it ran, in the host's time.
     pub(crate) span: Span,
-    /// What the GPU's clock said of its length cannot be: it was settled by its estimate.
+    /// What the GPU's clock said of its length cannot be: it was charged by its estimate.
     pub(crate) clamped: bool,
     /// The GPU's clock was found to be another than what was known of it.
     pub(crate) reanchored: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Placed {
     pub(crate) backlog: bool,
 }
 
-impl Settlement {
+impl GpuTime {
     /// An event of the context that is free.
     pub(crate) fn take_event(&mut self, context: ContextKey) -> Option<Event> {
         let place = self.free.iter().position(|(of, _)| *of == context)?;
@@ -109,42 +109,42 @@ impl Settlement {
     }
 
     /// A batch that is over, or may be, of a lane in this context and none of `blocked`; `word` reads the GPU's words, from `now` on.
-    pub(crate) fn due(
+    pub(crate) fn next_ended(
         &mut self,
         context: ContextKey,
         blocked: &[LaneId],
         word: impl Fn(usize) -> u64,
         now: Nanos,
-    ) -> Option<Due> {
+    ) -> Option<EndedBatch> {
         let lanes = self.lanes.iter_mut();
         let lanes = lanes.filter(|lane| lane.key.context == context && !blocked.contains(&lane.id));
         let over = lanes.filter_map(|lane| {
             let batch = lane.batches.front()?;
             let over = !batch.written || batch.number <= word(usize::from(lane.id.place));
             if !over {
-                lane.went_on = now;
+                lane.seen_running = now;
             }
             over.then_some((lane.id, batch))
         });
         // About in the order in which they ended: lot after lot is learned from.
         let (lane, batch) = over.min_by_key(|(_, batch)| batch.placed)?;
         let (number, start, end, ask) = (batch.number, batch.start, batch.end, !batch.written);
-        Some(Due { lane, number, start, end, base: self.clock.base(context), ask })
+        Some(EndedBatch { lane, number, start, end, base: self.clock.base(context), ask })
     }
 
-    /// Settles a batch that is over, and was seen to be at `seen`.
+    /// Measures a batch that is over, and was seen to be at `seen`.
     ///
     /// Its length is what the GPU's clock says, and never longer than the time since its launch by
     /// more than [`TOLERANCE`] and a thousandth. Where it follows another batch and was launched
     /// after that had ended, it begins at its launch: the stream stood idle in between.
-    pub(crate) fn settle(&mut self, due: &Due, timing: Timing, seen: Nanos) -> Option<Settled> {
-        let lane = self.find(due.lane)?;
-        if lane.batches.front().is_none_or(|batch| batch.number != due.number) {
+    pub(crate) fn measure(&mut self, found: &EndedBatch, timing: Timing, seen: Nanos) -> Option<Measured> {
+        let lane = self.find(found.lane)?;
+        if lane.batches.front().is_none_or(|batch| batch.number != found.number) {
             return None;
         }
         let batch = lane.batches.pop_front()?;
         let (context, ended, ended_by_gpu) = (lane.key.context, lane.ended, lane.ended_by_gpu.take());
-        let went_on = lane.went_on;
+        let seen_running = lane.seen_running;
         let stamp = timing.since_base.and_then(|elapsed| self.clock.stamp(context, elapsed));
         let told = match batch.start {
             Start::Event(_) => timing.length,
@@ -165,7 +165,7 @@ impl Settlement {
             _ => batch.first,
         };
         // It went on when it was last looked at, but for what the host sees late.
-        let least = least.max(went_on.max(batch.placed) - VISIBILITY);
+        let least = least.max(seen_running.max(batch.placed) - VISIBILITY);
         // A launch into an idle stream runs at once, as a rule.
         let likely = if matches!(batch.start, Start::Event(_)) { least } else { seen };
         let limits = Limits { least, likely, seen };
@@ -179,7 +179,7 @@ impl Settlement {
             Start::Unknown => None,
         };
         let length = measured.unwrap_or(batch.bill.cost.min(end - batch.first));
-        if let Some(lane) = self.find(due.lane) {
+        if let Some(lane) = self.find(found.lane) {
             lane.ended = end;
             lane.ended_by_gpu = located.stamp;
         }
@@ -190,12 +190,15 @@ impl Settlement {
         let exactly = matches!(batch.start, Start::Event(_)) && batch.bill.launches == 1;
         // A marker right behind a launch finds the stream busy, whatever gaps there were before.
         let mut dry = batch.dry;
-        if let Some(lane) = self.find(due.lane).filter(|_| !exactly) {
+        if let Some(lane) = self.find(found.lane).filter(|_| !exactly) {
             dry |= core::mem::replace(&mut lane.dry, batch.dry);
         }
-        let lengthened = self.lengthened(due.lane, &batch, length, dry && !exactly);
-        let added =
-            if lengthened { self.book_expected(&batch.bill, span) } else { self.book(&batch.bill, span) };
+        let lengthened = self.lengthened(found.lane, &batch, length, dry && !exactly);
+        let added = if lengthened {
+            self.add_busy_within_estimate(&batch.bill, span)
+        } else {
+            self.add_busy(&batch.bill, span)
+        };
         let teaches = !lengthened || self.costs.is_fresh(&batch.bill);
         if !batch.bill.is_empty() && teaches {
             let precision = match exactly {
@@ -205,17 +208,17 @@ impl Settlement {
             };
             let of_lot = Lot::of(&batch.bill, length, added, batch.company);
             match measured {
-                Some(_) => self.learn(due.lane, of_lot, (batch.company, precision), seen),
-                None => self.join(due.lane, of_lot, seen),
+                Some(_) => self.learn(found.lane, of_lot, (batch.company, precision), seen),
+                None => self.join(found.lane, of_lot, seen),
             }
         }
-        if let Some(lane) = self.find(due.lane) {
+        if let Some(lane) = self.find(found.lane) {
             lane.ran = Nanos::ZERO;
         }
-        let others = self.others(due.lane);
+        let others = self.others(found.lane);
         let done = times(added, self.overlap.among(1 + others));
-        self.ahead = self.others_ahead(due.lane, end, self.ahead + done - batch.bill.cost);
-        Some(Settled { span, clamped, reanchored: located.reanchored })
+        self.ahead = self.others_ahead(found.lane, end, self.ahead + done - batch.bill.cost);
+        Some(Measured { span, clamped, reanchored: located.reanchored })
     }
 
     /// Whether something else than its launches made a batch longer than they are expected to take:

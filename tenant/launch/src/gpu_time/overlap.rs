@@ -21,7 +21,7 @@
 use cgpu_shm::units::Nanos;
 
 use super::lot::Lot;
-use super::{Lane, LaneId, Settlement};
+use super::{GpuTime, Lane, LaneId};
 use crate::cost::Company;
 
 /// Part of the way that the overlap goes to a sample that is higher, and to one that is lower.
@@ -147,7 +147,7 @@ pub(super) fn times(time: Nanos, factor: f64) -> Nanos {
     Nanos((time.0 as f64 * factor) as u64)
 }
 
-impl Settlement {
+impl GpuTime {
     /// By how much later all will have run if `cost` more is launched into a lane now.
     pub(crate) fn growth(&self, lane: Option<LaneId>, cost: Nanos, now: Nanos) -> Nanos {
         let work = self.work();
@@ -161,7 +161,7 @@ impl Settlement {
         then - self.finish((work.all, work.longest_lane), None, overlap)
     }
 
-    /// When all that is unsettled has run, `more` included: it takes `all` one by one, and `longest`
+    /// When all that is unmeasured has run, `more` included: it takes `all` one by one, and `longest`
     /// in the lane that has most.
     pub(super) fn finish(
         &self,
@@ -201,7 +201,7 @@ impl Settlement {
         self.overlap.attempt(lanes, now);
     }
 
-    /// What of the other lanes' unsettled work has run when a batch of `lane` ended: of its own
+    /// What of the other lanes' unmeasured work has run when a batch of `lane` ended: of its own
     /// lane nothing has run since. `surplus` is what was known of it, and what that batch added to
     /// the GPU's time beyond its own: that was theirs, but no more than the time since they were
     /// launched. Such a sum goes astray with the estimates, so it is drawn to what it would be had
@@ -309,63 +309,63 @@ mod tests {
     }
 
     /// Streams with a launch each, all of which were launched at `at(0)`.
-    fn streams(number: usize, overlap: f64) -> (Settlement, Vec<LaneId>) {
-        let mut settlement = Settlement::new();
-        settlement.overlap.factor = overlap;
+    fn streams(number: usize, overlap: f64) -> (GpuTime, Vec<LaneId>) {
+        let mut gpu_time = GpuTime::new();
+        gpu_time.overlap.factor = overlap;
         let cost = u32::try_from(KERNEL.0).expect("5 ms");
         let expected = Expected { cost, ..Expected::NOTHING };
         let launched = (0..number).map(|stream| {
             let stream = Stream { handle: 16 * (1 + stream), per_thread: false };
             let key = LaneKey { thread: ThreadKey(1), context: ContextKey(1), stream };
-            let lane = settlement.lane(key, at(0)).expect("a lane").id;
-            settlement.charge(Some(lane), Kernel::graph(1), expected, 1, at(0));
+            let lane = gpu_time.lane(key, at(0)).expect("a lane").id;
+            gpu_time.charge(Some(lane), Kernel::graph(1), expected, 1, at(0));
             lane
         });
         let lanes = launched.collect();
-        (settlement, lanes)
+        (gpu_time, lanes)
     }
 
     /// Were launches divided, a fifth one would take a quarter of its time longer, and four places
     /// would be left in the second round.
     #[test]
     fn five_launches_four_at_a_time_take_two_rounds() {
-        let (settlement, _) = streams(4, 4.0);
-        assert_eq!(settlement.work().cost, KERNEL);
-        assert_eq!(settlement.growth(None, KERNEL, at(0)), KERNEL);
+        let (gpu_time, _) = streams(4, 4.0);
+        assert_eq!(gpu_time.work().cost, KERNEL);
+        assert_eq!(gpu_time.growth(None, KERNEL, at(0)), KERNEL);
         for (launched, more) in [(5, 0), (6, 0), (7, 0), (8, 1)] {
-            let (settlement, _) = streams(launched, 4.0);
-            assert_eq!(settlement.work().cost, Nanos(2 * KERNEL.0), "{launched}");
-            assert_eq!(settlement.growth(None, KERNEL, at(0)), Nanos(more * KERNEL.0), "{launched}");
+            let (gpu_time, _) = streams(launched, 4.0);
+            assert_eq!(gpu_time.work().cost, Nanos(2 * KERNEL.0), "{launched}");
+            assert_eq!(gpu_time.growth(None, KERNEL, at(0)), Nanos(more * KERNEL.0), "{launched}");
         }
         // A stream with two has rounds of its own: what others leave of a place is used.
-        let (mut settlement, lanes) = streams(4, 2.0);
+        let (mut gpu_time, lanes) = streams(4, 2.0);
         let expected = Expected { cost: 5_000_000, ..Expected::NOTHING };
-        settlement.charge(lanes.first().copied(), Kernel::graph(1), expected, 1, at(0));
-        assert_eq!(settlement.work().cost, Nanos(5 * KERNEL.0 / 2));
+        gpu_time.charge(lanes.first().copied(), Kernel::graph(1), expected, 1, at(0));
+        assert_eq!(gpu_time.work().cost, Nanos(5 * KERNEL.0 / 2));
     }
 
     /// A launch right before another one's end had run for 4 ms when that ended, as was predicted,
     /// and the turn was over with the most of it to come.
     #[test]
     fn what_has_run_is_no_more_than_the_time_since_its_launch() {
-        let (mut settlement, lanes) = streams(2, 2.0);
-        let ran = settlement.others_ahead(lanes[0], at(1), KERNEL);
+        let (mut gpu_time, lanes) = streams(2, 2.0);
+        let ran = gpu_time.others_ahead(lanes[0], at(1), KERNEL);
         assert!(ran <= Nanos::from_millis(1), "{ran}");
-        assert_eq!(settlement.others_ahead(lanes[0], at(20), KERNEL), KERNEL);
+        assert_eq!(gpu_time.others_ahead(lanes[0], at(20), KERNEL), KERNEL);
     }
 
     /// Estimates that lie within what others took looked like streams beside each other: 60 us for
     /// what is expected to take 1.4 ms one by one.
     #[test]
     fn estimates_alone_show_no_overlap() {
-        let mut settlement = Settlement::new();
+        let mut gpu_time = GpuTime::new();
         let mut bill = Bill::default();
         bill.add(Kernel::graph(1), KERNEL, 1);
-        let estimated = Lot { lanes: 4, ..Lot::of(&bill, KERNEL, Nanos(1), Company::Alone) };
-        settlement.learn_lot(&estimated, at(0));
-        assert!((settlement.overlap.factor - 1.0).abs() < 1e-9, "{:?}", settlement.overlap);
-        settlement.learn_lot(&Lot { told: KERNEL, ..estimated }, at(0));
-        assert!(settlement.overlap.factor > 1.5, "{:?}", settlement.overlap);
+        let estimates = Lot { lanes: 4, ..Lot::of(&bill, KERNEL, Nanos(1), Company::Alone) };
+        gpu_time.learn_lot(&estimates, at(0));
+        assert!((gpu_time.overlap.factor - 1.0).abs() < 1e-9, "{:?}", gpu_time.overlap);
+        gpu_time.learn_lot(&Lot { told: KERNEL, ..estimates }, at(0));
+        assert!(gpu_time.overlap.factor > 1.5, "{:?}", gpu_time.overlap);
     }
 
     #[test]

@@ -10,7 +10,7 @@ const BATCH: u64 = 600 * US;
 
 /// A program that keeps one stream busy in turns of 15 ms of 60, on a GPU of its own time.
 struct Program {
-    settlement: Settlement,
+    gpu_time: GpuTime,
     now: u64,
     ppm: i64,
     events: usize,
@@ -28,7 +28,7 @@ struct Program {
 impl Program {
     fn new(ppm: i64) -> Self {
         Self {
-            settlement: Settlement::new(),
+            gpu_time: GpuTime::new(),
             now: 1_000 * SECOND,
             ppm,
             events: 0,
@@ -66,29 +66,29 @@ impl Program {
         let now = Nanos(self.now);
         let stream = Stream { handle: 16, per_thread: false };
         let id =
-            self.settlement.lane(LaneKey { thread: ThreadKey(1), context: CONTEXT, stream }, now).unwrap().id;
+            self.gpu_time.lane(LaneKey { thread: ThreadKey(1), context: CONTEXT, stream }, now).unwrap().id;
         let begins = self.flying.back().map_or(self.now + 6 * US, |last| last.1.max(self.now + 6 * US));
         let start = match self.flying.is_empty() {
             true => Start::Event(self.event(begins)),
             false => Start::Previous,
         };
-        self.settlement.find(id).unwrap().open.start = start;
-        let expected = self.settlement.expect(kernel());
-        self.settlement.charge(Some(id), kernel(), expected, 10, now);
+        self.gpu_time.find(id).unwrap().open.start = start;
+        let expected = self.gpu_time.expect(kernel());
+        self.gpu_time.charge(Some(id), kernel(), expected, 10, now);
         let end = begins + BATCH;
         let event = self.event(end);
-        let marker = self.settlement.plan(id).unwrap();
+        let marker = self.gpu_time.plan(id).unwrap();
         let placed = super::Placed { at: now, company: Company::Alone, dry: false, backlog: false };
-        self.settlement.close(id, &marker, event, true, placed);
+        self.gpu_time.close(id, &marker, event, true, placed);
         self.flying.push_back((self.now, end));
         self.busy += BATCH;
     }
 
-    fn settle(&mut self) {
+    fn collect(&mut self) {
         loop {
             let over = self.flying.front().is_some_and(|first| first.1 + 3 * US <= self.now);
             let word = if over { u64::MAX } else { 0 };
-            let due = self.settlement.due(CONTEXT, &[], |_| word, Nanos(self.now));
+            let due = self.gpu_time.next_ended(CONTEXT, &[], |_| word, Nanos(self.now));
             let Some(due) = due.filter(|_| over) else { return };
             self.flying.pop_front();
             let since_base = due.base.map(|base| self.elapsed(base, due.end));
@@ -96,12 +96,12 @@ impl Program {
                 Start::Event(start) => Some(self.elapsed(start, due.end)),
                 _ => None,
             };
-            let before = self.settlement.busy();
-            let settled =
-                self.settlement.settle(&due, Timing { since_base, length }, Nanos(self.now)).unwrap();
-            self.clamped += u32::from(settled.clamped);
-            let length = (settled.span.end - settled.span.start).0;
-            let added = (self.settlement.busy() - before).0;
+            let before = self.gpu_time.busy();
+            let measured =
+                self.gpu_time.measure(&due, Timing { since_base, length }, Nanos(self.now)).unwrap();
+            self.clamped += u32::from(measured.clamped);
+            let length = (measured.span.end - measured.span.start).0;
+            let added = (self.gpu_time.busy() - before).0;
             let off = length.abs_diff(BATCH).max(added.abs_diff(BATCH));
             self.wrong += u32::from(off > BATCH / 100 + 2 * US);
         }
@@ -117,11 +117,11 @@ impl Program {
                     self.launch();
                 }
                 self.now += 200 * US + self.draw(300 * US);
-                self.settle();
+                self.collect();
             }
             while !self.flying.is_empty() {
                 self.now += 250 * US;
-                self.settle();
+                self.collect();
             }
             self.now += 44 * MS;
         }
@@ -133,13 +133,13 @@ fn lengths_do_not_depend_on_the_rate_of_the_gpus_clock() {
     for ppm in [0, 2, -2, 15, -15, 50, -50, 100, -100, 200, -200] {
         let mut program = Program::new(ppm);
         program.run(1_200 * SECOND);
-        let (busy, truth) = (program.settlement.busy().0, program.busy);
+        let (busy, truth) = (program.gpu_time.busy().0, program.busy);
         println!("{ppm} ppm: {busy} of {truth} ns, {} wrong, {} clamped", program.wrong, program.clamped);
         assert!(busy.abs_diff(truth) < truth / 1_000, "{ppm} ppm: {busy} of {truth}");
         // The very first sighting is all that is known of the clock; from then on none is wrong.
         assert!(program.wrong <= 2, "{ppm} ppm: {} lengths are wrong", program.wrong);
         assert_eq!(program.clamped, 0, "{ppm} ppm");
-        let expected = program.settlement.expect(kernel()).cost;
+        let expected = program.gpu_time.expect(kernel()).cost;
         assert!((59_000..61_000).contains(&expected), "{ppm} ppm: a kernel is taken for {expected} ns");
     }
 }
@@ -152,7 +152,7 @@ fn idle_hours_cost_no_length() {
             program.run(20 * SECOND);
             program.now += 3_600 * SECOND;
         }
-        let (busy, truth) = (program.settlement.busy().0, program.busy);
+        let (busy, truth) = (program.gpu_time.busy().0, program.busy);
         println!("{ppm} ppm: {busy} of {truth} ns, {} wrong, {} clamped", program.wrong, program.clamped);
         assert!(busy.abs_diff(truth) < truth / 1_000, "{ppm} ppm: {busy} of {truth}");
         assert!(program.wrong <= 4 && program.clamped == 0, "{ppm} ppm: {} wrong", program.wrong);
@@ -169,8 +169,8 @@ fn a_clock_that_is_set_costs_one_length() {
         let last = program.stamps.len() - 1;
         program.stamps[last] += step;
         program.now += 2 * MS;
-        program.settle();
-        let busy = program.settlement.busy().0;
+        program.collect();
+        let busy = program.gpu_time.busy().0;
         assert!(busy.abs_diff(program.busy) < 20 * MS, "{step}: {busy} of {}", program.busy);
         assert_eq!(program.clamped, 1, "{step}");
     }

@@ -2,11 +2,11 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::Settlement;
+use super::GpuTime;
 use super::lane::{Lane, LaneId, LaneKey};
 use crate::cost::{Expected, Kernel};
 
-/// Lanes per GPU in all. Launches beyond them are settled by their estimates.
+/// Lanes per GPU in all. Launches beyond them are charged by their estimates.
 const LANES: usize = 64;
 /// A lane where nothing has happened for so long is taken for another stream before a new one is made.
 const LEFT: Nanos = Nanos::from_millis(1000);
@@ -15,7 +15,7 @@ const IN_USE: Nanos = Nanos::from_millis(100);
 /// The first launch after all of a program's streams have run is measured by itself this often.
 const LONE: Nanos = Nanos::from_millis(5);
 
-impl Settlement {
+impl GpuTime {
     /// The lane of these launches, made if need be; none if all places are in use.
     pub(crate) fn lane(&mut self, key: LaneKey, now: Nanos) -> Option<&mut Lane> {
         let known = self.lanes.iter().position(|lane| lane.key == key);
@@ -42,7 +42,7 @@ impl Settlement {
         Some(place)
     }
 
-    /// Lanes with unsettled work.
+    /// Lanes with unmeasured work.
     pub(crate) fn busy_lanes(&self) -> usize {
         self.lanes.iter().filter(|lane| !lane.is_idle()).count()
     }
@@ -52,7 +52,7 @@ impl Settlement {
         self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count()
     }
 
-    /// Lanes that the program uses: those with unsettled work, and those that had some lately.
+    /// Lanes that the program uses: those with unmeasured work, and those that had some lately.
     pub(crate) fn used_lanes(&self, now: Nanos) -> usize {
         self.lanes.iter().filter(|lane| !lane.is_idle() || lane.used + IN_USE > now).count()
     }
@@ -93,7 +93,7 @@ impl Settlement {
         });
         let open = match open {
             Some(open) => open,
-            None => &mut self.loose,
+            None => &mut self.laneless,
         };
         if open.bill.is_empty() {
             open.first = now;
@@ -110,7 +110,7 @@ impl Settlement {
                     lane.open.bill.remove(kernel, cost);
                 }
             }
-            None => self.loose.bill.remove(kernel, cost),
+            None => self.laneless.bill.remove(kernel, cost),
         }
     }
 
@@ -122,9 +122,9 @@ impl Settlement {
     }
 
     /// A batch of the lane was asked for at `now`, and is not over.
-    pub(crate) fn goes_on(&mut self, id: LaneId, now: Nanos) {
+    pub(crate) fn still_runs(&mut self, id: LaneId, now: Nanos) {
         if let Some(lane) = self.find(id) {
-            lane.went_on = now;
+            lane.seen_running = now;
         }
     }
 }

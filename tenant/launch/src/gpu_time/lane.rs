@@ -88,14 +88,14 @@ pub(crate) struct Lane {
     pub(crate) batches: VecDeque<Batch>,
     /// The number given last.
     pub(crate) number: u64,
-    /// When the last settled batch ended.
+    /// When the last measured batch ended.
     pub(crate) ended: Nanos,
     /// The same by the GPU's clock.
     pub(crate) ended_by_gpu: Option<Stamp>,
     /// What of it had run when a batch of another lane ended.
     pub(crate) ran: Nanos,
     /// When its first batch was last seen not to be over.
-    pub(crate) went_on: Nanos,
+    pub(crate) seen_running: Nanos,
     /// When a marker was last placed.
     pub(crate) marked: Nanos,
     /// It had run dry when its last marker was placed. If the host keeps the GPU waiting between
@@ -130,7 +130,7 @@ impl Lane {
             ended: Nanos::ZERO,
             ended_by_gpu: None,
             ran: Nanos::ZERO,
-            went_on: Nanos::ZERO,
+            seen_running: Nanos::ZERO,
             marked: Nanos::ZERO,
             dry: false,
             throttled: false,
@@ -141,17 +141,17 @@ impl Lane {
         }
     }
 
-    /// Whether nothing of it is unsettled.
+    /// Whether nothing of it is unmeasured.
     pub(crate) fn is_idle(&self) -> bool {
         self.open.bill.is_empty() && self.batches.is_empty()
     }
 
-    /// Unsettled launches.
+    /// Unmeasured launches.
     pub(crate) fn launches(&self) -> u64 {
         self.batches.iter().fold(self.open.bill.launches, |sum, batch| sum + batch.bill.launches)
     }
 
-    /// The expected cost of what is unsettled.
+    /// The expected cost of what is unmeasured.
     pub(crate) fn cost(&self) -> Nanos {
         self.batches.iter().fold(self.open.bill.cost, |sum, batch| sum + batch.bill.cost)
     }
@@ -174,7 +174,7 @@ impl Lane {
         self.reached().is_some_and(|reached| reached < now)
     }
 
-    /// Since when its oldest unsettled work can have run.
+    /// Since when its oldest unmeasured work can have run.
     pub(crate) fn since(&self) -> Option<Nanos> {
         let open = (!self.open.bill.is_empty()).then_some(self.open.first);
         self.batches.front().map(|batch| batch.first).or(open).map(|first| first.max(self.ended))
