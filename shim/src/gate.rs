@@ -2,7 +2,7 @@
 //!
 //! The monitor changes the container's gate word when something changes for its launches, and every few milliseconds while
 //! tenants contend for a GPU. A launch compares the word with the one under which every GPU is open: two loads and a branch. Where
-//! they differ, the thread may have credit ([`spend`]); if not, the slow path is [`enter`].
+//! they differ, the thread may have a budget ([`spend`]); if not, the slow path is [`enter`].
 //!
 //! | module | what it is |
 //! |---|---|
@@ -40,7 +40,7 @@ pub(crate) struct Launch {
     pub(crate) config: *const CUlaunchConfig,
     /// The stream may be of another context than the current one, and decides where it runs.
     pub(crate) anywhere: bool,
-    /// What it costs may be another from one launch to the next: credit is not for it.
+    /// What it costs may be another from one launch to the next: no thread has a budget for it.
     pub(crate) asks: bool,
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn is_open() -> bool {
     word() == OPEN.load(Relaxed)
 }
 
-/// Whether the thread has credit for the launch; it is booked then. Not while anything is captured: a
+/// Whether the budget of the thread covers the launch; it is charged then. Not while anything is captured: a
 /// captured launch is not executed, and whether this one is, only the driver knows.
 #[inline(always)]
 pub(crate) fn spend(launch: &Launch) -> bool {

@@ -67,7 +67,7 @@ impl Expected {
         self.fresh || self.doubtful || self.beyond > 0
     }
 
-    /// The credit that a launch takes on a thread's fast path. One that has to be measured by itself
+    /// The budget that a launch takes on a thread's fast path. One that has to be measured by itself
     /// takes more than there is, unless it cannot be measured (`guessed`).
     pub(crate) fn price(self, guessed: bool) -> u32 {
         if guessed || !self.is_uncertain() { self.cost } else { u32::MAX }

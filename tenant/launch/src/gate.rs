@@ -3,7 +3,7 @@
 //! ```text
 //!   launch --> gate word is the open one? ------------------------------> the driver       two loads and a branch
 //!                |  no
-//!                +--> Thread::spend: credit left under this word? ------> the driver       a look into a table of one's own
+//!                +--> Thread::spend: budget left under this word? ------> the driver       a look into a table of one's own
 //!                       |  no
 //!                       +--> Gate::pass ... the driver ... Gate::launched                  the slow path
 //!                              |
@@ -18,7 +18,7 @@
 //!
 //! The slow path comes every 250 us of launched work, and whenever the gate word changes. It takes the thread's launches on the
 //! books, puts a marker behind them (a timing event and a memory write on the launch's own stream), measures what has ended, and
-//! lends credit for the next launches.
+//! sets a budget for the next launches.
 //!
 //! Locks: one per GPU and process, held for bookkeeping only; never across a call of the driver, a sleep or a wait. One thread at
 //! a time asks the driver for the times of a GPU's events; others go on without.
@@ -96,7 +96,7 @@ pub struct Gate<'r> {
     threads: AtomicU32,
     /// The first context that launched.
     context: AtomicUsize,
-    /// There were several. A thread may launch into any of them from one launch to the next, so no credit is lent.
+    /// There were several. A thread may launch into any of them from one launch to the next, so no thread has a budget.
     several: AtomicBool,
     desks: [Desk; GPUS],
 }
@@ -201,12 +201,12 @@ impl<'r> Gate<'r> {
         gpu.is_some_and(|gpu| holds(gpu) && granted.rings(gpu, self.slot))
     }
 
-    /// A thread has ended: what it launched last is booked, its credit is given back.
+    /// A thread has ended: what it launched last is booked, its budget is dropped.
     pub fn ended(&self, thread: &Thread, edge: &impl Edge) {
         if let Some((key, gpu)) = thread.key(self.address()).zip(thread.gpu()) {
             let clocks = edge.clocks();
             let mut account = self.desk(gpu).account.lock();
-            account.take_back(thread, key, clocks.raw);
+            account.charge_thread(thread, key, clocks.raw);
             account.publish(self.cell(gpu), self.siblings(gpu, account.turn(), clocks), clocks);
         }
     }

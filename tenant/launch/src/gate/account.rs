@@ -13,17 +13,17 @@ use super::reading::Reading;
 use super::thread::Thread;
 use crate::gpu_time::{GpuTime, ThreadKey, Work};
 
-/// Credit that a thread has not come back with for so much longer than it lasts is not counted as in flight any more: the thread
-/// sleeps, or is gone.
+/// A thread's budget counts as in flight for so much longer than it lasts: after that the thread
+/// sleeps, or has exited.
 const IDLE: Nanos = Nanos::from_millis(2);
 /// More than that in flight is not believed of a sibling.
 const MOST: Nanos = Nanos::from_millis(10_000);
 /// The monitor takes predictions that lie further ahead than the work in flight, and this, for lies.
 const AHEAD: Nanos = Nanos::from_millis(1);
 
-/// Credit that a thread has.
+/// GPU time that a thread may launch on its fast path.
 #[derive(Clone, Copy, Debug)]
-struct Loan {
+struct ThreadBudget {
     thread: ThreadKey,
     amount: Nanos,
     since: Nanos,
@@ -91,7 +91,7 @@ pub(crate) struct Account {
     pub(crate) waited_for: Option<Nanos>,
     /// Its place among the container's processes.
     pub(crate) stint: Stint,
-    loans: Vec<Loan>,
+    budgets: Vec<ThreadBudget>,
 }
 
 impl Account {
@@ -110,39 +110,40 @@ impl Account {
             shy: Nanos::ZERO,
             waited_for: None,
             stint: Stint::default(),
-            loans: Vec::new(),
+            budgets: Vec::new(),
         }
     }
 
-    /// Takes what a thread has launched without asking on the books, and its credit back.
-    pub(crate) fn take_back(&mut self, thread: &Thread, key: ThreadKey, now: Nanos) {
-        let since = self.loans.iter().find(|loan| loan.thread == key).map_or(now, |loan| loan.since);
-        self.loans.retain(|loan| loan.thread != key);
-        thread.withdraw();
-        thread.take(|unasked| {
-            let expected = self.gpu_time.expect(unasked.kernel);
-            let guessed = self.gpu_time.find(unasked.lane).is_some_and(|lane| lane.programmatic);
-            self.gpu_time.charge(Some(unasked.lane), unasked.kernel, expected, unasked.launches, since);
+    /// Charges what a thread has launched on its fast path, and drops its budget.
+    pub(crate) fn charge_thread(&mut self, thread: &Thread, key: ThreadKey, now: Nanos) {
+        let since =
+            self.budgets.iter().find(|budget| budget.thread == key).map_or(now, |budget| budget.since);
+        self.budgets.retain(|budget| budget.thread != key);
+        thread.revoke_budget();
+        thread.take(|fast| {
+            let expected = self.gpu_time.expect(fast.kernel);
+            let guessed = self.gpu_time.find(fast.lane).is_some_and(|lane| lane.programmatic);
+            self.gpu_time.charge(Some(fast.lane), fast.kernel, expected, fast.launches, since);
             expected.price(guessed)
         });
     }
 
-    /// Books credit for a thread.
-    pub(crate) fn lend(&mut self, thread: ThreadKey, amount: Nanos, now: Nanos) {
+    /// Adds the budget of a thread.
+    pub(crate) fn add_budget(&mut self, thread: ThreadKey, amount: Nanos, now: Nanos) {
         if amount > Nanos::ZERO {
-            self.loans.push(Loan { thread, amount, since: now });
+            self.budgets.push(ThreadBudget { thread, amount, since: now });
         }
     }
 
-    /// What is unmeasured, credit that may be used at any moment included.
+    /// What is unmeasured, budget that may be used at any moment included.
     pub(crate) fn work(&self, now: Nanos) -> Work {
-        let lent = self.loans.iter().filter(|loan| now < loan.since + loan.amount + IDLE);
-        self.gpu_time.work().with(lent.map(|loan| (loan.amount, loan.since)))
+        let budgets = self.budgets.iter().filter(|budget| now < budget.since + budget.amount + IDLE);
+        self.gpu_time.work().with(budgets.map(|budget| (budget.amount, budget.since)))
     }
 
-    /// Threads with credit that they may be using.
-    pub(crate) fn borrowers(&self, now: Nanos) -> u64 {
-        self.loans.iter().filter(|loan| now < loan.since + loan.amount + IDLE).count() as u64
+    /// Threads with budget that they may be using.
+    pub(crate) fn threads_with_budget(&self, now: Nanos) -> u64 {
+        self.budgets.iter().filter(|budget| now < budget.since + budget.amount + IDLE).count() as u64
     }
 
     /// GPU time of the turn. What was measured in it and began before it, and took longer than it was charged, is not the turn's: a host function

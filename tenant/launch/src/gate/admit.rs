@@ -53,7 +53,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     pub(super) fn admit(&self) -> Option<Passage> {
         let now = self.edge.now();
         let visit = self.thread.account(now);
-        self.return_credit(now);
+        self.charge_thread(now);
         let reading = self.gate.read(self.launch.gpu, now);
         if !reading.is_metered() {
             self.pass_open(visit, &reading);

@@ -73,9 +73,9 @@ struct Answer {
 }
 
 impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
-    /// Charges the launch by its estimate, before the call of the driver, and gives the thread its
-    /// credit.
-    pub(super) fn charge(&self, passage: &Passage, credit: Nanos, reading: &Reading) -> Passed {
+    /// Charges the launch by its estimate, before the call of the driver, and sets the budget of the
+    /// thread.
+    pub(super) fn charge(&self, passage: &Passage, budget: Nanos, reading: &Reading) -> Passed {
         let (launch, clocks) = (self.launch, self.edge.clocks());
         let (now, lane, expected) = (clocks.raw, passage.lane, passage.expected);
         let planned = lane.and_then(|lane| {
@@ -95,14 +95,14 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
                 lane.open.start = Start::Event(start);
             }
             account.gpu_time.charge(lane, launch.kernel, expected, 1, now);
-            account.lend(self.key, credit, now);
+            account.add_budget(self.key, budget, now);
             let siblings = self.gate.siblings(launch.gpu, reading.turn, clocks);
             account.publish(self.gate.cell(launch.gpu), siblings, clocks);
             let function = launch.kernel.function();
             (account.gpu_time.prices(function, mode.guessed), account.gpu_time.busy_lanes())
         };
-        let credit = u32::try_from(credit.0).unwrap_or(u32::MAX);
-        self.thread.lend(now, passage.visit, launch.gpu, reading.word, expected.cost, credit);
+        let budget = u32::try_from(budget.0).unwrap_or(u32::MAX);
+        self.thread.set_budget(now, passage.visit, launch.gpu, reading.word, expected.cost, budget);
         if let Some(lane) = lane.filter(|_| mode.known && !launch.asks) {
             self.thread.remember(launch.kernel.function(), launch.stream, lane, &prices);
         }
@@ -128,7 +128,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// left.
     pub(super) fn waited(&self, stream: Option<Stream>) {
         self.thread.keep_pace();
-        self.return_credit(self.edge.now());
+        self.charge_thread(self.edge.now());
         // So often at most: a lane has no more markers.
         for _ in 0..BATCHES.div_ceil(BUNCH) {
             self.collect();

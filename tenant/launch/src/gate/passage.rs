@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!               OPEN ----------------------------------------------> go
-//!    turn is    YOURS, spent < granted --> line --> throttle --> sleep ... -> go, with credit
+//!    turn is    YOURS, spent < granted --> line --> throttle --> sleep ... -> go, with budget
 //!                                         (wait for a sibling)
 //!               YOURS, all spent -----+
 //!               WAIT -----------------+--> held: wait ... look again (1 s without a heartbeat: go)
@@ -29,12 +29,12 @@ pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
 /// (1 to 2 ms) or earlier, when one has run dry; so each should have about a slice's work queued, or the GPU switches more often
 /// than it has to.
 pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(1);
-/// Most credit in one go on an open GPU: if none of it is used, a newcomer takes it for work in
+/// Most budget in one go on an open GPU: if none of it is used, a newcomer takes it for work in
 /// flight all the same.
-const OPEN_CREDIT: Nanos = Nanos::from_millis(5);
-/// Most credit in one go: so that the greater part of the bound is asked for while the rest runs. What is left when a sleeper wakes has to
-/// outlast the latest wake-up; what is not is the price of a visit and a sleep, for each credit.
-pub(crate) const CREDIT: Nanos = Nanos::from_micros(350);
+const OPEN_MAX_BUDGET: Nanos = Nanos::from_millis(5);
+/// Most budget in one go: so that the greater part of the bound is asked for while the rest runs. What is left when a sleeper wakes has to
+/// outlast the latest wake-up; what is not is the price of a visit and a sleep, for each budget.
+pub(crate) const MAX_BUDGET: Nanos = Nanos::from_micros(350);
 /// Launches that may always be in flight: one runs, one is ready.
 const PIPELINE: u64 = 2;
 /// A throttled launch waits for this long at most, or for twice the bound where that is longer, whatever is in flight.
@@ -82,10 +82,10 @@ pub(crate) enum Way {
         /// The monitor may want to know.
         ring: bool,
     },
-    /// In the container's turn, with so much credit for launches after it. `forced`: the bound of work in flight was passed.
+    /// In the container's turn, with so much budget for launches after it. `forced`: the bound of work in flight was passed.
     Metered {
         /// On top of this launch.
-        credit: Nanos,
+        budget: Nanos,
         /// Waiting longer might have been waiting for itself.
         forced: bool,
     },
@@ -106,7 +106,7 @@ pub(crate) struct Passage {
     pub(crate) lane: Option<LaneId>,
     /// The process has work in flight on another GPU.
     pub(crate) elsewhere: bool,
-    /// No credit: the next launch may be for another GPU.
+    /// No budget: the next launch may be for another GPU.
     pub(crate) each: bool,
     /// It has a marker of its own.
     pub(crate) marks_itself: bool,
@@ -199,7 +199,7 @@ impl Passage {
                 let may =
                     siblings.working == 0 && (reading.bound == Nanos::ZERO || reading.bound >= SHARED_BOUND);
                 if left == Nanos::ZERO && may && self.overlaps(account, spent - reading.granted, now) {
-                    return Step::Go(Way::Metered { credit: Nanos::ZERO, forced: false });
+                    return Step::Go(Way::Metered { budget: Nanos::ZERO, forced: false });
                 }
                 if left > Nanos::ZERO {
                     let ends = account.ends(now);
@@ -276,7 +276,7 @@ impl Passage {
     ) -> Step {
         // What one thread may launch without asking another cannot: several have more in all, and smaller parts of it. So have several streams,
         // each of which has an end of its own to be seen.
-        let threads = 1 + account.borrowers(now);
+        let threads = 1 + account.threads_with_budget(now);
         let is_open = reading.turn.state() == TurnState::Open;
         let several = siblings.working > 0 || threads > 1 || account.gpu_time.busy_lanes() > 1;
         // The monitor knows better, who sees whether anybody may come who would wait for what is in flight.
@@ -289,22 +289,22 @@ impl Passage {
             told if is_open => Nanos(told.0 / (1 + siblings.working)),
             told => told,
         };
-        // Siblings see each other's credit a little late; threads of one process see each other's at once.
+        // Siblings see each other's budget a little late; threads of one process see each other's at once.
         let left = if siblings.working > 0 { Nanos(left.0 / 4) } else { left };
         // What several streams have left is foretold less well: more of it is to be there when a sleeper wakes.
         let tenths = if account.gpu_time.busy_lanes() > 1 { 4 } else { 7 };
         let share = Nanos(bound.0 * tenths / 10 / threads);
-        let credit = match bound > SHARED_BOUND {
-            true if is_open => share.min(OPEN_CREDIT),
+        let budget = match bound > SHARED_BOUND {
+            true if is_open => share.min(OPEN_MAX_BUDGET),
             true => share,
-            false => share.min(CREDIT),
+            false => share.min(MAX_BUDGET),
         };
-        let most = if self.each { Nanos::ZERO } else { self.visit.credit(credit).min(left) };
+        let most = if self.each { Nanos::ZERO } else { self.visit.budget(budget).min(left) };
         // A high quantile, not the mean, says how many launches are in flight: where each may be long they are few.
         let high = Nanos(self.expected.high().into());
         let chunk = most.max(high);
         let work = account.work(now);
-        let go = |chunk: Nanos, forced| Step::Go(Way::Metered { credit: chunk.max(high) - high, forced });
+        let go = |chunk: Nanos, forced| Step::Go(Way::Metered { budget: chunk.max(high) - high, forced });
         let (longest, stuck) = (work.own_longest(siblings.working, now), work.stuck(now));
         // It should have run but has not: estimates are too low, or somebody else has the GPU. Its end will be seen.
         let overdue = (longest == Nanos::ZERO && work.watched) || stuck.is_some() || work.blind;

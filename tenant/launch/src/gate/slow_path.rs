@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`admit`](super::admit) | may it go? | charges what the thread launched on the fast path; lets launches through that are not metered; finds the launch's lane, and marks or charges what was launched there before |
 //! | [`wait`](super::wait) | when may it go? | measures what has ended, decides ([`Passage`](super::passage)), publishes, sleeps; again until it may |
-//! | [`measure`](super::measure) | what did it cost? | a start event if the stream has run dry; the charge by its estimate, credit for the next launches; after the driver's call a marker if it is measured by itself |
+//! | [`measure`](super::measure) | what did it cost? | a start event if the stream has run dry; the charge by its estimate, budget for the next launches; after the driver's call a marker if it is measured by itself |
 //!
 //! Each step locks the account once, and once more after each call of the driver in between: what
 //! it takes from the account before the call, and what it books after.
@@ -35,8 +35,8 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// Up to the call of the driver. None: the launch is not metered.
     pub(super) fn before_launch(&self) -> Option<Passed> {
         let mut passage = self.admit()?;
-        let (credit, reading) = self.wait(&mut passage)?;
-        Some(self.charge(&passage, credit, &reading))
+        let (budget, reading) = self.wait(&mut passage)?;
+        Some(self.charge(&passage, budget, &reading))
     }
 
     /// Decides whether the launch may go now, and publishes what the process has in flight.
@@ -56,11 +56,10 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         step
     }
 
-    /// Charges what the thread launched on its credit, which goes back: it may have been for another
-    /// GPU.
-    pub(super) fn return_credit(&self, now: Nanos) {
+    /// Charges what the thread launched on its fast path, on whichever GPU, and drops its budget.
+    pub(super) fn charge_thread(&self, now: Nanos) {
         if let Some(gpu) = self.thread.gpu() {
-            self.gate.desk(gpu).account.lock().take_back(self.thread, self.key, now);
+            self.gate.desk(gpu).account.lock().charge_thread(self.thread, self.key, now);
         }
     }
 

@@ -39,13 +39,13 @@ struct Program<'a, 'r, 's> {
     gate: &'a Gate<'r>,
     thread: Thread,
     place: Place<'a, 's>,
-    /// Launches let through by the thread's own credit.
-    unasked: std::cell::Cell<u64>,
+    /// Launches let through by the thread's own budget.
+    fast: std::cell::Cell<u64>,
 }
 
 impl<'a, 'r, 's> Program<'a, 'r, 's> {
     fn new(gate: &'a Gate<'r>, place: Place<'a, 's>) -> Self {
-        Self { gate, thread: Thread::default(), place, unasked: std::cell::Cell::new(0) }
+        Self { gate, thread: Thread::default(), place, fast: std::cell::Cell::new(0) }
     }
 
     /// As the shim does it.
@@ -60,7 +60,7 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
     fn launch_kernel(&self, kernel: Kernel, stream: Stream, cost: Nanos, programmatic: bool) {
         let word = self.gate.region.granted().gate();
         if word == self.gate.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream) {
-            self.unasked.set(self.unasked.get() + 1);
+            self.fast.set(self.fast.get() + 1);
             self.place.launch(stream, cost, programmatic);
             return;
         }
@@ -133,9 +133,9 @@ fn an_open_gpu_costs_one_look_per_gate_word() {
     let stage = alone(bump, |role, program| {
         let slow = RefCell::new(0);
         while role.now() < BEGIN + ms(9) {
-            let before = program.unasked.get();
+            let before = program.fast.get();
             program.launch(1, STREAM, us(1));
-            *slow.borrow_mut() += u64::from(program.unasked.get() == before);
+            *slow.borrow_mut() += u64::from(program.fast.get() == before);
             role.sleep(us(3));
         }
         assert!((9..=10).contains(&*slow.borrow()), "{slow:?}");

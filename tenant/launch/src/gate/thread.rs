@@ -1,8 +1,8 @@
 //! A thread's own part of the gate: the fast path of a metered launch.
 //!
-//! A thread gets credit on the slow path, and spends it without asking anybody: one look into a table of its own, keyed by function and
-//! stream, one comparison, one subtraction. What it launched is counted in the table and taken on the process's books when the
-//! thread comes by the next time. Nobody else touches the table, so that nothing here needs to be atomic.
+//! A thread gets a budget on the slow path, and spends it without a shared word: one look into a table of its own, keyed by function and
+//! stream, one comparison, one subtraction. What it launched is counted in the table, and charged on the
+//! thread's next slow path. Nobody else touches the table, so that nothing here needs to be atomic.
 //!
 //! An entry has the prices of all sizes that were measured, so a program that launches its functions in thousands of shapes
 //! needs as many entries as it has functions.
@@ -18,7 +18,7 @@ use crate::gpu_time::{LaneId, Stream, ThreadKey};
 /// Entries of the table, by as many bits of a key: of 50 functions four in five have one to themselves.
 const ENTRIES: usize = 1 << ENTRY_BITS;
 const ENTRY_BITS: u32 = 8;
-/// A thread that took longer than this, and than twice its credit, since it came by last, has let the GPU run dry.
+/// A thread that took longer than this, and than twice its budget, since it came by last, has let the GPU run dry.
 const LATE: u64 = 200_000;
 /// One, as a thread's pace is counted.
 const FULL: u32 = 1024;
@@ -34,7 +34,7 @@ struct Entry {
     sizes: [Size; SIZES],
 }
 
-/// How much credit a launch of one size takes, and how many were made since the thread came by last.
+/// How much budget a launch of one size takes, and how many were made since the thread came by last.
 #[derive(Debug)]
 struct Size {
     price: Cell<u32>,
@@ -61,10 +61,10 @@ impl Entry {
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Thread {
-    /// The gate word under which the credit is good.
+    /// The gate word under which the budget is good.
     word: Cell<u32>,
-    /// What may be launched without asking, in nanoseconds.
-    credit: Cell<u32>,
+    /// What may be launched on the fast path, in nanoseconds.
+    budget: Cell<u32>,
     /// Entries with launches, in the order of the first of them.
     touched: [Cell<u8>; ENTRIES],
     touches: Cell<usize>,
@@ -75,15 +75,15 @@ pub struct Thread {
     key: Cell<ThreadKey>,
     gpu: Cell<Option<Gpu>>,
     inside: Cell<bool>,
-    lent: Cell<u32>,
+    initial_budget: Cell<u32>,
     came: Cell<Nanos>,
     /// How much of the time its launches keep the GPU busy, in 1024ths; a moving average.
     pace: Cell<u32>,
 }
 
-/// Launches that a thread made without asking.
+/// Launches that a thread made on its fast path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unasked {
+pub(crate) struct FastLaunches {
     pub(crate) kernel: Kernel,
     pub(crate) lane: LaneId,
     pub(crate) launches: u64,
@@ -93,7 +93,7 @@ impl Default for Thread {
     fn default() -> Self {
         Self {
             word: Cell::new(0),
-            credit: Cell::new(0),
+            budget: Cell::new(0),
             touched: [const { Cell::new(0) }; ENTRIES],
             touches: Cell::new(0),
             entries: entries(),
@@ -101,7 +101,7 @@ impl Default for Thread {
             key: Cell::new(ThreadKey(0)),
             gpu: Cell::new(None),
             inside: Cell::new(false),
-            lent: Cell::new(0),
+            initial_budget: Cell::new(0),
             came: Cell::new(Nanos::ZERO),
             pace: Cell::new(FULL),
         }
@@ -109,9 +109,9 @@ impl Default for Thread {
 }
 
 impl Thread {
-    /// Whether a launch may pass without asking; it is counted then. `word` is the gate word as just read.
+    /// Whether the budget covers a launch; it is counted then. `word` is the gate word as just read.
     ///
-    /// A size that is not there costs more than any credit.
+    /// A size that is not there costs more than any budget.
     #[inline(always)]
     #[must_use]
     pub fn spend(&self, word: u32, kernel: Kernel, stream: Stream) -> bool {
@@ -122,11 +122,11 @@ impl Thread {
         let entry = &self.entries[place];
         #[allow(clippy::indexing_slicing)]
         let size = &entry.sizes[kernel.size()];
-        let (price, credit) = (size.price.get(), self.credit.get());
-        if self.word.get() != word || entry.key.get() != key || price > credit {
+        let (price, budget) = (size.price.get(), self.budget.get());
+        if self.word.get() != word || entry.key.get() != key || price > budget {
             return false;
         }
-        self.credit.set(credit - price);
+        self.budget.set(budget - price);
         size.launches.set(size.launches.get() + 1);
         let touched = entry.touched.get();
         entry.touched.set(touched | 1 << kernel.size());
@@ -167,10 +167,10 @@ impl Thread {
         self.gate.set(gate);
         self.key.set(key);
         self.gpu.set(None);
-        self.lent.set(0);
+        self.initial_budget.set(0);
         self.came.set(Nanos::ZERO);
         self.pace.set(FULL);
-        self.withdraw();
+        self.revoke_budget();
         for entry in self.entries.iter() {
             entry.price(&[u32::MAX; SIZES]);
             entry.sizes.iter().for_each(|size| size.launches.set(0));
@@ -179,17 +179,17 @@ impl Thread {
         self.touches.set(0);
     }
 
-    /// The GPU that its credit is, or was last, for.
+    /// The GPU that its budget is, or was last, for.
     pub(crate) fn gpu(&self) -> Option<Gpu> {
         self.gpu.get()
     }
 
-    /// What has become of the credit that it got when it came by last.
+    /// What has become of the budget that it got when it came by last.
     pub(crate) fn account(&self, now: Nanos) -> Visit {
         if self.came.get() == Nanos::ZERO {
             return Visit { pace: FULL, late: false };
         }
-        let used = self.lent.get().saturating_sub(self.credit.get());
+        let used = self.initial_budget.get().saturating_sub(self.budget.get());
         let took = (now - self.came.get()).0;
         let busy = u64::from(used).saturating_mul(u64::from(FULL)) / took.max(1);
         let pace = u32::try_from(busy).unwrap_or(FULL).min(FULL);
@@ -197,8 +197,8 @@ impl Thread {
         Visit { pace: self.pace.get().midpoint(pace), late }
     }
 
-    /// What it launched without asking; forgets it. `each` answers the price of such a launch now.
-    pub(crate) fn take(&self, mut each: impl FnMut(Unasked) -> u32) {
+    /// What it launched on its fast path; forgets it. `each` answers the price of such a launch now.
+    pub(crate) fn take(&self, mut each: impl FnMut(FastLaunches) -> u32) {
         for touch in self.touched.iter().take(self.touches.replace(0)) {
             let Some(entry) = self.entries.get(usize::from(touch.get())) else { continue };
             let (function, lane) = (entry.function.get(), entry.lane.get());
@@ -209,31 +209,31 @@ impl Thread {
                 let Some(size) = entry.sizes.get(place) else { continue };
                 let launches = u64::from(size.launches.replace(0));
                 let kernel = Kernel::of(function, place);
-                size.price.set(each(Unasked { kernel, lane, launches }));
+                size.price.set(each(FastLaunches { kernel, lane, launches }));
             }
         }
     }
 
-    /// What is left of its credit is about to be taken, before the thread comes by with a launch:
+    /// What is left of its budget is about to be taken, before the thread comes by with a launch:
     /// it does not count as used.
     pub(crate) fn keep_pace(&self) {
-        self.lent.set(self.lent.get().saturating_sub(self.credit.get()));
+        self.initial_budget.set(self.initial_budget.get().saturating_sub(self.budget.get()));
     }
 
-    /// Takes what credit is left.
-    pub(crate) fn withdraw(&self) {
+    /// Drops what is left of the budget.
+    pub(crate) fn revoke_budget(&self) {
         self.word.set(0);
-        self.credit.set(0);
+        self.budget.set(0);
     }
 
-    /// The thread goes on, having been lent so much on top of the `cost` of the launch that it is about to make.
-    pub(crate) fn lend(&self, now: Nanos, visit: Visit, gpu: Gpu, word: u32, cost: u32, credit: u32) {
+    /// The thread goes on, with a budget of so much on top of the `cost` of the launch that it is about to make.
+    pub(crate) fn set_budget(&self, now: Nanos, visit: Visit, gpu: Gpu, word: u32, cost: u32, budget: u32) {
         self.came.set(now);
         self.pace.set(visit.pace);
         self.gpu.set(Some(gpu));
         self.word.set(word);
-        self.lent.set(cost.saturating_add(credit));
-        self.credit.set(credit);
+        self.initial_budget.set(cost.saturating_add(budget));
+        self.budget.set(budget);
     }
 
     /// Enters a function and what its sizes cost into its table. Whatever had the place has been taken before.
@@ -264,8 +264,8 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    /// Most credit that it should have: what it uses up in the time in which a busy thread uses up `most`.
-    pub(crate) fn credit(self, most: Nanos) -> Nanos {
+    /// Most budget that it should have: what it uses up in the time in which a busy thread uses up `most`.
+    pub(crate) fn budget(self, most: Nanos) -> Nanos {
         Nanos(most.0 * u64::from(self.pace) / u64::from(FULL))
     }
 

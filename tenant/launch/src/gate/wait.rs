@@ -11,30 +11,30 @@ use super::{Driver, Edge};
 use crate::gpu_time::LaneId;
 
 impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
-    /// Returns the credit for launches after this one, and the monitor's words under which it is
+    /// Returns the budget for launches after this one, and the monitor's words under which it is
     /// good. None: the launch is not metered any more.
     pub(super) fn wait(&self, passage: &mut Passage) -> Option<(Nanos, Reading)> {
         let (way, reading) = self.until_admitted(passage);
         if passage.rings {
             self.edge.ring();
         }
-        let credit = match way {
+        let budget = match way {
             Way::Open { .. } | Way::Stale => {
                 self.leave_open(way, &reading);
                 return None;
             }
-            Way::Metered { credit, forced } => {
+            Way::Metered { budget, forced } => {
                 if forced {
                     self.gate.count(Reason::BoundPassed);
                 }
-                credit
+                budget
             }
             Way::Ungated => {
                 self.gate.count(Reason::OtherGpu);
                 Nanos::ZERO
             }
         };
-        Some((credit, reading))
+        Some((budget, reading))
     }
 
     fn until_admitted(&self, passage: &mut Passage) -> (Way, Reading) {

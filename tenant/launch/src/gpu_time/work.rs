@@ -36,9 +36,9 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// With credit that may be used at any moment: so much, since when.
-    pub(crate) fn with(mut self, credit: impl Iterator<Item = (Nanos, Nanos)>) -> Self {
-        for (amount, since) in credit {
+    /// With budget that may be used at any moment: so much, since when.
+    pub(crate) fn with(mut self, budget: impl Iterator<Item = (Nanos, Nanos)>) -> Self {
+        for (amount, since) in budget {
             self.cost = self.cost + amount;
             self.since = self.since.or(Some(since));
         }

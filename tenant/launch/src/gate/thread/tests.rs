@@ -6,22 +6,22 @@ fn kernel(function: usize) -> Kernel {
     Kernel::new(function, [1; 3], [32, 1, 1])
 }
 
-fn lent(credit: u32) -> Thread {
+fn with_budget(budget: u32) -> Thread {
     let thread = Thread::default();
     thread.introduce(1, ThreadKey(1));
     let visit = thread.account(Nanos(1000));
-    thread.lend(Nanos(1000), visit, Gpu::new(0).expect("a GPU"), 7, 60, credit);
+    thread.set_budget(Nanos(1000), visit, Gpu::new(0).expect("a GPU"), 7, 60, budget);
     thread.remember(kernel(1).function(), STREAM, LaneId::default(), &[60; SIZES]);
     thread
 }
 
 #[test]
 fn credit_is_spent_to_the_end_and_no_further() {
-    let thread = lent(200);
+    let thread = with_budget(200);
     assert_eq!((0..10).filter(|_| thread.spend(7, kernel(1), STREAM)).count(), 3);
     let mut counted = Vec::new();
-    thread.take(|unasked| {
-        counted.push((unasked.kernel, unasked.launches));
+    thread.take(|fast| {
+        counted.push((fast.kernel, fast.launches));
         60
     });
     assert_eq!(counted, [(kernel(1), 3)]);
@@ -30,21 +30,21 @@ fn credit_is_spent_to_the_end_and_no_further() {
 
 #[test]
 fn nothing_passes_under_another_word_on_another_stream_or_as_another_kernel() {
-    let thread = lent(200);
+    let thread = with_budget(200);
     assert!(!thread.spend(8, kernel(1), STREAM));
     assert!(!thread.spend(7, kernel(2), STREAM));
     assert!(!thread.spend(7, kernel(1), Stream { per_thread: true, ..STREAM }));
     assert!(!thread.spend(7, kernel(1), Stream { handle: 0x1000, ..STREAM }));
     assert!(thread.spend(7, kernel(1), STREAM));
-    thread.withdraw();
+    thread.revoke_budget();
     assert!(!thread.spend(7, kernel(1), STREAM));
     assert!(!thread.spend(0, kernel(1), STREAM), "a gate that was never written");
 }
 
-/// What was not measured is priced beyond any credit.
+/// What was not measured is priced beyond any budget.
 #[test]
 fn each_size_of_a_function_has_its_price() {
-    let thread = lent(1000);
+    let thread = with_budget(1000);
     let sized = |threads| Kernel::new(1, [threads, 1, 1], [1; 3]);
     let mut prices = [u32::MAX; SIZES];
     (prices[0], prices[10], prices[31]) = (10, 100, 400);
@@ -55,8 +55,8 @@ fn each_size_of_a_function_has_its_price() {
         assert_eq!(thread.spend(7, sized(threads), STREAM), passes, "{threads} threads");
     }
     let mut taken = Vec::new();
-    thread.take(|unasked| {
-        taken.push((unasked.kernel, unasked.launches));
+    thread.take(|fast| {
+        taken.push((fast.kernel, fast.launches));
         50
     });
     assert_eq!(taken, [(sized(1), 1), (sized(1024), 2), (sized(u32::MAX), 1)]);
@@ -70,7 +70,7 @@ fn fifty_functions_have_their_places() {
     for (first, apart) in
         [(0x5555_5600_0000, 64), (0x7f00_0000_1000, 4096), (1, 1), (0x5555_5600_0000, 0x120)]
     {
-        let thread = lent(u32::MAX - 100);
+        let thread = with_budget(u32::MAX - 100);
         let kernels: Vec<Kernel> = (0..50).map(|place| kernel(first + place * apart)).collect();
         for kernel in &kernels {
             thread.remember(kernel.function(), STREAM, LaneId::default(), &[60; SIZES]);
@@ -78,8 +78,8 @@ fn fifty_functions_have_their_places() {
         let passed = kernels.iter().filter(|kernel| thread.spend(7, **kernel, STREAM)).count();
         assert!(passed >= 40, "{first:#x}, {apart} apart: {passed} of 50");
         let mut order = Vec::new();
-        thread.take(|unasked| {
-            order.push(unasked.kernel);
+        thread.take(|fast| {
+            order.push(fast.kernel);
             60
         });
         assert!(order.iter().eq(kernels.iter().filter(|kernel| order.contains(kernel))), "as launched");
@@ -88,7 +88,7 @@ fn fifty_functions_have_their_places() {
 
 #[test]
 fn a_forked_child_starts_anew() {
-    let thread = lent(200);
+    let thread = with_budget(200);
     assert!(thread.spend(7, kernel(1), STREAM));
     assert_eq!(thread.key(2), None);
     thread.introduce(2, ThreadKey(1));
@@ -99,17 +99,17 @@ fn a_forked_child_starts_anew() {
 #[test]
 fn a_thread_with_gaps_gets_less() {
     let gpu = Gpu::new(0).expect("a GPU");
-    let thread = lent(200_000);
+    let thread = with_budget(200_000);
     let mut now = Nanos(1000);
     for _ in 0..20 {
         // One launch of 60 us in 600.
         now = now + Nanos(600_000);
-        thread.credit.set(thread.lent.get().saturating_sub(60_000));
+        thread.budget.set(thread.initial_budget.get().saturating_sub(60_000));
         let visit = thread.account(now);
         assert!(visit.late);
-        thread.lend(now, visit, gpu, 7, 60_000, 0);
+        thread.set_budget(now, visit, gpu, 7, 60_000, 0);
     }
     let visit = thread.account(now + Nanos(600_000));
     assert!(visit.is_sparse());
-    assert!(visit.credit(Nanos(250_000)) < Nanos(30_000));
+    assert!(visit.budget(Nanos(250_000)) < Nanos(30_000));
 }
