@@ -19,7 +19,7 @@ use core::{ptr, slice};
 use cgpu_abi::driver::DefaultStream;
 use cgpu_abi::types::*;
 pub(crate) use cgpu_launch::gate::Kernel;
-use cgpu_launch::gate::{self as gate, ContextKey, Gate, Host, Passed, Stream, Thread};
+use cgpu_launch::gate::{self as gate, ContextKey, Gate, Host, Admitted, Stream, Thread};
 use cgpu_memory::{ContextId, Gpu, Tenant};
 use cgpu_shm::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
 
@@ -40,8 +40,8 @@ pub(crate) struct Launch {
     pub(crate) config: *const CUlaunchConfig,
     /// The stream may be of another context than the current one, and decides where it runs.
     pub(crate) anywhere: bool,
-    /// What it costs may be another from one launch to the next: no thread has a budget for it.
-    pub(crate) asks: bool,
+    /// What it costs may differ from one launch to the next: each takes the slow path.
+    pub(crate) variable_cost: bool,
 }
 
 impl Launch {
@@ -52,7 +52,7 @@ impl Launch {
 
     const fn of(default: DefaultStream) -> Launch {
         let (kernel, stream) = (Kernel::new(0, [0; 3], [0; 3]), CUstream::NULL);
-        Launch { kernel, stream, default, config: ptr::null(), anywhere: false, asks: false }
+        Launch { kernel, stream, default, config: ptr::null(), anywhere: false, variable_cost: false }
     }
 
     /// As a record says it. A null one is for the driver to refuse.
@@ -82,7 +82,7 @@ impl Launch {
 
     /// An executable graph.
     pub(crate) fn graph(graph: CUgraphExec, stream: CUstream, flavour: Launch) -> Launch {
-        Launch { kernel: Kernel::graph(graph.0), stream, anywhere: true, asks: true, ..flavour }
+        Launch { kernel: Kernel::graph(graph.0), stream, anywhere: true, variable_cost: true, ..flavour }
     }
 
     #[inline(always)]
@@ -127,8 +127,8 @@ struct Bound {
 }
 
 impl Bound {
-    fn ended(&self, thread: &Thread) {
-        self.gate.ended(thread, &self.host);
+    fn thread_exited(&self, thread: &Thread) {
+        self.gate.thread_exited(thread, &self.host);
     }
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn forget(context: CUcontext) {
     }
     if let Some(bound) = gate() {
         progress::forget(context);
-        bound.gate.forget(ContextKey(context.0));
+        bound.gate.forget_context(ContextKey(context.0));
     }
 }
 
@@ -189,10 +189,10 @@ pub(crate) fn forget_cost(kernel: Kernel) {
 #[cold]
 #[inline(never)]
 pub(crate) fn enter(launch: Launch, call: impl FnOnce() -> CUresult) -> CUresult {
-    let passed = boundary::or(None, || pass(&launch));
+    let admitted = boundary::or(None, || before_launch(&launch));
     let answer = call();
-    if let Some(passed) = passed {
-        boundary::or((), || passed.launched(answer == CUresult::SUCCESS));
+    if let Some(admitted) = admitted {
+        boundary::or((), || admitted.after_launch(answer == CUresult::SUCCESS));
     }
     answer
 }
@@ -202,15 +202,15 @@ pub(crate) fn enter(launch: Launch, call: impl FnOnce() -> CUresult) -> CUresult
 #[cold]
 #[inline(never)]
 pub(crate) fn enter_all(launches: impl Iterator<Item = Launch>, call: impl FnOnce() -> CUresult) -> CUresult {
-    let passed = boundary::or(Vec::new(), || {
+    let admitted = boundary::or(Vec::new(), || {
         let tenant = process::tenant();
         let mut launches: Vec<_> = launches.collect();
         let gpu = |launch: &Launch| Some(Standpoint::of(tenant?, launch)?.gpu);
         launches.sort_by_cached_key(gpu);
-        launches.iter().filter_map(pass).collect()
+        launches.iter().filter_map(before_launch).collect()
     });
     let answer = call();
-    boundary::or((), || passed.into_iter().for_each(|passed| passed.launched(answer == CUresult::SUCCESS)));
+    boundary::or((), || admitted.into_iter().for_each(|admitted| admitted.after_launch(answer == CUresult::SUCCESS)));
     answer
 }
 
@@ -239,7 +239,7 @@ fn tell_waited(awaited: Awaited) {
     let (Some(bound), Some(tenant)) = (gate(), process::tenant()) else { return };
     // SAFETY: null, or this thread's own part, which stays until it ends.
     let Some(thread) = (unsafe { thread::current().as_ref() }) else { return };
-    if !bound.gate.listens(thread) {
+    if !bound.gate.wants_completion(thread) {
         return;
     }
     let mut current = CUcontext::NULL;
@@ -257,7 +257,7 @@ fn tell_waited(awaited: Awaited) {
         }
     };
     let markers = Markers { context: current, time_scale: tenant.region().time_scale() };
-    bound.gate.waited(thread, (ContextKey(current.0), stream), &markers, &bound.host);
+    bound.gate.after_synchronize(thread, (ContextKey(current.0), stream), &markers, &bound.host);
 }
 
 /// A launch that is metered.
@@ -266,18 +266,18 @@ struct Metered {
     thread: &'static Thread,
     at: Standpoint,
     markers: Markers,
-    passed: Passed,
+    admitted: Admitted,
 }
 
 impl Metered {
-    fn launched(self, accepted: bool) {
-        let Self { bound, thread, at, markers, passed } = self;
-        at.stand(|| bound.gate.launched(thread, passed, accepted, &markers, &bound.host));
+    fn after_launch(self, accepted: bool) {
+        let Self { bound, thread, at, markers, admitted } = self;
+        at.stand(|| bound.gate.after_launch(thread, admitted, accepted, &markers, &bound.host));
     }
 }
 
 /// Waits at the gate. None: the launch is not metered.
-fn pass(launch: &Launch) -> Option<Metered> {
+fn before_launch(launch: &Launch) -> Option<Metered> {
     let bound = gate()?;
     let tenant = process::tenant()?;
     let at = Standpoint::of(tenant, launch)?;
@@ -290,10 +290,10 @@ fn pass(launch: &Launch) -> Option<Metered> {
         context: ContextKey(at.context.0),
         gpu: at.gpu,
         programmatic: launch.is_programmatic(),
-        asks: launch.asks,
+        variable_cost: launch.variable_cost,
     };
-    let passed = at.stand(|| bound.gate.pass(thread, launch, &markers, &bound.host))?;
-    Some(Metered { bound, thread, at, markers, passed })
+    let admitted = at.stand(|| bound.gate.before_launch(thread, launch, &markers, &bound.host))?;
+    Some(Metered { bound, thread, at, markers, admitted })
 }
 
 /// Where a launch runs.

@@ -141,11 +141,11 @@ impl<'a> Program<'a> {
             return launch();
         }
         let (context, gpu) = (ContextKey(1), gpu());
-        let asked = Launch { kernel, stream, context, gpu, programmatic, asks: false };
-        let passed = gate.pass(&self.thread, asked, &self.driver, &self.driver);
+        let asked = Launch { kernel, stream, context, gpu, programmatic, variable_cost: false };
+        let admitted = gate.before_launch(&self.thread, asked, &self.driver, &self.driver);
         let answer = launch();
-        if let Some(passed) = passed {
-            gate.launched(&self.thread, passed, answer.is_ok(), &self.driver, &self.driver);
+        if let Some(admitted) = admitted {
+            gate.after_launch(&self.thread, admitted, answer.is_ok(), &self.driver, &self.driver);
         }
         answer
     }
@@ -173,20 +173,20 @@ impl<'a> Program<'a> {
     /// Waits until all that was launched has run.
     pub(crate) fn synchronize(&self) {
         self.driver.synchronize();
-        self.waited(None);
+        self.after_synchronize(None);
     }
 
-    fn waited(&self, stream: Option<Stream>) {
+    fn after_synchronize(&self, stream: Option<Stream>) {
         let gate = &self.process.gate;
-        if gate.listens(&self.thread) {
-            gate.waited(&self.thread, (ContextKey(1), stream), &self.driver, &self.driver);
+        if gate.wants_completion(&self.thread) {
+            gate.after_synchronize(&self.thread, (ContextKey(1), stream), &self.driver, &self.driver);
         }
     }
 
     /// Waits until all that was launched into the stream has run.
     pub(crate) fn synchronize_stream(&self, stream: u32) -> Result<(), Failed> {
         self.driver.synchronize_stream(handle(stream))?;
-        self.waited(Some(handle(stream)));
+        self.after_synchronize(Some(handle(stream)));
         Ok(())
     }
 

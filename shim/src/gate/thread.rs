@@ -161,7 +161,7 @@ unsafe extern "C" fn ended(thread: *mut c_void) {
         // SAFETY: made by `own` for this thread, which does not use it any more.
         let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
         if let Some(gate) = super::gate() {
-            gate.ended(&thread);
+            gate.thread_exited(&thread);
         }
     });
 }

@@ -5,7 +5,7 @@
 //!                |  no
 //!                +--> Thread::spend: budget left under this word? ------> the driver       a look into a table of one's own
 //!                       |  no
-//!                       +--> Gate::pass ... the driver ... Gate::launched                  the slow path
+//!                       +--> Gate::before_launch ... the driver ... Gate::after_launch     the slow path
 //!                              |
 //!                              slow_path admit, wait, measure: three steps in a row
 //!                              marker    events and writes on the streams
@@ -16,8 +16,8 @@
 //!                              edge      the driver, time                  traits
 //! ```
 //!
-//! The slow path comes every 250 us of launched work, and whenever the gate word changes. It takes the thread's launches on the
-//! books, puts a marker behind them (a timing event and a memory write on the launch's own stream), measures what has ended, and
+//! The slow path is taken every 250 us of launched work, and whenever the gate word changes. It
+//! charges the thread's launches, puts a marker behind them (a timing event and a memory write on the launch's own stream), measures what has ended, and
 //! sets a budget for the next launches.
 //!
 //! Locks: one per GPU and process, held for bookkeeping only; never across a call of the driver, a sleep or a wait. One thread at
@@ -71,14 +71,14 @@ pub struct Launch {
     pub gpu: Gpu,
     /// It may begin before its predecessor on the stream has ended: nothing may come between the two.
     pub programmatic: bool,
-    /// Credit is not for it: each launch of it comes by, because what it costs may be another from one to the next.
-    pub asks: bool,
+    /// What it costs may differ from one launch to the next: each takes the slow path.
+    pub variable_cost: bool,
 }
 
 /// A launch that was let through and is metered, until the driver has answered.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "the gate wants to know what the driver answers"]
-pub struct Passed {
+pub struct Admitted {
     launch: Launch,
     lane: Option<LaneId>,
     cost: Nanos,
@@ -135,36 +135,36 @@ impl<'r> Gate<'r> {
     }
 
     /// Lets a launch through, when its time has come. None: it is not metered.
-    pub fn pass(
+    pub fn before_launch(
         &self,
         thread: &Thread,
         launch: Launch,
         driver: &impl Driver,
         edge: &impl Edge,
-    ) -> Option<Passed> {
+    ) -> Option<Admitted> {
         // A signal handler that launches from inside the gate is not held up.
         if !thread.enter() {
             return None;
         }
-        let passed =
+        let admitted =
             SlowPath { gate: self, key: self.key(thread), thread, launch, driver, edge }.before_launch();
         thread.leave();
-        passed
+        admitted
     }
 
     /// The driver has answered.
-    pub fn launched(
+    pub fn after_launch(
         &self,
         thread: &Thread,
-        passed: Passed,
+        admitted: Admitted,
         accepted: bool,
         driver: &impl Driver,
         edge: &impl Edge,
     ) {
         if thread.enter() {
-            let launch = passed.launch;
+            let launch = admitted.launch;
             SlowPath { gate: self, key: self.key(thread), thread, launch, driver, edge }
-                .after_launch(passed, accepted);
+                .after_launch(admitted, accepted);
             thread.leave();
         }
     }
@@ -172,7 +172,7 @@ impl<'r> Gate<'r> {
     /// The thread has waited for all that it had launched into `stream`, or, without one, into the
     /// context. Where the monitor wants to know, what has run is measured, and it is told once
     /// nothing is left.
-    pub fn waited(
+    pub fn after_synchronize(
         &self,
         thread: &Thread,
         (context, stream): (ContextKey, Option<Stream>),
@@ -187,22 +187,22 @@ impl<'r> Gate<'r> {
         // No launch, but the place of one.
         let kernel = Kernel::new(0, [0; 3], [0; 3]);
         let at = stream.unwrap_or(Stream { handle: 0, per_thread: false });
-        let launch = Launch { kernel, stream: at, context, gpu, programmatic: false, asks: false };
-        SlowPath { gate: self, key, thread, launch, driver, edge }.waited(stream);
+        let launch = Launch { kernel, stream: at, context, gpu, programmatic: false, variable_cost: false };
+        SlowPath { gate: self, key, thread, launch, driver, edge }.after_synchronize(stream);
         thread.leave();
     }
 
     /// Whether the monitor wants to know when the work that this thread has launched has run.
     #[must_use]
-    pub fn listens(&self, thread: &Thread) -> bool {
+    pub fn wants_completion(&self, thread: &Thread) -> bool {
         let gpu = thread.key(self.address()).and_then(|_| thread.gpu());
         let granted = self.region.granted();
         let holds = |gpu| granted.turn(gpu).state() == TurnState::Yours;
         gpu.is_some_and(|gpu| holds(gpu) && granted.rings(gpu, self.slot))
     }
 
-    /// A thread has ended: what it launched last is booked, its budget is dropped.
-    pub fn ended(&self, thread: &Thread, edge: &impl Edge) {
+    /// A thread has exited: what it launched last is charged, its budget is dropped.
+    pub fn thread_exited(&self, thread: &Thread, edge: &impl Edge) {
         if let Some((key, gpu)) = thread.key(self.address()).zip(thread.gpu()) {
             let clocks = edge.clocks();
             let mut account = self.desk(gpu).account.lock();
@@ -212,7 +212,7 @@ impl<'r> Gate<'r> {
     }
 
     /// A context is going, and with it all that was recorded in it.
-    pub fn forget(&self, context: ContextKey) {
+    pub fn forget_context(&self, context: ContextKey) {
         for desk in &self.desks {
             desk.account.lock().gpu_time.forget(context);
         }
@@ -233,7 +233,7 @@ impl<'r> Gate<'r> {
     fn key(&self, thread: &Thread) -> ThreadKey {
         thread.key(self.address()).unwrap_or_else(|| {
             let key = ThreadKey(self.threads.fetch_add(1, Ordering::Relaxed));
-            thread.introduce(self.address(), key);
+            thread.register(self.address(), key);
             key
         })
     }
@@ -290,7 +290,7 @@ impl<'r> Gate<'r> {
     }
 
     /// Takes note of a context that launches.
-    fn know(&self, context: ContextKey) {
+    fn note_context(&self, context: ContextKey) {
         let first = self.context.compare_exchange(0, context.0, Ordering::Relaxed, Ordering::Relaxed);
         if first.is_err_and(|first| first != context.0) {
             self.several.store(true, Ordering::Relaxed);

@@ -50,7 +50,7 @@ impl Siblings {
         // HB cell: Acquire meets the Release in `publish`.
         let same = cell.turn.load(Ordering::Acquire) == turn.0;
         let spent = if same { read(&cell.spent) } else { Nanos::ZERO };
-        // One that was killed, or has not come by since, leaves its prediction behind.
+        // One that was killed, or has not launched since, leaves its prediction behind.
         let ends = clocks.heard(read(&cell.ends));
         let working = ends > now;
         // What it has not measured may have run for the most part.
@@ -77,7 +77,7 @@ pub(crate) struct Account {
     base: Nanos,
     /// Counts the times that the GPU began to be metered.
     period: u64,
-    /// When a launch, or a thread, last came by.
+    /// When a thread last took the slow path.
     pub(crate) active: Nanos,
     /// When the monitor was last told that nothing was left.
     pub(crate) told: Nanos,

@@ -8,7 +8,7 @@ use super::marker::{MARK, mark_worth, marks_itself, shared_mark_worth};
 use super::passage::{Passage, Step};
 use super::reading::Reading;
 use super::slow_path::SlowPath;
-use super::thread::Visit;
+use super::thread::ThreadActivity;
 use super::{Driver, Edge, Launch};
 use crate::cost::Expected;
 use crate::gpu_time::{Lane, LaneKey};
@@ -26,7 +26,7 @@ enum PendingWork {
 }
 
 impl PendingWork {
-    fn of(lane: &mut Lane, launch: &Launch, worth: Nanos, fresh: bool, late: bool, period: u64) -> Self {
+    fn of(lane: &mut Lane, launch: &Launch, worth: Nanos, fresh: bool, ran_dry: bool, period: u64) -> Self {
         lane.programmatic |= launch.programmatic;
         if launch.programmatic {
             return Self::Nothing;
@@ -38,9 +38,9 @@ impl PendingWork {
         let open = &lane.open.bill;
         if open.is_empty() {
             Self::Nothing
-        } else if late && lane.batches.is_empty() {
+        } else if ran_dry && lane.batches.is_empty() {
             Self::Estimate
-        } else if late || fresh || open.cost + open.beyond >= worth || lane.programmatic {
+        } else if ran_dry || fresh || open.cost + open.beyond >= worth || lane.programmatic {
             Self::Mark
         } else {
             Self::Nothing
@@ -52,26 +52,26 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// What the launch needs to be admitted. None: it goes without being metered.
     pub(super) fn admit(&self) -> Option<Passage> {
         let now = self.edge.now();
-        let visit = self.thread.account(now);
+        let activity = self.thread.activity(now);
         self.charge_thread(now);
         let reading = self.gate.read(self.launch.gpu, now);
         if !reading.is_metered() {
-            self.pass_open(visit, &reading);
+            self.pass_open(activity, &reading);
             return None;
         }
         if self.driver.is_capturing(self.launch.stream) {
             self.gate.count(Reason::Capturing);
             return None;
         }
-        self.gate.know(self.launch.context);
+        self.gate.note_context(self.launch.context);
         self.collect();
-        let mut passage = self.passage(visit, &reading, now);
+        let mut passage = self.passage(activity, &reading, now);
         passage.elsewhere = self.gate.works_elsewhere(self.launch.gpu);
         Some(passage)
     }
 
-    fn pass_open(&self, visit: Visit, reading: &Reading) {
-        let mut passage = Passage::new(Expected::NOTHING, visit, None);
+    fn pass_open(&self, activity: ThreadActivity, reading: &Reading) {
+        let mut passage = Passage::new(Expected::NOTHING, activity, None);
         if let Step::Go(way) = self.decide(&mut passage, reading, self.edge.clocks()) {
             self.leave_open(way, reading);
         }
@@ -79,7 +79,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
 
     /// Finds the launch's lane and what the launch is expected to cost; marks or charges what was
     /// launched there before.
-    fn passage(&self, visit: Visit, reading: &Reading, now: Nanos) -> Passage {
+    fn passage(&self, activity: ThreadActivity, reading: &Reading, now: Nanos) -> Passage {
         let key = LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };
         let clocks = self.edge.clocks();
         let beside = self.gate.siblings(self.launch.gpu, reading.turn, clocks).working > 0;
@@ -96,7 +96,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
             };
             let found = gpu_time.lane(key, now).map(|lane| {
                 let fresh = expected.is_uncertain();
-                (lane.id, PendingWork::of(lane, &self.launch, worth, fresh, visit.late, period))
+                (lane.id, PendingWork::of(lane, &self.launch, worth, fresh, activity.ran_dry, period))
             });
             let (lane, pending) = found.unzip();
             let pending = pending.unwrap_or(PendingWork::Nothing);
@@ -105,7 +105,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
             }
             let marks_itself = marks_itself(reading, used, Nanos(expected.cost.into()));
             let each = marks_itself || self.gate.several.load(Ordering::Relaxed);
-            (Passage { marks_itself, each, ..Passage::new(expected, visit, lane) }, pending)
+            (Passage { marks_itself, each, ..Passage::new(expected, activity, lane) }, pending)
         };
         if let (Some(lane), PendingWork::Mark | PendingWork::Backlog) = (passage.lane, pending) {
             self.mark(lane, pending == PendingWork::Backlog);

@@ -10,7 +10,7 @@ use super::marker::mark_worth;
 use super::passage::Passage;
 use super::reading::Reading;
 use super::slow_path::SlowPath;
-use super::{Clocks, Driver, Edge, Failed, Passed, Stream};
+use super::{Admitted, Clocks, Driver, Edge, Failed, Stream};
 use crate::gpu_time::{BATCHES, ContextKey, EndedBatch, Lane, LaneId, LaneKey, Start, Timing, WORDS};
 
 /// A launch of a thread with gaps is measured by itself this often.
@@ -19,7 +19,7 @@ const SAMPLE: Nanos = Nanos::from_micros(500);
 const DRY_SAMPLE: Nanos = Nanos::from_millis(2);
 /// The monitor is told this often that nothing is left.
 const TELL: Nanos = Nanos::from_micros(500);
-/// Batches measured by one visit; the next one takes the others.
+/// Batches measured by one slow path; the next one takes the others.
 const BUNCH: usize = 8;
 
 /// How a launch is measured.
@@ -38,10 +38,12 @@ struct Mode {
 
 impl Mode {
     fn of(lane: &mut Lane, passage: &Passage, lone: bool, now: Nanos) -> Self {
-        let (expected, visit) = (passage.expected, passage.visit);
+        let (expected, activity) = (passage.expected, passage.activity);
         let sample = lane.dry && lane.sampled + DRY_SAMPLE <= now;
-        let due =
-            lone || expected.is_uncertain() || (visit.is_sparse() && lane.marked + SAMPLE <= now) || sample;
+        let due = lone
+            || expected.is_uncertain()
+            || (activity.is_sparse() && lane.marked + SAMPLE <= now)
+            || sample;
         let alone = due && !lane.programmatic;
         if alone {
             lane.sampled = now;
@@ -54,7 +56,7 @@ impl Mode {
         // A host function, or a wait for a word or another stream, may stand between the two. The
         // GPU is not busy with that.
         let begins = if lane.is_idle() {
-            alone || !visit.is_sparse()
+            alone || !activity.is_sparse()
         } else {
             first && (lane.is_stuck(now) || (alone && (expected.is_uncertain() || sample)))
         };
@@ -75,7 +77,7 @@ struct Answer {
 impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// Charges the launch by its estimate, before the call of the driver, and sets the budget of the
     /// thread.
-    pub(super) fn charge(&self, passage: &Passage, budget: Nanos, reading: &Reading) -> Passed {
+    pub(super) fn charge(&self, passage: &Passage, budget: Nanos, reading: &Reading) -> Admitted {
         let (launch, clocks) = (self.launch, self.edge.clocks());
         let (now, lane, expected) = (clocks.raw, passage.lane, passage.expected);
         let planned = lane.and_then(|lane| {
@@ -102,8 +104,8 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
             (account.gpu_time.prices(function, mode.guessed), account.gpu_time.busy_lanes())
         };
         let budget = u32::try_from(budget.0).unwrap_or(u32::MAX);
-        self.thread.set_budget(now, passage.visit, launch.gpu, reading.word, expected.cost, budget);
-        if let Some(lane) = lane.filter(|_| mode.known && !launch.asks) {
+        self.thread.set_budget(now, passage.activity, launch.gpu, reading.word, expected.cost, budget);
+        if let Some(lane) = lane.filter(|_| mode.known && !launch.variable_cost) {
             self.thread.remember(launch.kernel.function(), launch.stream, lane, &prices);
         }
         let cost = Nanos(expected.cost.into());
@@ -111,23 +113,23 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         // in the others would have no marker.
         let long = passage.marks_itself || cost >= mark_worth(reading, lanes);
         let long = long && !launch.programmatic && !mode.guessed;
-        Passed { launch, lane, cost, alone: mode.alone || long }
+        Admitted { launch, lane, cost, alone: mode.alone || long }
     }
 
     /// After the call of the driver.
-    pub(super) fn after_launch(&self, passed: Passed, accepted: bool) {
+    pub(super) fn after_launch(&self, admitted: Admitted, accepted: bool) {
         if !accepted {
             let mut account = self.account();
-            account.gpu_time.discharge(passed.lane, self.launch.kernel, passed.cost);
-        } else if let Some(lane) = passed.lane.filter(|_| passed.alone) {
+            account.gpu_time.discharge(admitted.lane, self.launch.kernel, admitted.cost);
+        } else if let Some(lane) = admitted.lane.filter(|_| admitted.alone) {
             self.mark(lane, false);
         }
     }
 
     /// After the thread has waited for its launches into a stream, or into all: none of them is
     /// left.
-    pub(super) fn waited(&self, stream: Option<Stream>) {
-        self.thread.keep_pace();
+    pub(super) fn after_synchronize(&self, stream: Option<Stream>) {
+        self.thread.discount_unused();
         self.charge_thread(self.edge.now());
         // So often at most: a lane has no more markers.
         for _ in 0..BATCHES.div_ceil(BUNCH) {

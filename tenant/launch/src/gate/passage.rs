@@ -19,7 +19,7 @@ use super::account::{Account, Siblings};
 use super::line::Line;
 use super::marker::MARK;
 use super::reading::Reading;
-use super::thread::Visit;
+use super::thread::ThreadActivity;
 use crate::cost::Expected;
 use crate::gpu_time::{GpuTime, LaneId};
 
@@ -33,7 +33,7 @@ pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(1);
 /// flight all the same.
 const OPEN_MAX_BUDGET: Nanos = Nanos::from_millis(5);
 /// Most budget in one go: so that the greater part of the bound is asked for while the rest runs. What is left when a sleeper wakes has to
-/// outlast the latest wake-up; what is not is the price of a visit and a sleep, for each budget.
+/// outlast the latest wake-up; what is not is the price of a slow path and a sleep, for each budget.
 pub(crate) const MAX_BUDGET: Nanos = Nanos::from_micros(350);
 /// Launches that may always be in flight: one runs, one is ready.
 const PIPELINE: u64 = 2;
@@ -101,7 +101,7 @@ pub(crate) struct Passage {
     /// What the launch is expected to cost.
     pub(crate) expected: Expected,
     /// What the thread is like.
-    pub(crate) visit: Visit,
+    pub(crate) activity: ThreadActivity,
     /// Where it is launched.
     pub(crate) lane: Option<LaneId>,
     /// The process has work in flight on another GPU.
@@ -122,10 +122,10 @@ pub(crate) struct Passage {
 }
 
 impl Passage {
-    pub(crate) fn new(expected: Expected, visit: Visit, lane: Option<LaneId>) -> Self {
+    pub(crate) fn new(expected: Expected, activity: ThreadActivity, lane: Option<LaneId>) -> Self {
         Self {
             expected,
-            visit,
+            activity,
             lane,
             elsewhere: false,
             each: false,
@@ -171,7 +171,7 @@ impl Passage {
                 self.held = false;
                 account.waiting = account.waiting.saturating_sub(1);
             }
-            // A thread that goes on waiting does not launch: it has come by once.
+            // A thread that goes on waiting does not launch: it took the slow path once.
             (Step::Wait { .. }, true) => account.active = before,
             _ => {}
         }
@@ -299,7 +299,7 @@ impl Passage {
             true => share,
             false => share.min(MAX_BUDGET),
         };
-        let most = if self.each { Nanos::ZERO } else { self.visit.budget(budget).min(left) };
+        let most = if self.each { Nanos::ZERO } else { self.activity.budget(budget).min(left) };
         // A high quantile, not the mean, says how many launches are in flight: where each may be long they are few.
         let high = Nanos(self.expected.high().into());
         let chunk = most.max(high);

@@ -18,7 +18,7 @@ use super::line::Line;
 use super::passage::{Passage, Step};
 use super::reading::Reading;
 use super::thread::Thread;
-use super::{Clocks, Driver, Edge, Gate, Launch, Passed};
+use super::{Admitted, Clocks, Driver, Edge, Gate, Launch};
 use crate::gpu_time::ThreadKey;
 
 /// A thread with a launch that takes the slow path.
@@ -33,7 +33,7 @@ pub(super) struct SlowPath<'a, 'r, D, E> {
 
 impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// Up to the call of the driver. None: the launch is not metered.
-    pub(super) fn before_launch(&self) -> Option<Passed> {
+    pub(super) fn before_launch(&self) -> Option<Admitted> {
         let mut passage = self.admit()?;
         let (budget, reading) = self.wait(&mut passage)?;
         Some(self.charge(&passage, budget, &reading))

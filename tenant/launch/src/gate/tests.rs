@@ -64,11 +64,12 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
             self.place.launch(stream, cost, programmatic);
             return;
         }
-        let launch = Launch { kernel, stream, context: CONTEXT, gpu: gpu(), programmatic, asks: false };
-        let passed = self.gate.pass(&self.thread, launch, &self.place, &self.place);
+        let launch =
+            Launch { kernel, stream, context: CONTEXT, gpu: gpu(), programmatic, variable_cost: false };
+        let admitted = self.gate.before_launch(&self.thread, launch, &self.place, &self.place);
         self.place.launch(stream, cost, programmatic);
-        if let Some(passed) = passed {
-            self.gate.launched(&self.thread, passed, true, &self.place, &self.place);
+        if let Some(admitted) = admitted {
+            self.gate.after_launch(&self.thread, admitted, true, &self.place, &self.place);
         }
     }
 
@@ -152,7 +153,7 @@ fn a_thread_that_ends_gives_its_credit_back() {
             role.sleep(us(25));
         }
         role.sleep(ms(1));
-        program.gate.ended(&program.thread, &program.place);
+        program.gate.thread_exited(&program.thread, &program.place);
         let inflight = Nanos(program.cell().inflight.load(Ordering::Relaxed));
         assert!(inflight <= us(500), "{inflight}");
         let another = Program::new(program.gate, role.edge(0));
@@ -209,7 +210,7 @@ proptest! {
                 }
                 let cell = program.cell();
                 assert_eq!(cell.waiting.load(Ordering::Relaxed), 0);
-                program.gate.ended(&program.thread, &program.place);
+                program.gate.thread_exited(&program.thread, &program.place);
                 role.sleep(ms(1000));
                 let busy = Nanos(cell.busy.load(Ordering::Relaxed));
                 let ran = role.stage.gpu(|gpu| gpu.ran[&0]);

@@ -18,10 +18,10 @@ use crate::gpu_time::{LaneId, Stream, ThreadKey};
 /// Entries of the table, by as many bits of a key: of 50 functions four in five have one to themselves.
 const ENTRIES: usize = 1 << ENTRY_BITS;
 const ENTRY_BITS: u32 = 8;
-/// A thread that took longer than this, and than twice its budget, since it came by last, has let the GPU run dry.
-const LATE: u64 = 200_000;
-/// One, as a thread's pace is counted.
-const FULL: u32 = 1024;
+/// A thread that took longer than this, and than twice its budget, since its last slow path, has let the GPU run dry.
+const DRY_AFTER: u64 = 200_000;
+/// One, as a thread's utilization is counted.
+const FULL_UTILIZATION: u32 = 1024;
 
 /// A function on a stream.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ struct Entry {
     sizes: [Size; SIZES],
 }
 
-/// How much budget a launch of one size takes, and how many were made since the thread came by last.
+/// How much budget a launch of one size takes, and how many were made since the last slow path.
 #[derive(Debug)]
 struct Size {
     price: Cell<u32>,
@@ -76,9 +76,9 @@ pub struct Thread {
     gpu: Cell<Option<Gpu>>,
     inside: Cell<bool>,
     initial_budget: Cell<u32>,
-    came: Cell<Nanos>,
+    last_slow_path: Cell<Nanos>,
     /// How much of the time its launches keep the GPU busy, in 1024ths; a moving average.
-    pace: Cell<u32>,
+    utilization: Cell<u32>,
 }
 
 /// Launches that a thread made on its fast path.
@@ -102,8 +102,8 @@ impl Default for Thread {
             gpu: Cell::new(None),
             inside: Cell::new(false),
             initial_budget: Cell::new(0),
-            came: Cell::new(Nanos::ZERO),
-            pace: Cell::new(FULL),
+            last_slow_path: Cell::new(Nanos::ZERO),
+            utilization: Cell::new(FULL_UTILIZATION),
         }
     }
 }
@@ -157,19 +157,19 @@ impl Thread {
         self.inside.set(false);
     }
 
-    /// Its number at this gate; none if it has not come by yet. What it counted at another gate (its parent process's) is not ours.
+    /// Its number at this gate; none before its first slow path. What it counted at another gate (its parent process's) is not ours.
     pub(crate) fn key(&self, gate: usize) -> Option<ThreadKey> {
         (self.gate.get() == gate).then(|| self.key.get())
     }
 
-    /// Comes by for the first time.
-    pub(crate) fn introduce(&self, gate: usize, key: ThreadKey) {
+    /// Registers the thread at this gate.
+    pub(crate) fn register(&self, gate: usize, key: ThreadKey) {
         self.gate.set(gate);
         self.key.set(key);
         self.gpu.set(None);
         self.initial_budget.set(0);
-        self.came.set(Nanos::ZERO);
-        self.pace.set(FULL);
+        self.last_slow_path.set(Nanos::ZERO);
+        self.utilization.set(FULL_UTILIZATION);
         self.revoke_budget();
         for entry in self.entries.iter() {
             entry.price(&[u32::MAX; SIZES]);
@@ -184,17 +184,17 @@ impl Thread {
         self.gpu.get()
     }
 
-    /// What has become of the budget that it got when it came by last.
-    pub(crate) fn account(&self, now: Nanos) -> Visit {
-        if self.came.get() == Nanos::ZERO {
-            return Visit { pace: FULL, late: false };
+    /// What has become of the budget that it got on its last slow path.
+    pub(crate) fn activity(&self, now: Nanos) -> ThreadActivity {
+        if self.last_slow_path.get() == Nanos::ZERO {
+            return ThreadActivity { utilization: FULL_UTILIZATION, ran_dry: false };
         }
         let used = self.initial_budget.get().saturating_sub(self.budget.get());
-        let took = (now - self.came.get()).0;
-        let busy = u64::from(used).saturating_mul(u64::from(FULL)) / took.max(1);
-        let pace = u32::try_from(busy).unwrap_or(FULL).min(FULL);
-        let late = took > LATE && took / 2 > u64::from(used);
-        Visit { pace: self.pace.get().midpoint(pace), late }
+        let took = (now - self.last_slow_path.get()).0;
+        let busy = u64::from(used).saturating_mul(u64::from(FULL_UTILIZATION)) / took.max(1);
+        let utilization = u32::try_from(busy).unwrap_or(FULL_UTILIZATION).min(FULL_UTILIZATION);
+        let ran_dry = took > DRY_AFTER && took / 2 > u64::from(used);
+        ThreadActivity { utilization: self.utilization.get().midpoint(utilization), ran_dry }
     }
 
     /// What it launched on its fast path; forgets it. `each` answers the price of such a launch now.
@@ -214,9 +214,9 @@ impl Thread {
         }
     }
 
-    /// What is left of its budget is about to be taken, before the thread comes by with a launch:
+    /// What is left of its budget is about to be taken, before the thread launches again:
     /// it does not count as used.
-    pub(crate) fn keep_pace(&self) {
+    pub(crate) fn discount_unused(&self) {
         self.initial_budget.set(self.initial_budget.get().saturating_sub(self.budget.get()));
     }
 
@@ -227,9 +227,17 @@ impl Thread {
     }
 
     /// The thread goes on, with a budget of so much on top of the `cost` of the launch that it is about to make.
-    pub(crate) fn set_budget(&self, now: Nanos, visit: Visit, gpu: Gpu, word: u32, cost: u32, budget: u32) {
-        self.came.set(now);
-        self.pace.set(visit.pace);
+    pub(crate) fn set_budget(
+        &self,
+        now: Nanos,
+        activity: ThreadActivity,
+        gpu: Gpu,
+        word: u32,
+        cost: u32,
+        budget: u32,
+    ) {
+        self.last_slow_path.set(now);
+        self.utilization.set(activity.utilization);
         self.gpu.set(Some(gpu));
         self.word.set(word);
         self.initial_budget.set(cost.saturating_add(budget));
@@ -254,24 +262,24 @@ fn entries() -> Box<[Entry; ENTRIES]> {
     entries.try_into().unwrap_or_else(|_| Box::new(core::array::from_fn(|_| Entry::empty())))
 }
 
-/// What a thread's coming by tells.
+/// How a thread has launched since its last slow path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visit {
+pub(crate) struct ThreadActivity {
     /// How much of the time its launches keep the GPU busy, in 1024ths.
-    pub(crate) pace: u32,
+    pub(crate) utilization: u32,
     /// It has let the GPU run dry, most likely.
-    pub(crate) late: bool,
+    pub(crate) ran_dry: bool,
 }
 
-impl Visit {
+impl ThreadActivity {
     /// Most budget that it should have: what it uses up in the time in which a busy thread uses up `most`.
     pub(crate) fn budget(self, most: Nanos) -> Nanos {
-        Nanos(most.0 * u64::from(self.pace) / u64::from(FULL))
+        Nanos(most.0 * u64::from(self.utilization) / u64::from(FULL_UTILIZATION))
     }
 
     /// Whether its launches leave the GPU idle most of the time, so that a batch of them tells little about each.
     pub(crate) fn is_sparse(self) -> bool {
-        self.late || self.pace < FULL / 2
+        self.ran_dry || self.utilization < FULL_UTILIZATION / 2
     }
 }
 

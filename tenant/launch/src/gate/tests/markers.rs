@@ -186,7 +186,7 @@ fn work_queued_in_the_open_is_measured_as_backlog() {
 fn a_context_that_goes_takes_its_events_along() {
     alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(60), BEGIN + ms(20));
-        program.gate.forget(CONTEXT);
+        program.gate.forget_context(CONTEXT);
         assert_eq!(program.gate.desk(gpu()).account.lock().gpu_time.work().launches, 0);
         saturate(role, program, us(60), BEGIN + ms(40));
         let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));

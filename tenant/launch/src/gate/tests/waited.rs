@@ -21,8 +21,13 @@ fn wait(stage_rings: bool, stream: Option<Stream>) -> (Nanos, Nanos, Stage) {
                 role.sleep(us(3));
             }
             program.place.synchronize(STREAM);
-            if program.gate.listens(&program.thread) {
-                program.gate.waited(&program.thread, (CONTEXT, stream), &program.place, &program.place);
+            if program.gate.wants_completion(&program.thread) {
+                program.gate.after_synchronize(
+                    &program.thread,
+                    (CONTEXT, stream),
+                    &program.place,
+                    &program.place,
+                );
             }
             let cell = program.cell();
             let read = |word: &cgpu_shm::atomic::AtomicU64| Nanos(word.load(Ordering::Relaxed));

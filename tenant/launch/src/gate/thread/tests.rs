@@ -8,9 +8,9 @@ fn kernel(function: usize) -> Kernel {
 
 fn with_budget(budget: u32) -> Thread {
     let thread = Thread::default();
-    thread.introduce(1, ThreadKey(1));
-    let visit = thread.account(Nanos(1000));
-    thread.set_budget(Nanos(1000), visit, Gpu::new(0).expect("a GPU"), 7, 60, budget);
+    thread.register(1, ThreadKey(1));
+    let activity = thread.activity(Nanos(1000));
+    thread.set_budget(Nanos(1000), activity, Gpu::new(0).expect("a GPU"), 7, 60, budget);
     thread.remember(kernel(1).function(), STREAM, LaneId::default(), &[60; SIZES]);
     thread
 }
@@ -91,7 +91,7 @@ fn a_forked_child_starts_anew() {
     let thread = with_budget(200);
     assert!(thread.spend(7, kernel(1), STREAM));
     assert_eq!(thread.key(2), None);
-    thread.introduce(2, ThreadKey(1));
+    thread.register(2, ThreadKey(1));
     assert!(!thread.spend(7, kernel(1), STREAM));
     thread.take(|_| unreachable!("it was the parent's"));
 }
@@ -105,11 +105,11 @@ fn a_thread_with_gaps_gets_less() {
         // One launch of 60 us in 600.
         now = now + Nanos(600_000);
         thread.budget.set(thread.initial_budget.get().saturating_sub(60_000));
-        let visit = thread.account(now);
-        assert!(visit.late);
-        thread.set_budget(now, visit, gpu, 7, 60_000, 0);
+        let activity = thread.activity(now);
+        assert!(activity.ran_dry);
+        thread.set_budget(now, activity, gpu, 7, 60_000, 0);
     }
-    let visit = thread.account(now + Nanos(600_000));
-    assert!(visit.is_sparse());
-    assert!(visit.budget(Nanos(250_000)) < Nanos(30_000));
+    let activity = thread.activity(now + Nanos(600_000));
+    assert!(activity.is_sparse());
+    assert!(activity.budget(Nanos(250_000)) < Nanos(30_000));
 }
