@@ -9,27 +9,27 @@
 //!                              |
 //!                              slow_path admit, wait, measure: three steps in a row
 //!                              marker    events and writes on the streams
-//!                              passage   what to do: go, sleep, wait       pure
+//!                              admission proceed, sleep or wait            pure
 //!                              line      whose turn it is among siblings   pure
 //!                              account   what is owed, on which turn       pure
-//!                              crate::gpu_time, crate::cost              pure
+//!                              crate::gpu_time, crate::cost                pure
 //!                              edge      the driver, time                  traits
 //! ```
 //!
 //! The slow path is taken every 250 us of launched work, and whenever the gate word changes. It
-//! charges the thread's launches, puts a marker behind them (a timing event and a memory write on the launch's own stream), measures what has ended, and
-//! sets a budget for the next launches.
+//! charges the thread's launches, puts a marker behind them (a timing event and a memory write on
+//! the launch's own stream), measures what has ended, and sets a budget for the next launches.
 //!
 //! Locks: one per GPU and process, held for bookkeeping only; never across a call of the driver, a sleep or a wait. One thread at
 //! a time asks the driver for the times of a GPU's events; others go on without.
 
 mod account;
+mod admission;
 mod admit;
 mod edge;
 mod line;
 mod marker;
 mod measure;
-mod passage;
 mod reading;
 mod slow_path;
 mod thread;

@@ -4,8 +4,8 @@ use cgpu_shm::atomic::Ordering;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::units::Nanos;
 
-use super::marker::{MARK, mark_worth, marks_itself, shared_mark_worth};
-use super::passage::{Passage, Step};
+use super::admission::{Admission, Request};
+use super::marker::{MARK, has_own_marker, mark_worth, shared_mark_worth};
 use super::reading::Reading;
 use super::slow_path::SlowPath;
 use super::thread::ThreadActivity;
@@ -50,7 +50,7 @@ impl PendingWork {
 
 impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// What the launch needs to be admitted. None: it goes without being metered.
-    pub(super) fn admit(&self) -> Option<Passage> {
+    pub(super) fn admit(&self) -> Option<Request> {
         let now = self.edge.now();
         let activity = self.thread.activity(now);
         self.charge_thread(now);
@@ -65,25 +65,25 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         }
         self.gate.note_context(self.launch.context);
         self.collect();
-        let mut passage = self.passage(activity, &reading, now);
-        passage.elsewhere = self.gate.works_elsewhere(self.launch.gpu);
-        Some(passage)
+        let mut request = self.request(activity, &reading, now);
+        request.elsewhere = self.gate.works_elsewhere(self.launch.gpu);
+        Some(request)
     }
 
     fn pass_open(&self, activity: ThreadActivity, reading: &Reading) {
-        let mut passage = Passage::new(Expected::NOTHING, activity, None);
-        if let Step::Go(way) = self.decide(&mut passage, reading, self.edge.clocks()) {
-            self.leave_open(way, reading);
+        let mut request = Request::new(Expected::NOTHING, activity, None);
+        if let Admission::Proceed(proceed) = self.decide(&mut request, reading, self.edge.clocks()) {
+            self.leave_open(proceed, reading);
         }
     }
 
     /// Finds the launch's lane and what the launch is expected to cost; marks or charges what was
     /// launched there before.
-    fn passage(&self, activity: ThreadActivity, reading: &Reading, now: Nanos) -> Passage {
+    fn request(&self, activity: ThreadActivity, reading: &Reading, now: Nanos) -> Request {
         let key = LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };
         let clocks = self.edge.clocks();
         let beside = self.gate.siblings(self.launch.gpu, reading.turn, clocks).working > 0;
-        let (passage, pending) = {
+        let (request, pending) = {
             let mut account = self.account();
             account.obey(reading, now);
             let period = account.period();
@@ -103,13 +103,13 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
             if let (Some(lane), PendingWork::Estimate | PendingWork::Backlog) = (lane, pending) {
                 gpu_time.charge_estimate(lane);
             }
-            let marks_itself = marks_itself(reading, used, Nanos(expected.cost.into()));
-            let each = marks_itself || self.gate.several.load(Ordering::Relaxed);
-            (Passage { marks_itself, each, ..Passage::new(expected, activity, lane) }, pending)
+            let own_marker = has_own_marker(reading, used, Nanos(expected.cost.into()));
+            let no_budget = own_marker || self.gate.several.load(Ordering::Relaxed);
+            (Request { own_marker, no_budget, ..Request::new(expected, activity, lane) }, pending)
         };
-        if let (Some(lane), PendingWork::Mark | PendingWork::Backlog) = (passage.lane, pending) {
+        if let (Some(lane), PendingWork::Mark | PendingWork::Backlog) = (request.lane, pending) {
             self.mark(lane, pending == PendingWork::Backlog);
         }
-        passage
+        request
     }
 }

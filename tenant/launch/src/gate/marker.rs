@@ -54,7 +54,7 @@ pub(super) fn shared_mark_worth(lanes: usize) -> Nanos {
 /// Whether a launch has a marker of its own. A thread that goes from one stream to the next comes
 /// back to each when it has launched into all. What has no marker until then is charged by its
 /// estimate, and its time is taken for that of the launches which have one.
-pub(super) fn marks_itself(reading: &Reading, lanes: usize, cost: Nanos) -> bool {
+pub(super) fn has_own_marker(reading: &Reading, lanes: usize, cost: Nanos) -> bool {
     lanes > 1 && reading.turn.state() != TurnState::Open && cost >= shared_mark_worth(lanes).max(OWN_PATH)
 }
 

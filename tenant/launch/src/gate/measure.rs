@@ -6,8 +6,8 @@ use cgpu_shm::reason::Reason;
 use cgpu_shm::units::Nanos;
 
 use super::account::Account;
+use super::admission::Request;
 use super::marker::mark_worth;
-use super::passage::Passage;
 use super::reading::Reading;
 use super::slow_path::SlowPath;
 use super::{Admitted, Clocks, Driver, Edge, Failed, Stream};
@@ -37,8 +37,8 @@ struct Mode {
 }
 
 impl Mode {
-    fn of(lane: &mut Lane, passage: &Passage, lone: bool, now: Nanos) -> Self {
-        let (expected, activity) = (passage.expected, passage.activity);
+    fn of(lane: &mut Lane, request: &Request, lone: bool, now: Nanos) -> Self {
+        let (expected, activity) = (request.expected, request.activity);
         let sample = lane.dry && lane.sampled + DRY_SAMPLE <= now;
         let due = lone
             || expected.is_uncertain()
@@ -77,13 +77,13 @@ struct Answer {
 impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// Charges the launch by its estimate, before the call of the driver, and sets the budget of the
     /// thread.
-    pub(super) fn charge(&self, passage: &Passage, budget: Nanos, reading: &Reading) -> Admitted {
+    pub(super) fn charge(&self, request: &Request, budget: Nanos, reading: &Reading) -> Admitted {
         let (launch, clocks) = (self.launch, self.edge.clocks());
-        let (now, lane, expected) = (clocks.raw, passage.lane, passage.expected);
+        let (now, lane, expected) = (clocks.raw, request.lane, request.expected);
         let planned = lane.and_then(|lane| {
             let mut account = self.account();
             let lone = account.gpu_time.begins_alone(now);
-            let mode = Mode::of(account.gpu_time.find(lane)?, passage, lone, now);
+            let mode = Mode::of(account.gpu_time.find(lane)?, request, lone, now);
             let begins = mode.begins && !launch.programmatic && now >= account.shy;
             Some((mode, begins.then(|| account.gpu_time.take_event(launch.context))))
         });
@@ -104,14 +104,14 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
             (account.gpu_time.prices(function, mode.guessed), account.gpu_time.busy_lanes())
         };
         let budget = u32::try_from(budget.0).unwrap_or(u32::MAX);
-        self.thread.set_budget(now, passage.activity, launch.gpu, reading.word, expected.cost, budget);
+        self.thread.set_budget(now, request.activity, launch.gpu, reading.word, expected.cost, budget);
         if let Some(lane) = lane.filter(|_| mode.known && !launch.variable_cost) {
             self.thread.remember(launch.kernel.function(), launch.stream, lane, &prices);
         }
         let cost = Nanos(expected.cost.into());
         // A thread that launches into several streams waits at the gate with one of them: long work
         // in the others would have no marker.
-        let long = passage.marks_itself || cost >= mark_worth(reading, lanes);
+        let long = request.own_marker || cost >= mark_worth(reading, lanes);
         let long = long && !launch.programmatic && !mode.guessed;
         Admitted { launch, lane, cost, alone: mode.alone || long }
     }

@@ -3,7 +3,7 @@
 //! | step | question | contents |
 //! |---|---|---|
 //! | [`admit`](super::admit) | may it go? | charges what the thread launched on the fast path; lets launches through that are not metered; finds the launch's lane, and marks or charges what was launched there before |
-//! | [`wait`](super::wait) | when may it go? | measures what has ended, decides ([`Passage`](super::passage)), publishes, sleeps; again until it may |
+//! | [`wait`](super::wait) | when may it go? | measures what has ended, decides ([`Request`](super::admission)), publishes, sleeps; again until it may |
 //! | [`measure`](super::measure) | what did it cost? | a start event if the stream has run dry; the charge by its estimate, budget for the next launches; after the driver's call a marker if it is measured by itself |
 //!
 //! Each step locks the account once, and once more after each call of the driver in between: what
@@ -14,8 +14,8 @@ use cgpu_shm::spin::Held;
 use cgpu_shm::units::Nanos;
 
 use super::account::Account;
+use super::admission::{Admission, Request};
 use super::line::Line;
-use super::passage::{Passage, Step};
 use super::reading::Reading;
 use super::thread::Thread;
 use super::{Admitted, Clocks, Driver, Edge, Gate, Launch};
@@ -34,26 +34,26 @@ pub(super) struct SlowPath<'a, 'r, D, E> {
 impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// Up to the call of the driver. None: the launch is not metered.
     pub(super) fn before_launch(&self) -> Option<Admitted> {
-        let mut passage = self.admit()?;
-        let (budget, reading) = self.wait(&mut passage)?;
-        Some(self.charge(&passage, budget, &reading))
+        let mut request = self.admit()?;
+        let (budget, reading) = self.wait(&mut request)?;
+        Some(self.charge(&request, budget, &reading))
     }
 
     /// Decides whether the launch may go now, and publishes what the process has in flight.
-    pub(super) fn decide(&self, passage: &mut Passage, reading: &Reading, clocks: Clocks) -> Step {
+    pub(super) fn decide(&self, request: &mut Request, reading: &Reading, clocks: Clocks) -> Admission {
         let (gpu, now) = (self.launch.gpu, clocks.raw);
         let siblings = self.gate.siblings(gpu, reading.turn, clocks);
         let mut account = self.account();
         let line = match reading.turn.state() {
-            TurnState::Yours => self.gate.line(gpu, passage.since(&account, now), clocks),
+            TurnState::Yours => self.gate.line(gpu, request.since(&account, now), clocks),
             TurnState::Open | TurnState::Wait => Line::default(),
         };
-        let step = passage.step(&mut account, reading, siblings, line, now);
-        if let (Step::Sleep(_), Some(lane)) = (step, passage.lane) {
+        let admission = request.decide(&mut account, reading, siblings, line, now);
+        if let (Admission::Sleep(_), Some(lane)) = (admission, request.lane) {
             account.gpu_time.throttled(lane);
         }
         account.publish(self.gate.cell(gpu), siblings, clocks);
-        step
+        admission
     }
 
     /// Charges what the thread launched on its fast path, on whichever GPU, and drops its budget.

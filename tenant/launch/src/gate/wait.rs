@@ -4,7 +4,7 @@ use cgpu_shm::atomic::Ordering;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::units::Nanos;
 
-use super::passage::{Passage, Step, Way};
+use super::admission::{Admission, Proceed, Request};
 use super::reading::{Reading, all_open};
 use super::slow_path::SlowPath;
 use super::{Driver, Edge};
@@ -13,23 +13,23 @@ use crate::gpu_time::LaneId;
 impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// Returns the budget for launches after this one, and the monitor's words under which it is
     /// good. None: the launch is not metered any more.
-    pub(super) fn wait(&self, passage: &mut Passage) -> Option<(Nanos, Reading)> {
-        let (way, reading) = self.until_admitted(passage);
-        if passage.rings {
+    pub(super) fn wait(&self, request: &mut Request) -> Option<(Nanos, Reading)> {
+        let (proceed, reading) = self.until_admitted(request);
+        if request.rings {
             self.edge.ring();
         }
-        let budget = match way {
-            Way::Open { .. } | Way::Stale => {
-                self.leave_open(way, &reading);
+        let budget = match proceed {
+            Proceed::Open { .. } | Proceed::Stale => {
+                self.leave_open(proceed, &reading);
                 return None;
             }
-            Way::Metered { budget, forced } => {
+            Proceed::Metered { budget, forced } => {
                 if forced {
                     self.gate.count(Reason::BoundPassed);
                 }
                 budget
             }
-            Way::Ungated => {
+            Proceed::Ungated => {
                 self.gate.count(Reason::OtherGpu);
                 Nanos::ZERO
             }
@@ -37,19 +37,19 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         Some((budget, reading))
     }
 
-    fn until_admitted(&self, passage: &mut Passage) -> (Way, Reading) {
-        let mut unmarked = passage.lane;
+    fn until_admitted(&self, request: &mut Request) -> (Proceed, Reading) {
+        let mut unmarked = request.lane;
         loop {
             self.collect();
-            if let Some(lane) = passage.lane.filter(|_| self.launch.programmatic) {
+            if let Some(lane) = request.lane.filter(|_| self.launch.programmatic) {
                 self.collect_idle_stream(lane);
             }
             let clocks = self.edge.clocks();
             let reading = self.gate.read(self.launch.gpu, clocks.raw);
-            match self.decide(passage, &reading, clocks) {
-                Step::Go(way) => return (way, reading),
-                Step::Sleep(time) => self.edge.sleep(time),
-                Step::Wait { word, timeout, ring } => {
+            match self.decide(request, &reading, clocks) {
+                Admission::Proceed(proceed) => return (proceed, reading),
+                Admission::Sleep(time) => self.edge.sleep(time),
+                Admission::Wait { word, timeout, ring } => {
                     if ring {
                         self.edge.ring();
                     }
@@ -70,9 +70,9 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     }
 
     /// Nothing is metered under this word any more.
-    pub(super) fn leave_open(&self, way: Way, reading: &Reading) {
-        match way {
-            Way::Open { ring } => {
+    pub(super) fn leave_open(&self, proceed: Proceed, reading: &Reading) {
+        match proceed {
+            Proceed::Open { ring } => {
                 if ring {
                     self.edge.ring();
                 }

@@ -56,8 +56,8 @@ fn a_host_clock_that_is_slewed_changes_no_length() {
             move |role: &Role<'_>| {
                 role.sleep(us(10));
                 let program = Program::new(gate, role.edge(number));
-                for step in 1..=25 {
-                    saturate(role, &program, us(60), BEGIN + ms(100 * step));
+                for admission in 1..=25 {
+                    saturate(role, &program, us(60), BEGIN + ms(100 * admission));
                     let cell = program.cell();
                     let last = Nanos(cell.last.load(Ordering::Relaxed));
                     let (now, old) = (role.monotonic(), ms(60));

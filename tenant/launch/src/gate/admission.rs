@@ -1,12 +1,12 @@
-//! One launch's way through the gate: pure, a function of (what is owed, what the monitor says, time) to what to do next.
+//! Whether one launch may go: a pure function of the account, the monitor's words and the time.
 //!
 //! ```text
-//!               OPEN ----------------------------------------------> go
-//!    turn is    YOURS, spent < granted --> line --> throttle --> sleep ... -> go, with budget
+//!               OPEN ----------------------------------------------> proceed
+//!    turn is    YOURS, spent < granted --> queue -> throttle --> sleep ... -> proceed, with a budget
 //!                                         (wait for a sibling)
 //!               YOURS, all spent -----+
-//!               WAIT -----------------+--> held: wait ... look again (1 s without a heartbeat: go)
-//!                     work of ours on another GPU: -----------------> go, charged
+//!               WAIT -----------------+--> held: wait ... look again (1 s without a heartbeat: proceed)
+//!                     work of ours on another GPU: -----------------> proceed, charged
 //! ```
 //!
 //! No wait is without a limit: a throttled launch waits for twice what is in flight at most, a held one looks again every 100 ms. Work that
@@ -56,14 +56,14 @@ const LONG_LOOK: Nanos = Nanos::from_millis(2);
 /// A GPU on which nothing was launched for so long was not in use.
 const SILENCE: Nanos = Nanos::from_millis(20);
 
-/// What to do next.
+/// What a launch does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Sleep, then ask again.
+pub(crate) enum Admission {
+    /// Sleep for so long, then decide again.
     Sleep(Nanos),
-    /// Publish, ring if `ring`, sleep until the gate word changes; then ask again.
+    /// Sleep until the gate word changes, then decide again.
     Wait {
-        /// The word that is waited on.
+        /// The gate word that is waited on.
         word: u32,
         /// At most for this long.
         timeout: Nanos,
@@ -71,22 +71,22 @@ pub(crate) enum Step {
         ring: bool,
     },
     /// Launch.
-    Go(Way),
+    Proceed(Proceed),
 }
 
-/// How a launch leaves the gate.
+/// How a launch proceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// The GPU is open. `ring`: it was not in use before.
+pub(crate) enum Proceed {
+    /// The GPU is open: the launch is not metered.
     Open {
         /// The monitor may want to know.
         ring: bool,
     },
-    /// In the container's turn, with so much budget for launches after it. `forced`: the bound of work in flight was passed.
+    /// In the container's turn, or within the bound of an open GPU.
     Metered {
-        /// On top of this launch.
+        /// For launches of the thread after this one.
         budget: Nanos,
-        /// Waiting longer might have been waiting for itself.
+        /// The bound of work in flight was exceeded: waiting longer might have been waiting for itself.
         forced: bool,
     },
     /// Charged, but not held: the process has work on another GPU that may wait for this launch.
@@ -95,21 +95,21 @@ pub(crate) enum Way {
     Stale,
 }
 
-/// A launch at the gate.
+/// A launch that asks to be admitted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passage {
+pub(crate) struct Request {
     /// What the launch is expected to cost.
     pub(crate) expected: Expected,
-    /// What the thread is like.
+    /// How its thread has launched of late.
     pub(crate) activity: ThreadActivity,
     /// Where it is launched.
     pub(crate) lane: Option<LaneId>,
     /// The process has work in flight on another GPU.
     pub(crate) elsewhere: bool,
     /// No budget: the next launch may be for another GPU.
-    pub(crate) each: bool,
+    pub(crate) no_budget: bool,
     /// It has a marker of its own.
-    pub(crate) marks_itself: bool,
+    pub(crate) own_marker: bool,
     held: bool,
     throttled: Option<Nanos>,
     /// The turn under which it was last held.
@@ -121,15 +121,15 @@ pub(crate) struct Passage {
     pub(crate) rings: bool,
 }
 
-impl Passage {
+impl Request {
     pub(crate) fn new(expected: Expected, activity: ThreadActivity, lane: Option<LaneId>) -> Self {
         Self {
             expected,
             activity,
             lane,
             elsewhere: false,
-            each: false,
-            marks_itself: false,
+            no_budget: false,
+            own_marker: false,
             held: false,
             throttled: None,
             under: None,
@@ -147,51 +147,51 @@ impl Passage {
         if self.held { account.active } else { now }
     }
 
-    /// What to do now.
-    pub(crate) fn step(
+    /// Decides what the launch does now.
+    pub(crate) fn decide(
         &mut self,
         account: &mut Account,
         reading: &Reading,
         siblings: Siblings,
         line: Line,
         now: Nanos,
-    ) -> Step {
+    ) -> Admission {
         account.obey(reading, now);
         let before = core::mem::replace(&mut account.active, now);
-        let step = self.decide(account, reading, (siblings, line), now, before);
-        if let Step::Go(Way::Metered { forced: true, .. }) = step {
+        let admission = self.evaluate(account, reading, (siblings, line), now, before);
+        if let Admission::Proceed(Proceed::Metered { forced: true, .. }) = admission {
             account.waited_for = account.work(now).stuck(now);
         }
-        match (step, self.held) {
-            (Step::Wait { .. }, false) => {
+        match (admission, self.held) {
+            (Admission::Wait { .. }, false) => {
                 self.held = true;
                 account.waiting += 1;
             }
-            (Step::Sleep(_) | Step::Go(_), true) => {
+            (Admission::Sleep(_) | Admission::Proceed(_), true) => {
                 self.held = false;
                 account.waiting = account.waiting.saturating_sub(1);
             }
             // A thread that goes on waiting does not launch: it took the slow path once.
-            (Step::Wait { .. }, true) => account.active = before,
+            (Admission::Wait { .. }, true) => account.active = before,
             _ => {}
         }
-        step
+        admission
     }
 
-    fn decide(
+    fn evaluate(
         &mut self,
         account: &mut Account,
         reading: &Reading,
         (siblings, line): (Siblings, Line),
         now: Nanos,
         before: Nanos,
-    ) -> Step {
+    ) -> Admission {
         match reading.turn.state() {
             TurnState::Open if reading.is_metered() => {
                 self.rings |= now - before > SILENCE;
                 return self.throttle(account, Nanos::MAX, reading, siblings, now);
             }
-            TurnState::Open => return Step::Go(Way::Open { ring: now - before > SILENCE }),
+            TurnState::Open => return Admission::Proceed(Proceed::Open { ring: now - before > SILENCE }),
             TurnState::Yours => {
                 let spent = account.spent(now) + siblings.spent;
                 let left = reading.granted - spent;
@@ -199,24 +199,24 @@ impl Passage {
                 let may =
                     siblings.working == 0 && (reading.bound == Nanos::ZERO || reading.bound >= SHARED_BOUND);
                 if left == Nanos::ZERO && may && self.overlaps(account, spent - reading.granted, now) {
-                    return Step::Go(Way::Metered { budget: Nanos::ZERO, forced: false });
+                    return Admission::Proceed(Proceed::Metered { budget: Nanos::ZERO, forced: false });
                 }
                 if left > Nanos::ZERO {
                     let ends = account.ends(now);
                     return match account.stint.wait(line, ends, now).filter(|_| !self.elsewhere) {
                         Some(timeout) => {
-                            Step::Wait { word: reading.word, timeout: timeout.max(NAP), ring: false }
+                            Admission::Wait { word: reading.word, timeout: timeout.max(NAP), ring: false }
                         }
                         None => self.throttle(account, left, reading, siblings, now),
                     };
                 }
             }
-            TurnState::Wait if self.elsewhere => return Step::Go(Way::Ungated),
+            TurnState::Wait if self.elsewhere => return Admission::Proceed(Proceed::Ungated),
             TurnState::Wait => {}
         }
         account.stint.interrupt();
         if !reading.monitor.lives() {
-            return Step::Go(Way::Stale);
+            return Admission::Proceed(Proceed::Stale);
         }
         self.hold(account, reading, siblings, now)
     }
@@ -239,7 +239,7 @@ impl Passage {
         self.lane.and_then(|lane| gpu_time.find(lane)).map_or(0, |lane| lane.launches())
     }
 
-    fn hold(&mut self, account: &Account, reading: &Reading, siblings: Siblings, now: Nanos) -> Step {
+    fn hold(&mut self, account: &Account, reading: &Reading, siblings: Siblings, now: Nanos) -> Admission {
         let work = account.work(now);
         let unfinished = work.launches > 0 || work.backlog;
         let timeout = if unfinished {
@@ -262,7 +262,7 @@ impl Passage {
         if drained {
             self.rung = Some(reading.word);
         }
-        Step::Wait { word: reading.word, timeout, ring }
+        Admission::Wait { word: reading.word, timeout, ring }
     }
 
     /// Sleeps to the time for which there is room predicted; does not poll.
@@ -273,7 +273,7 @@ impl Passage {
         reading: &Reading,
         siblings: Siblings,
         now: Nanos,
-    ) -> Step {
+    ) -> Admission {
         // What one thread may launch without asking another cannot: several have more in all, and smaller parts of it. So have several streams,
         // each of which has an end of its own to be seen.
         let threads = 1 + account.threads_with_budget(now);
@@ -299,12 +299,14 @@ impl Passage {
             true => share,
             false => share.min(MAX_BUDGET),
         };
-        let most = if self.each { Nanos::ZERO } else { self.activity.budget(budget).min(left) };
+        let most = if self.no_budget { Nanos::ZERO } else { self.activity.budget(budget).min(left) };
         // A high quantile, not the mean, says how many launches are in flight: where each may be long they are few.
         let high = Nanos(self.expected.high().into());
         let chunk = most.max(high);
         let work = account.work(now);
-        let go = |chunk: Nanos, forced| Step::Go(Way::Metered { budget: chunk.max(high) - high, forced });
+        let go = |chunk: Nanos, forced| {
+            Admission::Proceed(Proceed::Metered { budget: chunk.max(high) - high, forced })
+        };
         let (longest, stuck) = (work.own_longest(siblings.working, now), work.stuck(now));
         // It should have run but has not: estimates are too low, or somebody else has the GPU. Its end will be seen.
         let overdue = (longest == Nanos::ZERO && work.watched) || stuck.is_some() || work.blind;
@@ -352,6 +354,6 @@ impl Passage {
         // So that a new kernel is not waited for by what it is only taken to cost.
         let time = if overdue || self.expected.unknown { SLACK } else { longest + chunk - bound - SLACK };
         let time = if work.beyond > Nanos::ZERO { work.next_look(now).max(SLACK) } else { time };
-        Step::Sleep(time.max(NAP).min((limit - waited).max(NAP)))
+        Admission::Sleep(time.max(NAP).min((limit - waited).max(NAP)))
     }
 }
