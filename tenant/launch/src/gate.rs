@@ -10,7 +10,7 @@
 //!                              slow_path admit, wait, measure: three steps in a row
 //!                              marker    events and writes on the streams
 //!                              admission proceed, sleep or wait            pure
-//!                              line      whose turn it is among siblings   pure
+//!                              sibling_queue  whose turn it is among siblings   pure
 //!                              account   what is owed, on which turn       pure
 //!                              crate::gpu_time, crate::cost                pure
 //!                              edge      the driver, time                  traits
@@ -27,10 +27,10 @@ mod account;
 mod admission;
 mod admit;
 mod edge;
-mod line;
 mod marker;
 mod measure;
 mod reading;
+mod sibling_queue;
 mod slow_path;
 mod thread;
 mod wait;
@@ -46,8 +46,8 @@ use cgpu_shm::units::{Nanos, SlotIndex};
 
 use self::account::{Account, Siblings};
 pub use self::edge::{Driver, Edge, Failed, Host};
-use self::line::Line;
 use self::reading::Reading;
+use self::sibling_queue::SiblingQueue;
 use self::slow_path::SlowPath;
 pub use self::thread::Thread;
 pub use crate::cost::Kernel;
@@ -262,15 +262,15 @@ impl<'r> Gate<'r> {
     }
 
     /// Those of them that live, for one that has waited `since` then.
-    fn line(&self, gpu: Gpu, since: Nanos, clocks: Clocks) -> Line {
+    fn queue(&self, gpu: Gpu, since: Nanos, clocks: Clocks) -> SiblingQueue {
         let lives = |slot: usize| {
             let word =
                 SlotIndex::new(slot).map(|slot| Word(self.region.slot(slot).state.load(Ordering::Relaxed)));
             word.and_then(Word::state) == Some(State::Live)
         };
         let living = self.others(gpu).filter(|(slot, _)| lives(*slot));
-        living.fold(Line::default(), |line, (slot, cell)| {
-            line.with(cell, (since, slot < self.slot.get()), clocks)
+        living.fold(SiblingQueue::default(), |queue, (slot, cell)| {
+            queue.with(cell, (since, slot < self.slot.get()), clocks)
         })
     }
 

@@ -8,8 +8,8 @@ use cgpu_shm::grant::Turn;
 use cgpu_shm::layout::Cell;
 use cgpu_shm::units::Nanos;
 
-use super::line::Stint;
 use super::reading::Reading;
+use super::sibling_queue::QueueEntry;
 use super::thread::Thread;
 use crate::gpu_time::{GpuTime, ThreadKey, Work};
 
@@ -90,7 +90,7 @@ pub(crate) struct Account {
     /// Work that was waited for in vain, by when its marker should have been reached.
     pub(crate) waited_for: Option<Nanos>,
     /// Its place among the container's processes.
-    pub(crate) stint: Stint,
+    pub(crate) queue_entry: QueueEntry,
     budgets: Vec<ThreadBudget>,
 }
 
@@ -109,7 +109,7 @@ impl Account {
             first: Nanos::ZERO,
             shy: Nanos::ZERO,
             waited_for: None,
-            stint: Stint::default(),
+            queue_entry: QueueEntry::default(),
             budgets: Vec::new(),
         }
     }

@@ -16,9 +16,9 @@ use cgpu_shm::grant::{Turn, TurnState};
 use cgpu_shm::units::Nanos;
 
 use super::account::{Account, Siblings};
-use super::line::Line;
 use super::marker::MARK;
 use super::reading::Reading;
+use super::sibling_queue::SiblingQueue;
 use super::thread::ThreadActivity;
 use crate::cost::Expected;
 use crate::gpu_time::{GpuTime, LaneId};
@@ -38,7 +38,7 @@ pub(crate) const MAX_BUDGET: Nanos = Nanos::from_micros(350);
 /// Launches that may always be in flight: one runs, one is ready.
 const PIPELINE: u64 = 2;
 /// A throttled launch waits for this long at most, or for twice the bound where that is longer, whatever is in flight.
-const PATIENCE: Nanos = Nanos::from_millis(2);
+const WAIT_BUDGET: Nanos = Nanos::from_millis(2);
 /// The same for a launch of unknown length on an open GPU.
 const OPEN_PATIENCE: Nanos = Nanos::from_millis(10);
 /// How much before its time a sleeper wants to wake: what timers are late.
@@ -153,12 +153,12 @@ impl Request {
         account: &mut Account,
         reading: &Reading,
         siblings: Siblings,
-        line: Line,
+        queue: SiblingQueue,
         now: Nanos,
     ) -> Admission {
         account.obey(reading, now);
         let before = core::mem::replace(&mut account.active, now);
-        let admission = self.evaluate(account, reading, (siblings, line), now, before);
+        let admission = self.evaluate(account, reading, (siblings, queue), now, before);
         if let Admission::Proceed(Proceed::Metered { forced: true, .. }) = admission {
             account.waited_for = account.work(now).stuck(now);
         }
@@ -182,7 +182,7 @@ impl Request {
         &mut self,
         account: &mut Account,
         reading: &Reading,
-        (siblings, line): (Siblings, Line),
+        (siblings, queue): (Siblings, SiblingQueue),
         now: Nanos,
         before: Nanos,
     ) -> Admission {
@@ -203,7 +203,7 @@ impl Request {
                 }
                 if left > Nanos::ZERO {
                     let ends = account.ends(now);
-                    return match account.stint.wait(line, ends, now).filter(|_| !self.elsewhere) {
+                    return match account.queue_entry.wait(queue, ends, now).filter(|_| !self.elsewhere) {
                         Some(timeout) => {
                             Admission::Wait { word: reading.word, timeout: timeout.max(NAP), ring: false }
                         }
@@ -214,7 +214,7 @@ impl Request {
             TurnState::Wait if self.elsewhere => return Admission::Proceed(Proceed::Ungated),
             TurnState::Wait => {}
         }
-        account.stint.interrupt();
+        account.queue_entry.interrupt();
         if !reading.monitor.lives() {
             return Admission::Proceed(Proceed::Stale);
         }
@@ -341,7 +341,7 @@ impl Request {
             return go(chunk.min(bound - longest), false);
         }
         let waited = now - *self.throttled.get_or_insert(now);
-        let limit = Nanos(2 * work.longest().0).min(PATIENCE.max(Nanos(2 * bound.0)).max(high));
+        let limit = Nanos(2 * work.longest().0).min(WAIT_BUDGET.max(Nanos(2 * bound.0)).max(high));
         let limit = if unseen { limit.max(OPEN_PATIENCE) } else { limit };
         // Work that does not end was waited for before: it may wait for this launch. Or it takes far
         // longer than expected, and so may this one: so launches go on one by one, ever more slowly.

@@ -15,8 +15,8 @@ use cgpu_shm::units::Nanos;
 
 use super::account::Account;
 use super::admission::{Admission, Request};
-use super::line::Line;
 use super::reading::Reading;
+use super::sibling_queue::SiblingQueue;
 use super::thread::Thread;
 use super::{Admitted, Clocks, Driver, Edge, Gate, Launch};
 use crate::gpu_time::ThreadKey;
@@ -44,11 +44,11 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         let (gpu, now) = (self.launch.gpu, clocks.raw);
         let siblings = self.gate.siblings(gpu, reading.turn, clocks);
         let mut account = self.account();
-        let line = match reading.turn.state() {
-            TurnState::Yours => self.gate.line(gpu, request.since(&account, now), clocks),
-            TurnState::Open | TurnState::Wait => Line::default(),
+        let queue = match reading.turn.state() {
+            TurnState::Yours => self.gate.queue(gpu, request.since(&account, now), clocks),
+            TurnState::Open | TurnState::Wait => SiblingQueue::default(),
         };
-        let admission = request.decide(&mut account, reading, siblings, line, now);
+        let admission = request.decide(&mut account, reading, siblings, queue, now);
         if let (Admission::Sleep(_), Some(lane)) = (admission, request.lane) {
             account.gpu_time.throttled(lane);
         }

@@ -59,9 +59,9 @@ fn processes_of_a_container_have_its_turns_one_after_the_other() {
         let together: u64 = (0..4).map(|tenant| ran[&tenant].0).sum();
         let told = format!("{slices:?} {cost} us: {ran:?}, {switches} changes in {turns} turns");
         println!("{told}");
-        // One for each turn, and one for each stint within long ones.
-        let stints = 1.0 + (slices[0] as f64 / 6.0).floor() / 2.0;
-        assert!((switches as f64) < turns as f64 * stints * 1.15, "{told}");
+        // One for each turn, and one for each hold time within long ones.
+        let holds = 1.0 + (slices[0] as f64 / 6.0).floor() / 2.0;
+        assert!((switches as f64) < turns as f64 * holds * 1.15, "{told}");
         for tenant in 0..4 {
             let part = ran[&tenant].0 as f64 * 4.0 / together as f64;
             // Who is cut short by the end of a long turn is not made up for.
@@ -98,7 +98,7 @@ fn a_sibling_that_pauses_gives_way_and_comes_back() {
                 let begun = role.now();
                 program.launch(2, STREAM, us(500));
                 program.place.synchronize(STREAM);
-                assert!(role.now() - begun < ms(10), "a stint and what is in flight");
+                assert!(role.now() - begun < ms(10), "a hold time and what is in flight");
                 role.sleep(ms(5));
             }
         },

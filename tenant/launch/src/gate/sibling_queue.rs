@@ -1,0 +1,230 @@
+//! Several processes in one container's turn: one after the other, because the GPU runs one context
+//! at a time.
+//!
+//! Each switch between contexts is lost to the container, and left to itself the GPU switches
+//! between all that have work queued at every slice of its own. So the process that has the GPU keeps
+//! it for [`HOLD_TIME`] while its siblings wait, and then the one that has waited longest is next.
+//!
+//! The GPU is not handed over: each process reads what the others publish anyway (`ends`, `waiting`,
+//! `active`), and nothing is written for it. So no process is forgotten by one that died, and what a
+//! sibling claims costs its own container [`WAIT_BUDGET`] at most.
+
+use cgpu_shm::atomic::{AtomicU64, Ordering};
+use cgpu_shm::clock::Clocks;
+use cgpu_shm::layout::Cell;
+use cgpu_shm::units::Nanos;
+
+/// How long a process keeps the GPU while siblings wait: an ordinary turn.
+pub(crate) const HOLD_TIME: Nanos = Nanos::from_millis(6);
+/// The next one's kernels are queued this much before the end of the last one's.
+const LEAD: Nanos = Nanos::from_micros(60);
+/// A process between two launches keeps the GPU for as long as a switch to another would cost.
+const IDLE_GRACE: Nanos = Nanos::from_micros(100);
+/// Time that a process which has waited longer gets to launch first: a wake-up.
+const WAKE_UP_TIME: Nanos = Nanos::from_micros(200);
+/// Siblings of whose work nothing ends for so long are not waited for: what they run may wait for ours.
+const WAIT_BUDGET: Nanos = Nanos::from_millis(12);
+
+/// The container's other processes, as one that wants to launch sees them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SiblingQueue {
+    /// One of them has the GPU, and this is when to look again.
+    busy_until: Nanos,
+    /// How many wait.
+    waiting: u64,
+    /// How many of these have waited longer.
+    ahead: u64,
+    /// When work of theirs ended last, as far as they know.
+    last: Nanos,
+}
+
+impl SiblingQueue {
+    /// With one more of them, which lives. `since`: when we began to wait; `before`: it comes before us
+    /// among those that began at the same time.
+    pub(crate) fn with(self, cell: &Cell, (since, before): (Nanos, bool), clocks: Clocks) -> Self {
+        let now = clocks.raw;
+        let read = |word: &AtomicU64| clocks.heard(Nanos(word.load(Ordering::Relaxed)));
+        let waits = cell.waiting.load(Ordering::Relaxed) > 0;
+        let (ends, came) = (read(&cell.ends), read(&cell.active));
+        // One that does not wait may launch more until the end that it predicts, and a little longer.
+        let busy_until = if waits || ends - LEAD > now { ends - LEAD } else { ends + IDLE_GRACE };
+        let is_ahead = waits && (came < since || (came == since && before));
+        Self {
+            busy_until: self.busy_until.max(busy_until),
+            waiting: self.waiting + u64::from(waits),
+            ahead: self.ahead + u64::from(is_ahead),
+            last: self.last.max(read(&cell.last).min(now)),
+        }
+    }
+}
+
+/// A process's entry in the queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QueueEntry {
+    /// When it got the GPU.
+    since: Option<Nanos>,
+    /// Since when no sibling has the GPU, while it waits.
+    free_since: Option<Nanos>,
+    budget: WaitBudget,
+}
+
+/// How long it has waited behind work of which nothing ended. Time outside of the container's turns
+/// does not count: short turns would end before the budget does, or a long pause would use it up.
+#[derive(Clone, Copy, Debug, Default)]
+struct WaitBudget {
+    /// The end that was seen last.
+    last: Nanos,
+    waited: Nanos,
+    looked: Option<Nanos>,
+}
+
+impl WaitBudget {
+    /// What is left of the budget.
+    fn left(&mut self, last: Nanos, now: Nanos) -> Nanos {
+        let passed = self.looked.replace(now).map_or(Nanos::ZERO, |looked| now - looked);
+        self.waited = if last == self.last { self.waited + passed } else { Nanos::ZERO };
+        self.last = last;
+        WAIT_BUDGET - self.waited
+    }
+}
+
+impl QueueEntry {
+    /// How long to wait before asking again; none: the GPU is ours among the siblings. `ends`: when
+    /// what we have launched has run.
+    pub(crate) fn wait(&mut self, queue: SiblingQueue, ends: Nanos, now: Nanos) -> Option<Nanos> {
+        let holds_since = self.since.filter(|_| ends + IDLE_GRACE > now);
+        if holds_since.is_some_and(|since| queue.waiting == 0 || now - since < HOLD_TIME) {
+            return None;
+        }
+        // Our time is up, or has not come.
+        self.since = None;
+        let wait = if queue.busy_until > now {
+            self.free_since = None;
+            (queue.busy_until - now).min(self.budget.left(queue.last, now))
+        } else {
+            self.budget.looked = None;
+            // They sleep until ours has run.
+            let free_since = *self.free_since.get_or_insert(now.max(ends - LEAD));
+            if queue.ahead == 0 {
+                Nanos::ZERO
+            } else {
+                free_since + Nanos(WAKE_UP_TIME.0 * queue.ahead) - now
+            }
+        };
+        if wait > Nanos::ZERO {
+            return Some(wait);
+        }
+        (self.since, self.free_since, self.budget.looked) = (Some(now), None, None);
+        None
+    }
+
+    /// It is not the container's turn.
+    pub(crate) fn interrupt(&mut self) {
+        (self.free_since, self.budget.looked) = (None, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(time: u64) -> Nanos {
+        Nanos::from_micros(time)
+    }
+
+    fn sibling(queue: SiblingQueue, waits: bool, ends: Nanos, came: Nanos, now: Nanos) -> SiblingQueue {
+        let cell = Cell::default();
+        cell.waiting.store(waits.into(), Ordering::Relaxed);
+        cell.ends.store(ends.0, Ordering::Relaxed);
+        cell.active.store(came.0, Ordering::Relaxed);
+        cell.last.store(now.0, Ordering::Relaxed);
+        queue.with(&cell, (us(1000), false), Clocks { raw: now, monotonic: now })
+    }
+
+    #[test]
+    fn alone_nobody_waits() {
+        let mut queue_entry = QueueEntry::default();
+        for now in 0..100 {
+            assert_eq!(queue_entry.wait(SiblingQueue::default(), us(0), us(now * 1000)), None);
+        }
+    }
+
+    #[test]
+    fn a_stint_lasts_while_others_wait_and_then_the_eldest_is_next() {
+        let mut queue_entry = QueueEntry::default();
+        let begun = us(10_000);
+        assert_eq!(queue_entry.wait(SiblingQueue::default(), Nanos::ZERO, begun), None);
+        let waits = |now| sibling(SiblingQueue::default(), true, Nanos::ZERO, us(500), now);
+        assert_eq!(queue_entry.wait(waits(begun), us(11_000), begun + us(900)), None);
+        assert_eq!(queue_entry.wait(waits(begun), us(15_900), begun + us(5_900)), None);
+        // One place for the elder, counted from when it sleeps to: that our work has run.
+        let up = begun + us(6_100);
+        assert_eq!(queue_entry.wait(waits(up), us(16_500), up), Some(us(400) - LEAD + WAKE_UP_TIME));
+        // It has come forward, and has the GPU for as long as it says.
+        let has = sibling(SiblingQueue::default(), false, up + us(500), up, up + us(100));
+        assert_eq!(queue_entry.wait(has, us(16_500), up + us(100)), Some(us(400) - LEAD));
+        let has = sibling(SiblingQueue::default(), false, up + us(500), up, up + us(450));
+        assert_eq!(queue_entry.wait(has, us(16_500), up + us(450)), Some(us(50) + IDLE_GRACE));
+        // Its time is up, too: we queue just before its end.
+        let leaves = sibling(SiblingQueue::default(), true, up + us(6_500), up + us(6_200), up + us(6_200));
+        assert_eq!(queue_entry.wait(leaves, us(16_500), up + us(6_200)), Some(us(300) - LEAD));
+        assert_eq!(queue_entry.wait(leaves, us(16_500), up + us(6_500) - LEAD), None);
+    }
+
+    #[test]
+    fn who_stays_alone_goes_on() {
+        let mut queue_entry = QueueEntry::default();
+        assert_eq!(queue_entry.wait(SiblingQueue::default(), Nanos::ZERO, us(0)), None);
+        assert_eq!(queue_entry.wait(SiblingQueue::default(), us(60_500), us(60_000)), None);
+    }
+
+    #[test]
+    fn an_elder_that_does_not_come_costs_a_place_and_no_more() {
+        let mut queue_entry = QueueEntry::default();
+        let now = us(20_000);
+        let queue =
+            (0..3).fold(SiblingQueue::default(), |queue, _| sibling(queue, true, Nanos::ZERO, us(500), now));
+        assert_eq!(queue_entry.wait(queue, Nanos::ZERO, now), Some(us(600)));
+        assert_eq!(queue_entry.wait(queue, Nanos::ZERO, now + us(599)), Some(us(1)));
+        assert_eq!(queue_entry.wait(queue, Nanos::ZERO, now + us(600)), None);
+    }
+
+    #[test]
+    fn who_shows_no_end_of_work_is_not_waited_for() {
+        let mut queue_entry = QueueEntry::default();
+        let begun = us(20_000);
+        let forever = sibling(SiblingQueue::default(), false, Nanos::from_millis(3_600_000), us(500), begun);
+        let mut now = begun;
+        while let Some(wait) = queue_entry.wait(forever, Nanos::ZERO, now) {
+            assert!(wait > Nanos::ZERO);
+            now = now + wait;
+        }
+        assert_eq!(now, begun + WAIT_BUDGET);
+        // Nor again, as long as nothing of it ends.
+        let mut later = queue_entry;
+        later.since = None;
+        assert_eq!(later.wait(forever, Nanos::ZERO, now + HOLD_TIME), None);
+    }
+
+    /// Turns are shorter than anybody's patience.
+    #[test]
+    fn patience_is_counted_over_turns() {
+        let mut queue_entry = QueueEntry::default();
+        let (mut now, mut turns) = (us(20_000), 0);
+        let forever = sibling(SiblingQueue::default(), false, Nanos::from_millis(3_600_000), us(500), now);
+        'waiting: loop {
+            turns += 1;
+            let end = now + us(5_000);
+            while now < end {
+                let Some(wait) = queue_entry.wait(forever, Nanos::ZERO, now) else { break 'waiting };
+                now = (now + wait).min(end);
+                if now == end {
+                    let _ = queue_entry.wait(forever, Nanos::ZERO, now);
+                }
+            }
+            queue_entry.interrupt();
+            now = now + us(45_000);
+        }
+        assert_eq!(turns, 3);
+    }
+}
