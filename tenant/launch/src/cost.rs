@@ -28,19 +28,19 @@ pub use self::kernel::Kernel;
 pub(crate) use self::kernel::{Function, SIZES};
 
 /// What a kernel is taken to cost before it ever ran: so much that two of them are as much as may be in flight.
-const UNKNOWN: u32 = 250_000;
+const UNKNOWN_COST: u32 = 250_000;
 /// How much of a batch's error one batch corrects.
-const PACE: f64 = 0.25;
+const CORRECTION_RATE: f64 = 0.25;
 /// A batch that takes more than eight times what was expected, and so much more for each of its launches, is strange. A slice or two of
 /// others' are not, nor are many short kernels that a busy host launches slowly.
-const STRANGE: Nanos = Nanos::from_millis(4);
+const OUTLIER_EXCESS: Nanos = Nanos::from_millis(4);
 /// What other containers' time slices can add to a batch: two of 1 ms, and the switches. Launches did
 /// take longer if it took more than that.
 const INTERRUPTION: Nanos = Nanos::from_micros(2500);
 /// Functions remembered per GPU: a power of two. Programs launch some hundred.
 const FUNCTIONS: usize = 4096;
 /// Places that are looked at for one function.
-const PROBES: usize = 8;
+const MAX_PROBES: usize = 8;
 
 /// What is known of a kernel's cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,8 +155,9 @@ impl Costs {
         }
         let expected = costs.iter().sum::<f64>() + batch.rest.0 as f64;
         let excess = measured.0 as f64 - expected;
-        let odd = !exactly && excess > (STRANGE.0 * batch.launches) as f64 && excess > 7.0 * expected;
-        if self.is_strange(batch, odd, exactly) {
+        let is_outlier =
+            !exactly && excess > (OUTLIER_EXCESS.0 * batch.launches) as f64 && excess > 7.0 * expected;
+        if self.is_first_outlier(batch, is_outlier, exactly) {
             return;
         }
         if company == Company::Alone {
@@ -173,24 +174,24 @@ impl Costs {
         // Normalised least mean squares, in units of the estimates: who has the greater part is the likelier cause.
         let squares: f64 = costs.iter().map(|cost| cost * cost).sum();
         let pace = match company {
-            Company::Beside | Company::Among if error > 0.0 => PACE / (8.0 + 8.0 * error),
-            _ => PACE,
+            Company::Beside | Company::Among if error > 0.0 => CORRECTION_RATE / (8.0 + 8.0 * error),
+            _ => CORRECTION_RATE,
         };
         for (cost, part) in costs.iter().zip(batch.parts()) {
-            let step = (pace * cost * expected / squares.max(1.0)).min(PACE);
+            let step = (pace * cost * expected / squares.max(1.0)).min(CORRECTION_RATE);
             self.function(part.kernel.function()).correct(part.kernel.size(), 1.0 + step * error);
         }
     }
 
-    /// Whether a batch is the first of its kind that is `odd`: once, it is a host function or another stream that was waited for; twice in a
+    /// Whether a batch is the first of its kind that is an outlier: once, it is a host function or another stream that was waited for; twice in a
     /// row, it is what the kernels cost.
-    fn is_strange(&mut self, batch: &Bill, odd: bool, exactly: bool) -> bool {
+    fn is_first_outlier(&mut self, batch: &Bill, is_outlier: bool, exactly: bool) -> bool {
         let mut first = false;
         for part in batch.parts() {
             let costs = self.function(part.kernel.function());
-            first |= odd && !costs.strange;
-            costs.strange = odd;
-            costs.doubt(odd, exactly);
+            first |= is_outlier && !costs.was_outlier;
+            costs.was_outlier = is_outlier;
+            costs.doubt(is_outlier, exactly);
         }
         first
     }
@@ -223,7 +224,7 @@ fn places(function: Function) -> impl Iterator<Item = usize> {
     // The low bits; the table is smaller than any usize.
     #[allow(clippy::cast_possible_truncation)]
     let home = (function.0 ^ function.0 >> 32) as usize % FUNCTIONS;
-    (0..PROBES).map(move |step| (home + step) % FUNCTIONS)
+    (0..MAX_PROBES).map(move |step| (home + step) % FUNCTIONS)
 }
 
 #[cfg(test)]

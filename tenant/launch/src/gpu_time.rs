@@ -38,7 +38,7 @@ pub(crate) const WORDS: usize = 32;
 /// Batches of a lane that can be unmeasured.
 pub(crate) const BATCHES: usize = 16;
 /// Most work that is launched on the word of estimates alone.
-const BLIND: Nanos = Nanos::from_millis(4);
+const MAX_UNMARKED: Nanos = Nanos::from_millis(4);
 
 /// A thread of this process, by the gate's number for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub(crate) struct GpuTime {
     lot: Lot,
     overlap: Overlap,
     /// When the first launch after all had run was last measured by itself.
-    lone: Nanos,
+    idle_start: Nanos,
     serial: u32,
     busy: Nanos,
     launches: u64,
@@ -102,7 +102,7 @@ impl GpuTime {
             free: Vec::new(),
             lot: Lot::default(),
             overlap: Overlap::default(),
-            lone: Nanos::ZERO,
+            idle_start: Nanos::ZERO,
             serial: 0,
             busy: Nanos::ZERO,
             launches: 0,
@@ -166,7 +166,7 @@ impl GpuTime {
             .lanes
             .iter()
             .any(|lane| !lane.batches.is_empty() || (lane.programmatic && !lane.open.bill.is_empty()));
-        work.blind = self.lanes.iter().any(|lane| lane.programmatic && lane.open.bill.cost > BLIND);
+        work.blind = self.lanes.iter().any(|lane| lane.programmatic && lane.open.bill.cost > MAX_UNMARKED);
         work.backlog = self.lanes.iter().flat_map(|lane| &lane.batches).any(|batch| batch.backlog);
         work
     }

@@ -14,13 +14,13 @@
 use cgpu_shm::units::Nanos;
 
 use super::kernel::{Function, SIZES};
-use super::{Expected, STRANGE, UNKNOWN};
+use super::{Expected, OUTLIER_EXCESS, UNKNOWN_COST};
 
 /// No estimate is below the resolution of the GPU's own time stamps.
-pub(super) const LEAST: u32 = 500;
+pub(super) const MIN_COST: u32 = 500;
 
 /// Launches that are measured by themselves after an odd batch.
-pub(super) const DOUBTS: u8 = 16;
+pub(super) const CLOSE_MEASUREMENTS: u8 = 16;
 /// Part of the way that the high quantile goes to a sample: one that is higher, one that is more than
 /// half of it (a long launch as well, so that its length is known), and a short one.
 const RISE: f64 = 0.5;
@@ -28,9 +28,9 @@ const FOLLOW: f64 = 0.25;
 const FALL: f64 = 1.0 / 64.0;
 /// Launches that exceed their estimate by less at times, or by less than an eighth of it, are as certain
 /// as measurements are.
-const UNCERTAIN: u32 = 150_000;
+const UNCERTAIN_ABOVE: u32 = 150_000;
 /// Most by which launches are taken to exceed their estimate: a turn or so.
-const MOST: u32 = 10_000_000;
+const MAX_EXCESS: u32 = 10_000_000;
 
 /// The costs of one function.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct FunctionCosts {
     /// It was measured by itself, so its code is on the GPU.
     loaded: bool,
     /// The last batch with it took so much longer than expected that it may have waited for the host.
-    pub(super) strange: bool,
+    pub(super) was_outlier: bool,
     /// Launches to be measured by themselves since a batch took that long.
     doubts: u8,
     /// Sizes that were measured by themselves, one bit each.
@@ -55,7 +55,7 @@ impl FunctionCosts {
         Self {
             function,
             loaded: false,
-            strange: false,
+            was_outlier: false,
             doubts: 0,
             measured: 0,
             cost: [0; SIZES],
@@ -69,7 +69,7 @@ impl FunctionCosts {
         let beyond = self.high.get(size).map_or(0, |high| high.saturating_sub(cost));
         Expected {
             cost,
-            beyond: if beyond < UNCERTAIN.max(cost / 8) { 0 } else { beyond },
+            beyond: if beyond < UNCERTAIN_ABOVE.max(cost / 8) { 0 } else { beyond },
             doubtful: self.doubts > 0,
             fresh: self.is_fresh(size),
             unknown: self.measured == 0,
@@ -88,23 +88,23 @@ impl FunctionCosts {
         let smaller = (0..size).rev().find(known).map(|from| {
             let cost = self.estimate(from);
             let scaled = u64::from(cost) << (size - from);
-            u32::try_from(scaled).unwrap_or(u32::MAX).min(UNKNOWN).max(cost)
+            u32::try_from(scaled).unwrap_or(u32::MAX).min(UNKNOWN_COST).max(cost)
         });
         match (smaller, larger) {
             (_, Some(own)) if self.estimate(size) > 0 => own,
             (Some(smaller), Some(larger)) => smaller.min(larger),
-            (smaller, larger) => smaller.or(larger).unwrap_or(UNKNOWN),
+            (smaller, larger) => smaller.or(larger).unwrap_or(UNKNOWN_COST),
         }
     }
 
     /// Learns from a launch that was measured by itself. The first one may have loaded the code; one of
     /// more than 20 ms may have waited for the host: the next one tells.
     pub(super) fn measure(&mut self, size: usize, took: Nanos) {
-        let odd = took > Nanos(5 * STRANGE.0);
+        let is_outlier = took > Nanos(5 * OUTLIER_EXCESS.0);
         if !self.loaded {
             self.loaded = true;
-        } else if odd && !self.strange {
-            self.strange = true;
+        } else if is_outlier && !self.was_outlier {
+            self.was_outlier = true;
         } else {
             #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
             self.set(size, took.0 as f64);
@@ -114,8 +114,9 @@ impl FunctionCosts {
 
     /// Takes note of a batch that was odd, or of a launch that was measured exactly. An odd batch has
     /// waited for the host, or its launches did take that long: exact measurements tell.
-    pub(super) fn doubt(&mut self, odd: bool, exactly: bool) {
-        self.doubts = if odd { DOUBTS } else { self.doubts.saturating_sub(exactly.into()) };
+    pub(super) fn doubt(&mut self, is_outlier: bool, exactly: bool) {
+        self.doubts =
+            if is_outlier { CLOSE_MEASUREMENTS } else { self.doubts.saturating_sub(exactly.into()) };
     }
 
     /// Learns what launches of a size take at times: some took so long each. Where no long one is known
@@ -124,9 +125,9 @@ impl FunctionCosts {
         let cost = f64::from(self.cost(size));
         let Some(high) = self.high.get_mut(size) else { return };
         let known = f64::from(*high).max(cost);
-        let seen = took.clamp(cost, cost + f64::from(MOST));
+        let seen = took.clamp(cost, cost + f64::from(MAX_EXCESS));
         let pace = match seen {
-            _ if seen > known && (longer || known - cost >= f64::from(UNCERTAIN)) => RISE,
+            _ if seen > known && (longer || known - cost >= f64::from(UNCERTAIN_ABOVE)) => RISE,
             _ if seen > known => return,
             _ if seen > known / 2.0 => FOLLOW,
             _ => FALL,
@@ -152,5 +153,5 @@ impl FunctionCosts {
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // within bounds; a kernel of 4 s and more counts as 4 s
 fn bounded(estimate: f64) -> u32 {
-    estimate.clamp(f64::from(LEAST), f64::from(u32::MAX)) as u32
+    estimate.clamp(f64::from(MIN_COST), f64::from(u32::MAX)) as u32
 }

@@ -7,7 +7,7 @@
 
 use proptest::prelude::*;
 
-use super::function::{DOUBTS, LEAST};
+use super::function::{CLOSE_MEASUREMENTS, MIN_COST};
 use super::*;
 
 mod bills;
@@ -25,7 +25,7 @@ fn sized(function: usize, threads: u32) -> Kernel {
 }
 
 const NOTHING_KNOWN: Expected =
-    Expected { cost: UNKNOWN, beyond: 0, doubtful: false, fresh: true, unknown: true };
+    Expected { cost: UNKNOWN_COST, beyond: 0, doubtful: false, fresh: true, unknown: true };
 
 fn known(cost: u32) -> Expected {
     Expected { cost, beyond: 0, doubtful: false, fresh: false, unknown: false }
@@ -105,7 +105,7 @@ fn what_was_waited_for_once_is_not_what_a_kernel_costs() {
 fn a_full_table_forgets_but_serves() {
     let mut costs = Costs::new();
     for function in 0..3 * FUNCTIONS {
-        assert_eq!(costs.expect(kernel(function)).cost, UNKNOWN);
+        assert_eq!(costs.expect(kernel(function)).cost, UNKNOWN_COST);
     }
 }
 
@@ -208,7 +208,7 @@ fn second_execution_that_takes_very_long_is_measured_once_more() {
         run(costs, &[(0, 1)], |_| took);
         costs.expect(kernel(0))
     };
-    let long = 5 * STRANGE.0;
+    let long = 5 * OUTLIER_EXCESS.0;
     let mut costs = Costs::new();
     assert!(learn(&mut costs, 2 * long).fresh, "the first one may have loaded the code");
     assert_eq!(learn(&mut costs, long), known(20_000_000));
@@ -299,7 +299,7 @@ fn batch_is_strange_only_the_first_time_in_a_row() {
 
 #[test]
 fn estimate_stays_within_the_clocks_resolution_and_four_seconds() {
-    for (took, estimate) in [(0, LEAST), (LEAST.into(), LEAST), (5_000_000_000, u32::MAX)] {
+    for (took, estimate) in [(0, MIN_COST), (MIN_COST.into(), MIN_COST), (5_000_000_000, u32::MAX)] {
         let mut costs = Costs::new();
         for _ in 0..3 {
             run(&mut costs, &[(0, 1)], |_| took);

@@ -15,11 +15,11 @@ use crate::gpu_time::{GpuTime, ThreadKey, Work};
 
 /// A thread's budget counts as in flight for so much longer than it lasts: after that the thread
 /// sleeps, or has exited.
-const IDLE: Nanos = Nanos::from_millis(2);
-/// More than that in flight is not believed of a sibling.
-const MOST: Nanos = Nanos::from_millis(10_000);
-/// The monitor takes predictions that lie further ahead than the work in flight, and this, for lies.
-const AHEAD: Nanos = Nanos::from_millis(1);
+const UNUSED_BUDGET_TIMEOUT: Nanos = Nanos::from_millis(2);
+/// Most work in flight that is accepted from a sibling's cell.
+const MAX_SIBLING_IN_FLIGHT: Nanos = Nanos::from_millis(10_000);
+/// The monitor rejects predictions that lie further ahead than the work in flight and this.
+const PREDICTION_ALLOWANCE: Nanos = Nanos::from_millis(1);
 
 /// GPU time that a thread may launch on its fast path.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ impl Siblings {
         let ends = clocks.heard(read(&cell.ends));
         let working = ends > now;
         // What it has not measured may have run for the most part.
-        let inflight = read(&cell.inflight).min(ends - now).min(MOST);
+        let inflight = read(&cell.inflight).min(ends - now).min(MAX_SIBLING_IN_FLIGHT);
         Self {
             spent: self.spent + spent,
             inflight: self.inflight + inflight,
@@ -85,8 +85,8 @@ pub(crate) struct Account {
     pub(crate) waiting: u64,
     /// Start of the turn's first measured work.
     first: Nanos,
-    /// The driver has refused something: until then, nothing of ours goes on a stream.
-    pub(crate) shy: Nanos,
+    /// The driver has refused a marker: none is placed before that time.
+    pub(crate) no_markers_until: Nanos,
     /// Work that was waited for in vain, by when its marker should have been reached.
     pub(crate) waited_for: Option<Nanos>,
     /// Its place among the container's processes.
@@ -107,7 +107,7 @@ impl Account {
             told: Nanos::ZERO,
             waiting: 0,
             first: Nanos::ZERO,
-            shy: Nanos::ZERO,
+            no_markers_until: Nanos::ZERO,
             waited_for: None,
             queue_entry: QueueEntry::default(),
             budgets: Vec::new(),
@@ -137,13 +137,17 @@ impl Account {
 
     /// What is unmeasured, budget that may be used at any moment included.
     pub(crate) fn work(&self, now: Nanos) -> Work {
-        let budgets = self.budgets.iter().filter(|budget| now < budget.since + budget.amount + IDLE);
+        let budgets =
+            self.budgets.iter().filter(|budget| now < budget.since + budget.amount + UNUSED_BUDGET_TIMEOUT);
         self.gpu_time.work().with(budgets.map(|budget| (budget.amount, budget.since)))
     }
 
     /// Threads with budget that they may be using.
     pub(crate) fn threads_with_budget(&self, now: Nanos) -> u64 {
-        self.budgets.iter().filter(|budget| now < budget.since + budget.amount + IDLE).count() as u64
+        self.budgets
+            .iter()
+            .filter(|budget| now < budget.since + budget.amount + UNUSED_BUDGET_TIMEOUT)
+            .count() as u64
     }
 
     /// GPU time of the turn. What was measured in it and began before it, and took longer than it was charged, is not the turn's: a host function
@@ -164,7 +168,7 @@ impl Account {
         let work = self.work(now);
         let remaining = work.remaining(siblings.inflight, siblings.last, now);
         if work.inflight() > Nanos::ZERO {
-            remaining.min(work.inflight() + work.beyond + AHEAD)
+            remaining.min(work.inflight() + work.beyond + PREDICTION_ALLOWANCE)
         } else {
             Nanos::ZERO
         }

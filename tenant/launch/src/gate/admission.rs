@@ -16,7 +16,7 @@ use cgpu_shm::grant::{Turn, TurnState};
 use cgpu_shm::units::Nanos;
 
 use super::account::{Account, Siblings};
-use super::marker::MARK;
+use super::marker::MARKER_WORTH;
 use super::reading::Reading;
 use super::sibling_queue::SiblingQueue;
 use super::thread::ThreadActivity;
@@ -24,11 +24,11 @@ use crate::cost::Expected;
 use crate::gpu_time::{GpuTime, LaneId};
 
 /// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
-pub(crate) const BOUND: Nanos = Nanos::from_micros(500);
+pub(crate) const IN_FLIGHT_BOUND: Nanos = Nanos::from_micros(500);
 /// The same while several threads or streams have, or a sibling process has work on the GPU. The driver then switches between their contexts, at every time slice
 /// (1 to 2 ms) or earlier, when one has run dry; so each should have about a slice's work queued, or the GPU switches more often
 /// than it has to.
-pub(crate) const SHARED_BOUND: Nanos = Nanos::from_millis(1);
+pub(crate) const SHARED_IN_FLIGHT_BOUND: Nanos = Nanos::from_millis(1);
 /// Most budget in one go on an open GPU: if none of it is used, a newcomer takes it for work in
 /// flight all the same.
 const OPEN_MAX_BUDGET: Nanos = Nanos::from_millis(5);
@@ -37,24 +37,25 @@ const OPEN_MAX_BUDGET: Nanos = Nanos::from_millis(5);
 pub(crate) const MAX_BUDGET: Nanos = Nanos::from_micros(350);
 /// Launches that may always be in flight: one runs, one is ready.
 const PIPELINE: u64 = 2;
-/// A throttled launch waits for this long at most, or for twice the bound where that is longer, whatever is in flight.
-const WAIT_BUDGET: Nanos = Nanos::from_millis(2);
-/// The same for a launch of unknown length on an open GPU.
-const OPEN_PATIENCE: Nanos = Nanos::from_millis(10);
-/// How much before its time a sleeper wants to wake: what timers are late.
-const SLACK: Nanos = Nanos::from_micros(50);
+/// Timeout of a throttled launch, or twice the bound where that is longer, whatever is in flight.
+const THROTTLE_TIMEOUT: Nanos = Nanos::from_millis(2);
+/// Timeout of a throttled launch of unknown length on an open GPU.
+const OPEN_THROTTLE_TIMEOUT: Nanos = Nanos::from_millis(10);
+/// A sleeper aims to wake this much early, because timers are late.
+const TIMER_SLACK: Nanos = Nanos::from_micros(50);
 /// Work that outlasts a sleep: so much, as expected, may be in flight even if it may take far longer.
-const LEAST: Nanos = Nanos::from_micros(100);
-/// Shortest sleep.
-const NAP: Nanos = Nanos::from_micros(20);
-/// A held thread looks for the heartbeat this often, at least.
-const HELD_LOOK: Nanos = Nanos::from_millis(100);
-/// ... and as often as this while siblings or other streams share the GPU with what is left of its work.
-const SHARED_LOOK: Nanos = Nanos::from_micros(250);
-/// ... and as often as this while its work runs and should: what its kernel is taken to cost may be too much, and the others wait for its end.
-const LONG_LOOK: Nanos = Nanos::from_millis(2);
-/// A GPU on which nothing was launched for so long was not in use.
-const SILENCE: Nanos = Nanos::from_millis(20);
+const MIN_IN_FLIGHT: Nanos = Nanos::from_micros(100);
+/// Shortest sleep of a throttled launch.
+const MIN_SLEEP: Nanos = Nanos::from_micros(20);
+/// Longest interval between two polls of a held thread, which also watches the heartbeat.
+const HELD_POLL_INTERVAL: Nanos = Nanos::from_millis(100);
+/// The same while siblings or other streams share the GPU with what is left of its work.
+const SHARED_POLL_INTERVAL: Nanos = Nanos::from_micros(250);
+/// The same while its work runs and should: its kernel's estimate may be too high, and the others
+/// wait for its end.
+const RUNNING_POLL_INTERVAL: Nanos = Nanos::from_millis(2);
+/// A GPU on which nothing was launched for so long counts as idle.
+const IDLE_AFTER: Nanos = Nanos::from_millis(20);
 
 /// What a launch does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,25 +189,27 @@ impl Request {
     ) -> Admission {
         match reading.turn.state() {
             TurnState::Open if reading.is_metered() => {
-                self.rings |= now - before > SILENCE;
+                self.rings |= now - before > IDLE_AFTER;
                 return self.throttle(account, Nanos::MAX, reading, siblings, now);
             }
-            TurnState::Open => return Admission::Proceed(Proceed::Open { ring: now - before > SILENCE }),
+            TurnState::Open => return Admission::Proceed(Proceed::Open { ring: now - before > IDLE_AFTER }),
             TurnState::Yours => {
                 let spent = account.spent(now) + siblings.spent;
                 let left = reading.granted - spent;
                 // Not beside a sibling's work, nor where a container of high priority may come.
-                let may =
-                    siblings.working == 0 && (reading.bound == Nanos::ZERO || reading.bound >= SHARED_BOUND);
+                let may = siblings.working == 0
+                    && (reading.bound == Nanos::ZERO || reading.bound >= SHARED_IN_FLIGHT_BOUND);
                 if left == Nanos::ZERO && may && self.overlaps(account, spent - reading.granted, now) {
                     return Admission::Proceed(Proceed::Metered { budget: Nanos::ZERO, forced: false });
                 }
                 if left > Nanos::ZERO {
                     let ends = account.ends(now);
                     return match account.queue_entry.wait(queue, ends, now).filter(|_| !self.elsewhere) {
-                        Some(timeout) => {
-                            Admission::Wait { word: reading.word, timeout: timeout.max(NAP), ring: false }
-                        }
+                        Some(timeout) => Admission::Wait {
+                            word: reading.word,
+                            timeout: timeout.max(MIN_SLEEP),
+                            ring: false,
+                        },
                         None => self.throttle(account, left, reading, siblings, now),
                     };
                 }
@@ -245,14 +248,18 @@ impl Request {
         let timeout = if unfinished {
             // When it can have run at the earliest; if it has not, later and later. What siblings have in flight delays it, too: they
             // are told often how much of ours is left.
-            let predicted = if work.backlog { Nanos::ZERO } else { work.next_look(now) };
+            let predicted = if work.backlog { Nanos::ZERO } else { work.next_poll(now) };
             // What several streams have is foretold less well, and one thread's looks are enough.
             let streams = account.gpu_time.busy_lanes() > 1 && account.waiting <= 1;
             let often = siblings.working > 0 || streams;
-            let predicted = if often { predicted.min(SHARED_LOOK) } else { predicted };
-            predicted.min(LONG_LOOK).max(Nanos(work.overdue(now).0 / 8)).max(SLACK).min(HELD_LOOK)
+            let predicted = if often { predicted.min(SHARED_POLL_INTERVAL) } else { predicted };
+            predicted
+                .min(RUNNING_POLL_INTERVAL)
+                .max(Nanos(work.overdue(now).0 / 8))
+                .max(TIMER_SLACK)
+                .min(HELD_POLL_INTERVAL)
         } else {
-            HELD_LOOK
+            HELD_POLL_INTERVAL
         };
         // On arrival; where a turn may have come and gone while it slept, for who had not come by then is not waited for any more; and, if the
         // monitor asks for it (the turn has just ended), when all has run: once under each gate word.
@@ -280,7 +287,7 @@ impl Request {
         let is_open = reading.turn.state() == TurnState::Open;
         let several = siblings.working > 0 || threads > 1 || account.gpu_time.busy_lanes() > 1;
         // The monitor knows better, who sees whether anybody may come who would wait for what is in flight.
-        let usual = if several { SHARED_BOUND } else { BOUND };
+        let usual = if several { SHARED_IN_FLIGHT_BOUND } else { IN_FLIGHT_BOUND };
         let bound = match reading.bound {
             Nanos::ZERO => usual,
             // Two launches of what nobody knows are enough.
@@ -294,7 +301,7 @@ impl Request {
         // What several streams have left is foretold less well: more of it is to be there when a sleeper wakes.
         let tenths = if account.gpu_time.busy_lanes() > 1 { 4 } else { 7 };
         let share = Nanos(bound.0 * tenths / 10 / threads);
-        let budget = match bound > SHARED_BOUND {
+        let budget = match bound > SHARED_IN_FLIGHT_BOUND {
             true if is_open => share.min(OPEN_MAX_BUDGET),
             true => share,
             false => share.min(MAX_BUDGET),
@@ -312,12 +319,12 @@ impl Request {
         let overdue = (longest == Nanos::ZERO && work.watched) || stuck.is_some() || work.blind;
         // Predictions are trusted for twice the bound, and what may not be marked yet: if no marker
         // is reached meanwhile they are wrong.
-        let trusted = !work.watched || work.longest() + chunk <= Nanos(2 * bound.0) + MARK;
+        let trusted = !work.watched || work.longest() + chunk <= Nanos(2 * bound.0) + MARKER_WORTH;
         // On an open GPU, which no turn's end hurries, the first launches of unknown length are to
         // be seen to end.
         let unseen = is_open && self.expected.unknown;
         // A sleeper aims at this much before there is room for all, and takes what there is: to sleep on for the rest would be to poll.
-        let fits = longest + chunk <= bound + SLACK && !overdue && trusted && !unseen;
+        let fits = longest + chunk <= bound + TIMER_SLACK && !overdue && trusted && !unseen;
         // A launch that may be long goes behind others only if all may be long within the turn: else
         // the turn's end could not be predicted.
         let ends = self.expected.beyond == 0 || work.launches == 0 || work.beyond + high <= left;
@@ -334,15 +341,15 @@ impl Request {
             return go(high, false);
         }
         // The GPU must not wait for a thread that sleeps.
-        if work.inflight() + self.cost() <= LEAST {
+        if work.inflight() + self.cost() <= MIN_IN_FLIGHT {
             return go(high, false);
         }
         if ends && fits {
             return go(chunk.min(bound - longest), false);
         }
         let waited = now - *self.throttled.get_or_insert(now);
-        let limit = Nanos(2 * work.longest().0).min(WAIT_BUDGET.max(Nanos(2 * bound.0)).max(high));
-        let limit = if unseen { limit.max(OPEN_PATIENCE) } else { limit };
+        let limit = Nanos(2 * work.longest().0).min(THROTTLE_TIMEOUT.max(Nanos(2 * bound.0)).max(high));
+        let limit = if unseen { limit.max(OPEN_THROTTLE_TIMEOUT) } else { limit };
         // Work that does not end was waited for before: it may wait for this launch. Or it takes far
         // longer than expected, and so may this one: so launches go on one by one, ever more slowly.
         let waits = stuck.is_some() && stuck == account.waited_for;
@@ -352,8 +359,12 @@ impl Request {
             return go(if waits { high } else { chunk }, true);
         }
         // So that a new kernel is not waited for by what it is only taken to cost.
-        let time = if overdue || self.expected.unknown { SLACK } else { longest + chunk - bound - SLACK };
-        let time = if work.beyond > Nanos::ZERO { work.next_look(now).max(SLACK) } else { time };
-        Admission::Sleep(time.max(NAP).min((limit - waited).max(NAP)))
+        let time = if overdue || self.expected.unknown {
+            TIMER_SLACK
+        } else {
+            longest + chunk - bound - TIMER_SLACK
+        };
+        let time = if work.beyond > Nanos::ZERO { work.next_poll(now).max(TIMER_SLACK) } else { time };
+        Admission::Sleep(time.max(MIN_SLEEP).min((limit - waited).max(MIN_SLEEP)))
     }
 }

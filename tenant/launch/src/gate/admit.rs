@@ -5,7 +5,7 @@ use cgpu_shm::reason::Reason;
 use cgpu_shm::units::Nanos;
 
 use super::admission::{Admission, Request};
-use super::marker::{MARK, has_own_marker, mark_worth, shared_mark_worth};
+use super::marker::{MARKER_WORTH, has_own_marker, marker_worth, shared_marker_worth};
 use super::reading::Reading;
 use super::slow_path::SlowPath;
 use super::thread::ThreadActivity;
@@ -90,8 +90,8 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
             let gpu_time = &mut account.gpu_time;
             let expected = gpu_time.expect(self.launch.kernel);
             let (busy, used) = (gpu_time.busy_lanes(), gpu_time.used_lanes(now));
-            let worth = match mark_worth(reading, busy) {
-                MARK if beside || busy > 1 => shared_mark_worth(used),
+            let worth = match marker_worth(reading, busy) {
+                MARKER_WORTH if beside || busy > 1 => shared_marker_worth(used),
                 worth => worth,
             };
             let found = gpu_time.lane(key, now).map(|lane| {

@@ -17,45 +17,47 @@ use crate::cost::Company;
 use crate::gpu_time::{BATCHES, Lane, LaneId, Marker, Placed, WORDS};
 
 /// Open launches of so much are worth a marker: every second time that a busy thread comes by.
-pub(super) const MARK: Nanos = Nanos::from_micros(600);
+pub(super) const MARKER_WORTH: Nanos = Nanos::from_micros(600);
 /// The same beside siblings, or on several streams: then predictions are worth less, and ends that are seen more.
-const SHARED_MARK: Nanos = Nanos::from_micros(150);
+const SHARED_MARKER_WORTH: Nanos = Nanos::from_micros(150);
 /// The same on an open GPU, where nothing waits for the end of what was launched.
-const OPEN_MARK: Nanos = Nanos::from_millis(4);
+const OPEN_MARKER_WORTH: Nanos = Nanos::from_millis(4);
 /// Work in a lane is worth no marker below that, however many lanes there are: a marker takes a
 /// microsecond or two.
-const OWN_MARK: Nanos = Nanos::from_micros(50);
-/// A launch below that has no marker of its own: it would take the slow path, which a host that
+const MIN_MARKER_WORTH: Nanos = Nanos::from_micros(50);
+/// A launch that is expected to cost less has no marker of its own: it would take the slow path, which a host that
 /// launches into several streams has no time for.
-const OWN_PATH: Nanos = Nanos::from_micros(80);
-/// Every so many markers of a thread that waits for room, its stream is asked whether it has run
-/// dry.
-const DOUBT: u64 = 8;
-/// After a refusal of the driver, nothing of ours goes on a stream for so long.
-const SHY: Nanos = Nanos::from_millis(100);
+const MIN_OWN_MARKER_COST: Nanos = Nanos::from_micros(80);
+/// Of a thread that waits for room, the stream is queried at every so many markers whether it has
+/// run dry.
+const IDLE_QUERY_PERIOD: u64 = 8;
+/// After the driver refused a marker, no other is placed for so long.
+const MARKER_COOLDOWN: Nanos = Nanos::from_millis(100);
 
 /// Returns how much work in a lane is worth a marker, if so many have work. On an open GPU they
 /// have markers for all that may be in flight: else a lane's last batch would be the greater part
 /// of it, and be reported when all has run.
-pub(super) fn mark_worth(reading: &Reading, lanes: usize) -> Nanos {
+pub(super) fn marker_worth(reading: &Reading, lanes: usize) -> Nanos {
     let markers = (lanes.max(1) * BATCHES * 3 / 4) as u64;
     match reading.turn.state() {
-        TurnState::Open => OPEN_MARK.max(Nanos(reading.bound.0 / markers)),
-        TurnState::Yours | TurnState::Wait => MARK,
+        TurnState::Open => OPEN_MARKER_WORTH.max(Nanos(reading.bound.0 / markers)),
+        TurnState::Yours | TurnState::Wait => MARKER_WORTH,
     }
 }
 
 /// Returns how much work in a lane is worth a marker in a turn, if the program uses so many: each
 /// lane has a part of the turn, and the last of its launches may have no marker.
-pub(super) fn shared_mark_worth(lanes: usize) -> Nanos {
-    Nanos(2 * SHARED_MARK.0 / lanes.max(1) as u64).clamp(OWN_MARK, SHARED_MARK)
+pub(super) fn shared_marker_worth(lanes: usize) -> Nanos {
+    Nanos(2 * SHARED_MARKER_WORTH.0 / lanes.max(1) as u64).clamp(MIN_MARKER_WORTH, SHARED_MARKER_WORTH)
 }
 
 /// Whether a launch has a marker of its own. A thread that goes from one stream to the next comes
 /// back to each when it has launched into all. What has no marker until then is charged by its
 /// estimate, and its time is taken for that of the launches which have one.
 pub(super) fn has_own_marker(reading: &Reading, lanes: usize, cost: Nanos) -> bool {
-    lanes > 1 && reading.turn.state() != TurnState::Open && cost >= shared_mark_worth(lanes).max(OWN_PATH)
+    lanes > 1
+        && reading.turn.state() != TurnState::Open
+        && cost >= shared_marker_worth(lanes).max(MIN_OWN_MARKER_COST)
 }
 
 impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
@@ -90,14 +92,14 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     fn plan_marker(&self, lane: LaneId) -> Option<(Marker, bool)> {
         let now = self.edge.now();
         let mut account = self.account();
-        if now < account.shy {
+        if now < account.no_markers_until {
             return None;
         }
         let gpu_time = &mut account.gpu_time;
         let marker = gpu_time.plan(lane)?;
         let several = gpu_time.busy_lanes() > 1;
         // With one stream, now and then: what it waited for may not have been there.
-        let doubtful = |lane: &Lane| !several && (lane.dry || marker.number % DOUBT == 0);
+        let doubtful = |lane: &Lane| !several && (lane.dry || marker.number % IDLE_QUERY_PERIOD == 0);
         let waited = gpu_time.find(lane).is_some_and(|lane| lane.throttled && !doubtful(lane));
         Some((marker, waited))
     }
@@ -115,7 +117,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         self.gate.count(Reason::MarkerFailed);
         let now = self.edge.now();
         let mut account = self.account();
-        account.shy = now + SHY;
+        account.no_markers_until = now + MARKER_COOLDOWN;
         account.gpu_time.forget(self.launch.context);
     }
 }

@@ -7,20 +7,20 @@ use cgpu_shm::units::Nanos;
 
 use super::account::Account;
 use super::admission::Request;
-use super::marker::mark_worth;
+use super::marker::marker_worth;
 use super::reading::Reading;
 use super::slow_path::SlowPath;
 use super::{Admitted, Clocks, Driver, Edge, Failed, Stream};
 use crate::gpu_time::{BATCHES, ContextKey, EndedBatch, Lane, LaneId, LaneKey, Start, Timing, WORDS};
 
 /// A launch of a thread with gaps is measured by itself this often.
-const SAMPLE: Nanos = Nanos::from_micros(500);
+const SAMPLE_INTERVAL: Nanos = Nanos::from_micros(500);
 /// The same on a stream that runs dry.
-const DRY_SAMPLE: Nanos = Nanos::from_millis(2);
-/// The monitor is told this often that nothing is left.
-const TELL: Nanos = Nanos::from_micros(500);
-/// Batches measured by one slow path; the next one takes the others.
-const BUNCH: usize = 8;
+const DRY_SAMPLE_INTERVAL: Nanos = Nanos::from_millis(2);
+/// Minimum interval between two reports to the monitor that nothing is left.
+const REPORT_INTERVAL: Nanos = Nanos::from_micros(500);
+/// Most batches measured on one slow path; the next one takes the others.
+const BATCH_LIMIT: usize = 8;
 
 /// How a launch is measured.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,18 +37,18 @@ struct Mode {
 }
 
 impl Mode {
-    fn of(lane: &mut Lane, request: &Request, lone: bool, now: Nanos) -> Self {
+    fn of(lane: &mut Lane, request: &Request, idle_start: bool, now: Nanos) -> Self {
         let (expected, activity) = (request.expected, request.activity);
-        let sample = lane.dry && lane.sampled + DRY_SAMPLE <= now;
-        let due = lone
+        let sample = lane.dry && lane.sampled + DRY_SAMPLE_INTERVAL <= now;
+        let due = idle_start
             || expected.is_uncertain()
-            || (activity.is_sparse() && lane.marked + SAMPLE <= now)
+            || (activity.is_sparse() && lane.marked + SAMPLE_INTERVAL <= now)
             || sample;
         let alone = due && !lane.programmatic;
         if alone {
             lane.sampled = now;
         }
-        lane.open.lone = lone;
+        lane.open.idle_start = idle_start;
         let first = lane.open.bill.is_empty();
         if first && !lane.batches.is_empty() {
             lane.open.start = Start::Previous;
@@ -82,9 +82,9 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         let (now, lane, expected) = (clocks.raw, request.lane, request.expected);
         let planned = lane.and_then(|lane| {
             let mut account = self.account();
-            let lone = account.gpu_time.begins_alone(now);
-            let mode = Mode::of(account.gpu_time.find(lane)?, request, lone, now);
-            let begins = mode.begins && !launch.programmatic && now >= account.shy;
+            let idle_start = account.gpu_time.starts_on_idle_gpu(now);
+            let mode = Mode::of(account.gpu_time.find(lane)?, request, idle_start, now);
+            let begins = mode.begins && !launch.programmatic && now >= account.no_markers_until;
             Some((mode, begins.then(|| account.gpu_time.take_event(launch.context))))
         });
         let (mode, free) = planned.unwrap_or_default();
@@ -111,7 +111,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         let cost = Nanos(expected.cost.into());
         // A thread that launches into several streams waits at the gate with one of them: long work
         // in the others would have no marker.
-        let long = request.own_marker || cost >= mark_worth(reading, lanes);
+        let long = request.own_marker || cost >= marker_worth(reading, lanes);
         let long = long && !launch.programmatic && !mode.guessed;
         Admitted { launch, lane, cost, alone: mode.alone || long }
     }
@@ -132,7 +132,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         self.thread.discount_unused();
         self.charge_thread(self.edge.now());
         // So often at most: a lane has no more markers.
-        for _ in 0..BATCHES.div_ceil(BUNCH) {
+        for _ in 0..BATCHES.div_ceil(BATCH_LIMIT) {
             self.collect();
         }
         let clocks = self.edge.clocks();
@@ -147,7 +147,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
             account.gpu_time.measure_synchronized(of, now);
             let siblings = self.gate.siblings(self.launch.gpu, account.turn(), clocks);
             account.publish(self.gate.cell(self.launch.gpu), siblings, clocks);
-            let is_new = account.gpu_time.last() > account.told && now >= account.told + TELL;
+            let is_new = account.gpu_time.last() > account.told && now >= account.told + REPORT_INTERVAL;
             let done = is_new && account.work(now).launches == 0;
             if done {
                 account.told = now;
@@ -168,7 +168,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         }
         let mut blocked = Vec::new();
         let mut answer = None;
-        for _ in 0..BUNCH {
+        for _ in 0..BATCH_LIMIT {
             let clocks = self.edge.clocks();
             let Some(batch) = self.next_ended(answer.take(), &mut blocked, clocks) else { break };
             match self.ask(&batch) {

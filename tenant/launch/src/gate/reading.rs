@@ -3,12 +3,12 @@
 use cgpu_shm::grant::{Granted, Heartbeat, Monitor, Turn, TurnState};
 use cgpu_shm::units::{DeviceIndex, Nanos, SlotIndex};
 
-/// How often a reading is begun anew because the gate word has changed meanwhile. Then what was read has to do: the launch comes
-/// by again.
-const TRIES: u32 = 3;
+/// Most reads while the gate word changes meanwhile. After that the last one counts: the launch
+/// takes the slow path again.
+const MAX_READS: u32 = 3;
 
 /// No monitor lets more be in flight; a page that says more is to do no harm in sums.
-const MOST_BOUND: Nanos = Nanos::from_millis(1000);
+const MAX_BOUND: Nanos = Nanos::from_millis(1000);
 
 /// The monitor's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +39,14 @@ impl Reading {
             (word, turn, granted.granted(gpu), granted.bound(gpu))
         };
         let mut seen = read();
-        for _ in 1..TRIES {
+        for _ in 1..MAX_READS {
             if granted.gate() == seen.0 {
                 break;
             }
             seen = read();
         }
         let (word, turn, granted_time, bound) = seen;
-        let bound = bound.min(MOST_BOUND);
+        let bound = bound.min(MAX_BOUND);
         let (rings, monitor) = (granted.rings(gpu, slot), heart.observe(granted, now));
         Self { word, turn, granted: granted_time, bound, rings, monitor }
     }

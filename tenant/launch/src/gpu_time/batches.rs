@@ -90,7 +90,7 @@ impl GpuTime {
     pub(crate) fn close(&mut self, id: LaneId, marker: &Marker, end: Event, written: bool, placed: Placed) {
         let Some(lane) = self.find(id) else { return };
         let open = core::mem::replace(&mut lane.open, Open::empty());
-        let lone = open.lone && open.bill.launches == 1;
+        let idle_start = open.idle_start && open.bill.launches == 1;
         let backlog = placed.backlog && open.bill.is_empty();
         (lane.marked, lane.throttled) = (placed.at, false);
         lane.batches.push_back(Batch {
@@ -102,7 +102,7 @@ impl GpuTime {
             first: if backlog { placed.at } else { open.first },
             placed: placed.at,
             company: placed.company,
-            lone,
+            idle_start,
             dry: placed.dry,
             backlog,
         });
@@ -202,7 +202,7 @@ impl GpuTime {
         let teaches = !lengthened || self.costs.is_fresh(&batch.bill);
         if !batch.bill.is_empty() && teaches {
             let precision = match exactly {
-                true if batch.lone => Precision::LoneLaunch,
+                true if batch.idle_start => Precision::IdleStart,
                 true => Precision::Launch,
                 false => Precision::Batch,
             };

@@ -10,11 +10,11 @@ use super::{ContextKey, GpuTime, Lane};
 use crate::cost::Company;
 
 /// Work that nobody marks is taken to have run this long after it should have.
-const OVERDUE: Nanos = Nanos::from_millis(2);
+const OVERDUE_AFTER: Nanos = Nanos::from_millis(2);
 /// What of such work may still be in flight: twice the bound.
-const TAIL: Nanos = Nanos::from_millis(1);
+const MAX_TAIL: Nanos = Nanos::from_millis(1);
 /// Work of a context in which no thread comes by any more.
-const ABANDONED: Nanos = Nanos::from_millis(50);
+const ABANDONED_AFTER: Nanos = Nanos::from_millis(50);
 
 impl GpuTime {
     /// Charges, by their estimates, launches that no marker will ever follow. Returns how many batches
@@ -23,13 +23,15 @@ impl GpuTime {
         let overdue = |open: &Open, start: Nanos| {
             let (age, cost) = (now - start, open.bill.cost);
             // Either all of it has run, or it goes on and on and all but the last of it has.
-            !open.bill.is_empty() && (age > cost + OVERDUE || (age > OVERDUE + OVERDUE && cost < age + TAIL))
+            !open.bill.is_empty()
+                && (age > cost + OVERDUE_AFTER
+                    || (age > OVERDUE_AFTER + OVERDUE_AFTER && cost < age + MAX_TAIL))
         };
         let mut lots = 0;
         let busy = self.busy_lanes() as u64;
         for place in 0..self.lanes.len() {
             // A stream that is asked whether it is dry gets more time: the estimate may be too low by far.
-            let patient = |lane: &Lane| lane.programmatic && now < lane.open.first + ABANDONED;
+            let patient = |lane: &Lane| lane.programmatic && now < lane.open.first + ABANDONED_AFTER;
             // It begins when what is before it has ended, and that is not known while there is a marker to be reached.
             let due = |lane: &Lane| {
                 lane.batches.is_empty()
@@ -146,7 +148,7 @@ impl GpuTime {
         let others = self.lanes.iter().filter(|lane| lane.key.context != present);
         let mut late = others.filter(|lane| {
             let over = |batch: &Batch| {
-                batch.placed + ABANDONED < now
+                batch.placed + ABANDONED_AFTER < now
                     && batch.written
                     && batch.number <= word(lane.key.context, usize::from(lane.id.place))
             };

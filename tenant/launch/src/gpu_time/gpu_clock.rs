@@ -37,7 +37,7 @@ use cgpu_shm::units::Nanos;
 use super::{ContextKey, Event};
 
 /// A base event serves for so long: the driver gives elapsed time as a 32-bit float of milliseconds.
-const SERVICE: i64 = 2_000_000_000;
+const BASE_EVENT_LIFETIME: i64 = 2_000_000_000;
 /// Lower bounds of so long are taken together.
 const WINDOW: Nanos = Nanos::from_millis(250);
 /// The tightest bounds of so long are kept.
@@ -45,7 +45,7 @@ const STEP: i64 = 1_000_000_000;
 /// Between bounds that lie so far apart the slope is the rate.
 const BASELINE: i64 = 8 * STEP;
 /// How many are kept: 16 s.
-const POINTS: usize = 16;
+const MAX_POINTS: usize = 16;
 /// Without any event for so long, a context starts anew.
 const PAUSE: Nanos = Nanos::from_millis(8_000);
 /// What a length by the GPU's clock may be longer than the host's time in which it ran: the grid of
@@ -175,7 +175,7 @@ impl GpuClock {
             anchor.at += rate.host(elapsed) - turned.host(elapsed);
             self.rate = turned;
         }
-        let free = if elapsed >= SERVICE {
+        let free = if elapsed >= BASE_EVENT_LIFETIME {
             (anchor.at, anchor.gpu) = (anchor.at + self.rate.host(elapsed), stamp.gpu);
             core::mem::replace(&mut anchor.base, event)
         } else {
@@ -319,7 +319,7 @@ impl History {
             return None;
         }
         self.present = Some((bounds, gpu.saturating_add(STEP)));
-        if self.seconds.len() == POINTS {
+        if self.seconds.len() == MAX_POINTS {
             self.seconds.pop_front();
         }
         let far = |from: Point, to: Point| to.0 - from.0 >= BASELINE;

@@ -17,7 +17,7 @@ use super::{ContextKey, Event, Stream, ThreadKey};
 use crate::cost::{Bill, Company};
 
 /// How much later than thrice its estimate a batch may end: somebody else's slice of the GPU, and a bit.
-const PATIENCE: Nanos = Nanos::from_millis(2);
+const STUCK_AFTER: Nanos = Nanos::from_millis(2);
 
 /// Whose launches, where to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(crate) struct Open {
     /// When the first of them was launched.
     pub(crate) first: Nanos,
     /// The first of them was launched when all of the process's work had run.
-    pub(crate) lone: bool,
+    pub(crate) idle_start: bool,
 }
 
 /// Launches with a marker behind them.
@@ -72,7 +72,7 @@ pub(crate) struct Batch {
     pub(crate) placed: Nanos,
     pub(crate) company: Company,
     /// A single launch, the first after all of the process's work had run.
-    pub(crate) lone: bool,
+    pub(crate) idle_start: bool,
     /// The stream had run dry when the marker was placed.
     pub(crate) dry: bool,
     /// Launches of unknown number and length from before anything was metered.
@@ -115,7 +115,7 @@ pub(crate) struct Lane {
 
 impl Open {
     pub(crate) fn empty() -> Self {
-        Self { bill: Bill::default(), start: Start::Unknown, first: Nanos::ZERO, lone: false }
+        Self { bill: Bill::default(), start: Start::Unknown, first: Nanos::ZERO, idle_start: false }
     }
 }
 
@@ -166,7 +166,7 @@ impl Lane {
     /// When its first marker should have been reached: at the latest, if all is well.
     pub(crate) fn reached(&self) -> Option<Nanos> {
         let first = self.batches.front().filter(|batch| !batch.backlog)?;
-        Some(first.first.max(self.ended) + Nanos(3 * first.bill.cost.0) + PATIENCE)
+        Some(first.first.max(self.ended) + Nanos(3 * first.bill.cost.0) + STUCK_AFTER)
     }
 
     /// Whether its first marker should have been reached long ago.

@@ -7,13 +7,13 @@ use super::lane::{Lane, LaneId, LaneKey};
 use crate::cost::{Expected, Kernel};
 
 /// Lanes per GPU in all. Launches beyond them are charged by their estimates.
-const LANES: usize = 64;
+const MAX_LANES: usize = 64;
 /// A lane where nothing has happened for so long is taken for another stream before a new one is made.
-const LEFT: Nanos = Nanos::from_millis(1000);
+const LANE_REUSE_AFTER: Nanos = Nanos::from_millis(1000);
 /// A stream that had work so lately is one of those that the program uses now.
-const IN_USE: Nanos = Nanos::from_millis(100);
+const IN_USE_FOR: Nanos = Nanos::from_millis(100);
 /// The first launch after all of a program's streams have run is measured by itself this often.
-const LONE: Nanos = Nanos::from_millis(5);
+const IDLE_START_INTERVAL: Nanos = Nanos::from_millis(5);
 
 impl GpuTime {
     /// The lane of these launches, made if need be; none if all places are in use.
@@ -29,8 +29,8 @@ impl GpuTime {
         let idle = self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_idle());
         let oldest = idle.min_by_key(|(_, lane)| lane.used).map(|(place, lane)| (place, lane.used));
         let place = match oldest {
-            Some((place, used)) if used + LEFT < now || self.lanes.len() >= LANES => place,
-            _ if self.lanes.len() < LANES => self.lanes.len(),
+            Some((place, used)) if used + LANE_REUSE_AFTER < now || self.lanes.len() >= MAX_LANES => place,
+            _ if self.lanes.len() < MAX_LANES => self.lanes.len(),
             _ => return None,
         };
         self.serial = self.serial.wrapping_add(1);
@@ -54,17 +54,19 @@ impl GpuTime {
 
     /// Lanes that the program uses: those with unmeasured work, and those that had some lately.
     pub(crate) fn used_lanes(&self, now: Nanos) -> usize {
-        self.lanes.iter().filter(|lane| !lane.is_idle() || lane.used + IN_USE > now).count()
+        self.lanes.iter().filter(|lane| !lane.is_idle() || lane.used + IN_USE_FOR > now).count()
     }
 
     /// Whether a launch of a program with several streams is to be measured by itself because it is
     /// the first after all has run: no other stream's work is in what it takes.
-    pub(crate) fn begins_alone(&mut self, now: Nanos) -> bool {
-        let lone = self.busy_lanes() == 0 && self.used_lanes(now) > 1 && self.lone + LONE <= now;
-        if lone {
-            self.lone = now;
+    pub(crate) fn starts_on_idle_gpu(&mut self, now: Nanos) -> bool {
+        let idle_start = self.busy_lanes() == 0
+            && self.used_lanes(now) > 1
+            && self.idle_start + IDLE_START_INTERVAL <= now;
+        if idle_start {
+            self.idle_start = now;
         }
-        lone
+        idle_start
     }
 
     /// The lane of this name, if it is still there.

@@ -15,7 +15,7 @@ use crate::cost::Company;
 
 /// A start event is recorded a few microseconds before its launch: a shorter launch tells no more
 /// than what it takes at most.
-const TELLING: Nanos = Nanos::from_micros(50);
+const MIN_TELLING_LENGTH: Nanos = Nanos::from_micros(50);
 
 /// What was measured of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) enum Precision {
     /// A single launch between two events.
     Launch,
     /// ... which was the first after all of the process's work had run.
-    LoneLaunch,
+    IdleStart,
 }
 
 impl GpuTime {
@@ -42,8 +42,8 @@ impl GpuTime {
         let fresh = self.costs.is_fresh(bill);
         // It may have waited all the same: the GPU takes up streams in any order. A low quantile of
         // what such launches take is what one takes alone.
-        let telling = length < bill.cost || (length >= TELLING && batch.added == length);
-        if precision == Precision::LoneLaunch && telling && !fresh {
+        let telling = length < bill.cost || (length >= MIN_TELLING_LENGTH && batch.added == length);
+        if precision == Precision::IdleStart && telling && !fresh {
             self.costs.learn_exactly(bill, length, company.max(Company::Beside));
         }
         if fresh || single {

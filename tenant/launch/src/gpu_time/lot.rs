@@ -9,7 +9,7 @@ use cgpu_shm::units::Nanos;
 use crate::cost::{Bill, Company};
 
 /// Batches for each lane: those at the edges, whose neighbours are in another lot, are few among so many.
-const EACH: usize = 2;
+const BATCHES_PER_LANE: usize = 2;
 
 /// Batches that are not learned from yet.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,7 +61,7 @@ impl Lot {
             whole: self.whole || self.is_empty(),
             beside: self.beside || batch.beside,
         };
-        let whole = others == 0 || sum.batches >= EACH * sum.lanes;
+        let whole = others == 0 || sum.batches >= BATCHES_PER_LANE * sum.lanes;
         *self = if whole { Lot::default() } else { sum };
         whole.then_some(sum)
     }

@@ -32,12 +32,12 @@ const NEARLY: f64 = 0.25;
 /// An overlap that is as good as none.
 const ALMOST_NONE: f64 = 1.25;
 /// What a trial takes: so many lots, so long at most.
-const LOTS: u8 = 4;
-const LONGEST: Nanos = Nanos::from_millis(1000);
+const TRIAL_SAMPLES: u8 = 4;
+const TRIAL_TIMEOUT: Nanos = Nanos::from_millis(1000);
 /// A trial by which the overlap rose by more has shown something.
 const GAIN: f64 = 0.5;
 /// From a trial to the next one; twice as long after each that has shown nothing.
-const PAUSES: (Nanos, Nanos) = (Nanos::from_millis(250), Nanos::from_millis(16_000));
+const TRIAL_INTERVALS: (Nanos, Nanos) = (Nanos::from_millis(250), Nanos::from_millis(16_000));
 
 /// The overlap of a process's streams on one GPU.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ struct Trial {
 
 impl Default for Overlap {
     fn default() -> Self {
-        Self { factor: 1.0, trial: None, pause: PAUSES.0, next: Nanos::ZERO }
+        Self { factor: 1.0, trial: None, pause: TRIAL_INTERVALS.0, next: Nanos::ZERO }
     }
 }
 
@@ -113,13 +113,13 @@ impl Overlap {
         }
         let known = self.factor + NEARLY >= count(lanes);
         if self.trial.is_none() && now >= self.next && !known {
-            self.trial = Some(Trial { lots: LOTS, until: now + LONGEST, before: self.factor });
+            self.trial = Some(Trial { lots: TRIAL_SAMPLES, until: now + TRIAL_TIMEOUT, before: self.factor });
         }
     }
 
     fn end_trial(&mut self, now: Nanos) {
         let gained = self.trial.take().is_some_and(|trial| self.factor > trial.before + GAIN);
-        self.pause = if gained { PAUSES.0 } else { Nanos(2 * self.pause.0).min(PAUSES.1) };
+        self.pause = if gained { TRIAL_INTERVALS.0 } else { Nanos(2 * self.pause.0).min(TRIAL_INTERVALS.1) };
         self.next = now + self.pause;
     }
 }

@@ -4,7 +4,7 @@ use cgpu_shm::intervals::Span;
 use cgpu_shm::units::Nanos;
 
 /// Intervals kept apart. What comes later than so many gaps is too late to be counted.
-const SPANS: usize = 8;
+const MAX_SPANS: usize = 8;
 
 /// The busy time of a process on a GPU, and where it lies.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl Union {
         });
         let place = self.spans.partition_point(|known| known.start < start);
         self.spans.insert(place, Span { start, end });
-        if self.spans.len() > SPANS {
+        if self.spans.len() > MAX_SPANS {
             self.floor = self.spans.remove(0).end;
         }
         (to - from) - covered

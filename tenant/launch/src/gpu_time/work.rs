@@ -4,7 +4,7 @@ use cgpu_shm::units::Nanos;
 
 /// What is in flight at least while the length of the backlog is not known, and how long it still
 /// takes at least.
-const BACKLOG: (Nanos, Nanos) = (Nanos::from_micros(1), Nanos::from_micros(500));
+const MIN_BACKLOG: (Nanos, Nanos) = (Nanos::from_micros(1), Nanos::from_micros(500));
 
 /// What is unmeasured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Work {
         let since = self.since.map(|since| since.max(last));
         let ran = since.map_or(Nanos::ZERO, |since| now - since);
         let remaining = self.longest() + others - ran;
-        if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
+        if self.backlog { remaining.max(MIN_BACKLOG.1) } else { remaining }
     }
 
     /// What is still to run of it alone, as predicted, while `working` others share the GPU with
@@ -59,7 +59,7 @@ impl Work {
     pub(crate) fn own_remaining(&self, working: u64, now: Nanos) -> Nanos {
         let ran = self.since.map_or(Nanos::ZERO, |since| Nanos((now - since).0 / (working + 1)));
         let remaining = self.cost - ran;
-        if self.backlog { remaining.max(BACKLOG.1) } else { remaining }
+        if self.backlog { remaining.max(MIN_BACKLOG.1) } else { remaining }
     }
 
     /// What it takes if all of it takes as long as such launches do at times.
@@ -75,7 +75,7 @@ impl Work {
 
     /// Interval to the next look at what has run. Work that may take far longer than expected may
     /// as well take far less: it is looked at in growing intervals, up to the end at the latest.
-    pub(crate) fn next_look(&self, now: Nanos) -> Nanos {
+    pub(crate) fn next_poll(&self, now: Nanos) -> Nanos {
         if self.beyond == Nanos::ZERO {
             return self.own_remaining(0, now);
         }
@@ -97,6 +97,6 @@ impl Work {
 
     /// What is charged for it.
     pub(crate) fn inflight(&self) -> Nanos {
-        if self.backlog { self.cost.max(BACKLOG.0) } else { self.cost }
+        if self.backlog { self.cost.max(MIN_BACKLOG.0) } else { self.cost }
     }
 }

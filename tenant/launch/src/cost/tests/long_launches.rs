@@ -91,7 +91,7 @@ fn odd_batch_has_launches_measured_by_themselves_and_teaches_nothing_else() {
     assert_eq!((doubted.cost, doubted.beyond, doubted.doubtful), (10_000, 0, true));
     assert_eq!(doubted.price(false), u32::MAX);
     // It waited for the host: the kernel itself is as it was.
-    for left in (0..DOUBTS).rev() {
+    for left in (0..CLOSE_MEASUREMENTS).rev() {
         assert_eq!(exactly(&mut costs, 10_000).doubtful, left > 0);
     }
     assert_eq!(costs.expect(kernel(0)), known(10_000));

@@ -36,12 +36,12 @@ fn size_that_was_not_measured_is_priced_by_the_nearest_ones_that_were() {
     // A larger one may cost as much more as it is larger, up to what an unknown function is priced at.
     assert_eq!(
         [11, 12, 13, 14, 31].map(|size| price(&mut costs, size)),
-        [40_000, 80_000, 160_000, UNKNOWN, UNKNOWN]
+        [40_000, 80_000, 160_000, UNKNOWN_COST, UNKNOWN_COST]
     );
     measure(&mut costs, sized(1, 1 << 13), 30_000);
     assert_eq!([11, 12].map(|size| price(&mut costs, size)), [30_000, 30_000]);
     measure(&mut costs, sized(1, 1 << 20), 5_000_000);
-    assert_eq!([14, 16, 19].map(|size| price(&mut costs, size)), [60_000, 240_000, UNKNOWN]);
+    assert_eq!([14, 16, 19].map(|size| price(&mut costs, size)), [60_000, 240_000, UNKNOWN_COST]);
     // What is known to cost more than an unknown function is not priced below that.
     assert_eq!([21, 31].map(|size| price(&mut costs, size)), [5_000_000, 5_000_000]);
 }
