@@ -15,14 +15,14 @@
 //! How much is in flight follows a *high* quantile: a shape may take 10 us or 5 ms by its arguments. Where the two differ, each
 //! launch is measured by itself, so that all of them are charged what they took.
 
-mod bill;
+mod estimate;
 mod function;
 mod kernel;
 
 use cgpu_shm::units::Nanos;
 
-pub(crate) use self::bill::Bill;
-use self::bill::PARTS;
+pub(crate) use self::estimate::CostEstimate;
+use self::estimate::MAX_KERNELS;
 use self::function::FunctionCosts;
 pub use self::kernel::Kernel;
 pub(crate) use self::kernel::{Function, SIZES};
@@ -48,7 +48,7 @@ pub(crate) struct Expected {
     /// The estimate, in nanoseconds.
     pub(crate) cost: u32,
     /// By how much such launches exceed it at times; 0 where that is little.
-    pub(crate) beyond: u32,
+    pub(crate) margin: u32,
     /// A batch with the function took far longer than expected.
     pub(crate) doubtful: bool,
     /// No launch of this size was measured by itself.
@@ -60,11 +60,11 @@ pub(crate) struct Expected {
 impl Expected {
     /// Of a launch that is not metered.
     pub(crate) const NOTHING: Self =
-        Self { cost: 0, beyond: 0, doubtful: false, fresh: false, unknown: false };
+        Self { cost: 0, margin: 0, doubtful: false, fresh: false, unknown: false };
 
     /// Whether each such launch is measured by itself, because the estimate says little about it.
     pub(crate) fn is_uncertain(self) -> bool {
-        self.fresh || self.doubtful || self.beyond > 0
+        self.fresh || self.doubtful || self.margin > 0
     }
 
     /// The budget that a launch takes on a thread's fast path. One that has to be measured by itself
@@ -75,19 +75,19 @@ impl Expected {
 
     /// A high quantile of what such launches take: it says how many may be in flight.
     pub(crate) fn high(self) -> u32 {
-        self.cost.saturating_add(self.beyond)
+        self.cost.saturating_add(self.margin)
     }
 }
 
 /// Whether a sample was taken while the process had the GPU to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Company {
+pub(crate) enum Contention {
     /// No other process computed, as far as is known.
     Alone,
     /// Other processes of the container computed.
-    Beside,
+    Siblings,
     /// Other containers computed, by the GPU's own slices.
-    Among,
+    Containers,
 }
 
 /// The estimates of one GPU.
@@ -122,34 +122,34 @@ impl Costs {
     }
 
     /// Whether it is a single launch that is to be measured by itself.
-    pub(crate) fn is_fresh(&mut self, bill: &Bill) -> bool {
-        bill.single().is_some_and(|kernel| self.expect(kernel).fresh)
+    pub(crate) fn is_fresh(&mut self, estimate: &CostEstimate) -> bool {
+        estimate.single().is_some_and(|kernel| self.expect(kernel).fresh)
     }
 
     /// What launches are expected to take one by one.
-    pub(crate) fn sum(&mut self, batch: &Bill) -> Nanos {
+    pub(crate) fn sum(&mut self, batch: &CostEstimate) -> Nanos {
         let parts = batch.parts().map(|part| Nanos(u64::from(self.expect(part.kernel).cost) * part.launches));
         parts.fold(batch.rest, |sum, part| sum + part)
     }
 
     /// Learns from launches that took `measured` in all, waits for the host or another stream included.
-    pub(crate) fn learn(&mut self, batch: &Bill, measured: Nanos, company: Company) {
-        self.learn_from(batch, measured, company, false);
+    pub(crate) fn learn(&mut self, batch: &CostEstimate, measured: Nanos, contention: Contention) {
+        self.learn_from(batch, measured, contention, false);
     }
 
     /// Learns from one launch that took `measured`: by an event right before it and one right behind it.
-    pub(crate) fn learn_exactly(&mut self, launch: &Bill, measured: Nanos, company: Company) {
-        self.learn_from(launch, measured, company, true);
+    pub(crate) fn learn_exactly(&mut self, launch: &CostEstimate, measured: Nanos, contention: Contention) {
+        self.learn_from(launch, measured, contention, true);
     }
 
     #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
-    fn learn_from(&mut self, batch: &Bill, measured: Nanos, company: Company, exactly: bool) {
+    fn learn_from(&mut self, batch: &CostEstimate, measured: Nanos, contention: Contention, exactly: bool) {
         if let Some(kernel) = batch.single().filter(|kernel| self.expect(*kernel).fresh) {
             self.function(kernel.function()).measure(kernel.size(), measured);
             return;
         }
         // By what is expected now: other batches may have taught since this one was charged.
-        let mut costs = [0.0; PARTS];
+        let mut costs = [0.0; MAX_KERNELS];
         for (cost, part) in costs.iter_mut().zip(batch.parts()) {
             *cost = f64::from(self.expect(part.kernel).cost) * part.launches as f64;
         }
@@ -160,7 +160,7 @@ impl Costs {
         if self.is_first_outlier(batch, is_outlier, exactly) {
             return;
         }
-        if company == Company::Alone {
+        if contention == Contention::Alone {
             for (cost, part) in costs.iter().zip(batch.parts()) {
                 let each = cost / part.launches as f64 * measured.0 as f64 / expected.max(1.0);
                 // Which of several kernels took longer is not known.
@@ -173,8 +173,10 @@ impl Costs {
         let error = (measured.0 as f64 / expected.max(1.0)).clamp(1.0 / 8.0, 8.0) - 1.0;
         // Normalised least mean squares, in units of the estimates: who has the greater part is the likelier cause.
         let squares: f64 = costs.iter().map(|cost| cost * cost).sum();
-        let pace = match company {
-            Company::Beside | Company::Among if error > 0.0 => CORRECTION_RATE / (8.0 + 8.0 * error),
+        let pace = match contention {
+            Contention::Siblings | Contention::Containers if error > 0.0 => {
+                CORRECTION_RATE / (8.0 + 8.0 * error)
+            }
             _ => CORRECTION_RATE,
         };
         for (cost, part) in costs.iter().zip(batch.parts()) {
@@ -185,7 +187,7 @@ impl Costs {
 
     /// Whether a batch is the first of its kind that is an outlier: once, it is a host function or another stream that was waited for; twice in a
     /// row, it is what the kernels cost.
-    fn is_first_outlier(&mut self, batch: &Bill, is_outlier: bool, exactly: bool) -> bool {
+    fn is_first_outlier(&mut self, batch: &CostEstimate, is_outlier: bool, exactly: bool) -> bool {
         let mut first = false;
         for part in batch.parts() {
             let costs = self.function(part.kernel.function());

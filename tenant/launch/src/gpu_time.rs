@@ -16,8 +16,8 @@ mod gpu_clock;
 mod lane;
 mod lanes;
 mod learning;
-mod lot;
 mod overlap;
+mod overlapping_batches;
 mod union;
 mod work;
 
@@ -27,11 +27,11 @@ use cgpu_shm::units::Nanos;
 pub(crate) use self::batches::{EndedBatch, Marker, Placed, Timing};
 use self::gpu_clock::GpuClock;
 pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
-use self::lot::Lot;
 use self::overlap::Overlap;
+use self::overlapping_batches::OverlappingBatches;
 use self::union::Union;
 pub(crate) use self::work::Work;
-use crate::cost::{Bill, Costs, Expected, Function, Kernel, SIZES};
+use crate::cost::{CostEstimate, Costs, Expected, Function, Kernel, SIZES};
 
 /// Lanes per GPU whose progress the GPU can write: words of the process's page.
 pub(crate) const WORDS: usize = 32;
@@ -81,7 +81,7 @@ pub(crate) struct GpuTime {
     ahead: Nanos,
     clock: GpuClock,
     free: Vec<(ContextKey, Event)>,
-    lot: Lot,
+    overlapping: OverlappingBatches,
     overlap: Overlap,
     /// When the first launch after all had run was last measured by itself.
     idle_start: Nanos,
@@ -100,7 +100,7 @@ impl GpuTime {
             ahead: Nanos::ZERO,
             clock: GpuClock::default(),
             free: Vec::new(),
-            lot: Lot::default(),
+            overlapping: OverlappingBatches::default(),
             overlap: Overlap::default(),
             idle_start: Nanos::ZERO,
             serial: 0,
@@ -142,17 +142,17 @@ impl GpuTime {
     /// What is unmeasured.
     pub(crate) fn work(&self) -> Work {
         let mut work = Work::default();
-        let mut take = |bill: &Bill| {
-            work.cost = work.cost + bill.cost;
-            work.beyond = work.beyond + bill.beyond;
-            work.launches += bill.launches;
+        let mut take = |estimate: &CostEstimate| {
+            work.cost = work.cost + estimate.cost;
+            work.margin = work.margin + estimate.margin;
+            work.launches += estimate.launches;
         };
         for lane in &self.lanes {
-            take(&lane.open.bill);
-            lane.batches.iter().for_each(|batch| take(&batch.bill));
+            take(&lane.open.estimate);
+            lane.batches.iter().for_each(|batch| take(&batch.estimate));
         }
-        take(&self.laneless.bill);
-        let laneless = (!self.laneless.bill.is_empty()).then_some(self.laneless.first);
+        take(&self.laneless.estimate);
+        let laneless = (!self.laneless.estimate.is_empty()).then_some(self.laneless.first);
         let since = self.lanes.iter().filter_map(Lane::since).chain(laneless);
         work.since = since.min().map(|since| since.max(self.union.last()));
         work.all = work.cost - self.ahead;
@@ -165,25 +165,26 @@ impl GpuTime {
         work.watched = self
             .lanes
             .iter()
-            .any(|lane| !lane.batches.is_empty() || (lane.programmatic && !lane.open.bill.is_empty()));
-        work.blind = self.lanes.iter().any(|lane| lane.programmatic && lane.open.bill.cost > MAX_UNMARKED);
+            .any(|lane| !lane.batches.is_empty() || (lane.programmatic && !lane.open.estimate.is_empty()));
+        work.blind =
+            self.lanes.iter().any(|lane| lane.programmatic && lane.open.estimate.cost > MAX_UNMARKED);
         work.backlog = self.lanes.iter().flat_map(|lane| &lane.batches).any(|batch| batch.backlog);
         work
     }
 
     /// Accounts work that ran in `span`. Returns by how much that extends the GPU's busy time.
-    fn add_busy(&mut self, bill: &Bill, span: Span) -> Nanos {
+    fn add_busy(&mut self, estimate: &CostEstimate, span: Span) -> Nanos {
         let added = self.union.add(span);
         self.busy = self.busy + added;
-        self.launches += bill.launches;
+        self.launches += estimate.launches;
         added
     }
 
     /// The same, charged with what the work is expected to take at most.
-    fn add_busy_within_estimate(&mut self, bill: &Bill, span: Span) -> Nanos {
+    fn add_busy_within_estimate(&mut self, estimate: &CostEstimate, span: Span) -> Nanos {
         let added = self.union.add(span);
-        self.busy = self.busy + added.min(bill.cost);
-        self.launches += bill.launches;
+        self.busy = self.busy + added.min(estimate.cost);
+        self.launches += estimate.launches;
         added
     }
 }

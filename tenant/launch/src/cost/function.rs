@@ -66,10 +66,10 @@ impl FunctionCosts {
     /// What a launch of this size is expected to cost.
     pub(super) fn expect(&self, size: usize) -> Expected {
         let cost = self.cost(size);
-        let beyond = self.high.get(size).map_or(0, |high| high.saturating_sub(cost));
+        let margin = self.high.get(size).map_or(0, |high| high.saturating_sub(cost));
         Expected {
             cost,
-            beyond: if beyond < UNCERTAIN_ABOVE.max(cost / 8) { 0 } else { beyond },
+            margin: if margin < UNCERTAIN_ABOVE.max(cost / 8) { 0 } else { margin },
             doubtful: self.doubts > 0,
             fresh: self.is_fresh(size),
             unknown: self.measured == 0,

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::function::{CLOSE_MEASUREMENTS, MIN_COST};
 use super::*;
 
-mod bills;
+mod estimates;
 mod kernels;
 mod long_launches;
 mod sizes;
@@ -25,26 +25,26 @@ fn sized(function: usize, threads: u32) -> Kernel {
 }
 
 const NOTHING_KNOWN: Expected =
-    Expected { cost: UNKNOWN_COST, beyond: 0, doubtful: false, fresh: true, unknown: true };
+    Expected { cost: UNKNOWN_COST, margin: 0, doubtful: false, fresh: true, unknown: true };
 
 fn known(cost: u32) -> Expected {
-    Expected { cost, beyond: 0, doubtful: false, fresh: false, unknown: false }
+    Expected { cost, margin: 0, doubtful: false, fresh: false, unknown: false }
 }
 
-fn bill(costs: &mut Costs, launches: &[(usize, u64)]) -> Bill {
-    let mut bill = Bill::default();
+fn estimate(costs: &mut Costs, launches: &[(usize, u64)]) -> CostEstimate {
+    let mut estimate = CostEstimate::default();
     for &(function, count) in launches {
         let cost = u64::from(costs.expect(kernel(function)).cost);
-        bill.add(kernel(function), Nanos(cost * count), count);
+        estimate.add(kernel(function), Nanos(cost * count), count);
     }
-    bill
+    estimate
 }
 
 /// Runs launches that take `true_cost(function)` each, and learns.
 fn run(costs: &mut Costs, launches: &[(usize, u64)], true_cost: impl Fn(usize) -> u64) {
-    let bill = bill(costs, launches);
+    let estimate = estimate(costs, launches);
     let took = launches.iter().map(|&(function, count)| true_cost(function) * count).sum();
-    costs.learn(&bill, Nanos(took), Company::Alone);
+    costs.learn(&estimate, Nanos(took), Contention::Alone);
 }
 
 #[test]
@@ -65,15 +65,15 @@ fn beside_others_an_estimate_hardly_rises_and_still_falls() {
     }
     // Three batches in four are not interrupted.
     for round in 0..400 {
-        let bill = bill(&mut costs, &[(1, 4)]);
+        let estimate = estimate(&mut costs, &[(1, 4)]);
         let took = if round % 4 == 0 { 1_340_000 } else { 240_000 };
-        costs.learn(&bill, Nanos(took), Company::Beside);
+        costs.learn(&estimate, Nanos(took), Contention::Siblings);
     }
     let cost = costs.expect(kernel(1)).cost;
     assert!((57_000..69_000).contains(&cost), "{cost}");
     for _ in 0..50 {
-        let bill = bill(&mut costs, &[(1, 4)]);
-        costs.learn(&bill, Nanos(80_000), Company::Beside);
+        let estimate = estimate(&mut costs, &[(1, 4)]);
+        costs.learn(&estimate, Nanos(80_000), Contention::Siblings);
     }
     let cost = costs.expect(kernel(1)).cost;
     assert!((19_000..22_000).contains(&cost), "{cost}");
@@ -87,8 +87,8 @@ fn what_was_waited_for_once_is_not_what_a_kernel_costs() {
     }
     // A host function stands between a kernel and its marker, in every round.
     for _ in 0..100 {
-        let bill = bill(&mut costs, &[(1, 1)]);
-        costs.learn(&bill, Nanos(700_000_000), Company::Alone);
+        let estimate = estimate(&mut costs, &[(1, 1)]);
+        costs.learn(&estimate, Nanos(700_000_000), Contention::Alone);
         run(&mut costs, &[(1, 5)], |_| 100_000);
     }
     let cost = costs.expect(kernel(1)).cost;
@@ -129,10 +129,10 @@ proptest! {
             }
         }
         for batch in &batches {
-            let bill = bill(&mut costs, batch);
+            let estimate = estimate(&mut costs, batch);
             let took: u64 = batch.iter().map(|&(function, count)| true_cost(function) * count).sum();
-            let error = (bill.cost.0 as f64 / took as f64 - 1.0).abs();
-            prop_assert!(error < 0.1, "{batch:?}: expected {}, took {took}", bill.cost.0);
+            let error = (estimate.cost.0 as f64 / took as f64 - 1.0).abs();
+            prop_assert!(error < 0.1, "{batch:?}: expected {}, took {took}", estimate.cost.0);
         }
     }
 
@@ -144,8 +144,8 @@ proptest! {
             run(&mut costs, &[(1, 1)], |_| cost);
         }
         for factor in noise {
-            let bill = bill(&mut costs, &[(1, 4)]);
-            costs.learn(&bill, Nanos((240_000.0 * factor) as u64), Company::Alone);
+            let estimate = estimate(&mut costs, &[(1, 4)]);
+            costs.learn(&estimate, Nanos((240_000.0 * factor) as u64), Contention::Alone);
         }
         let cost = costs.expect(kernel(1)).cost;
         prop_assert!((41_900..78_100).contains(&cost), "{cost}");
@@ -157,9 +157,9 @@ fn what_comes_under_the_name_of_a_graph_that_is_gone_is_another_one() {
     let mut costs = Costs::new();
     let graph = Kernel::graph(0x1000);
     for took in [9_000_000, 5_000_000] {
-        let mut bill = Bill::default();
-        bill.add(graph, Nanos(costs.expect(graph).cost.into()), 1);
-        costs.learn(&bill, Nanos(took), Company::Alone);
+        let mut estimate = CostEstimate::default();
+        estimate.add(graph, Nanos(costs.expect(graph).cost.into()), 1);
+        costs.learn(&estimate, Nanos(took), Contention::Alone);
     }
     assert_eq!(costs.expect(graph), known(5_000_000));
     costs.forget(graph);
@@ -178,10 +178,10 @@ fn learned(costs_of: &[u64]) -> Costs {
 }
 
 /// What the first kernel of a table is taken to cost after a batch of `launches` has taken `measured`.
-fn after(costs_of: &[u64], launches: &[(usize, u64)], measured: u64, company: Company) -> u32 {
+fn after(costs_of: &[u64], launches: &[(usize, u64)], measured: u64, contention: Contention) -> u32 {
     let mut costs = learned(costs_of);
-    let bill = bill(&mut costs, launches);
-    costs.learn(&bill, Nanos(measured), company);
+    let estimate = estimate(&mut costs, launches);
+    costs.learn(&estimate, Nanos(measured), contention);
     costs.expect(kernel(0)).cost
 }
 
@@ -189,14 +189,14 @@ fn after(costs_of: &[u64], launches: &[(usize, u64)], measured: u64, company: Co
 fn single_launch_of_a_kernel_is_fresh_until_it_was_measured_twice() {
     let mut costs = Costs::new();
     for _ in 0..2 {
-        let single = bill(&mut costs, &[(1, 1)]);
+        let single = estimate(&mut costs, &[(1, 1)]);
         assert!(costs.is_fresh(&single));
         run(&mut costs, &[(1, 1)], |_| 60_000);
     }
-    let single = bill(&mut costs, &[(1, 1)]);
+    let single = estimate(&mut costs, &[(1, 1)]);
     assert!(!costs.is_fresh(&single));
     for together in [&[(2, 2)][..], &[(2, 1), (3, 1)]] {
-        let together = bill(&mut costs, together);
+        let together = estimate(&mut costs, together);
         assert!(!costs.is_fresh(&together), "no kernel is measured by itself there");
     }
 }
@@ -226,7 +226,7 @@ fn second_execution_that_takes_very_long_is_measured_once_more() {
 
 #[test]
 fn batch_corrects_a_quarter_of_its_error() {
-    let batch = |measured| after(&[60_000], &[(0, 4)], measured, Company::Alone);
+    let batch = |measured| after(&[60_000], &[(0, 4)], measured, Contention::Alone);
     assert_eq!(batch(240_000), 60_000);
     assert_eq!(batch(480_000), 75_000, "twice as long");
     assert_eq!(batch(120_000), 52_500, "half as long");
@@ -234,7 +234,7 @@ fn batch_corrects_a_quarter_of_its_error() {
 
 #[test]
 fn batch_beside_others_corrects_little_upwards_and_as_much_downwards() {
-    let batch = |measured| after(&[60_000], &[(0, 4)], measured, Company::Beside);
+    let batch = |measured| after(&[60_000], &[(0, 4)], measured, Contention::Siblings);
     assert_eq!(batch(240_000), 60_000);
     assert_eq!(batch(360_000), 60_625, "half of a twelfth of a quarter");
     assert_eq!(batch(120_000), 52_500);
@@ -243,7 +243,7 @@ fn batch_beside_others_corrects_little_upwards_and_as_much_downwards() {
 /// However wrong a measurement is, an estimate follows it only so far.
 #[test]
 fn batch_corrects_at_most_eightfold_errors() {
-    let batch = |measured| after(&[100_000], &[(0, 1)], measured, Company::Alone);
+    let batch = |measured| after(&[100_000], &[(0, 1)], measured, Contention::Alone);
     assert_eq!(batch(0), 78_125, "7/8 less, of which a quarter");
     assert_eq!(batch(1_000_000), batch(800_000));
     assert_eq!(batch(800_000), 275_000, "7 times more, of which a quarter");
@@ -253,18 +253,18 @@ fn batch_corrects_at_most_eightfold_errors() {
 #[test]
 fn batch_corrects_each_kernel_by_its_part() {
     let mut costs = learned(&[100_000, 100_000]);
-    let bill = bill(&mut costs, &[(0, 1), (1, 3)]);
-    costs.learn(&bill, Nanos(800_000), Company::Alone);
+    let estimate = estimate(&mut costs, &[(0, 1), (1, 3)]);
+    costs.learn(&estimate, Nanos(800_000), Contention::Alone);
     let learnt = [0, 1].map(|function| costs.expect(kernel(function)).cost);
     assert_eq!(learnt, [110_000, 125_000]);
 }
 
 #[test]
 fn kernels_beyond_the_parts_of_a_batch_are_expected_to_take_what_they_were_charged() {
-    let launches: Vec<(usize, u64)> = (0..PARTS + 2).map(|function| (function, 1)).collect();
+    let launches: Vec<(usize, u64)> = (0..MAX_KERNELS + 2).map(|function| (function, 1)).collect();
     let costs_of = vec![100_000; launches.len()];
     let measured = costs_of.iter().sum();
-    assert_eq!(after(&costs_of, &launches, measured, Company::Alone), 100_000);
+    assert_eq!(after(&costs_of, &launches, measured, Contention::Alone), 100_000);
 }
 
 /// A batch that takes 4 ms for each launch more than expected, and more than eight times that, is ignored once.
@@ -276,7 +276,7 @@ fn batch_is_strange_only_beyond_both_bounds() {
         (1_000_000, 1, 8_000_000),
         (1_000_000, 2, 16_000_000),
     ] {
-        let batch = |measured| after(&[cost], &[(0, launches)], measured, Company::Alone);
+        let batch = |measured| after(&[cost], &[(0, launches)], measured, Contention::Alone);
         let case = format!("{launches} of {cost}");
         assert!(u64::from(batch(most)) > cost, "{case}");
         assert_eq!(u64::from(batch(most + 1)), cost, "{case}");
@@ -287,8 +287,8 @@ fn batch_is_strange_only_beyond_both_bounds() {
 fn batch_is_strange_only_the_first_time_in_a_row() {
     let mut costs = learned(&[100_000]);
     let mut learn = |measured| {
-        let bill = bill(&mut costs, &[(0, 1)]);
-        costs.learn(&bill, Nanos(measured), Company::Alone);
+        let estimate = estimate(&mut costs, &[(0, 1)]);
+        costs.learn(&estimate, Nanos(measured), Contention::Alone);
         costs.expect(kernel(0)).cost
     };
     assert_eq!(learn(10_000_000), 100_000);
@@ -322,9 +322,9 @@ fn hundreds_of_functions_keep_their_estimates() {
         let took = |place: usize| 10_000 + place as u32;
         for _ in 0..2 {
             for (place, kernel) in kernels.iter().enumerate() {
-                let mut bill = Bill::default();
-                bill.add(*kernel, Nanos(1), 1);
-                costs.learn(&bill, Nanos(took(place).into()), Company::Alone);
+                let mut estimate = CostEstimate::default();
+                estimate.add(*kernel, Nanos(1), 1);
+                costs.learn(&estimate, Nanos(took(place).into()), Contention::Alone);
             }
         }
         for (place, kernel) in kernels.iter().enumerate() {

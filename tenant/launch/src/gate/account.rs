@@ -168,7 +168,7 @@ impl Account {
         let work = self.work(now);
         let remaining = work.remaining(siblings.inflight, siblings.last, now);
         if work.inflight() > Nanos::ZERO {
-            remaining.min(work.inflight() + work.beyond + PREDICTION_ALLOWANCE)
+            remaining.min(work.inflight() + work.margin + PREDICTION_ALLOWANCE)
         } else {
             Nanos::ZERO
         }

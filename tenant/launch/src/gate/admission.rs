@@ -327,7 +327,7 @@ impl Request {
         let fits = longest + chunk <= bound + TIMER_SLACK && !overdue && trusted && !unseen;
         // A launch that may be long goes behind others only if all may be long within the turn: else
         // the turn's end could not be predicted.
-        let ends = self.expected.beyond == 0 || work.launches == 0 || work.beyond + high <= left;
+        let ends = self.expected.margin == 0 || work.launches == 0 || work.margin + high <= left;
         if ends && (work.launches < PIPELINE || work.longest() + chunk <= bound) {
             return go(chunk, false);
         }
@@ -353,7 +353,7 @@ impl Request {
         // Work that does not end was waited for before: it may wait for this launch. Or it takes far
         // longer than expected, and so may this one: so launches go on one by one, ever more slowly.
         let waits = stuck.is_some() && stuck == account.waited_for;
-        let pace = self.cost().max(Nanos((work.overdue(now) + work.beyond).0 / 4));
+        let pace = self.cost().max(Nanos((work.overdue(now) + work.margin).0 / 4));
         let limit = if waits { limit.min(pace) } else { limit };
         if waited >= limit {
             return go(if waits { high } else { chunk }, true);
@@ -364,7 +364,7 @@ impl Request {
         } else {
             longest + chunk - bound - TIMER_SLACK
         };
-        let time = if work.beyond > Nanos::ZERO { work.next_poll(now).max(TIMER_SLACK) } else { time };
+        let time = if work.margin > Nanos::ZERO { work.next_poll(now).max(TIMER_SLACK) } else { time };
         Admission::Sleep(time.max(MIN_SLEEP).min((limit - waited).max(MIN_SLEEP)))
     }
 }

@@ -35,12 +35,12 @@ impl PendingWork {
             lane.period = period;
             return Self::Backlog;
         }
-        let open = &lane.open.bill;
+        let open = &lane.open.estimate;
         if open.is_empty() {
             Self::Nothing
         } else if ran_dry && lane.batches.is_empty() {
             Self::Estimate
-        } else if ran_dry || fresh || open.cost + open.beyond >= worth || lane.programmatic {
+        } else if ran_dry || fresh || open.cost + open.margin >= worth || lane.programmatic {
             Self::Mark
         } else {
             Self::Nothing

@@ -13,7 +13,7 @@ use cgpu_shm::units::Nanos;
 use super::reading::Reading;
 use super::slow_path::SlowPath;
 use super::{Driver, Edge, Event, Failed};
-use crate::cost::Company;
+use crate::cost::Contention;
 use crate::gpu_time::{BATCHES, Lane, LaneId, Marker, Placed, WORDS};
 
 /// Open launches of so much are worth a marker: every second time that a busy thread comes by.
@@ -76,12 +76,12 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         let mut account = self.account();
         let siblings = self.gate.siblings(self.launch.gpu, account.turn(), clocks);
         let others = self.gate.region.granted().gpu(self.launch.gpu).beside.load(Ordering::Relaxed);
-        let company = match (others > 0, siblings.working > 0) {
-            (true, _) => Company::Among,
-            (false, true) => Company::Beside,
-            (false, false) => Company::Alone,
+        let contention = match (others > 0, siblings.working > 0) {
+            (true, _) => Contention::Containers,
+            (false, true) => Contention::Siblings,
+            (false, false) => Contention::Alone,
         };
-        let placed = Placed { at: clocks.raw, company, dry, backlog };
+        let placed = Placed { at: clocks.raw, contention, dry, backlog };
         account.gpu_time.close(lane, &marker, event, written, placed);
         true
     }

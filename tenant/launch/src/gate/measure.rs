@@ -49,7 +49,7 @@ impl Mode {
             lane.sampled = now;
         }
         lane.open.idle_start = idle_start;
-        let first = lane.open.bill.is_empty();
+        let first = lane.open.estimate.is_empty();
         if first && !lane.batches.is_empty() {
             lane.open.start = Start::Previous;
         }
@@ -199,7 +199,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// Measures what has ended on a stream that takes no markers.
     pub(super) fn collect_idle_stream(&self, lane: LaneId) {
         let now = self.edge.now();
-        let open = |lane: &&mut Lane| !lane.open.bill.is_empty() && lane.batches.is_empty();
+        let open = |lane: &&mut Lane| !lane.open.estimate.is_empty() && lane.batches.is_empty();
         let asked = self.account().gpu_time.find(lane).filter(open).is_some() && self.driver.may_ask();
         if asked && self.driver.is_dry(self.launch.stream) == Ok(true) {
             self.account().gpu_time.measure_idle_stream(lane, now);
@@ -251,11 +251,11 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
         let mut account = self.account();
         self.note(&mut account, answer, blocked, clocks);
         let gpu_time = &mut account.gpu_time;
-        let lots = gpu_time.charge_overdue(clocks.raw);
+        let unmarked = gpu_time.charge_overdue(clocks.raw);
         if let Some(context) = gpu_time.abandoned(self.launch.context, clocks.raw, word) {
             gpu_time.forget(context);
         }
         drop(account);
-        (0..lots).for_each(|_| self.gate.count(Reason::Unmarked));
+        (0..unmarked).for_each(|_| self.gate.count(Reason::Unmarked));
     }
 }

@@ -65,7 +65,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
 
     /// Puts a marker behind launches that have none yet, before a long wait.
     fn mark_last(&self, lane: LaneId) -> bool {
-        let open = self.account().gpu_time.find(lane).is_some_and(|lane| !lane.open.bill.is_empty());
+        let open = self.account().gpu_time.find(lane).is_some_and(|lane| !lane.open.estimate.is_empty());
         open && !self.launch.programmatic && self.mark(lane, false)
     }
 

@@ -6,10 +6,10 @@ use cgpu_shm::units::Nanos;
 use super::gpu_clock::{Limits, Placed as Located, TOLERANCE};
 use super::lane::{Batch, LaneId, Open, Start};
 use super::learning::Precision;
-use super::lot::Lot;
 use super::overlap::times;
+use super::overlapping_batches::OverlappingBatches;
 use super::{BATCHES, ContextKey, Event, GpuTime, WORDS};
-use crate::cost::Company;
+use crate::cost::Contention;
 
 /// How much later than it happens the host may see what the GPU writes, and record a marker's time.
 const VISIBILITY: Nanos = Nanos::from_micros(20);
@@ -62,7 +62,7 @@ pub(crate) struct Marker {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
     pub(crate) at: Nanos,
-    pub(crate) company: Company,
+    pub(crate) contention: Contention,
     /// The stream had run dry: the host may have kept the GPU waiting between the launches before
     /// it.
     pub(crate) dry: bool,
@@ -90,18 +90,18 @@ impl GpuTime {
     pub(crate) fn close(&mut self, id: LaneId, marker: &Marker, end: Event, written: bool, placed: Placed) {
         let Some(lane) = self.find(id) else { return };
         let open = core::mem::replace(&mut lane.open, Open::empty());
-        let idle_start = open.idle_start && open.bill.launches == 1;
-        let backlog = placed.backlog && open.bill.is_empty();
+        let idle_start = open.idle_start && open.estimate.launches == 1;
+        let backlog = placed.backlog && open.estimate.is_empty();
         (lane.marked, lane.throttled) = (placed.at, false);
         lane.batches.push_back(Batch {
             number: marker.number,
-            bill: open.bill,
+            estimate: open.estimate,
             start: if backlog { Start::At(placed.at) } else { open.start },
             end,
             written,
             first: if backlog { placed.at } else { open.first },
             placed: placed.at,
-            company: placed.company,
+            contention: placed.contention,
             idle_start,
             dry: placed.dry,
             backlog,
@@ -126,7 +126,7 @@ impl GpuTime {
             }
             over.then_some((lane.id, batch))
         });
-        // About in the order in which they ended: lot after lot is learned from.
+        // About in the order in which they ended: set after set is learned from.
         let (lane, batch) = over.min_by_key(|(_, batch)| batch.placed)?;
         let (number, start, end, ask) = (batch.number, batch.start, batch.end, !batch.written);
         Some(EndedBatch { lane, number, start, end, base: self.clock.base(context), ask })
@@ -178,7 +178,7 @@ impl GpuTime {
             Start::At(start) => Some(end - start),
             Start::Unknown => None,
         };
-        let length = measured.unwrap_or(batch.bill.cost.min(end - batch.first));
+        let length = measured.unwrap_or(batch.estimate.cost.min(end - batch.first));
         if let Some(lane) = self.find(found.lane) {
             lane.ended = end;
             lane.ended_by_gpu = located.stamp;
@@ -187,7 +187,7 @@ impl GpuTime {
             self.free.push((context, event));
         }
         let span = Span { start: end - length, end };
-        let exactly = matches!(batch.start, Start::Event(_)) && batch.bill.launches == 1;
+        let exactly = matches!(batch.start, Start::Event(_)) && batch.estimate.launches == 1;
         // A marker right behind a launch finds the stream busy, whatever gaps there were before.
         let mut dry = batch.dry;
         if let Some(lane) = self.find(found.lane).filter(|_| !exactly) {
@@ -195,21 +195,21 @@ impl GpuTime {
         }
         let lengthened = self.lengthened(found.lane, &batch, length, dry && !exactly);
         let added = if lengthened {
-            self.add_busy_within_estimate(&batch.bill, span)
+            self.add_busy_within_estimate(&batch.estimate, span)
         } else {
-            self.add_busy(&batch.bill, span)
+            self.add_busy(&batch.estimate, span)
         };
-        let teaches = !lengthened || self.costs.is_fresh(&batch.bill);
-        if !batch.bill.is_empty() && teaches {
+        let teaches = !lengthened || self.costs.is_fresh(&batch.estimate);
+        if !batch.estimate.is_empty() && teaches {
             let precision = match exactly {
                 true if batch.idle_start => Precision::IdleStart,
                 true => Precision::Launch,
                 false => Precision::Batch,
             };
-            let of_lot = Lot::of(&batch.bill, length, added, batch.company);
+            let learned = OverlappingBatches::of(&batch.estimate, length, added, batch.contention);
             match measured {
-                Some(_) => self.learn(found.lane, of_lot, (batch.company, precision), seen),
-                None => self.join(found.lane, of_lot, seen),
+                Some(_) => self.learn(found.lane, learned, (batch.contention, precision), seen),
+                None => self.join(found.lane, learned, seen),
             }
         }
         if let Some(lane) = self.find(found.lane) {
@@ -217,7 +217,7 @@ impl GpuTime {
         }
         let others = self.others(found.lane);
         let done = times(added, self.overlap.among(1 + others));
-        self.ahead = self.others_ahead(found.lane, end, self.ahead + done - batch.bill.cost);
+        self.ahead = self.others_ahead(found.lane, end, self.ahead + done - batch.estimate.cost);
         Some(Measured { span, clamped, reanchored: located.reanchored })
     }
 
@@ -225,10 +225,10 @@ impl GpuTime {
     /// other containers' slices, or gaps of a host that launches into one stream only, which runs
     /// `dry`.
     fn lengthened(&self, id: LaneId, batch: &Batch, length: Nanos, dry: bool) -> bool {
-        let expected = batch.bill.cost;
+        let expected = batch.estimate.cost;
         let others = self.lanes.iter().any(|lane| lane.id != id && !lane.is_idle());
         let has_gaps = dry && !others && length > Nanos(expected.0 / 4 * 5);
-        (batch.company == Company::Among || has_gaps) && length > expected
+        (batch.contention == Contention::Containers || has_gaps) && length > expected
     }
 
     /// When an event happened that was located; it is free, or the new base.

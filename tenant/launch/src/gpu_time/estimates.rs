@@ -5,9 +5,9 @@ use cgpu_shm::units::Nanos;
 
 use super::lane::{Batch, LaneId, LaneKey, Open, Start};
 use super::learning::Precision;
-use super::lot::Lot;
+use super::overlapping_batches::OverlappingBatches;
 use super::{ContextKey, GpuTime, Lane};
-use crate::cost::Company;
+use crate::cost::Contention;
 
 /// Work that nobody marks is taken to have run this long after it should have.
 const OVERDUE_AFTER: Nanos = Nanos::from_millis(2);
@@ -21,13 +21,13 @@ impl GpuTime {
     /// there were.
     pub(crate) fn charge_overdue(&mut self, now: Nanos) -> u32 {
         let overdue = |open: &Open, start: Nanos| {
-            let (age, cost) = (now - start, open.bill.cost);
+            let (age, cost) = (now - start, open.estimate.cost);
             // Either all of it has run, or it goes on and on and all but the last of it has.
-            !open.bill.is_empty()
+            !open.estimate.is_empty()
                 && (age > cost + OVERDUE_AFTER
                     || (age > OVERDUE_AFTER + OVERDUE_AFTER && cost < age + MAX_TAIL))
         };
-        let mut lots = 0;
+        let mut charged = 0;
         let busy = self.busy_lanes() as u64;
         for place in 0..self.lanes.len() {
             // A stream that is asked whether it is dry gets more time: the estimate may be too low by far.
@@ -41,14 +41,14 @@ impl GpuTime {
             // The thread went on to another stream, and what it launched there has ended, long enough after this began for both.
             let overtaken = |lane: &Lane| {
                 let start = lane.open.first.max(lane.ended);
-                !lane.open.bill.is_empty()
+                !lane.open.estimate.is_empty()
                     && lane.batches.is_empty()
-                    && self.union.last() > start + Nanos(lane.open.bill.cost.0 * busy.max(2))
+                    && self.union.last() > start + Nanos(lane.open.estimate.cost.0 * busy.max(2))
             };
             let Some(lane) = self.lanes.get(place) else { continue };
             if due(lane) {
                 self.charge_open(place, Nanos::MAX);
-                lots += 1;
+                charged += 1;
             } else if overtaken(lane) {
                 self.charge_open(place, Nanos::MAX);
             }
@@ -56,12 +56,12 @@ impl GpuTime {
         if overdue(&self.laneless, self.laneless.first) {
             let laneless = core::mem::replace(&mut self.laneless, Open::empty());
             self.add_busy(
-                &laneless.bill,
-                Span { start: laneless.first, end: laneless.first + laneless.bill.cost },
+                &laneless.estimate,
+                Span { start: laneless.first, end: laneless.first + laneless.estimate.cost },
             );
-            lots += 1;
+            charged += 1;
         }
-        lots
+        charged
     }
 
     /// Measures what is open in a lane whose stream was seen to have run dry: all of it ran since the first of it was launched, or since
@@ -69,15 +69,15 @@ impl GpuTime {
     pub(crate) fn measure_idle_stream(&mut self, id: LaneId, seen: Nanos) {
         let Some(lane) = self.find(id).filter(|lane| lane.batches.is_empty()) else { return };
         let open = core::mem::replace(&mut lane.open, Open::empty());
-        if open.bill.is_empty() {
+        if open.estimate.is_empty() {
             return;
         }
         let span = Span { start: open.first.max(lane.ended), end: seen };
         lane.ended = seen;
         lane.ended_by_gpu = None;
-        let added = self.add_busy(&open.bill, span);
-        let batch = Lot::of(&open.bill, span.end - span.start, added, Company::Alone);
-        self.learn(id, batch, (Company::Alone, Precision::Batch), seen);
+        let added = self.add_busy(&open.estimate, span);
+        let batch = OverlappingBatches::of(&open.estimate, span.end - span.start, added, Contention::Alone);
+        self.learn(id, batch, (Contention::Alone, Precision::Batch), seen);
     }
 
     /// Charges what is open in a lane by its estimate.
@@ -105,17 +105,21 @@ impl GpuTime {
         let Some(lane) = self.lanes.get_mut(place) else { return };
         let (id, context) = (lane.id, lane.key.context);
         let open = core::mem::replace(&mut lane.open, Open::empty());
-        if open.bill.is_empty() {
+        if open.estimate.is_empty() {
             return;
         }
         let start = open.first.max(lane.ended);
         if let Start::Event(event) = open.start {
             self.free.push((context, event));
         }
-        let end = (start + open.bill.cost).min(latest.max(start));
-        let added = self.add_busy(&open.bill, Span { start, end });
-        self.join(id, Lot::of(&open.bill, end - start, added, Company::Alone), end.min(latest));
-        self.ahead = self.ahead + added - open.bill.cost;
+        let end = (start + open.estimate.cost).min(latest.max(start));
+        let added = self.add_busy(&open.estimate, Span { start, end });
+        self.join(
+            id,
+            OverlappingBatches::of(&open.estimate, end - start, added, Contention::Alone),
+            end.min(latest),
+        );
+        self.ahead = self.ahead + added - open.estimate.cost;
     }
 
     /// Forgets the events of a context, which are gone with it or worth nothing, and charges by estimate what hung on them.
@@ -129,8 +133,8 @@ impl GpuTime {
             let mut start = lane.ended;
             for batch in batches {
                 start = start.max(batch.first);
-                self.add_busy(&batch.bill, Span { start, end: start + batch.bill.cost });
-                start = start + batch.bill.cost;
+                self.add_busy(&batch.estimate, Span { start, end: start + batch.estimate.cost });
+                start = start + batch.estimate.cost;
             }
             self.charge_open(place, Nanos::MAX);
         }

@@ -14,7 +14,7 @@ use cgpu_shm::units::Nanos;
 
 use super::gpu_clock::Stamp;
 use super::{ContextKey, Event, Stream, ThreadKey};
-use crate::cost::{Bill, Company};
+use crate::cost::{Contention, CostEstimate};
 
 /// How much later than thrice its estimate a batch may end: somebody else's slice of the GPU, and a bit.
 const STUCK_AFTER: Nanos = Nanos::from_millis(2);
@@ -50,7 +50,7 @@ pub(crate) enum Start {
 /// Launches that no marker follows yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Open {
-    pub(crate) bill: Bill,
+    pub(crate) estimate: CostEstimate,
     pub(crate) start: Start,
     /// When the first of them was launched.
     pub(crate) first: Nanos,
@@ -63,14 +63,14 @@ pub(crate) struct Open {
 pub(crate) struct Batch {
     /// Counts up with every batch of the lane's place. The GPU writes it when the batch has ended.
     pub(crate) number: u64,
-    pub(crate) bill: Bill,
+    pub(crate) estimate: CostEstimate,
     pub(crate) start: Start,
     pub(crate) end: Event,
     /// Whether the GPU writes the number; otherwise the event has to be asked.
     pub(crate) written: bool,
     pub(crate) first: Nanos,
     pub(crate) placed: Nanos,
-    pub(crate) company: Company,
+    pub(crate) contention: Contention,
     /// A single launch, the first after all of the process's work had run.
     pub(crate) idle_start: bool,
     /// The stream had run dry when the marker was placed.
@@ -115,7 +115,12 @@ pub(crate) struct Lane {
 
 impl Open {
     pub(crate) fn empty() -> Self {
-        Self { bill: Bill::default(), start: Start::Unknown, first: Nanos::ZERO, idle_start: false }
+        Self {
+            estimate: CostEstimate::default(),
+            start: Start::Unknown,
+            first: Nanos::ZERO,
+            idle_start: false,
+        }
     }
 }
 
@@ -143,30 +148,30 @@ impl Lane {
 
     /// Whether nothing of it is unmeasured.
     pub(crate) fn is_idle(&self) -> bool {
-        self.open.bill.is_empty() && self.batches.is_empty()
+        self.open.estimate.is_empty() && self.batches.is_empty()
     }
 
     /// Unmeasured launches.
     pub(crate) fn launches(&self) -> u64 {
-        self.batches.iter().fold(self.open.bill.launches, |sum, batch| sum + batch.bill.launches)
+        self.batches.iter().fold(self.open.estimate.launches, |sum, batch| sum + batch.estimate.launches)
     }
 
     /// The expected cost of what is unmeasured.
     pub(crate) fn cost(&self) -> Nanos {
-        self.batches.iter().fold(self.open.bill.cost, |sum, batch| sum + batch.bill.cost)
+        self.batches.iter().fold(self.open.estimate.cost, |sum, batch| sum + batch.estimate.cost)
     }
 
     /// When its first marker should have been reached, if the launches before it take as long as
     /// such launches do at times.
     pub(crate) fn ends(&self) -> Option<Nanos> {
         let first = self.batches.front()?;
-        Some(first.first.max(self.ended) + first.bill.cost + first.bill.beyond)
+        Some(first.first.max(self.ended) + first.estimate.cost + first.estimate.margin)
     }
 
     /// When its first marker should have been reached: at the latest, if all is well.
     pub(crate) fn reached(&self) -> Option<Nanos> {
         let first = self.batches.front().filter(|batch| !batch.backlog)?;
-        Some(first.first.max(self.ended) + Nanos(3 * first.bill.cost.0) + STUCK_AFTER)
+        Some(first.first.max(self.ended) + Nanos(3 * first.estimate.cost.0) + STUCK_AFTER)
     }
 
     /// Whether its first marker should have been reached long ago.
@@ -176,7 +181,7 @@ impl Lane {
 
     /// Since when its oldest unmeasured work can have run.
     pub(crate) fn since(&self) -> Option<Nanos> {
-        let open = (!self.open.bill.is_empty()).then_some(self.open.first);
+        let open = (!self.open.estimate.is_empty()).then_some(self.open.first);
         self.batches.front().map(|batch| batch.first).or(open).map(|first| first.max(self.ended))
     }
 }

@@ -86,7 +86,7 @@ impl GpuTime {
         let each = |part: u32| Nanos(u64::from(part) * launches);
         let lane = lane.and_then(|id| self.find(id));
         // No marker tells the end of launches with programmatic serialization.
-        let beyond = if lane.as_ref().is_some_and(|lane| lane.programmatic) { 0 } else { expected.beyond };
+        let margin = if lane.as_ref().is_some_and(|lane| lane.programmatic) { 0 } else { expected.margin };
         let open = lane.map(|lane| {
             if lane.is_idle() {
                 lane.ran = Nanos::ZERO;
@@ -97,11 +97,11 @@ impl GpuTime {
             Some(open) => open,
             None => &mut self.laneless,
         };
-        if open.bill.is_empty() {
+        if open.estimate.is_empty() {
             open.first = now;
         }
-        open.bill.add(kernel, each(expected.cost), launches);
-        open.bill.beyond = open.bill.beyond + each(beyond);
+        open.estimate.add(kernel, each(expected.cost), launches);
+        open.estimate.margin = open.estimate.margin + each(margin);
     }
 
     /// Takes back a launch that the driver refused.
@@ -109,10 +109,10 @@ impl GpuTime {
         match lane {
             Some(id) => {
                 if let Some(lane) = self.find(id) {
-                    lane.open.bill.remove(kernel, cost);
+                    lane.open.estimate.remove(kernel, cost);
                 }
             }
-            None => self.laneless.bill.remove(kernel, cost),
+            None => self.laneless.estimate.remove(kernel, cost),
         }
     }
 

@@ -6,7 +6,7 @@
 //! *overlap*: 1 where each waits for the others, 4 where four run beside each other. Until it was
 //! measured, lengths add up.
 //!
-//! | what a lot of batches shows | overlap | costs |
+//! | what a set of batches shows | overlap | costs |
 //! |---|---|---|
 //! | each took what it takes alone | rises | learn from each one's own length |
 //! | they took longer: they waited for each other | goes to what is expected one by one, over what they took together | learn from the sum; they rise only where nothing overlaps |
@@ -15,14 +15,14 @@
 //! kernels that fill the GPU would be taken to be three times as long, and to run three at a time.
 //!
 //! Who may only have in flight what fits one by one never shows an overlap. So it is *tried* now
-//! and then: for a few lots one stream more counts as running beside the others. A trial may cost
+//! and then: for a few sets one stream more counts as running beside the others. A trial may cost
 //! the neighbours a kernel's time, and is charged like any other.
 
 use cgpu_shm::units::Nanos;
 
-use super::lot::Lot;
+use super::overlapping_batches::OverlappingBatches;
 use super::{GpuTime, Lane, LaneId};
-use crate::cost::Company;
+use crate::cost::Contention;
 
 /// Part of the way that the overlap goes to a sample that is higher, and to one that is lower.
 const RISE: f64 = 0.5;
@@ -31,7 +31,7 @@ const FALL: f64 = 0.25;
 const NEARLY: f64 = 0.25;
 /// An overlap that is as good as none.
 const ALMOST_NONE: f64 = 1.25;
-/// What a trial takes: so many lots, so long at most.
+/// What a trial takes: so many sets, so long at most.
 const TRIAL_SAMPLES: u8 = 4;
 const TRIAL_TIMEOUT: Nanos = Nanos::from_millis(1000);
 /// A trial by which the overlap rose by more has shown something.
@@ -53,7 +53,7 @@ pub(crate) struct Overlap {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Trial {
     /// Lots that it still takes.
-    lots: u8,
+    samples: u8,
     /// It ends then, however few there were.
     until: Nanos,
     /// The overlap when it began.
@@ -98,8 +98,8 @@ impl Overlap {
             self.factor = known + FALL * (sample - known);
         }
         if let Some(trial) = &mut self.trial {
-            trial.lots -= 1;
-            if trial.lots == 0 {
+            trial.samples -= 1;
+            if trial.samples == 0 {
                 self.end_trial(now);
             }
         }
@@ -113,7 +113,8 @@ impl Overlap {
         }
         let known = self.factor + NEARLY >= count(lanes);
         if self.trial.is_none() && now >= self.next && !known {
-            self.trial = Some(Trial { lots: TRIAL_SAMPLES, until: now + TRIAL_TIMEOUT, before: self.factor });
+            self.trial =
+                Some(Trial { samples: TRIAL_SAMPLES, until: now + TRIAL_TIMEOUT, before: self.factor });
         }
     }
 
@@ -222,28 +223,33 @@ impl GpuTime {
     }
 
     /// Learns from batches of several lanes.
-    pub(super) fn learn_lot(&mut self, lot: &Lot, now: Nanos) {
+    pub(super) fn learn_from_overlapping(&mut self, overlapping: &OverlappingBatches, now: Nanos) {
         // What estimates add to the GPU's time tells nothing.
-        if lot.told < Nanos(lot.bill.cost.0 / 2) {
+        if overlapping.measured_cost < Nanos(overlapping.estimate.cost.0 / 2) {
             return;
         }
-        let company = if lot.beside { Company::Beside } else { Company::Alone };
-        let expected = self.costs.sum(&lot.bill);
-        // Where others' slices are in it, or a part of what ran meanwhile is in another lot, the
+        let contention = if overlapping.contended { Contention::Siblings } else { Contention::Alone };
+        let expected = self.costs.sum(&overlapping.estimate);
+        // Where others' slices are in it, or a part of what ran meanwhile is in another set, the
         // lengths tell nothing of these streams.
-        let tells = lot.whole && !lot.beside;
-        let waited = !tells || lot.lengths > Nanos(expected.0 / 4 * 5);
-        // What the last lane ran beside is in other lots.
-        if tells && lot.lanes > 1 {
-            self.overlap.learn(expected.min(lot.lengths), lot.added, (lot.lanes, waited), now);
+        let tells = overlapping.complete && !overlapping.contended;
+        let waited = !tells || overlapping.lengths > Nanos(expected.0 / 4 * 5);
+        // What the last lane ran beside is in other sets.
+        if tells && overlapping.lanes > 1 {
+            self.overlap.learn(
+                expected.min(overlapping.lengths),
+                overlapping.added,
+                (overlapping.lanes, waited),
+                now,
+            );
         }
-        let overlap = self.overlap.among(lot.lanes);
+        let overlap = self.overlap.among(overlapping.lanes);
         let took = match waited {
-            false => lot.lengths,
-            true if overlap <= 1.0 => lot.added,
-            true => times(lot.added, overlap).min(expected),
+            false => overlapping.lengths,
+            true if overlap <= 1.0 => overlapping.added,
+            true => times(overlapping.added, overlap).min(expected),
         };
-        self.costs.learn(&lot.bill, took, company);
+        self.costs.learn(&overlapping.estimate, took, contention);
     }
 }
 
@@ -251,7 +257,7 @@ impl GpuTime {
 mod tests {
     use super::super::{ContextKey, LaneKey, Stream, ThreadKey};
     use super::*;
-    use crate::cost::{Bill, Expected, Kernel};
+    use crate::cost::{CostEstimate, Expected, Kernel};
 
     const KERNEL: Nanos = Nanos::from_millis(5);
 
@@ -262,16 +268,16 @@ mod tests {
     #[test]
     fn overlap_of_kernels_that_do_not_wait_for_each_other_is_their_number() {
         let mut overlap = Overlap::default();
-        for lot in 0..8 {
-            overlap.learn(Nanos(4 * KERNEL.0), KERNEL, (4, false), at(lot));
+        for sample in 0..8 {
+            overlap.learn(Nanos(4 * KERNEL.0), KERNEL, (4, false), at(sample));
         }
         assert!((3.9..=4.0).contains(&overlap.among(4)), "{overlap:?}");
         assert!((overlap.among(2) - 2.0).abs() < 1e-9, "no more lanes than there are");
         // Two of them beside each other say nothing against four.
         overlap.learn(Nanos(2 * KERNEL.0), KERNEL, (2, false), at(9));
         assert!(overlap.among(4) > 3.9);
-        for lot in 10..40 {
-            overlap.learn(Nanos(4 * KERNEL.0), Nanos(4 * KERNEL.0), (4, true), at(lot));
+        for sample in 10..40 {
+            overlap.learn(Nanos(4 * KERNEL.0), Nanos(4 * KERNEL.0), (4, true), at(sample));
         }
         assert!(overlap.among(4) < ALMOST_NONE, "{overlap:?}");
     }
@@ -359,12 +365,15 @@ mod tests {
     #[test]
     fn estimates_alone_show_no_overlap() {
         let mut gpu_time = GpuTime::new();
-        let mut bill = Bill::default();
-        bill.add(Kernel::graph(1), KERNEL, 1);
-        let estimates = Lot { lanes: 4, ..Lot::of(&bill, KERNEL, Nanos(1), Company::Alone) };
-        gpu_time.learn_lot(&estimates, at(0));
+        let mut estimate = CostEstimate::default();
+        estimate.add(Kernel::graph(1), KERNEL, 1);
+        let estimates = OverlappingBatches {
+            lanes: 4,
+            ..OverlappingBatches::of(&estimate, KERNEL, Nanos(1), Contention::Alone)
+        };
+        gpu_time.learn_from_overlapping(&estimates, at(0));
         assert!((gpu_time.overlap.factor - 1.0).abs() < 1e-9, "{:?}", gpu_time.overlap);
-        gpu_time.learn_lot(&Lot { told: KERNEL, ..estimates }, at(0));
+        gpu_time.learn_from_overlapping(&OverlappingBatches { measured_cost: KERNEL, ..estimates }, at(0));
         assert!(gpu_time.overlap.factor > 1.5, "{:?}", gpu_time.overlap);
     }
 

@@ -71,9 +71,9 @@ fn what_several_lanes_have_left_is_foretold() {
             stream: Stream { handle: 16 * (1 + stream), per_thread: false },
         };
         for took in [1, KERNEL.0] {
-            let mut bill = Bill::default();
-            bill.add(kernel(), Nanos(gpu_time.expect(kernel()).cost.into()), 1);
-            gpu_time.costs.learn(&bill, Nanos(took), Company::Alone);
+            let mut estimate = CostEstimate::default();
+            estimate.add(kernel(), Nanos(gpu_time.expect(kernel()).cost.into()), 1);
+            gpu_time.costs.learn(&estimate, Nanos(took), Contention::Alone);
         }
         let (mut now, mut launched) = (BEGIN, 0_u64);
         let mut off = Vec::new();
@@ -123,7 +123,7 @@ fn what_several_lanes_have_left_is_foretold() {
                     let start = event(&mut gpu);
                     gpu.streams[stream].push_back(Some(start));
                     gpu_time.find(id).expect("it").open.start = Start::Event(start);
-                } else if let Some(lane) = gpu_time.find(id).filter(|lane| lane.open.bill.is_empty()) {
+                } else if let Some(lane) = gpu_time.find(id).filter(|lane| lane.open.estimate.is_empty()) {
                     lane.open.start = Start::Previous;
                 }
                 let expected = gpu_time.expect(kernel());
@@ -133,7 +133,8 @@ fn what_several_lanes_have_left_is_foretold() {
                 let end = event(&mut gpu);
                 gpu.streams[stream].push_back(Some(end));
                 if let Some(marker) = gpu_time.plan(id) {
-                    let placed = Placed { at: now, company: Company::Alone, dry: false, backlog: false };
+                    let placed =
+                        Placed { at: now, contention: Contention::Alone, dry: false, backlog: false };
                     gpu_time.close(id, &marker, end, false, placed);
                 }
             }

@@ -13,7 +13,7 @@ pub(crate) struct Work {
     /// into account.
     pub(crate) cost: Nanos,
     /// By how much it exceeds that if all of it takes as long as such launches do at times.
-    pub(crate) beyond: Nanos,
+    pub(crate) margin: Nanos,
     pub(crate) launches: u64,
     /// What it takes one by one, and what that of the lane takes which has most.
     pub(super) all: Nanos,
@@ -64,7 +64,7 @@ impl Work {
 
     /// What it takes if all of it takes as long as such launches do at times.
     pub(crate) fn longest(&self) -> Nanos {
-        self.cost + self.beyond
+        self.cost + self.margin
     }
 
     /// The part of [`longest`](Self::longest) that is still to run, as in
@@ -76,7 +76,7 @@ impl Work {
     /// Interval to the next look at what has run. Work that may take far longer than expected may
     /// as well take far less: it is looked at in growing intervals, up to the end at the latest.
     pub(crate) fn next_poll(&self, now: Nanos) -> Nanos {
-        if self.beyond == Nanos::ZERO {
+        if self.margin == Nanos::ZERO {
             return self.own_remaining(0, now);
         }
         let ran = self.since.map_or(Nanos::ZERO, |since| now - since);

@@ -9,8 +9,8 @@ fn short() -> Costs {
 
 /// Learns from a launch of kernel 0 between two events.
 fn exactly(costs: &mut Costs, took: u64) -> Expected {
-    let single = bill(costs, &[(0, 1)]);
-    costs.learn_exactly(&single, Nanos(took), Company::Alone);
+    let single = estimate(costs, &[(0, 1)]);
+    costs.learn_exactly(&single, Nanos(took), Contention::Alone);
     costs.expect(kernel(0))
 }
 
@@ -61,8 +61,8 @@ fn interrupted_launch_makes_no_shape_uncertain() {
 fn batch_beside_others_makes_no_shape_uncertain() {
     let mut costs = short();
     for _ in 0..100 {
-        let batch = bill(&mut costs, &[(0, 20)]);
-        costs.learn(&batch, Nanos(4_000_000), Company::Beside);
+        let batch = estimate(&mut costs, &[(0, 20)]);
+        costs.learn(&batch, Nanos(4_000_000), Contention::Siblings);
         assert!(!costs.expect(kernel(0)).is_uncertain());
     }
 }
@@ -71,24 +71,24 @@ fn batch_beside_others_makes_no_shape_uncertain() {
 fn long_batch_of_many_kernels_makes_none_uncertain_and_short_ones_make_it_certain() {
     let mut costs = learned(&[10_000; 4]);
     let all = [(0, 1), (1, 1), (2, 1), (3, 1)];
-    let batch = bill(&mut costs, &all);
-    costs.learn(&batch, Nanos(5_000_000), Company::Alone);
-    assert!((0..4).all(|function| costs.expect(kernel(function)).beyond == 0));
+    let batch = estimate(&mut costs, &all);
+    costs.learn(&batch, Nanos(5_000_000), Contention::Alone);
+    assert!((0..4).all(|function| costs.expect(kernel(function)).margin == 0));
     exactly(&mut costs, 4_000_000);
     let before = costs.expect(kernel(0));
-    assert!(before.beyond > 0, "{before:?}");
-    let batch = bill(&mut costs, &all);
-    costs.learn(&batch, Nanos(40_000), Company::Alone);
+    assert!(before.margin > 0, "{before:?}");
+    let batch = estimate(&mut costs, &all);
+    costs.learn(&batch, Nanos(40_000), Contention::Alone);
     assert!(costs.expect(kernel(0)).high() < before.high());
 }
 
 #[test]
 fn odd_batch_has_launches_measured_by_themselves_and_teaches_nothing_else() {
     let mut costs = short();
-    let single = bill(&mut costs, &[(0, 1)]);
-    costs.learn(&single, Nanos(40_000_000), Company::Alone);
+    let single = estimate(&mut costs, &[(0, 1)]);
+    costs.learn(&single, Nanos(40_000_000), Contention::Alone);
     let doubted = costs.expect(kernel(0));
-    assert_eq!((doubted.cost, doubted.beyond, doubted.doubtful), (10_000, 0, true));
+    assert_eq!((doubted.cost, doubted.margin, doubted.doubtful), (10_000, 0, true));
     assert_eq!(doubted.price(false), u32::MAX);
     // It waited for the host: the kernel itself is as it was.
     for left in (0..CLOSE_MEASUREMENTS).rev() {
@@ -96,7 +96,7 @@ fn odd_batch_has_launches_measured_by_themselves_and_teaches_nothing_else() {
     }
     assert_eq!(costs.expect(kernel(0)), known(10_000));
     // It did take that long: an exact measurement is believed at once.
-    costs.learn(&single, Nanos(5_000_000), Company::Alone);
+    costs.learn(&single, Nanos(5_000_000), Contention::Alone);
     assert!(exactly(&mut costs, 5_000_000).high() > 2_500_000);
 }
 

@@ -4,10 +4,10 @@ use super::*;
 
 /// Measures a launch by itself.
 fn measure(costs: &mut Costs, kernel: Kernel, took: u64) {
-    let mut bill = Bill::default();
-    bill.add(kernel, Nanos(costs.expect(kernel).cost.into()), 1);
-    assert!(costs.is_fresh(&bill));
-    costs.learn(&bill, Nanos(took), Company::Alone);
+    let mut estimate = CostEstimate::default();
+    estimate.add(kernel, Nanos(costs.expect(kernel).cost.into()), 1);
+    assert!(costs.is_fresh(&estimate));
+    costs.learn(&estimate, Nanos(took), Contention::Alone);
 }
 
 #[test]
@@ -78,7 +78,7 @@ proptest! {
         let mut alone = 0;
         let mut batches = shapes.chunks(20);
         for (number, batch) in batches.by_ref().enumerate() {
-            let (mut bill, mut took) = (Bill::default(), 0);
+            let (mut estimate, mut took) = (CostEstimate::default(), 0);
             for blocks in batch.iter().map(drawn) {
                 let expected = costs.expect(kernel(blocks));
                 if expected.fresh {
@@ -86,13 +86,13 @@ proptest! {
                     measure(&mut costs, kernel(blocks), cost(blocks));
                     prop_assert!(!costs.expect(kernel(blocks)).unknown || alone == 1);
                 } else {
-                    bill.add(kernel(blocks), Nanos(expected.cost.into()), 1);
+                    estimate.add(kernel(blocks), Nanos(expected.cost.into()), 1);
                     took += cost(blocks);
                 }
             }
-            let off = bill.cost.0 as f64 / took.max(1) as f64;
-            prop_assert!(bill.is_empty() || (0.6..1.7).contains(&off), "batch {number}: off by {off}");
-            costs.learn(&bill, Nanos(took), Company::Alone);
+            let off = estimate.cost.0 as f64 / took.max(1) as f64;
+            prop_assert!(estimate.is_empty() || (0.6..1.7).contains(&off), "batch {number}: off by {off}");
+            costs.learn(&estimate, Nanos(took), Contention::Alone);
         }
         prop_assert!(alone <= 12 + 1, "{alone} launches were measured by themselves");
     }

@@ -78,7 +78,7 @@ impl Program {
         let end = begins + BATCH;
         let event = self.event(end);
         let marker = self.gpu_time.plan(id).unwrap();
-        let placed = super::Placed { at: now, company: Company::Alone, dry: false, backlog: false };
+        let placed = super::Placed { at: now, contention: Contention::Alone, dry: false, backlog: false };
         self.gpu_time.close(id, &marker, event, true, placed);
         self.flying.push_back((self.now, end));
         self.busy += BATCH;

@@ -16,9 +16,9 @@ fn us(micros: u64) -> Nanos {
 fn known() -> GpuTime {
     let mut gpu_time = GpuTime::new();
     for _ in 0..8 {
-        let mut bill = Bill::default();
-        bill.add(kernel(), Nanos(gpu_time.expect(kernel()).cost.into()), 1);
-        gpu_time.costs.learn(&bill, KERNEL, Company::Alone);
+        let mut estimate = CostEstimate::default();
+        estimate.add(kernel(), Nanos(gpu_time.expect(kernel()).cost.into()), 1);
+        gpu_time.costs.learn(&estimate, KERNEL, Contention::Alone);
     }
     gpu_time
 }
@@ -81,7 +81,7 @@ fn batch(gpu_time: &mut GpuTime, now: &mut Nanos, took: Nanos, dry: bool) {
     gpu_time.charge(Some(id), kernel(), expected, 10, *now);
     let marker = gpu_time.plan(id).expect("a marker");
     *now = *now + took;
-    let placed = Placed { at: *now, company: Company::Alone, dry, backlog: false };
+    let placed = Placed { at: *now, contention: Contention::Alone, dry, backlog: false };
     gpu_time.close(id, &marker, Event(2), false, placed);
     let due = gpu_time.next_ended(CONTEXT, &[], |_| 0, *now).expect("it is over");
     let timing = Timing { since_base: None, length: Some(took.0.cast_signed()) };
@@ -115,7 +115,7 @@ fn kernel_behind_one_that_fills_the_gpu_has_not_begun() {
         gpu_time.find(id).expect("the lane").open.start = Start::Event(Event(stream));
         gpu_time.charge(Some(id), kernel(), expected, 1, now);
         let marker = gpu_time.plan(id).expect("a marker");
-        let placed = Placed { at: now, company: Company::Alone, dry: false, backlog: false };
+        let placed = Placed { at: now, contention: Contention::Alone, dry: false, backlog: false };
         gpu_time.close(id, &marker, Event(10 + stream), false, placed);
         now = now + us(40);
     }

@@ -6,15 +6,15 @@
 
 use cgpu_shm::units::Nanos;
 
-use crate::cost::{Bill, Company};
+use crate::cost::{Contention, CostEstimate};
 
-/// Batches for each lane: those at the edges, whose neighbours are in another lot, are few among so many.
+/// Batches for each lane: those at the edges, whose neighbours are in another set, are few among so many.
 const BATCHES_PER_LANE: usize = 2;
 
 /// Batches that are not learned from yet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lot {
-    pub(super) bill: Bill,
+pub(super) struct OverlappingBatches {
+    pub(super) estimate: CostEstimate,
     /// What they added to the union.
     pub(super) added: Nanos,
     /// What each of them took by itself, what the others had in between included, added up.
@@ -22,21 +22,30 @@ pub(super) struct Lot {
     pub(super) batches: usize,
     /// What those are expected to cost of which the GPU has told. The others are charged by their
     /// estimates, but ran while these did.
-    pub(super) told: Nanos,
+    pub(super) measured_cost: Nanos,
     /// Most that had work at the same time.
     pub(super) lanes: usize,
     /// All batches that ran between each other are in it, but for those at the edges.
-    pub(super) whole: bool,
+    pub(super) complete: bool,
     /// Others ran beside some of them.
-    pub(super) beside: bool,
+    pub(super) contended: bool,
 }
 
-impl Lot {
+impl OverlappingBatches {
     /// One batch, which lasted so long and added so much of that to the GPU's time.
-    pub(super) fn of(bill: &Bill, length: Nanos, added: Nanos, company: Company) -> Self {
-        let beside = company != Company::Alone;
-        let told = Nanos::ZERO;
-        Self { bill: *bill, added, lengths: length, batches: 1, told, lanes: 1, whole: true, beside }
+    pub(super) fn of(estimate: &CostEstimate, length: Nanos, added: Nanos, contention: Contention) -> Self {
+        let contended = contention != Contention::Alone;
+        let measured_cost = Nanos::ZERO;
+        Self {
+            estimate: *estimate,
+            added,
+            lengths: length,
+            batches: 1,
+            measured_cost,
+            lanes: 1,
+            complete: true,
+            contended,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -44,26 +53,26 @@ impl Lot {
     }
 
     /// Adds a batch; what to learn from, when there are enough, or no more are to come: so many `others` have unmeasured work now.
-    /// Where lanes run out of work one by one, the last of them are in the lot, too.
-    pub(super) fn add(&mut self, batch: Lot, others: usize) -> Option<Lot> {
-        let Some(bill) = self.bill.with(&batch.bill) else {
+    /// Where lanes run out of work one by one, the last of them are in the set, too.
+    pub(super) fn add(&mut self, batch: OverlappingBatches, others: usize) -> Option<OverlappingBatches> {
+        let Some(estimate) = self.estimate.with(&batch.estimate) else {
             // The next one lacks what is in this one.
-            let cut = core::mem::replace(self, Lot { whole: false, ..batch });
-            return Some(Lot { whole: false, ..cut });
+            let cut = core::mem::replace(self, OverlappingBatches { complete: false, ..batch });
+            return Some(OverlappingBatches { complete: false, ..cut });
         };
-        let sum = Lot {
-            bill,
+        let sum = OverlappingBatches {
+            estimate,
             added: self.added + batch.added,
             lengths: self.lengths + batch.lengths,
             batches: self.batches + batch.batches,
-            told: self.told + batch.told,
+            measured_cost: self.measured_cost + batch.measured_cost,
             lanes: self.lanes.max(batch.lanes).max(others + 1),
-            whole: self.whole || self.is_empty(),
-            beside: self.beside || batch.beside,
+            complete: self.complete || self.is_empty(),
+            contended: self.contended || batch.contended,
         };
-        let whole = others == 0 || sum.batches >= BATCHES_PER_LANE * sum.lanes;
-        *self = if whole { Lot::default() } else { sum };
-        whole.then_some(sum)
+        let complete = others == 0 || sum.batches >= BATCHES_PER_LANE * sum.lanes;
+        *self = if complete { OverlappingBatches::default() } else { sum };
+        complete.then_some(sum)
     }
 }
 
@@ -79,13 +88,13 @@ mod tests {
     /// Eight lanes' batches run between each other: whichever is measured first adds all of their time, the others nothing.
     #[test]
     fn lanes_that_share_the_gpu_do_not_make_kernels_seem_longer() {
-        let (mut costs, mut lot) = (Costs::new(), Lot::default());
+        let (mut costs, mut overlapping) = (Costs::new(), OverlappingBatches::default());
         let cost_of = |function: usize| 20_000 + 20_000 * function as u64;
         for function in 0..4 {
             for took in [1, 60_000] {
-                let mut bill = Bill::default();
-                bill.add(kernel(function), Nanos(60_000), 1);
-                costs.learn(&bill, Nanos(took), Company::Alone);
+                let mut estimate = CostEstimate::default();
+                estimate.add(kernel(function), Nanos(60_000), 1);
+                costs.learn(&estimate, Nanos(took), Contention::Alone);
             }
         }
         let mut learned = 0;
@@ -94,16 +103,20 @@ mod tests {
             let all: u64 = (0..8).map(batch).map(|(launches, function)| launches * cost_of(function)).sum();
             for place in 0..8 {
                 let (launches, function) = batch((round + place) % 8);
-                let mut bill = Bill::default();
-                bill.add(kernel(function), Nanos(costs.expect(kernel(function)).cost.into()), launches);
+                let mut estimate = CostEstimate::default();
+                estimate.add(kernel(function), Nanos(costs.expect(kernel(function)).cost.into()), launches);
                 let added = Nanos(if place == 0 { all } else { 0 });
                 // In every hundredth round all end; else there is always more to come.
                 let lanes = if round % 100 == 99 { 7 - place } else { 8 };
-                if let Some(lot) = lot.add(
-                    Lot { lanes, told: bill.cost, ..Lot::of(&bill, added, added, Company::Alone) },
+                if let Some(overlapping) = overlapping.add(
+                    OverlappingBatches {
+                        lanes,
+                        measured_cost: estimate.cost,
+                        ..OverlappingBatches::of(&estimate, added, added, Contention::Alone)
+                    },
                     lanes,
                 ) {
-                    costs.learn(&lot.bill, lot.added, Company::Alone);
+                    costs.learn(&overlapping.estimate, overlapping.added, Contention::Alone);
                     learned += 1;
                 }
             }
@@ -117,15 +130,21 @@ mod tests {
     }
 
     #[test]
-    fn more_kernels_than_a_bill_has_parts_are_learned_from_at_once() {
-        let mut lot = Lot::default();
-        let told = (0..20_usize).filter_map(|function| {
-            let mut bill = Bill::default();
-            bill.add(kernel(function), Nanos(1000), 1);
-            lot.add(Lot { lanes: 20, ..Lot::of(&bill, Nanos(1000), Nanos(1000), Company::Alone) }, 20)
+    fn kernels_beyond_the_parts_of_an_estimate_are_learned_from_at_once() {
+        let mut overlapping = OverlappingBatches::default();
+        let learned = (0..20_usize).filter_map(|function| {
+            let mut estimate = CostEstimate::default();
+            estimate.add(kernel(function), Nanos(1000), 1);
+            overlapping.add(
+                OverlappingBatches {
+                    lanes: 20,
+                    ..OverlappingBatches::of(&estimate, Nanos(1000), Nanos(1000), Contention::Alone)
+                },
+                20,
+            )
         });
-        let told: Vec<Lot> = told.collect();
-        assert_eq!(told.iter().map(|lot| lot.batches).collect::<Vec<_>>(), [8, 8]);
-        assert!(told.iter().all(|lot| lot.bill.cost == lot.added));
+        let learned: Vec<OverlappingBatches> = learned.collect();
+        assert_eq!(learned.iter().map(|overlapping| overlapping.batches).collect::<Vec<_>>(), [8, 8]);
+        assert!(learned.iter().all(|overlapping| overlapping.estimate.cost == overlapping.added));
     }
 }

@@ -6,29 +6,29 @@ use super::Kernel;
 
 /// Some launches of one kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct KernelLaunches {
     pub(super) kernel: Kernel,
     pub(super) launches: u64,
 }
 
-/// Different kernels of a bill that learn from it.
-pub(super) const PARTS: usize = 8;
+/// Different kernels of an estimate that learn from it.
+pub(super) const MAX_KERNELS: usize = 8;
 
 /// Launches with their expected cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bill {
+pub(crate) struct CostEstimate {
     /// What they were expected to cost in all when they were charged.
     pub(crate) cost: Nanos,
     /// By how much they may exceed that.
-    pub(crate) beyond: Nanos,
+    pub(crate) margin: Nanos,
     /// How many they are.
     pub(crate) launches: u64,
-    parts: [Option<Part>; PARTS],
+    parts: [Option<KernelLaunches>; MAX_KERNELS],
     /// The cost of what is not in the parts.
     pub(super) rest: Nanos,
 }
 
-impl Bill {
+impl CostEstimate {
     pub(crate) fn is_empty(&self) -> bool {
         self.launches == 0
     }
@@ -40,23 +40,23 @@ impl Bill {
         match places.find(|part| part.is_none_or(|part| part.kernel == kernel)) {
             Some(place) => {
                 let before = place.map_or(0, |part| part.launches);
-                *place = Some(Part { kernel, launches: before + launches });
+                *place = Some(KernelLaunches { kernel, launches: before + launches });
             }
             None => self.rest = self.rest + cost,
         }
     }
 
-    /// This bill and another one; none where they have too many kernels together.
+    /// This estimate and another one; none where they have too many kernels together.
     pub(crate) fn with(mut self, other: &Self) -> Option<Self> {
         for part in other.parts() {
             let place =
                 self.parts.iter_mut().find(|place| place.is_none_or(|it| it.kernel == part.kernel))?;
             let before = place.map_or(0, |it| it.launches);
-            *place = Some(Part { launches: before + part.launches, ..part });
+            *place = Some(KernelLaunches { launches: before + part.launches, ..part });
         }
-        let (cost, beyond) = (self.cost + other.cost, self.beyond + other.beyond);
+        let (cost, margin) = (self.cost + other.cost, self.margin + other.margin);
         let rest = self.rest + other.rest;
-        Some(Self { cost, beyond, launches: self.launches + other.launches, rest, ..self })
+        Some(Self { cost, margin, launches: self.launches + other.launches, rest, ..self })
     }
 
     /// Takes back one launch, which the driver refused.
@@ -64,7 +64,7 @@ impl Bill {
         self.cost = self.cost - cost;
         self.launches = self.launches.saturating_sub(1);
         if self.launches == 0 {
-            self.beyond = Nanos::ZERO;
+            self.margin = Nanos::ZERO;
         }
         match self.parts.iter_mut().flatten().find(|part| part.kernel == kernel) {
             Some(part) => part.launches = part.launches.saturating_sub(1),
@@ -72,7 +72,7 @@ impl Bill {
         }
     }
 
-    pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
+    pub(super) fn parts(&self) -> impl Iterator<Item = KernelLaunches> {
         self.parts.into_iter().flatten()
     }
 
