@@ -19,7 +19,7 @@ use core::{ptr, slice};
 use cgpu_abi::driver::DefaultStream;
 use cgpu_abi::types::*;
 pub(crate) use cgpu_launch::gate::Kernel;
-use cgpu_launch::gate::{self as gate, ContextKey, Gate, Host, Admitted, Stream, Thread};
+use cgpu_launch::gate::{self as gate, Admitted, ContextKey, Gate, Host, Stream, Thread};
 use cgpu_memory::{ContextId, Gpu, Tenant};
 use cgpu_shm::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
 
@@ -210,7 +210,9 @@ pub(crate) fn enter_all(launches: impl Iterator<Item = Launch>, call: impl FnOnc
         launches.iter().filter_map(before_launch).collect()
     });
     let answer = call();
-    boundary::or((), || admitted.into_iter().for_each(|admitted| admitted.after_launch(answer == CUresult::SUCCESS)));
+    boundary::or((), || {
+        admitted.into_iter().for_each(|admitted| admitted.after_launch(answer == CUresult::SUCCESS))
+    });
     answer
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use cgpu_launch::gate::{Clocks, ContextKey, Driver as Asked, Edge, Event, Failed, Stream};
+use cgpu_launch::gate::{Clocks, ContextKey, Driver as Asked, Event, Failed, Platform, Stream};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_sim::machine::{ContextId, EventId, StreamId, Ticket, milliseconds};
@@ -166,17 +166,17 @@ impl Asked for Driver<'_> {
         false
     }
 
-    fn may_ask(&self) -> bool {
+    fn may_query(&self) -> bool {
         true
     }
 
-    fn is_dry(&self, stream: Stream) -> Result<bool, Failed> {
+    fn is_idle(&self, stream: Stream) -> Result<bool, Failed> {
         let stream = self.stream(stream)?;
         let last = self.made(|made| made.last.get(&stream).copied());
         Ok(last.is_none_or(|last| self.role.gpu(|timeline, _| timeline.is_done(last))))
     }
 
-    fn create(&self) -> Result<Event, Failed> {
+    fn create_event(&self) -> Result<Event, Failed> {
         let event = self.new_event()?;
         self.made(|made| {
             made.events.push(event);
@@ -184,23 +184,23 @@ impl Asked for Driver<'_> {
         })
     }
 
-    fn record(&self, event: Event, stream: Stream) -> Result<(), Failed> {
+    fn record_event(&self, event: Event, stream: Stream) -> Result<(), Failed> {
         let event = self.event(event)?;
         self.enqueue(stream, Command::Mark(event), self.call_cost()).map(|_| ())
     }
 
-    fn write(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
+    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
         let ticket = self.enqueue(stream, Command::Write, self.call_cost())?;
         self.role.write_at(ticket, word, value);
         Ok(())
     }
 
-    fn written(&self, _context: ContextKey, word: usize) -> u64 {
+    fn read_word(&self, _context: ContextKey, word: usize) -> u64 {
         let page = &self.role.home().region.shared().progress[SLOT.get()];
         page.word[word].load(Ordering::Acquire)
     }
 
-    fn is_over(&self, event: Event) -> Result<bool, Failed> {
+    fn has_completed(&self, event: Event) -> Result<bool, Failed> {
         let event = self.event(event)?;
         Ok(self.role.gpu(|timeline, now| {
             let record = timeline.last_record(event);
@@ -219,7 +219,7 @@ impl Asked for Driver<'_> {
     }
 }
 
-impl Edge for Driver<'_> {
+impl Platform for Driver<'_> {
     fn clocks(&self) -> Clocks {
         let now = self.role.now();
         Clocks { raw: now, monotonic: now }
@@ -233,7 +233,7 @@ impl Edge for Driver<'_> {
         self.role.wait_for_gate(word, timeout);
     }
 
-    fn ring(&self) {
+    fn notify_monitor(&self) {
         if self.role.home().region.granted().must_ring() {
             self.role.ring();
         }

@@ -51,12 +51,12 @@ impl Driver for Markers {
         capturing
     }
 
-    fn may_ask(&self) -> bool {
+    fn may_query(&self) -> bool {
         let captured = CAPTURED.load(Relaxed);
         !captures::any_global() && (captured == 0 || Monotonic.now() > Nanos(captured) + QUIET)
     }
 
-    fn is_dry(&self, stream: Stream) -> Result<bool, Failed> {
+    fn is_idle(&self, stream: Stream) -> Result<bool, Failed> {
         let handle = CUstream(stream.handle);
         if stream.per_thread {
             // SAFETY: the stream is the program's, which is just launching into it.
@@ -67,14 +67,14 @@ impl Driver for Markers {
         }
     }
 
-    fn create(&self) -> Result<Event, Failed> {
+    fn create_event(&self) -> Result<Event, Failed> {
         let mut event = CUevent::NULL;
         // SAFETY: the handle is writable.
         relaxed(|| unsafe { driver::cuEventCreate(&raw mut event, CU_EVENT_DEFAULT) })?;
         Ok(Event(event.0))
     }
 
-    fn record(&self, event: Event, stream: Stream) -> Result<(), Failed> {
+    fn record_event(&self, event: Event, stream: Stream) -> Result<(), Failed> {
         let (event, handle) = (CUevent(event.0), CUstream(stream.handle));
         accepted(if stream.per_thread {
             // SAFETY: the event is ours, of this context; the stream is the program's, which is just launching into it.
@@ -85,7 +85,7 @@ impl Driver for Markers {
         })
     }
 
-    fn write(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
+    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
         if DRIVER.known(driver_index::cuStreamWriteValue64_v2).is_null() {
             return Err(Failed);
         }
@@ -100,11 +100,11 @@ impl Driver for Markers {
         })
     }
 
-    fn written(&self, context: ContextKey, word: usize) -> u64 {
+    fn read_word(&self, context: ContextKey, word: usize) -> u64 {
         progress::written(context.0, word)
     }
 
-    fn is_over(&self, event: Event) -> Result<bool, Failed> {
+    fn has_completed(&self, event: Event) -> Result<bool, Failed> {
         // SAFETY: the event is ours, of this context.
         answered(|| unsafe { driver::cuEventQuery(CUevent(event.0)) })
     }

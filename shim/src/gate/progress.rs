@@ -82,7 +82,7 @@ fn find(context: usize) -> Option<&'static Page> {
 
 #[cold]
 fn register(markers: &Markers) -> Option<&'static Page> {
-    if !markers.may_ask() {
+    if !markers.may_query() {
         return None;
     }
     let take = |page: &&Page| {

@@ -13,7 +13,7 @@
 //!                              sibling_queue  whose turn it is among siblings   pure
 //!                              account   what is owed, on which turn       pure
 //!                              crate::gpu_time, crate::cost                pure
-//!                              edge      the driver, time                  traits
+//!                              platform  the driver, time                  traits
 //! ```
 //!
 //! The slow path is taken every 250 us of launched work, and whenever the gate word changes. It
@@ -26,9 +26,9 @@
 mod account;
 mod admission;
 mod admit;
-mod edge;
 mod marker;
 mod measure;
+mod platform;
 mod reading;
 mod sibling_queue;
 mod slow_path;
@@ -45,7 +45,7 @@ use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 use self::account::{Account, Siblings};
-pub use self::edge::{Driver, Edge, Failed, Host};
+pub use self::platform::{Driver, Failed, Host, Platform};
 use self::reading::Reading;
 use self::sibling_queue::SiblingQueue;
 use self::slow_path::SlowPath;
@@ -140,14 +140,14 @@ impl<'r> Gate<'r> {
         thread: &Thread,
         launch: Launch,
         driver: &impl Driver,
-        edge: &impl Edge,
+        platform: &impl Platform,
     ) -> Option<Admitted> {
         // A signal handler that launches from inside the gate is not held up.
         if !thread.enter() {
             return None;
         }
         let admitted =
-            SlowPath { gate: self, key: self.key(thread), thread, launch, driver, edge }.before_launch();
+            SlowPath { gate: self, key: self.key(thread), thread, launch, driver, platform }.before_launch();
         thread.leave();
         admitted
     }
@@ -159,11 +159,11 @@ impl<'r> Gate<'r> {
         admitted: Admitted,
         accepted: bool,
         driver: &impl Driver,
-        edge: &impl Edge,
+        platform: &impl Platform,
     ) {
         if thread.enter() {
             let launch = admitted.launch;
-            SlowPath { gate: self, key: self.key(thread), thread, launch, driver, edge }
+            SlowPath { gate: self, key: self.key(thread), thread, launch, driver, platform }
                 .after_launch(admitted, accepted);
             thread.leave();
         }
@@ -177,7 +177,7 @@ impl<'r> Gate<'r> {
         thread: &Thread,
         (context, stream): (ContextKey, Option<Stream>),
         driver: &impl Driver,
-        edge: &impl Edge,
+        platform: &impl Platform,
     ) {
         let Some((key, gpu)) = thread.key(self.address()).zip(thread.gpu()) else { return };
         let launched = self.context.load(Ordering::Relaxed) == context.0;
@@ -188,7 +188,7 @@ impl<'r> Gate<'r> {
         let kernel = Kernel::new(0, [0; 3], [0; 3]);
         let at = stream.unwrap_or(Stream { handle: 0, per_thread: false });
         let launch = Launch { kernel, stream: at, context, gpu, programmatic: false, variable_cost: false };
-        SlowPath { gate: self, key, thread, launch, driver, edge }.after_synchronize(stream);
+        SlowPath { gate: self, key, thread, launch, driver, platform }.after_synchronize(stream);
         thread.leave();
     }
 
@@ -202,9 +202,9 @@ impl<'r> Gate<'r> {
     }
 
     /// A thread has exited: what it launched last is charged, its budget is dropped.
-    pub fn thread_exited(&self, thread: &Thread, edge: &impl Edge) {
+    pub fn thread_exited(&self, thread: &Thread, platform: &impl Platform) {
         if let Some((key, gpu)) = thread.key(self.address()).zip(thread.gpu()) {
-            let clocks = edge.clocks();
+            let clocks = platform.clocks();
             let mut account = self.desk(gpu).account.lock();
             account.charge_thread(thread, key, clocks.raw);
             account.publish(self.cell(gpu), self.siblings(gpu, account.turn(), clocks), clocks);

@@ -69,7 +69,7 @@ pub(crate) enum Admission {
         /// At most for this long.
         timeout: Nanos,
         /// The monitor may want to know.
-        ring: bool,
+        notify: bool,
     },
     /// Launch.
     Proceed(Proceed),
@@ -81,7 +81,7 @@ pub(crate) enum Proceed {
     /// The GPU is open: the launch is not metered.
     Open {
         /// The monitor may want to know.
-        ring: bool,
+        notify: bool,
     },
     /// In the container's turn, or within the bound of an open GPU.
     Metered {
@@ -116,10 +116,10 @@ pub(crate) struct Request {
     /// The turn under which it was last held.
     under: Option<Turn>,
     /// The gate word under which it was told that all has run.
-    rung: Option<u32>,
+    notified_under: Option<u32>,
     /// It is the first launch on an open GPU after a silence, of which the monitor may want to
     /// know.
-    pub(crate) rings: bool,
+    pub(crate) notify: bool,
 }
 
 impl Request {
@@ -134,8 +134,8 @@ impl Request {
             held: false,
             throttled: None,
             under: None,
-            rung: None,
-            rings: false,
+            notified_under: None,
+            notify: false,
         }
     }
 
@@ -189,10 +189,12 @@ impl Request {
     ) -> Admission {
         match reading.turn.state() {
             TurnState::Open if reading.is_metered() => {
-                self.rings |= now - before > IDLE_AFTER;
+                self.notify |= now - before > IDLE_AFTER;
                 return self.throttle(account, Nanos::MAX, reading, siblings, now);
             }
-            TurnState::Open => return Admission::Proceed(Proceed::Open { ring: now - before > IDLE_AFTER }),
+            TurnState::Open => {
+                return Admission::Proceed(Proceed::Open { notify: now - before > IDLE_AFTER });
+            }
             TurnState::Yours => {
                 let spent = account.spent(now) + siblings.spent;
                 let left = reading.granted - spent;
@@ -208,7 +210,7 @@ impl Request {
                         Some(timeout) => Admission::Wait {
                             word: reading.word,
                             timeout: timeout.max(MIN_SLEEP),
-                            ring: false,
+                            notify: false,
                         },
                         None => self.throttle(account, left, reading, siblings, now),
                     };
@@ -263,13 +265,13 @@ impl Request {
         };
         // On arrival; where a turn may have come and gone while it slept, for who had not come by then is not waited for any more; and, if the
         // monitor asks for it (the turn has just ended), when all has run: once under each gate word.
-        let drained = !unfinished && reading.rings && self.rung != Some(reading.word);
-        let missed = self.under.replace(reading.turn) != Some(reading.turn) && !reading.rings;
-        let ring = !self.held || missed || drained;
+        let drained = !unfinished && reading.notify_drained && self.notified_under != Some(reading.word);
+        let missed = self.under.replace(reading.turn) != Some(reading.turn) && !reading.notify_drained;
+        let notify = !self.held || missed || drained;
         if drained {
-            self.rung = Some(reading.word);
+            self.notified_under = Some(reading.word);
         }
-        Admission::Wait { word: reading.word, timeout, ring }
+        Admission::Wait { word: reading.word, timeout, notify }
     }
 
     /// Sleeps to the time for which there is room predicted; does not poll.

@@ -9,7 +9,7 @@ use super::marker::{MARKER_WORTH, has_own_marker, marker_worth, shared_marker_wo
 use super::reading::Reading;
 use super::slow_path::SlowPath;
 use super::thread::ThreadActivity;
-use super::{Driver, Edge, Launch};
+use super::{Driver, Launch, Platform};
 use crate::cost::Expected;
 use crate::gpu_time::{Lane, LaneKey};
 
@@ -48,10 +48,10 @@ impl PendingWork {
     }
 }
 
-impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
+impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
     /// What the launch needs to be admitted. None: it goes without being metered.
     pub(super) fn admit(&self) -> Option<Request> {
-        let now = self.edge.now();
+        let now = self.platform.now();
         let activity = self.thread.activity(now);
         self.charge_thread(now);
         let reading = self.gate.read(self.launch.gpu, now);
@@ -72,7 +72,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
 
     fn pass_open(&self, activity: ThreadActivity, reading: &Reading) {
         let mut request = Request::new(Expected::NOTHING, activity, None);
-        if let Admission::Proceed(proceed) = self.decide(&mut request, reading, self.edge.clocks()) {
+        if let Admission::Proceed(proceed) = self.decide(&mut request, reading, self.platform.clocks()) {
             self.leave_open(proceed, reading);
         }
     }
@@ -81,7 +81,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// launched there before.
     fn request(&self, activity: ThreadActivity, reading: &Reading, now: Nanos) -> Request {
         let key = LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };
-        let clocks = self.edge.clocks();
+        let clocks = self.platform.clocks();
         let beside = self.gate.siblings(self.launch.gpu, reading.turn, clocks).working > 0;
         let (request, pending) = {
             let mut account = self.account();

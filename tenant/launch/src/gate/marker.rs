@@ -12,7 +12,7 @@ use cgpu_shm::units::Nanos;
 
 use super::reading::Reading;
 use super::slow_path::SlowPath;
-use super::{Driver, Edge, Event, Failed};
+use super::{Driver, Event, Failed, Platform};
 use crate::cost::Contention;
 use crate::gpu_time::{BATCHES, Lane, LaneId, Marker, Placed, WORDS};
 
@@ -60,19 +60,19 @@ pub(super) fn has_own_marker(reading: &Reading, lanes: usize, cost: Nanos) -> bo
         && cost >= shared_marker_worth(lanes).max(MIN_OWN_MARKER_COST)
 }
 
-impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
+impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
     /// Puts a marker behind what the lane has launched; false if that cannot be done.
     pub(super) fn mark(&self, lane: LaneId, backlog: bool) -> bool {
         let Some((marker, waited)) = self.plan_marker(lane) else { return false };
         let Some(event) = self.event(marker.event) else { return false };
-        let dry = !waited && self.driver.may_ask() && self.driver.is_dry(self.launch.stream) == Ok(true);
+        let dry = !waited && self.driver.may_query() && self.driver.is_idle(self.launch.stream) == Ok(true);
         if self.record(event).is_err() {
             return false;
         }
         let place = self.launch.gpu.get() * WORDS;
-        let write = |word| self.driver.write(self.launch.stream, place + word, marker.number).is_ok();
+        let write = |word| self.driver.write_word(self.launch.stream, place + word, marker.number).is_ok();
         let written = marker.word.is_some_and(write);
-        let clocks = self.edge.clocks();
+        let clocks = self.platform.clocks();
         let mut account = self.account();
         let siblings = self.gate.siblings(self.launch.gpu, account.turn(), clocks);
         let others = self.gate.region.granted().gpu(self.launch.gpu).beside.load(Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// not be asked whether it has run dry. None: the driver has just refused something, or the lane
     /// has too many markers.
     fn plan_marker(&self, lane: LaneId) -> Option<(Marker, bool)> {
-        let now = self.edge.now();
+        let now = self.platform.now();
         let mut account = self.account();
         if now < account.no_markers_until {
             return None;
@@ -105,17 +105,17 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     }
 
     pub(super) fn event(&self, free: Option<Event>) -> Option<Event> {
-        free.or_else(|| self.driver.may_ask().then(|| self.driver.create().ok()).flatten())
+        free.or_else(|| self.driver.may_query().then(|| self.driver.create_event().ok()).flatten())
     }
 
     pub(super) fn record(&self, event: Event) -> Result<(), Failed> {
-        self.driver.record(event, self.launch.stream).inspect_err(|_| self.failed())
+        self.driver.record_event(event, self.launch.stream).inspect_err(|_| self.failed())
     }
 
     /// The driver does not know the context's events any more, or the context is broken.
     pub(super) fn failed(&self) {
         self.gate.count(Reason::MarkerFailed);
-        let now = self.edge.now();
+        let now = self.platform.now();
         let mut account = self.account();
         account.no_markers_until = now + MARKER_COOLDOWN;
         account.gpu_time.forget(self.launch.context);

@@ -10,7 +10,7 @@ use super::admission::Request;
 use super::marker::marker_worth;
 use super::reading::Reading;
 use super::slow_path::SlowPath;
-use super::{Admitted, Clocks, Driver, Edge, Failed, Stream};
+use super::{Admitted, Clocks, Driver, Failed, Platform, Stream};
 use crate::gpu_time::{BATCHES, ContextKey, EndedBatch, Lane, LaneId, LaneKey, Start, Timing, WORDS};
 
 /// A launch of a thread with gaps is measured by itself this often.
@@ -74,11 +74,11 @@ struct Answer {
     asked: Nanos,
 }
 
-impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
+impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
     /// Charges the launch by its estimate, before the call of the driver, and sets the budget of the
     /// thread.
     pub(super) fn charge(&self, request: &Request, budget: Nanos, reading: &Reading) -> Admitted {
-        let (launch, clocks) = (self.launch, self.edge.clocks());
+        let (launch, clocks) = (self.launch, self.platform.clocks());
         let (now, lane, expected) = (clocks.raw, request.lane, request.expected);
         let planned = lane.and_then(|lane| {
             let mut account = self.account();
@@ -130,12 +130,12 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// left.
     pub(super) fn after_synchronize(&self, stream: Option<Stream>) {
         self.thread.discount_unused();
-        self.charge_thread(self.edge.now());
+        self.charge_thread(self.platform.now());
         // So often at most: a lane has no more markers.
         for _ in 0..BATCHES.div_ceil(BATCH_LIMIT) {
             self.collect();
         }
-        let clocks = self.edge.clocks();
+        let clocks = self.platform.clocks();
         let now = clocks.raw;
         let is_done = {
             let mut account = self.account();
@@ -155,7 +155,7 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
             done
         };
         if is_done {
-            self.edge.ring();
+            self.platform.notify_monitor();
         }
     }
 
@@ -163,13 +163,13 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// ever follow.
     pub(super) fn collect(&self) {
         let measuring = &self.gate.desk(self.launch.gpu).measuring;
-        if !self.driver.may_ask() || measuring.swap(true, Ordering::Acquire) {
+        if !self.driver.may_query() || measuring.swap(true, Ordering::Acquire) {
             return;
         }
         let mut blocked = Vec::new();
         let mut answer = None;
         for _ in 0..BATCH_LIMIT {
-            let clocks = self.edge.clocks();
+            let clocks = self.platform.clocks();
             let Some(batch) = self.next_ended(answer.take(), &mut blocked, clocks) else { break };
             match self.ask(&batch) {
                 Ok(timing) => answer = Some(Answer { batch, timing, asked: clocks.raw }),
@@ -198,17 +198,17 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
 
     /// Measures what has ended on a stream that takes no markers.
     pub(super) fn collect_idle_stream(&self, lane: LaneId) {
-        let now = self.edge.now();
+        let now = self.platform.now();
         let open = |lane: &&mut Lane| !lane.open.estimate.is_empty() && lane.batches.is_empty();
-        let asked = self.account().gpu_time.find(lane).filter(open).is_some() && self.driver.may_ask();
-        if asked && self.driver.is_dry(self.launch.stream) == Ok(true) {
+        let asked = self.account().gpu_time.find(lane).filter(open).is_some() && self.driver.may_query();
+        if asked && self.driver.is_idle(self.launch.stream) == Ok(true) {
             self.account().gpu_time.measure_idle_stream(lane, now);
         }
     }
 
     /// The times of a batch; none if it is not over.
     fn ask(&self, batch: &EndedBatch) -> Result<Option<Timing>, Failed> {
-        if batch.ask && !self.driver.is_over(batch.end)? {
+        if batch.ask && !self.driver.has_completed(batch.end)? {
             return Ok(None);
         }
         let since = |from| self.driver.elapsed(from, batch.end);
@@ -241,12 +241,12 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// What the GPU has written for a lane of this context.
     fn word(&self, context: ContextKey, lane: usize) -> u64 {
         let place = self.launch.gpu.get() * WORDS;
-        if lane < WORDS { self.driver.written(context, place + lane) } else { 0 }
+        if lane < WORDS { self.driver.read_word(context, place + lane) } else { 0 }
     }
 
     /// Notes the last answer, and charges by their estimates launches that no marker will ever follow.
     fn charge_unmarked(&self, answer: Option<Answer>, blocked: &mut Vec<LaneId>) {
-        let clocks = self.edge.clocks();
+        let clocks = self.platform.clocks();
         let word = |context, lane| self.word(context, lane);
         let mut account = self.account();
         self.note(&mut account, answer, blocked, clocks);

@@ -19,8 +19,8 @@ pub(crate) struct Reading {
     pub(crate) granted: Nanos,
     /// Most that may be in flight. Zero: as usual in a turn, and without a bound on an open GPU.
     pub(crate) bound: Nanos,
-    /// This process is to ring when its work has run out.
-    pub(crate) rings: bool,
+    /// This process is to notify the monitor when its work has run out.
+    pub(crate) notify_drained: bool,
     pub(crate) monitor: Monitor,
 }
 
@@ -47,8 +47,8 @@ impl Reading {
         }
         let (word, turn, granted_time, bound) = seen;
         let bound = bound.min(MAX_BOUND);
-        let (rings, monitor) = (granted.rings(gpu, slot), heart.observe(granted, now));
-        Self { word, turn, granted: granted_time, bound, rings, monitor }
+        let (notify_drained, monitor) = (granted.rings(gpu, slot), heart.observe(granted, now));
+        Self { word, turn, granted: granted_time, bound, notify_drained, monitor }
     }
 }
 

@@ -18,7 +18,7 @@ use super::admission::{Admission, Request};
 use super::reading::Reading;
 use super::sibling_queue::SiblingQueue;
 use super::thread::Thread;
-use super::{Admitted, Clocks, Driver, Edge, Gate, Launch};
+use super::{Admitted, Clocks, Driver, Gate, Launch, Platform};
 use crate::gpu_time::ThreadKey;
 
 /// A thread with a launch that takes the slow path.
@@ -28,10 +28,10 @@ pub(super) struct SlowPath<'a, 'r, D, E> {
     pub(super) key: ThreadKey,
     pub(super) launch: Launch,
     pub(super) driver: &'a D,
-    pub(super) edge: &'a E,
+    pub(super) platform: &'a E,
 }
 
-impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
+impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
     /// Up to the call of the driver. None: the launch is not metered.
     pub(super) fn before_launch(&self) -> Option<Admitted> {
         let mut request = self.admit()?;

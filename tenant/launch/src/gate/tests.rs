@@ -101,7 +101,7 @@ fn alone(
     let gate = Gate::new(&stage.regions[0], SLOT, &open);
     stage.play(&[&|role| script(role), &|role| {
         role.sleep(us(100));
-        program(role, &Program::new(&gate, role.edge(0)));
+        program(role, &Program::new(&gate, role.platform(0)));
     }]);
     drop(gate);
     stage
@@ -156,7 +156,7 @@ fn a_thread_that_ends_gives_its_credit_back() {
         program.gate.thread_exited(&program.thread, &program.place);
         let inflight = Nanos(program.cell().inflight.load(Ordering::Relaxed));
         assert!(inflight <= us(500), "{inflight}");
-        let another = Program::new(program.gate, role.edge(0));
+        let another = Program::new(program.gate, role.platform(0));
         role.sleep(ms(5));
         another.launch(1, Stream { handle: 0x99, per_thread: false }, us(20));
         role.sleep(ms(5));

@@ -7,16 +7,16 @@ use cgpu_shm::units::Nanos;
 use super::admission::{Admission, Proceed, Request};
 use super::reading::{Reading, all_open};
 use super::slow_path::SlowPath;
-use super::{Driver, Edge};
+use super::{Driver, Platform};
 use crate::gpu_time::LaneId;
 
-impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
+impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
     /// Returns the budget for launches after this one, and the monitor's words under which it is
     /// good. None: the launch is not metered any more.
     pub(super) fn wait(&self, request: &mut Request) -> Option<(Nanos, Reading)> {
         let (proceed, reading) = self.until_admitted(request);
-        if request.rings {
-            self.edge.ring();
+        if request.notify {
+            self.platform.notify();
         }
         let budget = match proceed {
             Proceed::Open { .. } | Proceed::Stale => {
@@ -44,19 +44,19 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
             if let Some(lane) = request.lane.filter(|_| self.launch.programmatic) {
                 self.collect_idle_stream(lane);
             }
-            let clocks = self.edge.clocks();
+            let clocks = self.platform.clocks();
             let reading = self.gate.read(self.launch.gpu, clocks.raw);
             match self.decide(request, &reading, clocks) {
                 Admission::Proceed(proceed) => return (proceed, reading),
-                Admission::Sleep(time) => self.edge.sleep(time),
-                Admission::Wait { word, timeout, ring } => {
-                    if ring {
-                        self.edge.ring();
+                Admission::Sleep(time) => self.platform.sleep(time),
+                Admission::Wait { word, timeout, notify } => {
+                    if notify {
+                        self.platform.notify();
                     }
                     // The last launches of the turn; their end is what the others wait for.
                     match unmarked.take() {
                         Some(lane) if self.mark_last(lane) => {}
-                        _ => self.edge.wait(word, timeout),
+                        _ => self.platform.wait(word, timeout),
                     }
                 }
             }
@@ -72,9 +72,9 @@ impl<D: Driver, E: Edge> SlowPath<'_, '_, D, E> {
     /// Nothing is metered under this word any more.
     pub(super) fn leave_open(&self, proceed: Proceed, reading: &Reading) {
         match proceed {
-            Proceed::Open { ring } => {
-                if ring {
-                    self.edge.ring();
+            Proceed::Open { notify } => {
+                if notify {
+                    self.platform.notify();
                 }
                 let bounded = reading.monitor.lives() && !self.gate.several.load(Ordering::Relaxed);
                 if !all_open(self.gate.region.granted(), bounded) {

@@ -29,7 +29,7 @@ fn a_saturating_thread_sleeps_and_marks_as_seldom_as_the_bound_allows() {
         let gate = Gate::new(&stage.regions[0], SLOT, &open);
         stage.play(&[&|role| yours(ms(1_000_000))(role), &|role| {
             role.sleep(us(100));
-            saturate(role, &Program::new(&gate, role.edge(0)), us(cost), BEGIN + ms(200));
+            saturate(role, &Program::new(&gate, role.platform(0)), us(cost), BEGIN + ms(200));
         }]);
         stage.gpu(|gpu| {
             let each = |wanted: fn(&Did) -> bool| {

@@ -65,7 +65,7 @@ fn times_from_far_away_neither_wedge_nor_open_the_gate() {
             },
             &|role| {
                 role.sleep(us(100));
-                let program = Program::new(&gate, role.edge(0));
+                let program = Program::new(&gate, role.platform(0));
                 // 30 ms of work: no more than any of them grants.
                 for _ in 0..500 {
                     let before = role.now();

@@ -132,7 +132,7 @@ fn without_memory_writes_events_are_asked() {
     let gate = Gate::new(&stage.regions[0], SLOT, &open);
     stage.play(&[&|role| say(role.stage, 0, 1, TurnState::Yours, ms(1_000_000)), &|role| {
         role.sleep(us(100));
-        let program = Program::new(&gate, role.edge(0));
+        let program = Program::new(&gate, role.platform(0));
         saturate(role, &program, us(60), BEGIN + ms(100));
         let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
         assert!((ms(97)..ms(101)).contains(&busy), "{busy}");

@@ -96,7 +96,7 @@ fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
         &|role| drop(conduct(role, &[ms(6), ms(6)], end)),
         &|role| {
             role.sleep(us(10));
-            let program = Program::new(&gates[0], role.edge(0));
+            let program = Program::new(&gates[0], role.platform(0));
             let (mut number, mut learning) = (0, true);
             while role.now() < end {
                 if learning && role.now() > BEGIN + Nanos(LENGTH.0 / 2) {
@@ -110,7 +110,7 @@ fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
         },
         &|role| {
             role.sleep(us(10));
-            saturate(role, &Program::new(&gates[1], role.edge(1)), us(60), end);
+            saturate(role, &Program::new(&gates[1], role.platform(1)), us(60), end);
         },
     ]);
     stage.gpu(|gpu| gpu.most.get(&0).copied().unwrap_or_default())

@@ -41,7 +41,7 @@ fn processes_of_a_container_have_its_turns_one_after_the_other() {
             let gate = &gates[number];
             move |role: &Role<'_>| {
                 role.sleep(us(10 + 7 * number as u64));
-                saturate(role, &Program::new(gate, role.edge(number)), us(cost), end);
+                saturate(role, &Program::new(gate, role.platform(number)), us(cost), end);
             }
         };
         let lengths = slices.map(ms);
@@ -89,11 +89,11 @@ fn a_sibling_that_pauses_gives_way_and_comes_back() {
         },
         &|role| {
             role.sleep(us(50));
-            saturate(role, &Program::new(&gates[0], role.edge(0)), us(60), end);
+            saturate(role, &Program::new(&gates[0], role.platform(0)), us(60), end);
         },
         &|role| {
             role.sleep(us(90));
-            let program = Program::new(&gates[1], role.edge(1));
+            let program = Program::new(&gates[1], role.platform(1));
             while role.now() < end {
                 let begun = role.now();
                 program.launch(2, STREAM, us(500));
@@ -121,7 +121,7 @@ fn processes_whose_kernels_wait_for_each_other_go_on() {
         let (gate, rounds) = (&gates[number], &rounds);
         move |role: &Role<'_>| {
             role.sleep(us(50 + 40 * number as u64));
-            let program = Program::new(gate, role.edge(number));
+            let program = Program::new(gate, role.platform(number));
             let mut round = 0;
             while role.now() < end {
                 program.launch(1, STREAM, us(60));

@@ -11,7 +11,7 @@ use cgpu_shm::region::{Birth, Region};
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{Generation, Nanos, SlotIndex};
 
-use super::super::{Clocks, ContextKey, Driver, Edge, Event, Failed, Stream};
+use super::super::{Clocks, ContextKey, Driver, Event, Failed, Platform, Stream};
 
 /// Where time begins.
 pub(super) const BEGIN: Nanos = Nanos::from_millis(1_000_000);
@@ -250,7 +250,7 @@ impl<'s> Role<'s> {
     }
 
     /// The edge of a container's process.
-    pub(super) fn edge(&self, tenant: usize) -> Place<'_, 's> {
+    pub(super) fn platform(&self, tenant: usize) -> Place<'_, 's> {
         Place { role: self, tenant }
     }
 }
@@ -319,18 +319,18 @@ impl Driver for Place<'_, '_> {
         self.role.stage.gpu(|gpu| gpu.capturing)
     }
 
-    fn may_ask(&self) -> bool {
+    fn may_query(&self) -> bool {
         self.role.stage.gpu(|gpu| !gpu.capturing)
     }
 
-    fn create(&self) -> Result<Event, Failed> {
+    fn create_event(&self) -> Result<Event, Failed> {
         self.role.stage.gpu(|gpu| {
             gpu.events.push(Nanos::MAX);
             if gpu.refuses { Err(Failed) } else { Ok(Event(gpu.events.len() - 1)) }
         })
     }
 
-    fn is_dry(&self, stream: Stream) -> Result<bool, Failed> {
+    fn is_idle(&self, stream: Stream) -> Result<bool, Failed> {
         let now = self.role.now();
         self.role.stage.gpu(|gpu| {
             gpu.journal.push(Did::Ask);
@@ -338,7 +338,7 @@ impl Driver for Place<'_, '_> {
         })
     }
 
-    fn record(&self, event: Event, stream: Stream) -> Result<(), Failed> {
+    fn record_event(&self, event: Event, stream: Stream) -> Result<(), Failed> {
         let now = self.role.now();
         self.role.stage.gpu(|gpu| {
             gpu.journal.push(Did::Record(stream));
@@ -348,7 +348,7 @@ impl Driver for Place<'_, '_> {
         })
     }
 
-    fn write(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
+    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
         let now = self.role.now();
         self.role.stage.gpu(|gpu| {
             if gpu.cannot_write {
@@ -361,12 +361,12 @@ impl Driver for Place<'_, '_> {
         })
     }
 
-    fn written(&self, _context: ContextKey, word: usize) -> u64 {
+    fn read_word(&self, _context: ContextKey, word: usize) -> u64 {
         let (container, slot) = self.role.stage.homes[self.tenant];
         self.role.stage.regions[container].shared().progress[slot.get()].word[word].load(Ordering::Acquire)
     }
 
-    fn is_over(&self, event: Event) -> Result<bool, Failed> {
+    fn has_completed(&self, event: Event) -> Result<bool, Failed> {
         let now = self.role.now();
         self.role.stage.gpu(|gpu| {
             gpu.journal.push(Did::Ask);
@@ -387,7 +387,7 @@ impl Driver for Place<'_, '_> {
     }
 }
 
-impl Edge for Place<'_, '_> {
+impl Platform for Place<'_, '_> {
     fn clocks(&self) -> Clocks {
         Clocks { raw: self.role.now(), monotonic: self.role.monotonic() }
     }
@@ -404,7 +404,7 @@ impl Edge for Place<'_, '_> {
         self.role.sleep_until(timeout, Some((self.role.stage.homes[self.tenant].0, word)));
     }
 
-    fn ring(&self) {
+    fn notify_monitor(&self) {
         self.role.stage.world().rings += 1;
     }
 }

@@ -14,7 +14,7 @@ fn shares_come_out_as_the_turns_are() {
             let gate = &gates[number];
             move |role: &Role<'_>| {
                 role.sleep(us(10));
-                saturate(role, &Program::new(gate, role.edge(number)), us(cost), end);
+                saturate(role, &Program::new(gate, role.platform(number)), us(cost), end);
             }
         };
         let lengths = slices.map(ms);
@@ -55,7 +55,7 @@ fn a_host_clock_that_is_slewed_changes_no_length() {
             let (gate, clamped) = (&gates[number], &clamped);
             move |role: &Role<'_>| {
                 role.sleep(us(10));
-                let program = Program::new(gate, role.edge(number));
+                let program = Program::new(gate, role.platform(number));
                 for admission in 1..=25 {
                     saturate(role, &program, us(60), BEGIN + ms(100 * admission));
                     let cell = program.cell();
@@ -150,7 +150,7 @@ fn what_waits_for_the_host_uses_up_no_turn() {
         },
         &|role| {
             role.sleep(us(100));
-            let program = Program::new(&gates[0], role.edge(0));
+            let program = Program::new(&gates[0], role.platform(0));
             // The first one waits before its second launch is measured.
             while role.now() < end - ms(100) {
                 let begun = role.now();
@@ -171,7 +171,7 @@ fn what_waits_for_the_host_uses_up_no_turn() {
         },
         &|role| {
             role.sleep(us(100));
-            saturate(role, &Program::new(&gates[1], role.edge(1)), us(60), end);
+            saturate(role, &Program::new(&gates[1], role.platform(1)), us(60), end);
         },
     ]);
     let (rounds, longest) = (rounds.into_inner().expect("it"), longest.into_inner().expect("it"));

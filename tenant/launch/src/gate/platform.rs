@@ -1,4 +1,4 @@
-//! The outer edge of the gate: the driver, and time. Traits, so that tests play both.
+//! What the gate needs from outside: the driver, and time. Traits, so that tests simulate both.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -15,47 +15,47 @@ use crate::gpu_time::{ContextKey, Event, Stream};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed;
 
-/// What the gate asks of the driver, in the calling thread's current context. Never called with anything locked.
+/// The gate's calls of the driver, in the calling thread's current context. Never called with anything locked.
 pub trait Driver {
     /// Whether launches into the stream are recorded instead of executed, or that cannot be told.
     fn is_capturing(&self, stream: Stream) -> bool;
 
     /// Whether events may be made and asked: not while a capture of any thread may forbid it.
-    fn may_ask(&self) -> bool;
+    fn may_query(&self) -> bool;
 
     /// Whether all that was launched into the stream has run.
     ///
     /// # Errors
     /// As the driver says.
-    fn is_dry(&self, stream: Stream) -> Result<bool, Failed>;
+    fn is_idle(&self, stream: Stream) -> Result<bool, Failed>;
 
     /// Makes a timing event.
     ///
     /// # Errors
     /// As the driver says.
-    fn create(&self) -> Result<Event, Failed>;
+    fn create_event(&self) -> Result<Event, Failed>;
 
     /// Records an event on the stream.
     ///
     /// # Errors
     /// As the driver says.
-    fn record(&self, event: Event, stream: Stream) -> Result<(), Failed>;
+    fn record_event(&self, event: Event, stream: Stream) -> Result<(), Failed>;
 
     /// Lets the stream write `value` into a word of its context's page.
     ///
     /// # Errors
     /// As the driver says, or the GPU cannot do it, or not from this context.
-    fn write(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed>;
+    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed>;
 
     /// What streams of the context have written into a word of its page; 0: nothing yet. What is read
     /// afterwards is no older.
-    fn written(&self, context: ContextKey, word: usize) -> u64;
+    fn read_word(&self, context: ContextKey, word: usize) -> u64;
 
     /// Whether an event has happened.
     ///
     /// # Errors
     /// As the driver says.
-    fn is_over(&self, event: Event) -> Result<bool, Failed>;
+    fn has_completed(&self, event: Event) -> Result<bool, Failed>;
 
     /// From one event to another, both of which have happened, in nanoseconds of the GPU's clock;
     /// negative if it is the other way round.
@@ -65,8 +65,8 @@ pub trait Driver {
     fn elapsed(&self, from: Event, to: Event) -> Result<i64, Failed>;
 }
 
-/// Time, and the ways to let it pass.
-pub trait Edge {
+/// Time, sleeping, and the monitor's doorbell.
+pub trait Platform {
     /// The host's clocks, now.
     fn clocks(&self) -> Clocks;
 
@@ -82,26 +82,26 @@ pub trait Edge {
     fn wait(&self, word: u32, timeout: Nanos);
 
     /// Wakes the monitor, if it wants that. Best effort.
-    fn ring(&self);
+    fn notify_monitor(&self);
 }
 
-/// The real edge of a process with a region.
+/// The platform of a process with a region.
 #[derive(Debug)]
 pub struct Host<'r> {
     region: &'r Region,
-    bell: Option<CString>,
+    doorbell: Option<CString>,
 }
 
 impl<'r> Host<'r> {
-    /// The edge of this region's processes.
+    /// The platform of this region's processes.
     #[must_use]
     pub fn new(region: &'r Region) -> Self {
-        let bell = region.directory().join("bell");
-        Self { region, bell: CString::new(bell.as_os_str().as_bytes()).ok() }
+        let doorbell = region.directory().join("bell");
+        Self { region, doorbell: CString::new(doorbell.as_os_str().as_bytes()).ok() }
     }
 }
 
-impl Edge for Host<'_> {
+impl Platform for Host<'_> {
     fn clocks(&self) -> Clocks {
         Clocks::now()
     }
@@ -120,20 +120,23 @@ impl Edge for Host<'_> {
         self.region.granted().wait(word, timeout);
     }
 
-    /// The bell is opened anew each time: programs close descriptors that they do not know, and the number is another file's then. For
-    /// reading, too: nobody may be there who reads, and a write would end the program by SIGPIPE.
-    fn ring(&self) {
-        let Some(bell) = self.bell.as_ref().filter(|_| self.region.granted().must_ring()) else { return };
+    /// Opens the doorbell anew each time: programs close descriptors that they do not know, and the
+    /// number is another file's then. For reading, too: without a reader a write would end the program
+    /// by SIGPIPE.
+    fn notify_monitor(&self) {
+        let Some(doorbell) = self.doorbell.as_ref().filter(|_| self.region.granted().must_ring()) else {
+            return;
+        };
         let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
         // SAFETY: the path is NUL-ended. By number, because `open` is a cancellation point.
-        let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, bell.as_ptr(), flags, 0) };
-        let Ok(bell) = libc::c_int::try_from(opened) else { return };
-        if bell < 0 {
+        let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, doorbell.as_ptr(), flags, 0) };
+        let Ok(doorbell) = libc::c_int::try_from(opened) else { return };
+        if doorbell < 0 {
             return;
         }
         // SAFETY: the descriptor is ours, and the byte is readable. What the pipe does not take, it has already.
-        unsafe { libc::syscall(libc::SYS_write, bell, c"!".as_ptr(), 1_usize) };
+        unsafe { libc::syscall(libc::SYS_write, doorbell, c"!".as_ptr(), 1_usize) };
         // SAFETY: the descriptor is ours, and is not used any more.
-        unsafe { libc::syscall(libc::SYS_close, bell) };
+        unsafe { libc::syscall(libc::SYS_close, doorbell) };
     }
 }
