@@ -92,19 +92,19 @@ pub struct Gate<'r> {
     slot: SlotIndex,
     /// The gate word under which all GPUs are open, as far as this process has looked.
     open: &'r AtomicU32,
-    heart: Heartbeat,
+    heartbeat: Heartbeat,
     threads: AtomicU32,
     /// The first context that launched.
     context: AtomicUsize,
     /// There were several. A thread may launch into any of them from one launch to the next, so no thread has a budget.
-    several: AtomicBool,
-    desks: [Desk; GPUS],
+    several_contexts: AtomicBool,
+    devices: [DeviceGate; GPUS],
 }
 
-/// A GPU's place at the gate.
-struct Desk {
+/// The gate of one GPU.
+struct DeviceGate {
     account: Spin<Account>,
-    /// A thread is asking the driver for times.
+    /// A thread is querying the driver for times.
     measuring: AtomicBool,
 }
 
@@ -123,11 +123,11 @@ impl<'r> Gate<'r> {
             region,
             slot,
             open,
-            heart: Heartbeat::default(),
+            heartbeat: Heartbeat::default(),
             threads: AtomicU32::new(0),
             context: AtomicUsize::new(0),
-            several: AtomicBool::new(false),
-            desks: core::array::from_fn(|_| Desk {
+            several_contexts: AtomicBool::new(false),
+            devices: core::array::from_fn(|_| DeviceGate {
                 account: Spin::new(Account::new()),
                 measuring: AtomicBool::new(false),
             }),
@@ -181,7 +181,7 @@ impl<'r> Gate<'r> {
     ) {
         let Some((key, gpu)) = thread.key(self.address()).zip(thread.gpu()) else { return };
         let launched = self.context.load(Ordering::Relaxed) == context.0;
-        if !launched || self.several.load(Ordering::Relaxed) || !thread.enter() {
+        if !launched || self.several_contexts.load(Ordering::Relaxed) || !thread.enter() {
             return;
         }
         // No launch, but the place of one.
@@ -205,7 +205,7 @@ impl<'r> Gate<'r> {
     pub fn thread_exited(&self, thread: &Thread, platform: &impl Platform) {
         if let Some((key, gpu)) = thread.key(self.address()).zip(thread.gpu()) {
             let clocks = platform.clocks();
-            let mut account = self.desk(gpu).account.lock();
+            let mut account = self.device(gpu).account.lock();
             account.charge_thread(thread, key, clocks.raw);
             account.publish(self.cell(gpu), self.siblings(gpu, account.turn(), clocks), clocks);
         }
@@ -213,15 +213,15 @@ impl<'r> Gate<'r> {
 
     /// A context is going, and with it all that was recorded in it.
     pub fn forget_context(&self, context: ContextKey) {
-        for desk in &self.desks {
-            desk.account.lock().gpu_time.forget(context);
+        for device in &self.devices {
+            device.account.lock().gpu_time.forget(context);
         }
     }
 
     /// What a kernel costs is not known any more: what is launched under its name next is another one.
     pub fn forget_cost(&self, kernel: Kernel) {
-        for desk in &self.desks {
-            desk.account.lock().gpu_time.forget_cost(kernel);
+        for device in &self.devices {
+            device.account.lock().gpu_time.forget_cost(kernel);
         }
     }
 
@@ -238,10 +238,10 @@ impl<'r> Gate<'r> {
         })
     }
 
-    fn desk(&self, gpu: Gpu) -> &Desk {
+    fn device(&self, gpu: Gpu) -> &DeviceGate {
         // The type holds nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
-        &self.desks[gpu.get()]
+        &self.devices[gpu.get()]
     }
 
     fn cell(&self, gpu: Gpu) -> &Cell {
@@ -249,11 +249,11 @@ impl<'r> Gate<'r> {
     }
 
     fn read(&self, gpu: Gpu, now: Nanos) -> Reading {
-        let reading = Reading::of(self.region.granted(), gpu, self.slot, &self.heart, now);
+        let reading = Reading::of(self.region.granted(), gpu, self.slot, &self.heartbeat, now);
         self.region.slot(self.slot).acked.store(reading.word.into(), Ordering::Relaxed);
         // Credit is for one context: with several, every launch on an open GPU would take the slow
         // path.
-        if self.several.load(Ordering::Relaxed) { reading.unbounded_if_open() } else { reading }
+        if self.several_contexts.load(Ordering::Relaxed) { reading.unbounded_if_open() } else { reading }
     }
 
     /// What the container's other processes say about the GPU and this turn.
@@ -284,16 +284,16 @@ impl<'r> Gate<'r> {
 
     /// Whether the process has work in flight on other GPUs, which may wait for work on this one.
     fn works_elsewhere(&self, gpu: Gpu) -> bool {
-        let others = self.desks.iter().enumerate().filter(|(place, _)| *place != gpu.get());
-        self.several.load(Ordering::Relaxed)
-            && others.map(|(_, desk)| desk.account.lock().gpu_time.work()).any(|work| work.launches > 0)
+        let others = self.devices.iter().enumerate().filter(|(place, _)| *place != gpu.get());
+        self.several_contexts.load(Ordering::Relaxed)
+            && others.map(|(_, device)| device.account.lock().gpu_time.work()).any(|work| work.launches > 0)
     }
 
     /// Takes note of a context that launches.
     fn note_context(&self, context: ContextKey) {
         let first = self.context.compare_exchange(0, context.0, Ordering::Relaxed, Ordering::Relaxed);
         if first.is_err_and(|first| first != context.0) {
-            self.several.store(true, Ordering::Relaxed);
+            self.several_contexts.store(true, Ordering::Relaxed);
         }
     }
 

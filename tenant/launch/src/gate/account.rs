@@ -68,19 +68,19 @@ impl Siblings {
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) gpu_time: GpuTime,
-    /// The turn word obeyed last, and whether launches were measured under it.
+    /// The turn word applied last, and whether launches were measured under it.
     turn: Turn,
     metered: bool,
     /// When it was first seen.
-    obeyed: Nanos,
+    turn_since: Nanos,
     /// Busy and in flight then.
     base: Nanos,
     /// Counts the times that the GPU began to be metered.
     period: u64,
     /// When a thread last took the slow path.
     pub(crate) active: Nanos,
-    /// When the monitor was last told that nothing was left.
-    pub(crate) told: Nanos,
+    /// When it was last reported to the monitor that nothing was left.
+    pub(crate) last_report: Nanos,
     /// Threads held.
     pub(crate) waiting: u64,
     /// Start of the turn's first measured work.
@@ -88,7 +88,7 @@ pub(crate) struct Account {
     /// The driver has refused a marker: none is placed before that time.
     pub(crate) no_markers_until: Nanos,
     /// Work that was waited for in vain, by when its marker should have been reached.
-    pub(crate) waited_for: Option<Nanos>,
+    pub(crate) given_up: Option<Nanos>,
     /// Its place among the container's processes.
     pub(crate) queue_entry: QueueEntry,
     budgets: Vec<ThreadBudget>,
@@ -100,15 +100,15 @@ impl Account {
             gpu_time: GpuTime::new(),
             turn: Turn(0),
             metered: false,
-            obeyed: Nanos::ZERO,
+            turn_since: Nanos::ZERO,
             base: Nanos::ZERO,
             period: 0,
             active: Nanos::ZERO,
-            told: Nanos::ZERO,
+            last_report: Nanos::ZERO,
             waiting: 0,
             first: Nanos::ZERO,
             no_markers_until: Nanos::ZERO,
-            waited_for: None,
+            given_up: None,
             queue_entry: QueueEntry::default(),
             budgets: Vec::new(),
         }
@@ -154,7 +154,7 @@ impl Account {
     /// may have kept it waiting for many turns.
     pub(crate) fn spent(&self, now: Nanos) -> Nanos {
         let inflight = self.work(now).inflight();
-        (self.gpu_time.busy() + inflight - self.base).min(now - self.obeyed + inflight)
+        (self.gpu_time.busy() + inflight - self.base).min(now - self.turn_since + inflight)
     }
 
     /// When what was launched has run, as predicted, if the GPU is its own.
@@ -174,8 +174,8 @@ impl Account {
         }
     }
 
-    /// Obeys a turn word from now on.
-    pub(crate) fn obey(&mut self, reading: &Reading, now: Nanos) {
+    /// Applies a turn word from now on.
+    pub(crate) fn apply_turn(&mut self, reading: &Reading, now: Nanos) {
         let (turn, metered) = (reading.turn, reading.is_metered());
         if metered && !self.metered {
             self.period += 1;
@@ -187,19 +187,19 @@ impl Account {
         if turn.epoch() != self.turn.epoch() {
             self.base = self.gpu_time.busy() + self.work(now).inflight();
             self.first = Nanos::ZERO;
-            self.obeyed = now;
+            self.turn_since = now;
         }
         self.turn = turn;
     }
 
     /// Takes note of when measured work began, if it is of the present turn and the first.
     pub(crate) fn note(&mut self, start: Nanos) {
-        if self.first == Nanos::ZERO && start >= self.obeyed {
+        if self.first == Nanos::ZERO && start >= self.turn_since {
             self.first = start;
         }
     }
 
-    /// The turn obeyed at present.
+    /// The turn applied at present.
     pub(crate) fn turn(&self) -> Turn {
         self.turn
     }

@@ -157,11 +157,11 @@ impl Request {
         queue: SiblingQueue,
         now: Nanos,
     ) -> Admission {
-        account.obey(reading, now);
+        account.apply_turn(reading, now);
         let before = core::mem::replace(&mut account.active, now);
         let admission = self.evaluate(account, reading, (siblings, queue), now, before);
         if let Admission::Proceed(Proceed::Metered { forced: true, .. }) = admission {
-            account.waited_for = account.work(now).stuck(now);
+            account.given_up = account.work(now).stuck(now);
         }
         match (admission, self.held) {
             (Admission::Wait { .. }, false) => {
@@ -288,15 +288,16 @@ impl Request {
         let threads = 1 + account.threads_with_budget(now);
         let is_open = reading.turn.state() == TurnState::Open;
         let several = siblings.working > 0 || threads > 1 || account.gpu_time.busy_lanes() > 1;
-        // The monitor knows better, who sees whether anybody may come who would wait for what is in flight.
+        // The monitor knows better: it sees whether a tenant may come that would wait for what is in
+        // flight.
         let usual = if several { SHARED_IN_FLIGHT_BOUND } else { IN_FLIGHT_BOUND };
         let bound = match reading.bound {
             Nanos::ZERO => usual,
             // Two launches of what nobody knows are enough.
-            told if self.expected.unknown => told.min(usual),
+            requested if self.expected.unknown => requested.min(usual),
             // On an open GPU the processes of a container run beside each other.
-            told if is_open => Nanos(told.0 / (1 + siblings.working)),
-            told => told,
+            requested if is_open => Nanos(requested.0 / (1 + siblings.working)),
+            requested => requested,
         };
         // Siblings see each other's budget a little late; threads of one process see each other's at once.
         let left = if siblings.working > 0 { Nanos(left.0 / 4) } else { left };
@@ -354,7 +355,7 @@ impl Request {
         let limit = if unseen { limit.max(OPEN_THROTTLE_TIMEOUT) } else { limit };
         // Work that does not end was waited for before: it may wait for this launch. Or it takes far
         // longer than expected, and so may this one: so launches go on one by one, ever more slowly.
-        let waits = stuck.is_some() && stuck == account.waited_for;
+        let waits = stuck.is_some() && stuck == account.given_up;
         let pace = self.cost().max(Nanos((work.overdue(now) + work.margin).0 / 4));
         let limit = if waits { limit.min(pace) } else { limit };
         if waited >= limit {

@@ -85,7 +85,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
         let beside = self.gate.siblings(self.launch.gpu, reading.turn, clocks).working > 0;
         let (request, pending) = {
             let mut account = self.account();
-            account.obey(reading, now);
+            account.apply_turn(reading, now);
             let period = account.period();
             let gpu_time = &mut account.gpu_time;
             let expected = gpu_time.expect(self.launch.kernel);
@@ -104,7 +104,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
                 gpu_time.charge_estimate(lane);
             }
             let own_marker = has_own_marker(reading, used, Nanos(expected.cost.into()));
-            let no_budget = own_marker || self.gate.several.load(Ordering::Relaxed);
+            let no_budget = own_marker || self.gate.several_contexts.load(Ordering::Relaxed);
             (Request { own_marker, no_budget, ..Request::new(expected, activity, lane) }, pending)
         };
         if let (Some(lane), PendingWork::Mark | PendingWork::Backlog) = (request.lane, pending) {

@@ -147,10 +147,11 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
             account.gpu_time.measure_synchronized(of, now);
             let siblings = self.gate.siblings(self.launch.gpu, account.turn(), clocks);
             account.publish(self.gate.cell(self.launch.gpu), siblings, clocks);
-            let is_new = account.gpu_time.last() > account.told && now >= account.told + REPORT_INTERVAL;
+            let is_new =
+                account.gpu_time.last() > account.last_report && now >= account.last_report + REPORT_INTERVAL;
             let done = is_new && account.work(now).launches == 0;
             if done {
-                account.told = now;
+                account.last_report = now;
             }
             done
         };
@@ -162,7 +163,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
     /// Measures batches that have ended, and charges by their estimates launches that no marker will
     /// ever follow.
     pub(super) fn collect(&self) {
-        let measuring = &self.gate.desk(self.launch.gpu).measuring;
+        let measuring = &self.gate.device(self.launch.gpu).measuring;
         if !self.driver.may_query() || measuring.swap(true, Ordering::Acquire) {
             return;
         }

@@ -29,7 +29,7 @@ impl Reading {
         granted: Granted<'_>,
         gpu: DeviceIndex,
         slot: SlotIndex,
-        heart: &Heartbeat,
+        heartbeat: &Heartbeat,
         now: Nanos,
     ) -> Self {
         let read = || {
@@ -47,7 +47,7 @@ impl Reading {
         }
         let (word, turn, granted_time, bound) = seen;
         let bound = bound.min(MAX_BOUND);
-        let (notify_drained, monitor) = (granted.rings(gpu, slot), heart.observe(granted, now));
+        let (notify_drained, monitor) = (granted.rings(gpu, slot), heartbeat.observe(granted, now));
         Self { word, turn, granted: granted_time, bound, notify_drained, monitor }
     }
 }

@@ -59,12 +59,12 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
     /// Charges what the thread launched on its fast path, on whichever GPU, and drops its budget.
     pub(super) fn charge_thread(&self, now: Nanos) {
         if let Some(gpu) = self.thread.gpu() {
-            self.gate.desk(gpu).account.lock().charge_thread(self.thread, self.key, now);
+            self.gate.device(gpu).account.lock().charge_thread(self.thread, self.key, now);
         }
     }
 
     /// The account of the process on the launch's GPU.
     pub(super) fn account(&self) -> Held<'_, Account> {
-        self.gate.desk(self.launch.gpu).account.lock()
+        self.gate.device(self.launch.gpu).account.lock()
     }
 }

@@ -76,7 +76,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
                 if notify {
                     self.platform.notify();
                 }
-                let bounded = reading.monitor.lives() && !self.gate.several.load(Ordering::Relaxed);
+                let bounded = reading.monitor.lives() && !self.gate.several_contexts.load(Ordering::Relaxed);
                 if !all_open(self.gate.region.granted(), bounded) {
                     return;
                 }

@@ -40,14 +40,14 @@ fn a_saturating_thread_sleeps_and_marks_as_seldom_as_the_bound_allows() {
                 (each(|did| matches!(did, Did::Record(_))), each(|did| matches!(did, Did::Write(_))));
             let asked = each(|did| *did == Did::Ask);
             let ran = gpu.ran[&0];
-            let told = format!(
+            let message = format!(
                 "{cost} us, {late} us late: {sleeps} sleeps, {records} records, {writes} writes, {asked} questions per ms; ran {ran}"
             );
-            assert!(sleeps < 4.0, "{told}");
+            assert!(sleeps < 4.0, "{message}");
             // The first one also asks whether the stream has run dry: no launch has waited yet. So
             // does every eighth.
-            assert!(records < 2.0 && writes <= records && asked <= records * 9.0 / 8.0 + 0.05, "{told}");
-            assert!(ran > ms(199), "the GPU runs dry: {told}");
+            assert!(records < 2.0 && writes <= records && asked <= records * 9.0 / 8.0 + 0.05, "{message}");
+            assert!(ran > ms(199), "the GPU runs dry: {message}");
         });
     }
 }

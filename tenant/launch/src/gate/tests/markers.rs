@@ -79,7 +79,7 @@ fn a_stream_of_programmatic_launches_is_measured_where_it_runs_dry() {
             let (ran, most) = role.stage.gpu(|gpu| (gpu.ran[&0], gpu.most[&0]));
             assert!(ran > ms(160), "{cost} us: the GPU stood idle, {ran}");
             let learned =
-                program.gate.desk(gpu()).account.lock().gpu_time.expect(Kernel::new(1, [1; 3], [32, 1, 1]));
+                program.gate.device(gpu()).account.lock().gpu_time.expect(Kernel::new(1, [1; 3], [32, 1, 1]));
             assert!(
                 (cost * 9 / 10..cost + 20).contains(&(u64::from(learned.cost) / 1000)),
                 "{cost} us: {learned:?}"
@@ -187,7 +187,7 @@ fn a_context_that_goes_takes_its_events_along() {
     alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(60), BEGIN + ms(20));
         program.gate.forget_context(CONTEXT);
-        assert_eq!(program.gate.desk(gpu()).account.lock().gpu_time.work().launches, 0);
+        assert_eq!(program.gate.device(gpu()).account.lock().gpu_time.work().launches, 0);
         saturate(role, program, us(60), BEGIN + ms(40));
         let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
         assert!((ms(38)..ms(42)).contains(&busy), "{busy}");

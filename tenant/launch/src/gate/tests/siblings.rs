@@ -57,16 +57,16 @@ fn processes_of_a_container_have_its_turns_one_after_the_other() {
         let turns = books.into_inner().expect("books").turns;
         let (ran, switches) = stage.gpu(|gpu| (gpu.ran.clone(), gpu.switches));
         let together: u64 = (0..4).map(|tenant| ran[&tenant].0).sum();
-        let told = format!("{slices:?} {cost} us: {ran:?}, {switches} changes in {turns} turns");
-        println!("{told}");
+        let message = format!("{slices:?} {cost} us: {ran:?}, {switches} changes in {turns} turns");
+        println!("{message}");
         // One for each turn, and one for each hold time within long ones.
         let holds = 1.0 + (slices[0] as f64 / 6.0).floor() / 2.0;
-        assert!((switches as f64) < turns as f64 * holds * 1.15, "{told}");
+        assert!((switches as f64) < turns as f64 * holds * 1.15, "{message}");
         for tenant in 0..4 {
             let part = ran[&tenant].0 as f64 * 4.0 / together as f64;
             // Who is cut short by the end of a long turn is not made up for.
             let fair = if slices[0] > 6 { 0.3 } else { 0.1 };
-            assert!((part - 1.0).abs() < fair, "{told}");
+            assert!((part - 1.0).abs() < fair, "{message}");
         }
     }
 }

@@ -165,8 +165,13 @@ fn what_waits_for_the_host_uses_up_no_turn() {
                 program.place.synchronize(STREAM);
                 *rounds.lock().expect("nobody panicked") += 1;
             }
-            let cost =
-                gates[0].desk(gpu()).account.lock().gpu_time.expect(Kernel::new(1, [1; 3], [32, 1, 1])).cost;
+            let cost = gates[0]
+                .device(gpu())
+                .account
+                .lock()
+                .gpu_time
+                .expect(Kernel::new(1, [1; 3], [32, 1, 1]))
+                .cost;
             assert!((80_000..130_000).contains(&cost), "100 us are taken for {cost} ns");
         },
         &|role| {
