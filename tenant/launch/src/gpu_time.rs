@@ -24,9 +24,9 @@ mod work;
 use cgpu_shm::intervals::Span;
 use cgpu_shm::units::Nanos;
 
-pub(crate) use self::batches::{EndedBatch, Marker, Placed, Timing};
+pub(crate) use self::batches::{EndedBatch, Marker, MarkerPlacement, Timing};
 use self::gpu_clock::GpuClock;
-pub(crate) use self::lane::{Lane, LaneId, LaneKey, Open, Start};
+pub(crate) use self::lane::{Lane, LaneId, LaneKey, OpenBatch, Start};
 use self::overlap::Overlap;
 use self::overlapping_batches::OverlappingBatches;
 use self::union::Union;
@@ -75,7 +75,7 @@ pub(crate) struct GpuTime {
     costs: Costs,
     lanes: Vec<Lane>,
     /// Launches for which there was no lane.
-    laneless: Open,
+    laneless: OpenBatch,
     union: Union,
     /// What of the unmeasured work has run between work that is measured: several lanes' runs in turns.
     ahead: Nanos,
@@ -95,7 +95,7 @@ impl GpuTime {
         Self {
             costs: Costs::new(),
             lanes: Vec::new(),
-            laneless: Open::empty(),
+            laneless: OpenBatch::empty(),
             union: Union::default(),
             ahead: Nanos::ZERO,
             clock: GpuClock::default(),

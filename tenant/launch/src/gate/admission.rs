@@ -236,7 +236,7 @@ impl Request {
         if self.ahead(gpu_time) == 0 {
             gpu_time.try_overlap(now);
         }
-        gpu_time.growth(self.lane, self.cost(), now) <= Nanos(self.cost().0 / 4)
+        gpu_time.added_makespan(self.lane, self.cost(), now) <= Nanos(self.cost().0 / 4)
     }
 
     /// Launches of its own lane that are unfinished.

@@ -14,7 +14,7 @@ use super::reading::Reading;
 use super::slow_path::SlowPath;
 use super::{Driver, Event, Failed, Platform};
 use crate::cost::Contention;
-use crate::gpu_time::{BATCHES, Lane, LaneId, Marker, Placed, WORDS};
+use crate::gpu_time::{BATCHES, Lane, LaneId, Marker, MarkerPlacement, WORDS};
 
 /// Open launches of so much are worth a marker: every second time that a busy thread comes by.
 pub(super) const MARKER_WORTH: Nanos = Nanos::from_micros(600);
@@ -81,8 +81,8 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
             (false, true) => Contention::Siblings,
             (false, false) => Contention::Alone,
         };
-        let placed = Placed { at: clocks.raw, contention, dry, backlog };
-        account.gpu_time.close(lane, &marker, event, written, placed);
+        let placement = MarkerPlacement { at: clocks.raw, contention, dry, backlog };
+        account.gpu_time.close_batch(lane, &marker, event, written, placement);
         true
     }
 
@@ -96,7 +96,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
             return None;
         }
         let gpu_time = &mut account.gpu_time;
-        let marker = gpu_time.plan(lane)?;
+        let marker = gpu_time.plan_marker(lane)?;
         let several = gpu_time.busy_lanes() > 1;
         // With one stream, now and then: what it waited for may not have been there.
         let doubtful = |lane: &Lane| !several && (lane.dry || marker.number % IDLE_QUERY_PERIOD == 0);

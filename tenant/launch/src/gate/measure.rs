@@ -120,7 +120,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
     pub(super) fn after_launch(&self, admitted: Admitted, accepted: bool) {
         if !accepted {
             let mut account = self.account();
-            account.gpu_time.discharge(admitted.lane, self.launch.kernel, admitted.cost);
+            account.gpu_time.refund(admitted.lane, self.launch.kernel, admitted.cost);
         } else if let Some(lane) = admitted.lane.filter(|_| admitted.alone) {
             self.mark(lane, false);
         }

@@ -3,8 +3,8 @@
 use cgpu_shm::intervals::Span;
 use cgpu_shm::units::Nanos;
 
-use super::gpu_clock::{Limits, Placed as Located, TOLERANCE};
-use super::lane::{Batch, LaneId, Open, Start};
+use super::gpu_clock::{Limits, Located, TOLERANCE};
+use super::lane::{Batch, LaneId, OpenBatch, Start};
 use super::learning::Precision;
 use super::overlap::times;
 use super::overlapping_batches::OverlappingBatches;
@@ -60,7 +60,7 @@ pub(crate) struct Marker {
 
 /// How a marker was placed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Placed {
+pub(crate) struct MarkerPlacement {
     pub(crate) at: Nanos,
     pub(crate) contention: Contention,
     /// The stream had run dry: the host may have kept the GPU waiting between the launches before
@@ -78,7 +78,7 @@ impl GpuTime {
     }
 
     /// What is to be placed to mark the end of the lane's open launches; none if it has too many batches already.
-    pub(crate) fn plan(&mut self, id: LaneId) -> Option<Marker> {
+    pub(crate) fn plan_marker(&mut self, id: LaneId) -> Option<Marker> {
         let lane = self.find(id).filter(|lane| lane.batches.len() < BATCHES)?;
         lane.number += 1;
         let (number, context) = (lane.number, lane.key.context);
@@ -87,23 +87,30 @@ impl GpuTime {
     }
 
     /// The marker stands: what was open is a batch.
-    pub(crate) fn close(&mut self, id: LaneId, marker: &Marker, end: Event, written: bool, placed: Placed) {
+    pub(crate) fn close_batch(
+        &mut self,
+        id: LaneId,
+        marker: &Marker,
+        end: Event,
+        written: bool,
+        placement: MarkerPlacement,
+    ) {
         let Some(lane) = self.find(id) else { return };
-        let open = core::mem::replace(&mut lane.open, Open::empty());
+        let open = core::mem::replace(&mut lane.open, OpenBatch::empty());
         let idle_start = open.idle_start && open.estimate.launches == 1;
-        let backlog = placed.backlog && open.estimate.is_empty();
-        (lane.marked, lane.throttled) = (placed.at, false);
+        let backlog = placement.backlog && open.estimate.is_empty();
+        (lane.marked, lane.throttled) = (placement.at, false);
         lane.batches.push_back(Batch {
             number: marker.number,
             estimate: open.estimate,
-            start: if backlog { Start::At(placed.at) } else { open.start },
+            start: if backlog { Start::At(placement.at) } else { open.start },
             end,
             written,
-            first: if backlog { placed.at } else { open.first },
-            placed: placed.at,
-            contention: placed.contention,
+            first: if backlog { placement.at } else { open.first },
+            placed: placement.at,
+            contention: placement.contention,
             idle_start,
-            dry: placed.dry,
+            dry: placement.dry,
             backlog,
         });
     }

@@ -3,7 +3,7 @@
 use cgpu_shm::intervals::Span;
 use cgpu_shm::units::Nanos;
 
-use super::lane::{Batch, LaneId, LaneKey, Open, Start};
+use super::lane::{Batch, LaneId, LaneKey, OpenBatch, Start};
 use super::learning::Precision;
 use super::overlapping_batches::OverlappingBatches;
 use super::{ContextKey, GpuTime, Lane};
@@ -20,7 +20,7 @@ impl GpuTime {
     /// Charges, by their estimates, launches that no marker will ever follow. Returns how many batches
     /// there were.
     pub(crate) fn charge_overdue(&mut self, now: Nanos) -> u32 {
-        let overdue = |open: &Open, start: Nanos| {
+        let overdue = |open: &OpenBatch, start: Nanos| {
             let (age, cost) = (now - start, open.estimate.cost);
             // Either all of it has run, or it goes on and on and all but the last of it has.
             !open.estimate.is_empty()
@@ -54,7 +54,7 @@ impl GpuTime {
             }
         }
         if overdue(&self.laneless, self.laneless.first) {
-            let laneless = core::mem::replace(&mut self.laneless, Open::empty());
+            let laneless = core::mem::replace(&mut self.laneless, OpenBatch::empty());
             self.add_busy(
                 &laneless.estimate,
                 Span { start: laneless.first, end: laneless.first + laneless.estimate.cost },
@@ -68,7 +68,7 @@ impl GpuTime {
     /// what was before it ended.
     pub(crate) fn measure_idle_stream(&mut self, id: LaneId, seen: Nanos) {
         let Some(lane) = self.find(id).filter(|lane| lane.batches.is_empty()) else { return };
-        let open = core::mem::replace(&mut lane.open, Open::empty());
+        let open = core::mem::replace(&mut lane.open, OpenBatch::empty());
         if open.estimate.is_empty() {
             return;
         }
@@ -104,7 +104,7 @@ impl GpuTime {
     fn charge_open(&mut self, place: usize, latest: Nanos) {
         let Some(lane) = self.lanes.get_mut(place) else { return };
         let (id, context) = (lane.id, lane.key.context);
-        let open = core::mem::replace(&mut lane.open, Open::empty());
+        let open = core::mem::replace(&mut lane.open, OpenBatch::empty());
         if open.estimate.is_empty() {
             return;
         }

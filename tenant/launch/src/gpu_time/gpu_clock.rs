@@ -41,9 +41,9 @@ const BASE_EVENT_LIFETIME: i64 = 2_000_000_000;
 /// Lower bounds of so long are taken together.
 const WINDOW: Nanos = Nanos::from_millis(250);
 /// The tightest bounds of so long are kept.
-const STEP: i64 = 1_000_000_000;
+const STEP_NANOS: i64 = 1_000_000_000;
 /// Between bounds that lie so far apart the slope is the rate.
-const BASELINE: i64 = 8 * STEP;
+const BASELINE: i64 = 8 * STEP_NANOS;
 /// How many are kept: 16 s.
 const MAX_POINTS: usize = 16;
 /// Without any event for so long, a context starts anew.
@@ -58,9 +58,9 @@ pub(crate) struct Rate(i64);
 
 impl Rate {
     /// No oscillator is further off: 500 ppm.
-    const MOST: i64 = 500_000;
+    const MAX_PPB: i64 = 500_000;
     /// Nor, as a rule, than this: 100 ppm.
-    const USUAL: i64 = 100_000;
+    const USUAL_PPB: i64 = 100_000;
 
     /// What a GPU's time is on the host.
     fn host(self, gpu: i64) -> i64 {
@@ -75,13 +75,13 @@ fn over(time: i64, ppb: i64) -> i64 {
 
 /// The instant of an event by the GPU's clock, from the first event of its context on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct GpuTimestamp {
     /// Stamps of different epochs are not comparable.
     epoch: u32,
     gpu: i64,
 }
 
-impl Stamp {
+impl GpuTimestamp {
     /// The GPU's time from `earlier` on; negative if the clock was set back. None: not comparable.
     pub(crate) fn since(self, earlier: Self) -> Option<i64> {
         (self.epoch == earlier.epoch).then(|| self.gpu.saturating_sub(earlier.gpu))
@@ -101,10 +101,10 @@ pub(crate) struct Limits {
 
 /// Where an event lies in the host's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Placed {
+pub(crate) struct Located {
     pub(crate) at: Nanos,
     /// By the GPU's clock; none: there is no base to measure from.
-    pub(crate) stamp: Option<Stamp>,
+    pub(crate) stamp: Option<GpuTimestamp>,
     /// By how much later all that was placed before is now taken to have been; negative: earlier.
     pub(crate) shift: i64,
     /// An event that is not needed any more.
@@ -128,7 +128,7 @@ impl GpuClock {
     }
 
     /// The stamp of an event that happened `elapsed` after the context's base.
-    pub(crate) fn stamp(&self, context: ContextKey, elapsed: i64) -> Option<Stamp> {
+    pub(crate) fn stamp(&self, context: ContextKey, elapsed: i64) -> Option<GpuTimestamp> {
         self.contexts.iter().find(|anchor| anchor.context == context).map(|anchor| anchor.stamp(elapsed))
     }
 
@@ -139,39 +139,40 @@ impl GpuClock {
         event: Event,
         elapsed: Option<i64>,
         Limits { least, likely, seen }: Limits,
-    ) -> Placed {
+    ) -> Located {
         let (least, most) = (signed(least.min(seen)), signed(seen));
         let Some(place) = self.contexts.iter().position(|anchor| anchor.context == context) else {
             let at = signed(likely).clamp(least, most);
             let anchor = self.anchor(context, event, (at, seen));
             let stamp = Some(anchor.stamp(0));
             self.contexts.push(anchor);
-            return Placed { at: unsigned(at), stamp, shift: 0, free: None, reanchored: false };
+            return Located { at: unsigned(at), stamp, shift: 0, free: None, reanchored: false };
         };
         let rate = self.rate;
         let Some((anchor, elapsed)) = self.contexts.get_mut(place).zip(elapsed) else {
-            return Placed { at: seen, stamp: None, shift: 0, free: Some(event), reanchored: false };
+            return Located { at: seen, stamp: None, shift: 0, free: Some(event), reanchored: false };
         };
         let paused = seen > anchor.last.seen + PAUSE;
         let stamp = anchor.stamp(elapsed);
-        let sight = Sight { gpu: stamp.gpu, least, seen };
+        let observation = Observation { gpu: stamp.gpu, least, seen };
         let guess = anchor.at.saturating_add(rate.host(elapsed));
         let at = guess.clamp(least, most);
-        if paused || !sight.may_follow(anchor.last) {
+        if paused || !observation.may_follow(anchor.last) {
             let fresh = self.anchor(context, event, (at, seen));
             let stamp = Some(fresh.stamp(0));
             let free = self.contexts.get_mut(place).map(|anchor| core::mem::replace(anchor, fresh).base);
             let shift = if paused { 0 } else { at - guess };
-            return Placed { at: unsigned(at), stamp, shift, free, reanchored: true };
+            return Located { at: unsigned(at), stamp, shift, free, reanchored: true };
         }
-        anchor.last = sight;
+        anchor.last = observation;
         let at = at - anchor.window.add((at - least, most - at), seen);
         anchor.at += at - guess;
         let bounds = Bounds { least: (stamp.gpu, least - stamp.gpu), most: (stamp.gpu, most - stamp.gpu) };
         if let Some((slowest, fastest)) = anchor.history.add(bounds) {
             // The line turns about this event. Bounds that exclude each other are of a rate that
             // changes.
-            let turned = Rate(rate.0.clamp(slowest.min(fastest), fastest).clamp(-Rate::MOST, Rate::MOST));
+            let turned =
+                Rate(rate.0.clamp(slowest.min(fastest), fastest).clamp(-Rate::MAX_PPB, Rate::MAX_PPB));
             anchor.at += rate.host(elapsed) - turned.host(elapsed);
             self.rate = turned;
         }
@@ -182,7 +183,7 @@ impl GpuClock {
             event
         };
         let (stamp, free) = (Some(stamp), Some(free));
-        Placed { at: unsigned(at), stamp, shift: at - guess, free, reanchored: false }
+        Located { at: unsigned(at), stamp, shift: at - guess, free, reanchored: false }
     }
 
     /// A context is gone, or its events are worth nothing.
@@ -199,7 +200,7 @@ impl GpuClock {
             at,
             gpu: 0,
             epoch: self.epochs,
-            last: Sight { gpu: 0, least: at, seen },
+            last: Observation { gpu: 0, least: at, seen },
             window: Window::from(seen),
             history: History::default(),
         }
@@ -217,32 +218,32 @@ struct Anchor {
     gpu: i64,
     epoch: u32,
     /// The event that was seen last.
-    last: Sight,
+    last: Observation,
     window: Window,
     history: History,
 }
 
 impl Anchor {
     /// The stamp of an event `elapsed` after the base.
-    fn stamp(&self, elapsed: i64) -> Stamp {
-        Stamp { epoch: self.epoch, gpu: self.gpu.saturating_add(elapsed) }
+    fn stamp(&self, elapsed: i64) -> GpuTimestamp {
+        GpuTimestamp { epoch: self.epoch, gpu: self.gpu.saturating_add(elapsed) }
     }
 }
 
 /// An event as it was seen: its stamp, and the instants between which it happened.
 #[derive(Clone, Copy, Debug)]
-struct Sight {
+struct Observation {
     gpu: i64,
     least: i64,
     seen: Nanos,
 }
 
-impl Sight {
+impl Observation {
     /// Whether one clock, however fast or slow, can have shown both stamps. If not, it was set.
     fn may_follow(self, last: Self) -> bool {
         let passed = self.gpu - last.gpu;
         let (least, most) = (self.least - signed(last.seen), signed(self.seen) - last.least);
-        let slack = |time: i64| over(time.saturating_abs(), Rate::MOST).saturating_add(signed(TOLERANCE));
+        let slack = |time: i64| over(time.saturating_abs(), Rate::MAX_PPB).saturating_add(signed(TOLERANCE));
         (least - slack(least)..=most + slack(most)).contains(&passed)
     }
 }
@@ -273,7 +274,7 @@ impl Window {
         }
         let confirmed = self.confirmed;
         let (below, above) = core::mem::replace(self, Self { confirmed, ..Self::from(seen) }).nearest;
-        let drifted = confirmed.map_or(i64::MAX, |at| over(signed(seen - at), Rate::USUAL));
+        let drifted = confirmed.map_or(i64::MAX, |at| over(signed(seen - at), Rate::USUAL_PPB));
         ((below - above.min(signed(TOLERANCE))) / 2).clamp(0, drifted)
     }
 }
@@ -311,14 +312,14 @@ impl History {
     fn add(&mut self, bounds: Bounds) -> Option<(i64, i64)> {
         let gpu = bounds.least.0;
         let Some((present, end)) = self.present else {
-            self.present = Some((bounds, gpu.saturating_add(STEP)));
+            self.present = Some((bounds, gpu.saturating_add(STEP_NANOS)));
             return None;
         };
         if gpu < end {
             self.present = Some((present.with(bounds), end));
             return None;
         }
-        self.present = Some((bounds, gpu.saturating_add(STEP)));
+        self.present = Some((bounds, gpu.saturating_add(STEP_NANOS)));
         if self.seconds.len() == MAX_POINTS {
             self.seconds.pop_front();
         }

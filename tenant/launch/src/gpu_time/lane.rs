@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use cgpu_shm::units::Nanos;
 
-use super::gpu_clock::Stamp;
+use super::gpu_clock::GpuTimestamp;
 use super::{ContextKey, Event, Stream, ThreadKey};
 use crate::cost::{Contention, CostEstimate};
 
@@ -49,7 +49,7 @@ pub(crate) enum Start {
 
 /// Launches that no marker follows yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Open {
+pub(crate) struct OpenBatch {
     pub(crate) estimate: CostEstimate,
     pub(crate) start: Start,
     /// When the first of them was launched.
@@ -84,14 +84,14 @@ pub(crate) struct Batch {
 pub(crate) struct Lane {
     pub(crate) key: LaneKey,
     pub(crate) id: LaneId,
-    pub(crate) open: Open,
+    pub(crate) open: OpenBatch,
     pub(crate) batches: VecDeque<Batch>,
     /// The number given last.
     pub(crate) number: u64,
     /// When the last measured batch ended.
     pub(crate) ended: Nanos,
     /// The same by the GPU's clock.
-    pub(crate) ended_by_gpu: Option<Stamp>,
+    pub(crate) ended_by_gpu: Option<GpuTimestamp>,
     /// What of it had run when a batch of another lane ended.
     pub(crate) ran: Nanos,
     /// When its first batch was last seen not to be over.
@@ -113,7 +113,7 @@ pub(crate) struct Lane {
     pub(crate) programmatic: bool,
 }
 
-impl Open {
+impl OpenBatch {
     pub(crate) fn empty() -> Self {
         Self {
             estimate: CostEstimate::default(),
@@ -129,7 +129,7 @@ impl Lane {
         Self {
             key,
             id,
-            open: Open::empty(),
+            open: OpenBatch::empty(),
             batches: VecDeque::new(),
             number,
             ended: Nanos::ZERO,

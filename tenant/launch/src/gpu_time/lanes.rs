@@ -105,7 +105,7 @@ impl GpuTime {
     }
 
     /// Takes back a launch that the driver refused.
-    pub(crate) fn discharge(&mut self, lane: Option<LaneId>, kernel: Kernel, cost: Nanos) {
+    pub(crate) fn refund(&mut self, lane: Option<LaneId>, kernel: Kernel, cost: Nanos) {
         match lane {
             Some(id) => {
                 if let Some(lane) = self.find(id) {

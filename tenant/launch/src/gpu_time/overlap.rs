@@ -150,7 +150,7 @@ pub(super) fn times(time: Nanos, factor: f64) -> Nanos {
 
 impl GpuTime {
     /// By how much later all will have run if `cost` more is launched into a lane now.
-    pub(crate) fn growth(&self, lane: Option<LaneId>, cost: Nanos, now: Nanos) -> Nanos {
+    pub(crate) fn added_makespan(&self, lane: Option<LaneId>, cost: Nanos, now: Nanos) -> Nanos {
         let work = self.work();
         let own = self.lanes.iter().find(|other| Some(other.id) == lane);
         let lanes = self.busy_lanes() + usize::from(own.is_none_or(Lane::is_idle));
@@ -337,11 +337,11 @@ mod tests {
     fn five_launches_four_at_a_time_take_two_rounds() {
         let (gpu_time, _) = streams(4, 4.0);
         assert_eq!(gpu_time.work().cost, KERNEL);
-        assert_eq!(gpu_time.growth(None, KERNEL, at(0)), KERNEL);
+        assert_eq!(gpu_time.added_makespan(None, KERNEL, at(0)), KERNEL);
         for (launched, more) in [(5, 0), (6, 0), (7, 0), (8, 1)] {
             let (gpu_time, _) = streams(launched, 4.0);
             assert_eq!(gpu_time.work().cost, Nanos(2 * KERNEL.0), "{launched}");
-            assert_eq!(gpu_time.growth(None, KERNEL, at(0)), Nanos(more * KERNEL.0), "{launched}");
+            assert_eq!(gpu_time.added_makespan(None, KERNEL, at(0)), Nanos(more * KERNEL.0), "{launched}");
         }
         // A stream with two has rounds of its own: what others leave of a place is used.
         let (mut gpu_time, lanes) = streams(4, 2.0);

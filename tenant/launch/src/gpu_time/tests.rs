@@ -132,10 +132,14 @@ fn what_several_lanes_have_left_is_foretold() {
                 (0..10).for_each(|_| gpu.streams[stream].push_back(None));
                 let end = event(&mut gpu);
                 gpu.streams[stream].push_back(Some(end));
-                if let Some(marker) = gpu_time.plan(id) {
-                    let placed =
-                        Placed { at: now, contention: Contention::Alone, dry: false, backlog: false };
-                    gpu_time.close(id, &marker, end, false, placed);
+                if let Some(marker) = gpu_time.plan_marker(id) {
+                    let placement = MarkerPlacement {
+                        at: now,
+                        contention: Contention::Alone,
+                        dry: false,
+                        backlog: false,
+                    };
+                    gpu_time.close_batch(id, &marker, end, false, placement);
                 }
             }
             now = now + Nanos::from_micros(97);

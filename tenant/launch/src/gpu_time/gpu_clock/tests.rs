@@ -61,7 +61,7 @@ impl Bench {
     }
 
     /// An event that happened at `at`, launched at the earliest `ahead` before it, and is seen now.
-    fn see(&mut self, at: i64, ahead: i64) -> Placed {
+    fn see(&mut self, at: i64, ahead: i64) -> Located {
         let gpu = self.gpu(at) / 500 * 500;
         self.events += 1;
         // As the driver gives it.

@@ -77,9 +77,10 @@ impl Program {
         self.gpu_time.charge(Some(id), kernel(), expected, 10, now);
         let end = begins + BATCH;
         let event = self.event(end);
-        let marker = self.gpu_time.plan(id).unwrap();
-        let placed = super::Placed { at: now, contention: Contention::Alone, dry: false, backlog: false };
-        self.gpu_time.close(id, &marker, event, true, placed);
+        let marker = self.gpu_time.plan_marker(id).unwrap();
+        let placement =
+            super::MarkerPlacement { at: now, contention: Contention::Alone, dry: false, backlog: false };
+        self.gpu_time.close_batch(id, &marker, event, true, placement);
         self.flying.push_back((self.now, end));
         self.busy += BATCH;
     }

@@ -79,10 +79,10 @@ fn batch(gpu_time: &mut GpuTime, now: &mut Nanos, took: Nanos, dry: bool) {
     let expected = gpu_time.expect(kernel());
     gpu_time.find(id).expect("the lane").open.start = Start::Event(Event(1));
     gpu_time.charge(Some(id), kernel(), expected, 10, *now);
-    let marker = gpu_time.plan(id).expect("a marker");
+    let marker = gpu_time.plan_marker(id).expect("a marker");
     *now = *now + took;
-    let placed = Placed { at: *now, contention: Contention::Alone, dry, backlog: false };
-    gpu_time.close(id, &marker, Event(2), false, placed);
+    let placement = MarkerPlacement { at: *now, contention: Contention::Alone, dry, backlog: false };
+    gpu_time.close_batch(id, &marker, Event(2), false, placement);
     let due = gpu_time.next_ended(CONTEXT, &[], |_| 0, *now).expect("it is over");
     let timing = Timing { since_base: None, length: Some(took.0.cast_signed()) };
     gpu_time.measure(&due, timing, *now).expect("it was due");
@@ -114,9 +114,10 @@ fn kernel_behind_one_that_fills_the_gpu_has_not_begun() {
         let expected = gpu_time.expect(kernel());
         gpu_time.find(id).expect("the lane").open.start = Start::Event(Event(stream));
         gpu_time.charge(Some(id), kernel(), expected, 1, now);
-        let marker = gpu_time.plan(id).expect("a marker");
-        let placed = Placed { at: now, contention: Contention::Alone, dry: false, backlog: false };
-        gpu_time.close(id, &marker, Event(10 + stream), false, placed);
+        let marker = gpu_time.plan_marker(id).expect("a marker");
+        let placement =
+            MarkerPlacement { at: now, contention: Contention::Alone, dry: false, backlog: false };
+        gpu_time.close_batch(id, &marker, Event(10 + stream), false, placement);
         now = now + us(40);
     }
     now = BEGIN + KERNEL;
