@@ -8,18 +8,20 @@ use cgpu_shm::grant::TurnState;
 use cgpu_shm::units::Nanos;
 use proptest::prelude::*;
 
-use self::monitor::{conduct, gpu, say};
-use self::stage::{BEGIN, Did, Place, Role, SLOT, Stage};
+use self::fake_driver::{Command, FakeDriver};
+use self::harness::{BEGIN, Harness, Role, SLOT};
+use self::monitor::{gpu, run_turns, set_turn};
 use super::*;
 
 mod bounds;
+mod fake_driver;
 mod grants;
+mod harness;
 mod markers;
 mod monitor;
 mod open;
 mod shapes;
 mod siblings;
-mod stage;
 mod turns;
 mod waited;
 
@@ -38,14 +40,14 @@ fn us(time: u64) -> Nanos {
 struct Program<'a, 'r, 's> {
     gate: &'a Gate<'r>,
     thread: Thread,
-    place: Place<'a, 's>,
+    driver: FakeDriver<'a, 's>,
     /// Launches let through by the thread's own budget.
     fast: std::cell::Cell<u64>,
 }
 
 impl<'a, 'r, 's> Program<'a, 'r, 's> {
-    fn new(gate: &'a Gate<'r>, place: Place<'a, 's>) -> Self {
-        Self { gate, thread: Thread::default(), place, fast: std::cell::Cell::new(0) }
+    fn new(gate: &'a Gate<'r>, driver: FakeDriver<'a, 's>) -> Self {
+        Self { gate, thread: Thread::default(), driver, fast: std::cell::Cell::new(0) }
     }
 
     /// As the shim does it.
@@ -61,15 +63,15 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
         let word = self.gate.region.granted().gate();
         if word == self.gate.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream) {
             self.fast.set(self.fast.get() + 1);
-            self.place.launch(stream, cost, programmatic);
+            self.driver.launch(stream, cost, programmatic);
             return;
         }
         let launch =
             Launch { kernel, stream, context: CONTEXT, gpu: gpu(), programmatic, variable_cost: false };
-        let admitted = self.gate.before_launch(&self.thread, launch, &self.place, &self.place);
-        self.place.launch(stream, cost, programmatic);
+        let admitted = self.gate.before_launch(&self.thread, launch, &self.driver, &self.driver);
+        self.driver.launch(stream, cost, programmatic);
         if let Some(admitted) = admitted {
-            self.gate.after_launch(&self.thread, admitted, true, &self.place, &self.place);
+            self.gate.after_launch(&self.thread, admitted, true, &self.driver, &self.driver);
         }
     }
 
@@ -91,47 +93,47 @@ fn saturate(role: &Role<'_>, program: &Program<'_, '_, '_>, cost: Nanos, end: Na
     }
 }
 
-/// Plays one container's program under a monitor that says what `script` says.
+/// Runs one container's program under a monitor that follows `script`.
 fn alone(
     script: impl Fn(&Role<'_>) + Sync,
     program: impl Fn(&Role<'_>, &Program<'_, '_, '_>) + Sync,
-) -> Stage {
-    let stage = Stage::new(1);
+) -> Harness {
+    let harness = Harness::new(1);
     let open = AtomicU32::new(0);
-    let gate = Gate::new(&stage.regions[0], SLOT, &open);
-    stage.play(&[&|role| script(role), &|role| {
+    let gate = Gate::new(&harness.regions[0], SLOT, &open);
+    harness.run(&[&|role| script(role), &|role| {
         role.sleep(us(100));
         program(role, &Program::new(&gate, role.platform(0)));
     }]);
     drop(gate);
-    stage
+    harness
 }
 
 fn yours(granted: Nanos) -> impl Fn(&Role<'_>) + Sync {
-    move |role| say(role.stage, 0, 1, TurnState::Yours, granted)
+    move |role| set_turn(role.harness, 0, 1, TurnState::Yours, granted)
 }
 
 #[test]
 fn without_a_monitor_the_gate_is_open() {
-    let stage = alone(
+    let harness = alone(
         |_| {},
         |role, program| {
             saturate(role, program, us(60), BEGIN + ms(5));
             assert_eq!(program.cell().launches.load(Ordering::Relaxed), 0);
         },
     );
-    assert!(stage.gpu(|gpu| gpu.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
+    assert!(harness.gpu(|gpu| gpu.log.iter().all(|did| matches!(did, Command::Launch { .. }))));
 }
 
 #[test]
 fn an_open_gpu_costs_one_look_per_gate_word() {
     let bump = |role: &Role<'_>| {
         for _ in 0..10 {
-            say(role.stage, 0, 1, TurnState::Open, Nanos::ZERO);
+            set_turn(role.harness, 0, 1, TurnState::Open, Nanos::ZERO);
             role.sleep(ms(1));
         }
     };
-    let stage = alone(bump, |role, program| {
+    let harness = alone(bump, |role, program| {
         let slow = RefCell::new(0);
         while role.now() < BEGIN + ms(9) {
             let before = program.fast.get();
@@ -141,8 +143,8 @@ fn an_open_gpu_costs_one_look_per_gate_word() {
         }
         assert!((9..=10).contains(&*slow.borrow()), "{slow:?}");
     });
-    assert_eq!(stage.rings(), 1, "activity after a silence, once");
-    assert!(stage.gpu(|gpu| gpu.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
+    assert_eq!(harness.notifications(), 1, "activity after a silence, once");
+    assert!(harness.gpu(|gpu| gpu.log.iter().all(|did| matches!(did, Command::Launch { .. }))));
 }
 
 #[test]
@@ -153,7 +155,7 @@ fn a_thread_that_ends_gives_its_credit_back() {
             role.sleep(us(25));
         }
         role.sleep(ms(1));
-        program.gate.thread_exited(&program.thread, &program.place);
+        program.gate.thread_exited(&program.thread, &program.driver);
         let inflight = Nanos(program.cell().inflight.load(Ordering::Relaxed));
         assert!(inflight <= us(500), "{inflight}");
         let another = Program::new(program.gate, role.platform(0));
@@ -187,16 +189,16 @@ proptest! {
         turns in proptest::collection::vec((0_u8..3, 100_u64..9000), 1..40),
         dies in any::<bool>(),
     ) {
-        let stage = alone(
+        let harness = alone(
             |role| {
                 for (epoch, (state, length)) in turns.iter().enumerate() {
                     let state = [TurnState::Open, TurnState::Yours, TurnState::Wait][usize::from(*state)];
-                    say(role.stage, 0, epoch as u64 + 1, state, us(*length));
-                    role.stage.grantors[0].beat();
+                    set_turn(role.harness, 0, epoch as u64 + 1, state, us(*length));
+                    role.harness.grantors[0].beat();
                     role.sleep(us(*length));
                 }
                 if !dies {
-                    say(role.stage, 0, 1000, TurnState::Open, Nanos::ZERO);
+                    set_turn(role.harness, 0, 1000, TurnState::Open, Nanos::ZERO);
                 }
             },
             |role, program| {
@@ -210,13 +212,13 @@ proptest! {
                 }
                 let cell = program.cell();
                 assert_eq!(cell.waiting.load(Ordering::Relaxed), 0);
-                program.gate.thread_exited(&program.thread, &program.place);
+                program.gate.thread_exited(&program.thread, &program.driver);
                 role.sleep(ms(1000));
                 let busy = Nanos(cell.busy.load(Ordering::Relaxed));
-                let ran = role.stage.gpu(|gpu| gpu.ran[&0]);
+                let ran = role.harness.gpu(|gpu| gpu.ran[&0]);
                 assert!(busy <= ran + ms(launches.len() as u64), "{busy} of {ran}");
             },
         );
-        drop(stage);
+        drop(harness);
     }
 }

@@ -4,15 +4,15 @@ use super::*;
 
 #[test]
 fn most_launches_in_a_turn_ask_nobody() {
-    let stage = alone(yours(ms(1_000_000)), |role, program| {
+    let harness = alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(20), BEGIN + ms(200));
         let launches = 200_000 / 20;
         assert!(program.fast.get() > launches * 8 / 10, "{} of {launches}", program.fast.get());
     });
-    stage.gpu(|gpu| {
-        let count = |wanted: fn(&Did) -> bool| gpu.journal.iter().filter(|did| wanted(did)).count();
-        let launches = count(|did| matches!(did, Did::Launch { .. }));
-        let markers = count(|did| matches!(did, Did::Record(_)));
+    harness.gpu(|gpu| {
+        let count = |wanted: fn(&Command) -> bool| gpu.log.iter().filter(|did| wanted(did)).count();
+        let launches = count(|did| matches!(did, Command::Launch { .. }));
+        let markers = count(|did| matches!(did, Command::Record(_)));
         assert!(launches > 9_500, "{launches}");
         assert!(markers < 1_400, "one for each 150 us at most: {markers}");
     });
@@ -23,22 +23,22 @@ fn most_launches_in_a_turn_ask_nobody() {
 #[test]
 fn a_saturating_thread_sleeps_and_marks_as_seldom_as_the_bound_allows() {
     for (cost, late) in [(60, 0), (60, 60), (20, 0), (20, 60), (7, 30)] {
-        let stage = Stage::new(1);
-        stage.gpu(|gpu| gpu.late = us(late));
+        let harness = Harness::new(1);
+        harness.gpu(|gpu| gpu.late = us(late));
         let open = AtomicU32::new(0);
-        let gate = Gate::new(&stage.regions[0], SLOT, &open);
-        stage.play(&[&|role| yours(ms(1_000_000))(role), &|role| {
+        let gate = Gate::new(&harness.regions[0], SLOT, &open);
+        harness.run(&[&|role| yours(ms(1_000_000))(role), &|role| {
             role.sleep(us(100));
             saturate(role, &Program::new(&gate, role.platform(0)), us(cost), BEGIN + ms(200));
         }]);
-        stage.gpu(|gpu| {
-            let each = |wanted: fn(&Did) -> bool| {
-                gpu.journal.iter().filter(|did| wanted(did)).count() as f64 / 200.0
+        harness.gpu(|gpu| {
+            let each = |wanted: fn(&Command) -> bool| {
+                gpu.log.iter().filter(|did| wanted(did)).count() as f64 / 200.0
             };
-            let sleeps = each(|did| *did == Did::Sleep);
+            let sleeps = each(|did| *did == Command::Sleep);
             let (records, writes) =
-                (each(|did| matches!(did, Did::Record(_))), each(|did| matches!(did, Did::Write(_))));
-            let asked = each(|did| *did == Did::Ask);
+                (each(|did| matches!(did, Command::Record(_))), each(|did| matches!(did, Command::Write(_))));
+            let asked = each(|did| *did == Command::Ask);
             let ran = gpu.ran[&0];
             let message = format!(
                 "{cost} us, {late} us late: {sleeps} sleeps, {records} records, {writes} writes, {asked} questions per ms; ran {ran}"
@@ -71,7 +71,7 @@ fn a_launch_is_never_throttled_for_long() {
 
 #[test]
 fn several_streams_stay_within_the_bound() {
-    let stage = alone(yours(ms(1_000_000)), |role, program| {
+    let harness = alone(yours(ms(1_000_000)), |role, program| {
         for number in 0..20_000_usize {
             program.launch(number % 3, Stream { handle: 0x100 + number % 8, per_thread: false }, us(25));
             role.sleep(us(3));
@@ -79,7 +79,7 @@ fn several_streams_stay_within_the_bound() {
         let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
         assert!(busy > ms(490), "{busy}");
     });
-    let (most, ran) = stage.gpu(|gpu| (gpu.most[&0], gpu.ran[&0]));
+    let (most, ran) = harness.gpu(|gpu| (gpu.most[&0], gpu.ran[&0]));
     assert!(most < us(1_500), "{most}");
     assert_eq!(ran, us(25 * 20_000));
 }
@@ -89,11 +89,11 @@ fn several_streams_stay_within_the_bound() {
 fn a_bound_that_is_told_is_kept() {
     for (bound, most_allowed) in [(us(0), us(560)), (us(250), us(350))] {
         let script = |role: &Role<'_>| {
-            role.stage.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
-            say(role.stage, 0, 1, TurnState::Yours, ms(1_000_000));
+            role.harness.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
+            set_turn(role.harness, 0, 1, TurnState::Yours, ms(1_000_000));
         };
-        let stage = alone(script, |role, program| saturate(role, program, us(60), BEGIN + ms(500)));
-        let (most, ran) = stage.gpu(|gpu| (gpu.most[&0], gpu.ran[&0]));
+        let harness = alone(script, |role, program| saturate(role, program, us(60), BEGIN + ms(500)));
+        let (most, ran) = harness.gpu(|gpu| (gpu.most[&0], gpu.ran[&0]));
         println!("bound {bound}: at most {most} queued, {ran} run");
         assert!(most <= most_allowed, "{bound}: {most}");
         assert!(ran >= ms(485), "{bound}: {ran}");
@@ -106,7 +106,7 @@ fn a_thread_with_gaps_is_seen_at_most_of_its_launches() {
         let mut longest = Nanos::ZERO;
         for round in 0..400 {
             program.launch(1, STREAM, us(20));
-            program.place.synchronize(STREAM);
+            program.driver.synchronize(STREAM);
             role.sleep(us(100));
             if round > 50 {
                 let active = Nanos(program.cell().active.load(Ordering::Relaxed));

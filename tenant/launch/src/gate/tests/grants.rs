@@ -6,10 +6,10 @@ use super::*;
 fn a_silent_monitor_opens_the_gate_after_a_second() {
     alone(
         |role| {
-            say(role.stage, 0, 1, TurnState::Wait, Nanos::ZERO);
+            set_turn(role.harness, 0, 1, TurnState::Wait, Nanos::ZERO);
             for _ in 0..10 {
                 role.sleep(ms(200));
-                role.stage.grantors[0].beat();
+                role.harness.grantors[0].beat();
             }
         },
         |role, program| {
@@ -36,32 +36,32 @@ fn times_from_far_away_neither_wedge_nor_open_the_gate() {
         (ms(50), Nanos::MAX, Nanos(u64::MAX - 1)),
         (ms(50), Nanos(1), Nanos(u64::MAX / 2 + 1)),
     ] {
-        let stage = Stage::new(1);
+        let harness = Harness::new(1);
         let open = AtomicU32::new(0);
-        let gate = Gate::new(&stage.regions[0], SLOT, &open);
-        let say = |epoch, state, granted| {
-            stage.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
-            stage.grantors[0].set_turn(gpu(), Turn::new(epoch, state), granted, until);
-            stage.grantors[0].turn_gate();
+        let gate = Gate::new(&harness.regions[0], SLOT, &open);
+        let set_turn = |epoch, state, granted| {
+            harness.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
+            harness.grantors[0].set_turn(gpu(), Turn::new(epoch, state), granted, until);
+            harness.grantors[0].turn_gate();
         };
         let beat_for = |role: &Role<'_>, time: Nanos| {
             for _ in 0..time.0 / ms(200).0 {
                 role.sleep(ms(200));
-                stage.grantors[0].beat();
+                harness.grantors[0].beat();
             }
         };
-        stage.play(&[
+        harness.run(&[
             &|role| {
-                say(1, TurnState::Yours, granted);
+                set_turn(1, TurnState::Yours, granted);
                 beat_for(role, ms(1000));
-                say(2, TurnState::Wait, granted);
+                set_turn(2, TurnState::Wait, granted);
                 beat_for(role, ms(5000));
                 // Nothing is granted: as good as none.
-                say(3, TurnState::Yours, Nanos::ZERO);
+                set_turn(3, TurnState::Yours, Nanos::ZERO);
                 beat_for(role, ms(3000));
-                say(4, TurnState::Yours, granted);
+                set_turn(4, TurnState::Yours, granted);
                 beat_for(role, ms(2000));
-                say(5, TurnState::Open, granted);
+                set_turn(5, TurnState::Open, granted);
             },
             &|role| {
                 role.sleep(us(100));
@@ -93,16 +93,16 @@ fn an_hour_that_nobody_saw_opens_no_gate() {
     let back = BEGIN + ms(10) + HOUR;
     alone(
         |role| {
-            say(role.stage, 0, 1, TurnState::Yours, ms(50));
+            set_turn(role.harness, 0, 1, TurnState::Yours, ms(50));
             role.sleep(ms(10));
             role.sleep(HOUR);
-            role.stage.grantors[0].beat();
-            say(role.stage, 0, 2, TurnState::Wait, Nanos::ZERO);
+            role.harness.grantors[0].beat();
+            set_turn(role.harness, 0, 2, TurnState::Wait, Nanos::ZERO);
             for _ in 0..10 {
                 role.sleep(ms(200));
-                role.stage.grantors[0].beat();
+                role.harness.grantors[0].beat();
             }
-            say(role.stage, 0, 3, TurnState::Yours, ms(50));
+            set_turn(role.harness, 0, 3, TurnState::Yours, ms(50));
         },
         |role, program| {
             (0..20).for_each(|_| program.launch(1, STREAM, us(60)));

@@ -30,21 +30,21 @@ fn what_waits_behind_a_long_kernel_is_not_taken_to_have_run() {
 
 #[test]
 fn nothing_goes_on_a_capturing_stream_and_nobody_is_asked() {
-    let stage = alone(yours(ms(1_000_000)), |role, program| {
+    let harness = alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(60), BEGIN + ms(10));
-        role.stage.gpu(|gpu| {
+        role.harness.gpu(|gpu| {
             gpu.capturing = true;
-            gpu.journal.clear();
+            gpu.log.clear();
         });
         saturate(role, program, us(60), BEGIN + ms(30));
         assert!(program.counted(Reason::Capturing) > 0);
     });
-    assert!(stage.gpu(|gpu| gpu.journal.iter().all(|did| matches!(did, Did::Launch { .. }))));
+    assert!(harness.gpu(|gpu| gpu.log.iter().all(|did| matches!(did, Command::Launch { .. }))));
 }
 
 #[test]
 fn nothing_comes_between_programmatic_launches() {
-    let stage = alone(yours(ms(1_000_000)), |role, program| {
+    let harness = alone(yours(ms(1_000_000)), |role, program| {
         for chain in 0..300 {
             program.launch(1, STREAM, us(30));
             for _ in 0..chain % 7 {
@@ -54,16 +54,16 @@ fn nothing_comes_between_programmatic_launches() {
             role.sleep(us(100));
         }
     });
-    stage.gpu(|gpu| {
+    harness.gpu(|gpu| {
         // A first chain may be cut: nobody knew.
-        let first = gpu.journal.iter().position(|did| matches!(did, Did::Launch { programmatic: true, .. }));
-        let rest = &gpu.journal[first.expect("a chain")..];
+        let first = gpu.log.iter().position(|did| matches!(did, Command::Launch { programmatic: true, .. }));
+        let rest = &gpu.log[first.expect("a chain")..];
         let between = rest.windows(2).filter(|pair| {
-            !matches!(pair[0], Did::Launch { .. } | Did::Ask)
-                && matches!(pair[1], Did::Launch { programmatic: true, .. })
+            !matches!(pair[0], Command::Launch { .. } | Command::Ask)
+                && matches!(pair[1], Command::Launch { programmatic: true, .. })
         });
         assert_eq!(between.count(), 0);
-        assert!(rest.iter().any(|did| matches!(did, Did::Record(_))), "between chains there are markers");
+        assert!(rest.iter().any(|did| matches!(did, Command::Record(_))), "between chains there are markers");
     });
 }
 
@@ -76,7 +76,7 @@ fn a_stream_of_programmatic_launches_is_measured_where_it_runs_dry() {
                 program.launch_as(1, STREAM, us(cost), true);
                 role.sleep(us(3));
             }
-            let (ran, most) = role.stage.gpu(|gpu| (gpu.ran[&0], gpu.most[&0]));
+            let (ran, most) = role.harness.gpu(|gpu| (gpu.ran[&0], gpu.most[&0]));
             assert!(ran > ms(160), "{cost} us: the GPU stood idle, {ran}");
             let learned =
                 program.gate.device(gpu()).account.lock().gpu_time.expect(Kernel::new(1, [1; 3], [32, 1, 1]));
@@ -93,7 +93,7 @@ fn a_stream_of_programmatic_launches_is_measured_where_it_runs_dry() {
 
 #[test]
 fn markers_go_on_the_stream_that_was_just_used() {
-    let stage = alone(yours(ms(1_000_000)), |role, program| {
+    let harness = alone(yours(ms(1_000_000)), |role, program| {
         for number in 0..3000_usize {
             program.launch(
                 number % 3,
@@ -103,17 +103,19 @@ fn markers_go_on_the_stream_that_was_just_used() {
             role.sleep(us(4));
         }
     });
-    stage.gpu(|gpu| {
+    harness.gpu(|gpu| {
         let mut next = None;
-        for did in gpu.journal.iter().rev() {
+        for did in gpu.log.iter().rev() {
             match did {
-                Did::Launch { stream, .. } => next = Some(*stream),
+                Command::Launch { stream, .. } => next = Some(*stream),
                 // Before the launch on the same stream; or right behind it.
-                Did::Record(stream) | Did::Write(stream) if next.is_some_and(|next| next != *stream) => {
-                    let place =
-                        gpu.journal.iter().rposition(|other| core::ptr::eq(other, did)).expect("it is there");
-                    let before = gpu.journal[..place].iter().rev().find_map(|did| match did {
-                        Did::Launch { stream, .. } => Some(*stream),
+                Command::Record(stream) | Command::Write(stream)
+                    if next.is_some_and(|next| next != *stream) =>
+                {
+                    let position =
+                        gpu.log.iter().rposition(|other| core::ptr::eq(other, did)).expect("it is there");
+                    let before = gpu.log[..position].iter().rev().find_map(|did| match did {
+                        Command::Launch { stream, .. } => Some(*stream),
                         _ => None,
                     });
                     assert_eq!(before, Some(*stream));
@@ -126,11 +128,11 @@ fn markers_go_on_the_stream_that_was_just_used() {
 
 #[test]
 fn without_memory_writes_events_are_asked() {
-    let stage = Stage::new(1);
-    stage.gpu(|gpu| gpu.cannot_write = true);
+    let harness = Harness::new(1);
+    harness.gpu(|gpu| gpu.cannot_write = true);
     let open = AtomicU32::new(0);
-    let gate = Gate::new(&stage.regions[0], SLOT, &open);
-    stage.play(&[&|role| say(role.stage, 0, 1, TurnState::Yours, ms(1_000_000)), &|role| {
+    let gate = Gate::new(&harness.regions[0], SLOT, &open);
+    harness.run(&[&|role| set_turn(role.harness, 0, 1, TurnState::Yours, ms(1_000_000)), &|role| {
         role.sleep(us(100));
         let program = Program::new(&gate, role.platform(0));
         saturate(role, &program, us(60), BEGIN + ms(100));
@@ -141,38 +143,38 @@ fn without_memory_writes_events_are_asked() {
 
 #[test]
 fn a_driver_that_refuses_markers_is_left_alone_and_launches_go_on() {
-    let stage = alone(yours(ms(1_000_000)), |role, program| {
+    let harness = alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(20), BEGIN + ms(10));
-        role.stage.gpu(|gpu| gpu.refuses = true);
-        let before = role.stage.gpu(|gpu| gpu.ran[&0]);
+        role.harness.gpu(|gpu| gpu.refuses = true);
+        let before = role.harness.gpu(|gpu| gpu.ran[&0]);
         saturate(role, program, us(20), BEGIN + ms(310));
-        let ran = role.stage.gpu(|gpu| gpu.ran[&0]) - before;
+        let ran = role.harness.gpu(|gpu| gpu.ran[&0]) - before;
         assert!(ran > ms(290), "{ran}");
         assert!((1..=5).contains(&program.counted(Reason::MarkerFailed)));
         let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
         assert!(busy > ms(280), "charged by estimate: {busy}");
     });
-    drop(stage);
+    drop(harness);
 }
 
 #[test]
 fn work_queued_in_the_open_is_measured_as_backlog() {
     let script = |role: &Role<'_>| {
-        say(role.stage, 0, 1, TurnState::Open, Nanos::ZERO);
+        set_turn(role.harness, 0, 1, TurnState::Open, Nanos::ZERO);
         role.sleep(ms(2));
-        say(role.stage, 0, 2, TurnState::Wait, Nanos::ZERO);
+        set_turn(role.harness, 0, 2, TurnState::Wait, Nanos::ZERO);
         role.sleep(us(300));
-        let cell = role.stage.regions[0].cell(gpu(), SLOT);
+        let cell = role.harness.regions[0].cell(gpu(), SLOT);
         assert!(cell.inflight.load(Ordering::Relaxed) > 0);
         assert!(Nanos(cell.ends.load(Ordering::Relaxed)) > role.now() + us(200));
         for _ in 0..100 {
             role.sleep(ms(1));
-            role.stage.grantors[0].beat();
+            role.harness.grantors[0].beat();
         }
         let busy = Nanos(cell.busy.load(Ordering::Relaxed));
         assert!((ms(57)..ms(66)).contains(&busy), "{busy}");
         assert_eq!(cell.inflight.load(Ordering::Relaxed), 0);
-        say(role.stage, 0, 3, TurnState::Open, Nanos::ZERO);
+        set_turn(role.harness, 0, 3, TurnState::Open, Nanos::ZERO);
     };
     alone(script, |role, program| {
         // 60 ms of work, in no time.

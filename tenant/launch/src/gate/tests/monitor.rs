@@ -6,34 +6,34 @@ use cgpu_shm::grant::{Turn, TurnState};
 use cgpu_shm::layout::Cell;
 use cgpu_shm::units::{DeviceIndex, Nanos};
 
-use super::stage::{Role, Stage};
+use super::harness::{Harness, Role};
 
 pub(super) fn gpu() -> DeviceIndex {
     DeviceIndex::new(0).expect("a GPU")
 }
 
 /// Says whose turn it is.
-pub(super) fn say(stage: &Stage, container: usize, epoch: u64, state: TurnState, granted: Nanos) {
-    let grantor = &stage.grantors[container];
+pub(super) fn set_turn(harness: &Harness, container: usize, epoch: u64, state: TurnState, granted: Nanos) {
+    let grantor = &harness.grantors[container];
     grantor.set_turn(gpu(), Turn::new(epoch, state), granted, Nanos::ZERO);
     grantor.turn_gate();
 }
 
 /// What it saw.
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(super) struct Report {
     pub(super) turns: u64,
     /// Growth of each container's reported busy time.
     pub(super) busy: Vec<Nanos>,
 }
 
 /// Gives turns of these lengths until `end`.
-pub(super) fn conduct(role: &Role<'_>, slices: &[Nanos], end: Nanos) -> Books {
-    let stage = role.stage;
+pub(super) fn run_turns(role: &Role<'_>, slices: &[Nanos], end: Nanos) -> Report {
+    let harness = role.harness;
     let lead = Nanos::from_micros(60);
     let cells = |container: usize| {
-        let slots = stage.homes.iter().filter(move |(home, _)| *home == container);
-        slots.map(move |(_, slot)| stage.regions[container].cell(gpu(), *slot))
+        let slots = harness.homes.iter().filter(move |(home, _)| *home == container);
+        slots.map(move |(_, slot)| harness.regions[container].cell(gpu(), *slot))
     };
     let sum = |container: usize, word: fn(&Cell) -> &AtomicU64| {
         Nanos(cells(container).map(|cell| word(cell).load(Ordering::Relaxed)).sum())
@@ -46,20 +46,20 @@ pub(super) fn conduct(role: &Role<'_>, slices: &[Nanos], end: Nanos) -> Books {
     let before: Vec<_> = (0..slices.len()).map(read).collect();
     let mut epoch = 1000;
     let mut debt = vec![0_i64; slices.len()];
-    let mut books = Books::default();
+    let mut report = Report::default();
     for container in 0..slices.len() {
-        say(stage, container, epoch, TurnState::Wait, Nanos::ZERO);
+        set_turn(harness, container, epoch, TurnState::Wait, Nanos::ZERO);
     }
     while role.now() < end {
         for (container, slice) in slices.iter().enumerate() {
-            stage.grantors[container].beat();
+            harness.grantors[container].beat();
             epoch += 1;
             let granted = slice.0.cast_signed() - debt[container];
             let start = role.monotonic();
             let granted = Nanos(granted.max(500_000).cast_unsigned());
-            say(stage, container, epoch, TurnState::Yours, granted);
+            set_turn(harness, container, epoch, TurnState::Yours, granted);
             role.sleep(granted - lead);
-            say(stage, container, epoch + 1, TurnState::Wait, Nanos::ZERO);
+            set_turn(harness, container, epoch + 1, TurnState::Wait, Nanos::ZERO);
             epoch += 1;
             // At most 24 ms for the drain.
             for _ in 0..240 {
@@ -73,12 +73,12 @@ pub(super) fn conduct(role: &Role<'_>, slices: &[Nanos], end: Nanos) -> Books {
             }
             let held = role.monotonic() + lead - start;
             debt[container] += held.0.cast_signed() - slice.0.cast_signed();
-            books.turns += 1;
+            report.turns += 1;
         }
     }
     for container in 0..slices.len() {
-        say(stage, container, epoch + 1 + container as u64, TurnState::Open, Nanos::ZERO);
+        set_turn(harness, container, epoch + 1 + container as u64, TurnState::Open, Nanos::ZERO);
     }
-    books.busy = (0..slices.len()).map(|container| read(container) - before[container]).collect();
-    books
+    report.busy = (0..slices.len()).map(|container| read(container) - before[container]).collect();
+    report
 }

@@ -5,27 +5,27 @@ use super::*;
 /// The GPU is open, and so much may be in flight. The monitor lives for `time`.
 fn open(bound: Nanos, time: Nanos) -> impl Fn(&Role<'_>) + Sync {
     move |role| {
-        role.stage.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
-        say(role.stage, 0, 1, TurnState::Open, Nanos::ZERO);
+        role.harness.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
+        set_turn(role.harness, 0, 1, TurnState::Open, Nanos::ZERO);
         while role.now() < BEGIN + time {
             role.sleep(ms(100));
-            role.stage.grantors[0].beat();
+            role.harness.grantors[0].beat();
         }
     }
 }
 
 /// The work that ran, and the most that was in flight after a launch.
-fn ran_and_most(stage: &Stage) -> (Nanos, Nanos) {
-    stage.gpu(|gpu| (gpu.ran[&0], gpu.most[&0]))
+fn ran_and_most(harness: &Harness) -> (Nanos, Nanos) {
+    harness.gpu(|gpu| (gpu.ran[&0], gpu.most[&0]))
 }
 
 #[test]
 fn work_in_flight_on_an_open_gpu_is_bounded_and_the_gpu_stays_busy() {
     for (kernel, bound) in [(us(20), ms(20)), (ms(1), ms(20)), (ms(5), ms(20)), (ms(5), ms(200))] {
-        let stage = alone(open(bound, ms(1000)), |role, program| {
+        let harness = alone(open(bound, ms(1000)), |role, program| {
             saturate(role, program, kernel, BEGIN + ms(900));
         });
-        let (ran, most) = ran_and_most(&stage);
+        let (ran, most) = ran_and_most(&harness);
         // A launch goes when the one that ends makes room, and those of unknown length are two.
         assert!(most <= Nanos(bound.0 * 6 / 5 + 2 * kernel.0), "{kernel}: {most} of {bound}");
         assert!(ran >= ms(895), "{kernel}: {ran}");
@@ -35,13 +35,13 @@ fn work_in_flight_on_an_open_gpu_is_bounded_and_the_gpu_stays_busy() {
 #[test]
 fn program_that_pauses_for_less_than_the_bound_loses_nothing() {
     let paused = |pause: Nanos| {
-        let stage = alone(open(ms(20), ms(1100)), |role, program| {
+        let harness = alone(open(ms(20), ms(1100)), |role, program| {
             while role.now() < BEGIN + ms(1000) {
                 saturate(role, program, us(100), role.now() + ms(80));
                 role.sleep(pause);
             }
         });
-        ran_and_most(&stage).0
+        ran_and_most(&harness).0
     };
     assert!(paused(ms(15)) >= ms(985), "{}", paused(ms(15)));
     assert!(paused(ms(40)) < ms(900), "{}", paused(ms(40)));
@@ -64,42 +64,42 @@ fn launches_on_an_open_gpu_seldom_take_the_slow_path() {
 
 #[test]
 fn gpu_is_open_without_a_bound_when_the_monitor_is_gone() {
-    let stage = alone(open(ms(20), ms(100)), |role, program| {
+    let harness = alone(open(ms(20), ms(100)), |role, program| {
         saturate(role, program, ms(1), BEGIN + ms(1500));
         assert!(program.gate.open.load(Ordering::Relaxed) != 0);
     });
-    let (_, most) = ran_and_most(&stage);
+    let (_, most) = ran_and_most(&harness);
     assert!(most > ms(200), "{most}");
 }
 
 /// Credit is for one context: with several, each launch would take the slow path.
 #[test]
 fn program_with_several_contexts_is_not_bounded() {
-    let stage = alone(open(ms(20), ms(1000)), |role, program| {
+    let harness = alone(open(ms(20), ms(1000)), |role, program| {
         program.launch(1, STREAM, ms(1));
         let kernel = Kernel::new(1, [1; 3], [32, 1, 1]);
         let context = ContextKey(CONTEXT.0 + 0x1000);
         let launch =
             Launch { kernel, stream: STREAM, context, gpu: gpu(), programmatic: false, variable_cost: false };
-        let admitted = program.gate.before_launch(&program.thread, launch, &program.place, &program.place);
+        let admitted = program.gate.before_launch(&program.thread, launch, &program.driver, &program.driver);
         if let Some(admitted) = admitted {
-            program.gate.after_launch(&program.thread, admitted, true, &program.place, &program.place);
+            program.gate.after_launch(&program.thread, admitted, true, &program.driver, &program.driver);
         }
         saturate(role, program, ms(1), BEGIN + ms(500));
     });
-    let (_, most) = ran_and_most(&stage);
+    let (_, most) = ran_and_most(&harness);
     assert!(most > ms(200), "{most}");
 }
 
 #[test]
 fn first_launch_after_a_silence_rings_on_a_bounded_open_gpu() {
-    let stage = alone(open(ms(20), ms(500)), |role, program| {
+    let harness = alone(open(ms(20), ms(500)), |role, program| {
         for _ in 0..3 {
             saturate(role, program, us(60), role.now() + ms(10));
             role.sleep(ms(50));
         }
     });
-    assert_eq!(stage.rings(), 3);
+    assert_eq!(harness.notifications(), 3);
 }
 
 /// A lane has markers for all that may be in flight: else its last batch would be reported when all

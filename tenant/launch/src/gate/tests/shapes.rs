@@ -35,7 +35,7 @@ type Drawn = (Kernel, Nanos);
 fn run(seed: u64, draw: impl Fn(&mut Draws, u64) -> Drawn + Sync) -> Ran {
     const LENGTH: u64 = 500;
     let counts = Mutex::new((0, 0));
-    let stage = alone(yours(ms(1_000_000)), |role, program| {
+    let harness = alone(yours(ms(1_000_000)), |role, program| {
         let mut draws = Draws(seed);
         let mut launches = 0;
         while role.now() < BEGIN + ms(LENGTH) {
@@ -47,7 +47,7 @@ fn run(seed: u64, draw: impl Fn(&mut Draws, u64) -> Drawn + Sync) -> Ran {
         *counts.lock().expect("it") = (program.fast.get(), launches);
     });
     let (fast, launches) = counts.into_inner().expect("it");
-    stage.gpu(|gpu| Ran {
+    harness.gpu(|gpu| Ran {
         fast: fast as f64 / launches as f64,
         used: gpu.ran[&0].0 as f64 / ms(LENGTH).0 as f64,
     })
@@ -88,12 +88,12 @@ proptest! {
 /// second half.
 fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
     const LENGTH: Nanos = Nanos::from_millis(4000);
-    let stage = Stage::new(2);
+    let harness = Harness::new(2);
     let end = BEGIN + LENGTH;
     let opens = [AtomicU32::new(0), AtomicU32::new(0)];
-    let gates = [0, 1].map(|number: usize| Gate::new(&stage.regions[number], SLOT, &opens[number]));
-    stage.play(&[
-        &|role| drop(conduct(role, &[ms(6), ms(6)], end)),
+    let gates = [0, 1].map(|number: usize| Gate::new(&harness.regions[number], SLOT, &opens[number]));
+    harness.run(&[
+        &|role| drop(run_turns(role, &[ms(6), ms(6)], end)),
         &|role| {
             role.sleep(us(10));
             let program = Program::new(&gates[0], role.platform(0));
@@ -101,7 +101,7 @@ fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
             while role.now() < end {
                 if learning && role.now() > BEGIN + Nanos(LENGTH.0 / 2) {
                     learning = false;
-                    stage.gpu(|gpu| gpu.most.remove(&0));
+                    harness.gpu(|gpu| gpu.most.remove(&0));
                 }
                 program.launch(1, STREAM, cost(number));
                 number += 1;
@@ -113,7 +113,7 @@ fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
             saturate(role, &Program::new(&gates[1], role.platform(1)), us(60), end);
         },
     ]);
-    stage.gpu(|gpu| gpu.most.get(&0).copied().unwrap_or_default())
+    harness.gpu(|gpu| gpu.most.get(&0).copied().unwrap_or_default())
 }
 
 /// Two of the long ones, and what the neighbour has in flight: what is in flight follows a high
@@ -159,7 +159,7 @@ fn shape_that_alternates_is_charged_what_it_took() {
         }
         role.sleep(ms(200));
         program.launch(2, STREAM, us(10));
-        let ran = role.stage.gpu(|gpu| gpu.ran[&0]);
+        let ran = role.harness.gpu(|gpu| gpu.ran[&0]);
         *counts.lock().expect("it") = (Nanos(program.cell().busy.load(Ordering::Relaxed)), ran);
     });
     let (busy, ran) = counts.into_inner().expect("it");

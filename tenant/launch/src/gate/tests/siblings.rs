@@ -6,19 +6,19 @@ use super::*;
 fn what_siblings_spend_counts() {
     alone(
         |role| {
-            let region = &role.stage.regions[0];
+            let region = &role.harness.regions[0];
             region.shared().header.high_water.store(2, Ordering::Relaxed);
             let sibling = region.cell(gpu(), SlotIndex(1));
             sibling.turn.store(Turn::new(1, TurnState::Yours).0, Ordering::Relaxed);
             sibling.spent.store(ms(4).0, Ordering::Relaxed);
-            say(role.stage, 0, 1, TurnState::Yours, ms(6));
+            set_turn(role.harness, 0, 1, TurnState::Yours, ms(6));
             for _ in 0..20 {
                 role.sleep(ms(1));
-                role.stage.grantors[0].beat();
+                role.harness.grantors[0].beat();
             }
-            let ran = role.stage.gpu(|gpu| gpu.ran[&0]);
+            let ran = role.harness.gpu(|gpu| gpu.ran[&0]);
             assert!((us(1_800)..us(2_300)).contains(&ran), "{ran}");
-            say(role.stage, 0, 2, TurnState::Open, Nanos::ZERO);
+            set_turn(role.harness, 0, 2, TurnState::Open, Nanos::ZERO);
         },
         |role, program| saturate(role, program, us(60), BEGIN + ms(19)),
     );
@@ -28,13 +28,13 @@ fn what_siblings_spend_counts() {
 #[test]
 fn processes_of_a_container_have_its_turns_one_after_the_other() {
     for (slices, cost) in [([6, 6], 60), ([15, 5], 60), ([6, 6], 400), ([2, 2], 20)] {
-        let stage = Stage::of(&[4, 1]);
-        stage.gpu(|gpu| gpu.switch = us(100));
+        let harness = Harness::of(&[4, 1]);
+        harness.gpu(|gpu| gpu.switch = us(100));
         let end = BEGIN + ms(2000);
         let opens: [AtomicU32; 5] = Default::default();
         let gate = |tenant: usize| {
-            let (container, slot) = stage.homes[tenant];
-            Gate::new(&stage.regions[container], slot, &opens[tenant])
+            let (container, slot) = harness.homes[tenant];
+            Gate::new(&harness.regions[container], slot, &opens[tenant])
         };
         let gates: Vec<_> = (0..5).map(gate).collect();
         let actor = |number: usize| {
@@ -45,17 +45,17 @@ fn processes_of_a_container_have_its_turns_one_after_the_other() {
             }
         };
         let lengths = slices.map(ms);
-        let books = Mutex::new(monitor::Books::default());
-        stage.play(&[
-            &|role| *books.lock().expect("books") = conduct(role, &lengths, end),
+        let report = Mutex::new(monitor::Report::default());
+        harness.run(&[
+            &|role| *report.lock().expect("books") = run_turns(role, &lengths, end),
             &actor(0),
             &actor(1),
             &actor(2),
             &actor(3),
             &actor(4),
         ]);
-        let turns = books.into_inner().expect("books").turns;
-        let (ran, switches) = stage.gpu(|gpu| (gpu.ran.clone(), gpu.switches));
+        let turns = report.into_inner().expect("books").turns;
+        let (ran, switches) = harness.gpu(|gpu| (gpu.ran.clone(), gpu.switches));
         let together: u64 = (0..4).map(|tenant| ran[&tenant].0).sum();
         let message = format!("{slices:?} {cost} us: {ran:?}, {switches} changes in {turns} turns");
         println!("{message}");
@@ -74,17 +74,17 @@ fn processes_of_a_container_have_its_turns_one_after_the_other() {
 /// A process that is idle most of the time leaves the turn to its sibling, and loses little of its own pace by it.
 #[test]
 fn a_sibling_that_pauses_gives_way_and_comes_back() {
-    let stage = Stage::of(&[2]);
+    let harness = Harness::of(&[2]);
     let end = BEGIN + ms(500);
     let opens: [AtomicU32; 2] = Default::default();
     let gates =
-        [0, 1].map(|tenant: usize| Gate::new(&stage.regions[0], stage.homes[tenant].1, &opens[tenant]));
-    stage.play(&[
+        [0, 1].map(|tenant: usize| Gate::new(&harness.regions[0], harness.homes[tenant].1, &opens[tenant]));
+    harness.run(&[
         &|role| {
-            say(role.stage, 0, 1, TurnState::Yours, ms(1_000_000));
+            set_turn(role.harness, 0, 1, TurnState::Yours, ms(1_000_000));
             while role.now() < end {
                 role.sleep(ms(100));
-                role.stage.grantors[0].beat();
+                role.harness.grantors[0].beat();
             }
         },
         &|role| {
@@ -97,13 +97,13 @@ fn a_sibling_that_pauses_gives_way_and_comes_back() {
             while role.now() < end {
                 let begun = role.now();
                 program.launch(2, STREAM, us(500));
-                program.place.synchronize(STREAM);
+                program.driver.synchronize(STREAM);
                 assert!(role.now() - begun < ms(10), "a hold time and what is in flight");
                 role.sleep(ms(5));
             }
         },
     ]);
-    let ran = stage.gpu(|gpu| gpu.ran.clone());
+    let ran = harness.gpu(|gpu| gpu.ran.clone());
     println!("{ran:?} of 500 ms");
     assert!(ran[&0] > ms(430) && ran[&1] > ms(25), "{ran:?}");
 }
@@ -111,10 +111,10 @@ fn a_sibling_that_pauses_gives_way_and_comes_back() {
 /// Two processes one of whose kernels each ends only when the other's has run.
 #[test]
 fn processes_whose_kernels_wait_for_each_other_go_on() {
-    let stage = Stage::of(&[2]);
+    let harness = Harness::of(&[2]);
     let opens: [AtomicU32; 2] = Default::default();
     let gates =
-        [0, 1].map(|tenant: usize| Gate::new(&stage.regions[0], stage.homes[tenant].1, &opens[tenant]));
+        [0, 1].map(|tenant: usize| Gate::new(&harness.regions[0], harness.homes[tenant].1, &opens[tenant]));
     let rounds = [Mutex::new(0_u32), Mutex::new(0_u32)];
     let end = BEGIN + ms(3000);
     let actor = |number: usize| {
@@ -129,24 +129,24 @@ fn processes_whose_kernels_wait_for_each_other_go_on() {
                 *rounds[number].lock().expect("a number") = round;
                 // It has run when the other one's has been launched; and this one keeps what it has in flight on its books until then.
                 while *rounds[1 - number].lock().expect("a number") < round && role.now() < end {
-                    program.place.host(STREAM, us(100));
+                    program.driver.host(STREAM, us(100));
                     role.sleep(us(100));
                 }
             }
         }
     };
-    stage.play(&[
+    harness.run(&[
         &|role| {
             let mut epoch = 1;
             while role.now() < end {
-                say(role.stage, 0, epoch, TurnState::Yours, ms(6));
+                set_turn(role.harness, 0, epoch, TurnState::Yours, ms(6));
                 role.sleep(ms(6));
-                say(role.stage, 0, epoch + 1, TurnState::Wait, Nanos::ZERO);
+                set_turn(role.harness, 0, epoch + 1, TurnState::Wait, Nanos::ZERO);
                 role.sleep(ms(6));
-                role.stage.grantors[0].beat();
+                role.harness.grantors[0].beat();
                 epoch += 2;
             }
-            say(role.stage, 0, epoch, TurnState::Open, Nanos::ZERO);
+            set_turn(role.harness, 0, epoch, TurnState::Open, Nanos::ZERO);
         },
         &actor(0),
         &actor(1),

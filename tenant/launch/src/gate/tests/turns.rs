@@ -5,11 +5,11 @@ use super::*;
 #[test]
 fn shares_come_out_as_the_turns_are() {
     for (slices, cost) in [([6, 12], 60), ([6, 12], 7), ([6, 6], 400), ([18, 2], 60)] {
-        let stage = Stage::new(2);
+        let harness = Harness::new(2);
         let end = BEGIN + ms(1500);
         let opens = [AtomicU32::new(0), AtomicU32::new(0)];
-        let gates = [0, 1].map(|number: usize| Gate::new(&stage.regions[number], SLOT, &opens[number]));
-        let books = Mutex::new(monitor::Books::default());
+        let gates = [0, 1].map(|number: usize| Gate::new(&harness.regions[number], SLOT, &opens[number]));
+        let report = Mutex::new(monitor::Report::default());
         let actor = |number: usize| {
             let gate = &gates[number];
             move |role: &Role<'_>| {
@@ -18,13 +18,13 @@ fn shares_come_out_as_the_turns_are() {
             }
         };
         let lengths = slices.map(ms);
-        stage.play(&[
-            &|role| *books.lock().expect("books") = conduct(role, &lengths, end),
+        harness.run(&[
+            &|role| *report.lock().expect("books") = run_turns(role, &lengths, end),
             &actor(0),
             &actor(1),
         ]);
-        let books = books.into_inner().expect("books");
-        let (ran, most) = stage.gpu(|gpu| (gpu.ran.clone(), gpu.most.clone()));
+        let report = report.into_inner().expect("books");
+        let (ran, most) = harness.gpu(|gpu| (gpu.ran.clone(), gpu.most.clone()));
         let total = (ran[&0] + ran[&1]).0 as f64;
         let set = slices[0] as f64 / (slices[0] + slices[1]) as f64;
         let share = ran[&0].0 as f64 / total;
@@ -32,8 +32,12 @@ fn shares_come_out_as_the_turns_are() {
         assert!(total > 0.96 * 1.5e9, "{slices:?} {cost} us: used {total}");
         for tenant in 0..2 {
             // What was reported is what ran, but for the start and what is in flight in the end.
-            let error = books.busy[tenant].0.abs_diff(ran[&tenant].0);
-            assert!(error < 8_000_000, "{slices:?} {cost} us: {tenant} reported {:?} of {ran:?}", books.busy);
+            let error = report.busy[tenant].0.abs_diff(ran[&tenant].0);
+            assert!(
+                error < 8_000_000,
+                "{slices:?} {cost} us: {tenant} reported {:?} of {ran:?}",
+                report.busy
+            );
             // The bound, a launch, and the other one's tail.
             assert!(most[&tenant] < us(500 + 3 * cost.max(20) + 500), "{slices:?} {cost} us: {most:?}");
         }
@@ -45,11 +49,11 @@ fn shares_come_out_as_the_turns_are() {
 #[test]
 fn a_host_clock_that_is_slewed_changes_no_length() {
     for millionths in [80_000, -80_000] {
-        let stage = Stage::new(2);
+        let harness = Harness::new(2);
         let end = BEGIN + ms(2500);
-        stage.gpu(|gpu| gpu.slew = (BEGIN + ms(500), BEGIN + ms(1500), millionths));
+        harness.gpu(|gpu| gpu.slew = (BEGIN + ms(500), BEGIN + ms(1500), millionths));
         let opens = [AtomicU32::new(0), AtomicU32::new(0)];
-        let gates = [0, 1].map(|number: usize| Gate::new(&stage.regions[number], SLOT, &opens[number]));
+        let gates = [0, 1].map(|number: usize| Gate::new(&harness.regions[number], SLOT, &opens[number]));
         let clamped = AtomicU32::new(0);
         let actor = |number: usize| {
             let (gate, clamped) = (&gates[number], &clamped);
@@ -68,17 +72,17 @@ fn a_host_clock_that_is_slewed_changes_no_length() {
                 clamped.fetch_add(counted, Ordering::Relaxed);
             }
         };
-        let books = Mutex::new(monitor::Books::default());
-        stage.play(&[
-            &|role| *books.lock().expect("books") = conduct(role, &[ms(6), ms(12)], end),
+        let report = Mutex::new(monitor::Report::default());
+        harness.run(&[
+            &|role| *report.lock().expect("books") = run_turns(role, &[ms(6), ms(12)], end),
             &actor(0),
             &actor(1),
         ]);
-        let books = books.into_inner().expect("books");
-        let ran = stage.gpu(|gpu| gpu.ran.clone());
+        let report = report.into_inner().expect("books");
+        let ran = harness.gpu(|gpu| gpu.ran.clone());
         for tenant in 0..2 {
-            let error = books.busy[tenant].0.abs_diff(ran[&tenant].0);
-            assert!(error < 8_000_000, "{tenant} reported {:?} of {ran:?}", books.busy);
+            let error = report.busy[tenant].0.abs_diff(ran[&tenant].0);
+            assert!(error < 8_000_000, "{tenant} reported {:?} of {ran:?}", report.busy);
         }
         assert_eq!(clamped.into_inner(), 0);
     }
@@ -89,20 +93,20 @@ fn nothing_is_launched_out_of_turn() {
     let script = |role: &Role<'_>| {
         let mut epoch = 1;
         for _ in 0..20 {
-            say(role.stage, 0, epoch, TurnState::Wait, Nanos::ZERO);
+            set_turn(role.harness, 0, epoch, TurnState::Wait, Nanos::ZERO);
             role.sleep(us(200));
-            let before = role.stage.gpu(|gpu| gpu.journal.len());
+            let before = role.harness.gpu(|gpu| gpu.log.len());
             role.sleep(ms(9));
-            role.stage.grantors[0].beat();
-            let after = role.stage.gpu(|gpu| {
-                gpu.journal[before..].iter().filter(|did| matches!(did, Did::Launch { .. })).count()
+            role.harness.grantors[0].beat();
+            let after = role.harness.gpu(|gpu| {
+                gpu.log[before..].iter().filter(|did| matches!(did, Command::Launch { .. })).count()
             });
             assert_eq!(after, 0);
-            say(role.stage, 0, epoch + 1, TurnState::Yours, ms(5));
+            set_turn(role.harness, 0, epoch + 1, TurnState::Yours, ms(5));
             role.sleep(ms(5));
             epoch += 2;
         }
-        say(role.stage, 0, epoch, TurnState::Open, Nanos::ZERO);
+        set_turn(role.harness, 0, epoch, TurnState::Open, Nanos::ZERO);
     };
     alone(script, |role, program| {
         while role.now() < BEGIN + ms(270) {
@@ -115,23 +119,23 @@ fn nothing_is_launched_out_of_turn() {
 
 #[test]
 fn a_grant_is_exceeded_by_one_launch_at_most() {
-    let stage = alone(
+    let harness = alone(
         |role| {
-            say(role.stage, 0, 1, TurnState::Yours, ms(3));
+            set_turn(role.harness, 0, 1, TurnState::Yours, ms(3));
             for _ in 0..100 {
                 role.sleep(ms(1));
-                role.stage.grantors[0].beat();
+                role.harness.grantors[0].beat();
             }
-            let ran = role.stage.gpu(|gpu| gpu.ran[&0]);
+            let ran = role.harness.gpu(|gpu| gpu.ran[&0]);
             assert!((ms(3) - us(150)..ms(3) + us(400)).contains(&ran), "{ran}");
-            say(role.stage, 0, 2, TurnState::Open, Nanos::ZERO);
+            set_turn(role.harness, 0, 2, TurnState::Open, Nanos::ZERO);
         },
         |role, program| {
             // Known kernels: three brackets before the turn counts.
             saturate(role, program, us(100), BEGIN + ms(50));
         },
     );
-    assert!(stage.rings() >= 1);
+    assert!(harness.notifications() >= 1);
 }
 
 /// A host function waits for what is launched after it, on the same stream and on another one, and there is a neighbour. What the GPU waits for
@@ -139,14 +143,14 @@ fn a_grant_is_exceeded_by_one_launch_at_most() {
 #[test]
 fn what_waits_for_the_host_uses_up_no_turn() {
     const OTHER: Stream = Stream { handle: 0x20, per_thread: false };
-    let stage = Stage::new(2);
+    let harness = Harness::new(2);
     let open = [AtomicU32::new(0), AtomicU32::new(0)];
-    let gates = [0, 1].map(|place: usize| Gate::new(&stage.regions[place], SLOT, &open[place]));
+    let gates = [0, 1].map(|driver: usize| Gate::new(&harness.regions[driver], SLOT, &open[driver]));
     let end = BEGIN + ms(3000);
     let (rounds, longest) = (Mutex::new(0), Mutex::new(Nanos::ZERO));
-    stage.play(&[
+    harness.run(&[
         &|role| {
-            conduct(role, &[ms(6), ms(6)], end);
+            run_turns(role, &[ms(6), ms(6)], end);
         },
         &|role| {
             role.sleep(us(100));
@@ -155,14 +159,14 @@ fn what_waits_for_the_host_uses_up_no_turn() {
             while role.now() < end - ms(100) {
                 let begun = role.now();
                 program.launch(1, STREAM, us(100));
-                program.place.host(STREAM, ms(40));
+                program.driver.host(STREAM, ms(40));
                 for stream in [STREAM, OTHER] {
                     (0..5).for_each(|_| program.launch(1, stream, us(100)));
                 }
-                program.place.synchronize(OTHER);
+                program.driver.synchronize(OTHER);
                 let mut longest = longest.lock().expect("nobody panicked");
                 *longest = (*longest).max(role.now() - begun);
-                program.place.synchronize(STREAM);
+                program.driver.synchronize(STREAM);
                 *rounds.lock().expect("nobody panicked") += 1;
             }
             let cost = gates[0]
@@ -189,19 +193,19 @@ fn what_waits_for_the_host_uses_up_no_turn() {
 #[test]
 fn the_end_of_a_turns_work_is_reported_while_its_threads_are_held() {
     let script = |role: &Role<'_>| {
-        say(role.stage, 0, 1, TurnState::Yours, ms(100));
+        set_turn(role.harness, 0, 1, TurnState::Yours, ms(100));
         role.sleep(ms(20));
-        say(role.stage, 0, 2, TurnState::Wait, Nanos::ZERO);
-        let grantor = &role.stage.grantors[0];
+        set_turn(role.harness, 0, 2, TurnState::Wait, Nanos::ZERO);
+        let grantor = &role.harness.grantors[0];
         grantor.set_ring(gpu(), Some(SLOT));
         role.sleep(ms(2));
-        let cell = role.stage.regions[0].cell(gpu(), SLOT);
+        let cell = role.harness.regions[0].cell(gpu(), SLOT);
         assert_eq!(cell.inflight.load(Ordering::Relaxed), 0);
         assert_eq!(cell.waiting.load(Ordering::Relaxed), 1);
-        let (ran, busy) = (role.stage.gpu(|gpu| gpu.ran[&0]), Nanos(cell.busy.load(Ordering::Relaxed)));
+        let (ran, busy) = (role.harness.gpu(|gpu| gpu.ran[&0]), Nanos(cell.busy.load(Ordering::Relaxed)));
         assert!(ran.0.abs_diff(busy.0) < 300_000, "ran {ran}, reported {busy}");
-        assert_eq!(role.stage.rings(), 2, "held, drained");
-        say(role.stage, 0, 3, TurnState::Open, Nanos::ZERO);
+        assert_eq!(role.harness.notifications(), 2, "held, drained");
+        set_turn(role.harness, 0, 3, TurnState::Open, Nanos::ZERO);
     };
     alone(script, |role, program| saturate(role, program, us(60), BEGIN + ms(30)));
 }
@@ -209,23 +213,23 @@ fn the_end_of_a_turns_work_is_reported_while_its_threads_are_held() {
 #[test]
 fn who_slept_through_its_turn_says_that_it_is_there() {
     let script = |role: &Role<'_>| {
-        role.stage.grantors[0].set_ring(gpu(), None);
-        say(role.stage, 0, 1, TurnState::Wait, Nanos::ZERO);
+        role.harness.grantors[0].set_ring(gpu(), None);
+        set_turn(role.harness, 0, 1, TurnState::Wait, Nanos::ZERO);
         role.sleep(ms(5));
-        assert_eq!(role.stage.rings(), 1, "it came");
+        assert_eq!(role.harness.notifications(), 1, "it came");
         // As a thread finds it that wakes late.
         for epoch in [3, 5] {
-            say(role.stage, 0, epoch, TurnState::Wait, Nanos::ZERO);
+            set_turn(role.harness, 0, epoch, TurnState::Wait, Nanos::ZERO);
             role.sleep(ms(5));
-            assert_eq!(role.stage.rings(), u32::try_from(epoch.div_ceil(2)).unwrap());
+            assert_eq!(role.harness.notifications(), u32::try_from(epoch.div_ceil(2)).unwrap());
         }
-        let cell = role.stage.regions[0].cell(gpu(), SLOT);
+        let cell = role.harness.regions[0].cell(gpu(), SLOT);
         assert!(Nanos(cell.active.load(Ordering::Relaxed)) < BEGIN + ms(1), "it has launched nothing since");
         // Other news than a turn is none of its business.
-        role.stage.grantors[0].turn_gate();
+        role.harness.grantors[0].turn_gate();
         role.sleep(ms(5));
-        assert_eq!(role.stage.rings(), 3);
-        say(role.stage, 0, 6, TurnState::Open, Nanos::ZERO);
+        assert_eq!(role.harness.notifications(), 3);
+        set_turn(role.harness, 0, 6, TurnState::Open, Nanos::ZERO);
     };
     alone(script, |_, program| program.launch(1, STREAM, us(60)));
 }

@@ -2,31 +2,31 @@
 
 use super::*;
 
-/// The turn is the program's for all of the time; the process is to ring if `rings`.
-fn turn(rings: bool) -> impl Fn(&Role<'_>) + Sync {
+/// The turn is the program's for all of the time; the process is to ring if `notifications`.
+fn turn(notifications: bool) -> impl Fn(&Role<'_>) + Sync {
     move |role| {
-        role.stage.grantors[0].set_ring(gpu(), rings.then_some(SLOT));
-        say(role.stage, 0, 1, TurnState::Yours, ms(50));
+        role.harness.grantors[0].set_ring(gpu(), notifications.then_some(SLOT));
+        set_turn(role.harness, 0, 1, TurnState::Yours, ms(50));
     }
 }
 
 /// Launches 20 kernels of 100 us a few times, waits for each batch, and says so if the gate
 /// listens. Returns what is in flight by the cell after the last one, and how long ago its work ended.
-fn wait(stage_rings: bool, stream: Option<Stream>) -> (Nanos, Nanos, Stage) {
+fn wait(stage_rings: bool, stream: Option<Stream>) -> (Nanos, Nanos, Harness) {
     let seen = Mutex::new((Nanos::ZERO, Nanos::ZERO));
-    let stage = alone(turn(stage_rings), |role, program| {
+    let harness = alone(turn(stage_rings), |role, program| {
         for _ in 0..4 {
             for _ in 0..20 {
                 program.launch(1, STREAM, us(100));
                 role.sleep(us(3));
             }
-            program.place.synchronize(STREAM);
+            program.driver.synchronize(STREAM);
             if program.gate.wants_completion(&program.thread) {
                 program.gate.after_synchronize(
                     &program.thread,
                     (CONTEXT, stream),
-                    &program.place,
-                    &program.place,
+                    &program.driver,
+                    &program.driver,
                 );
             }
             let cell = program.cell();
@@ -36,16 +36,16 @@ fn wait(stage_rings: bool, stream: Option<Stream>) -> (Nanos, Nanos, Stage) {
         }
     });
     let (inflight, ago) = *seen.lock().unwrap();
-    (inflight, ago, stage)
+    (inflight, ago, harness)
 }
 
 #[test]
 fn program_that_has_waited_has_nothing_in_flight_and_the_monitor_is_told() {
     for stream in [None, Some(STREAM)] {
-        let (inflight, ago, stage) = wait(true, stream);
+        let (inflight, ago, harness) = wait(true, stream);
         assert_eq!(inflight, Nanos::ZERO, "{stream:?}");
         assert!(ago < us(150), "{stream:?}: its work ended {ago} ago");
-        assert!(stage.rings() >= 4, "{stream:?}: {} rings", stage.rings());
+        assert!(harness.notifications() >= 4, "{stream:?}: {} rings", harness.notifications());
     }
 }
 
@@ -58,7 +58,7 @@ fn work_in_other_streams_may_still_be_there() {
 
 #[test]
 fn wait_costs_nothing_where_the_monitor_does_not_ask() {
-    let (inflight, _, stage) = wait(false, None);
+    let (inflight, _, harness) = wait(false, None);
     assert!(inflight > Nanos::ZERO, "it is not looked at");
-    assert!(stage.rings() <= 1, "{} rings", stage.rings());
+    assert!(harness.notifications() <= 1, "{} rings", harness.notifications());
 }

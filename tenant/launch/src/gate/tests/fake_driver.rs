@@ -1,0 +1,207 @@
+//! A GPU in virtual time, and the driver of a tenant on it.
+
+use std::collections::BTreeMap;
+
+use cgpu_shm::atomic::Ordering;
+use cgpu_shm::units::Nanos;
+
+use super::super::{Clocks, ContextKey, Driver, Event, Failed, Platform, Stream};
+use super::harness::Role;
+
+/// What the GPU receives, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Launch {
+        stream: Stream,
+        programmatic: bool,
+    },
+    Record(Stream),
+    Write(Stream),
+    Ask,
+    /// Not the GPU: a thread of the program sleeps.
+    Sleep,
+}
+
+/// A GPU. What is launched runs in order of launching, one kernel at a time; what is asked is answered analytically.
+#[derive(Debug, Default)]
+pub(super) struct Gpu {
+    /// When all that was launched has run.
+    pub(super) free: Nanos,
+    /// The last work of each stream.
+    streams: BTreeMap<u64, Nanos>,
+    events: Vec<Nanos>,
+    /// Words to be written: when, where, what.
+    pub(super) writes: Vec<(Nanos, usize, usize, u64)>,
+    pub(super) log: Vec<Command>,
+    /// Time of work, by tenant.
+    pub(super) ran: BTreeMap<usize, Nanos>,
+    /// Most work in flight after a launch, by tenant.
+    pub(super) most: BTreeMap<usize, Nanos>,
+    pub(super) capturing: bool,
+    pub(super) refuses: bool,
+    pub(super) cannot_write: bool,
+    /// Another tenant's work is let in between every so often.
+    pub(super) latency: Nanos,
+    /// How late sleepers wake.
+    pub(super) late: Nanos,
+    /// The host's monotonic clock is slewed in this span, by so many millionths.
+    pub(super) slew: (Nanos, Nanos, i64),
+    /// What a change from one tenant's work to another's costs, who ran last, and how often it changed.
+    pub(super) switch: Nanos,
+    last: Option<usize>,
+    pub(super) switches: u64,
+}
+
+/// A tenant's driver and time.
+pub(super) struct FakeDriver<'a, 's> {
+    pub(super) role: &'a Role<'s>,
+    pub(super) tenant: usize,
+}
+
+impl FakeDriver<'_, '_> {
+    /// The driver's launch.
+    pub(super) fn launch(&self, stream: Stream, cost: Nanos, programmatic: bool) {
+        let mut state = self.role.harness.state();
+        let now = state.now;
+        let gpu = &mut state.gpu;
+        gpu.log.push(Command::Launch { stream, programmatic });
+        if gpu.capturing {
+            return;
+        }
+        let stream = gpu.streams.entry(key(self.tenant, stream)).or_default();
+        // What stands behind a host function leaves the GPU to the others; when it runs there is room for it.
+        let free = if *stream > gpu.free {
+            *stream + cost
+        } else {
+            if gpu.last.replace(self.tenant).is_some_and(|last| last != self.tenant) {
+                gpu.free = gpu.free.max(now) + gpu.switch;
+                gpu.switches += 1;
+            }
+            gpu.free = gpu.free.max(now + gpu.latency) + cost;
+            gpu.free
+        };
+        *stream = free;
+        let ran = gpu.ran.entry(self.tenant).or_default();
+        *ran = *ran + cost;
+        let most = gpu.most.entry(self.tenant).or_default();
+        *most = (*most).max(free - now);
+    }
+
+    /// A host function on the stream, which lasts for so long. The GPU is not busy with it.
+    pub(super) fn host(&self, stream: Stream, time: Nanos) {
+        let mut state = self.role.harness.state();
+        let begins = state.now + state.gpu.latency;
+        let last = state.gpu.streams.entry(key(self.tenant, stream)).or_default();
+        *last = (*last).max(begins) + time;
+    }
+
+    /// Waits until the stream has run dry.
+    pub(super) fn synchronize(&self, stream: Stream) {
+        let (now, end) = {
+            let state = self.role.harness.state();
+            (state.now, state.gpu.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default())
+        };
+        if end > now {
+            self.role.sleep(end - now);
+        }
+    }
+}
+
+fn key(tenant: usize, stream: Stream) -> u64 {
+    stream.key() << 8 | tenant as u64
+}
+
+impl Driver for FakeDriver<'_, '_> {
+    fn is_capturing(&self, _stream: Stream) -> bool {
+        self.role.harness.gpu(|gpu| gpu.capturing)
+    }
+
+    fn may_query(&self) -> bool {
+        self.role.harness.gpu(|gpu| !gpu.capturing)
+    }
+
+    fn create_event(&self) -> Result<Event, Failed> {
+        self.role.harness.gpu(|gpu| {
+            gpu.events.push(Nanos::MAX);
+            if gpu.refuses { Err(Failed) } else { Ok(Event(gpu.events.len() - 1)) }
+        })
+    }
+
+    fn is_idle(&self, stream: Stream) -> Result<bool, Failed> {
+        let now = self.role.now();
+        self.role.harness.gpu(|gpu| {
+            gpu.log.push(Command::Ask);
+            Ok(gpu.streams.get(&key(self.tenant, stream)).is_none_or(|end| *end <= now))
+        })
+    }
+
+    fn record_event(&self, event: Event, stream: Stream) -> Result<(), Failed> {
+        let now = self.role.now();
+        self.role.harness.gpu(|gpu| {
+            gpu.log.push(Command::Record(stream));
+            let last = gpu.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default();
+            gpu.events[event.0] = last.max(now);
+            if gpu.refuses { Err(Failed) } else { Ok(()) }
+        })
+    }
+
+    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
+        let now = self.role.now();
+        self.role.harness.gpu(|gpu| {
+            if gpu.cannot_write {
+                return Err(Failed);
+            }
+            gpu.log.push(Command::Write(stream));
+            let last = gpu.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default();
+            gpu.writes.push((last.max(now), self.tenant, word, value));
+            Ok(())
+        })
+    }
+
+    fn read_word(&self, _context: ContextKey, word: usize) -> u64 {
+        let (container, slot) = self.role.harness.homes[self.tenant];
+        self.role.harness.regions[container].shared().progress[slot.get()].word[word].load(Ordering::Acquire)
+    }
+
+    fn has_completed(&self, event: Event) -> Result<bool, Failed> {
+        let now = self.role.now();
+        self.role.harness.gpu(|gpu| {
+            gpu.log.push(Command::Ask);
+            Ok(gpu.events[event.0] <= now)
+        })
+    }
+
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, Failed> {
+        let now = self.role.now();
+        self.role.harness.gpu(|gpu| {
+            gpu.log.push(Command::Ask);
+            let (from, to) = (gpu.events[from.0], gpu.events[to.0]);
+            if from > now || to > now {
+                return Err(Failed);
+            }
+            Ok(to.0.cast_signed() - from.0.cast_signed())
+        })
+    }
+}
+
+impl Platform for FakeDriver<'_, '_> {
+    fn clocks(&self) -> Clocks {
+        Clocks { raw: self.role.now(), monotonic: self.role.monotonic() }
+    }
+
+    fn sleep(&self, time: Nanos) {
+        let late = self.role.harness.gpu(|gpu| {
+            gpu.log.push(Command::Sleep);
+            gpu.late
+        });
+        self.role.sleep(time + late);
+    }
+
+    fn wait(&self, word: u32, timeout: Nanos) {
+        self.role.sleep_until(timeout, Some((self.role.harness.homes[self.tenant].0, word)));
+    }
+
+    fn notify_monitor(&self) {
+        self.role.harness.state().notifications += 1;
+    }
+}
