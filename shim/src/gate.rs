@@ -153,7 +153,7 @@ pub(crate) fn watch(tenant: &'static Tenant) {
 /// A context is going, and with it all that was recorded in it.
 pub(crate) fn forget(context: CUcontext) {
     if captures::context_gone() {
-        markers::seen();
+        markers::note_unknown_capture();
     }
     if let Some(bound) = gate() {
         progress::forget(context);
@@ -205,7 +205,7 @@ pub(crate) fn enter_all(launches: impl Iterator<Item = Launch>, call: impl FnOnc
     let admitted = boundary::or(Vec::new(), || {
         let tenant = process::tenant();
         let mut launches: Vec<_> = launches.collect();
-        let gpu = |launch: &Launch| Some(Standpoint::of(tenant?, launch)?.gpu);
+        let gpu = |launch: &Launch| Some(LaunchContext::of(tenant?, launch)?.gpu);
         launches.sort_by_cached_key(gpu);
         launches.iter().filter_map(before_launch).collect()
     });
@@ -231,13 +231,13 @@ pub(crate) enum Awaited {
 #[inline]
 pub(crate) fn waited(awaited: Awaited) {
     if !is_open() {
-        boundary::or((), || tell_waited(awaited));
+        boundary::or((), || report_completion(awaited));
     }
 }
 
 #[cold]
 #[inline(never)]
-fn tell_waited(awaited: Awaited) {
+fn report_completion(awaited: Awaited) {
     let (Some(bound), Some(tenant)) = (gate(), process::tenant()) else { return };
     // SAFETY: null, or this thread's own part, which stays until it ends.
     let Some(thread) = (unsafe { thread::current().as_ref() }) else { return };
@@ -266,15 +266,15 @@ fn tell_waited(awaited: Awaited) {
 struct Metered {
     bound: &'static Bound,
     thread: &'static Thread,
-    at: Standpoint,
+    context: LaunchContext,
     markers: Markers,
     admitted: Admitted,
 }
 
 impl Metered {
     fn after_launch(self, accepted: bool) {
-        let Self { bound, thread, at, markers, admitted } = self;
-        at.stand(|| bound.gate.after_launch(thread, admitted, accepted, &markers, &bound.host));
+        let Self { bound, thread, context, markers, admitted } = self;
+        context.with_current(|| bound.gate.after_launch(thread, admitted, accepted, &markers, &bound.host));
     }
 }
 
@@ -282,52 +282,54 @@ impl Metered {
 fn before_launch(launch: &Launch) -> Option<Metered> {
     let bound = gate()?;
     let tenant = process::tenant()?;
-    let at = Standpoint::of(tenant, launch)?;
+    let context = LaunchContext::of(tenant, launch)?;
     // SAFETY: this thread's own part, which stays until it ends.
     let thread = unsafe { &*thread::own() };
-    let markers = Markers { context: at.context, time_scale: tenant.region().time_scale() };
+    let markers = Markers { context: context.handle, time_scale: tenant.region().time_scale() };
     let launch = gate::Launch {
         kernel: launch.kernel,
         stream: launch.stream(),
-        context: ContextKey(at.context.0),
-        gpu: at.gpu,
+        context: ContextKey(context.handle.0),
+        gpu: context.gpu,
         programmatic: launch.is_programmatic(),
         variable_cost: launch.variable_cost,
     };
-    let admitted = at.stand(|| bound.gate.before_launch(thread, launch, &markers, &bound.host))?;
-    Some(Metered { bound, thread, at, markers, admitted })
+    let admitted =
+        context.with_current(|| bound.gate.before_launch(thread, launch, &markers, &bound.host))?;
+    Some(Metered { bound, thread, context, markers, admitted })
 }
 
 /// Where a launch runs.
-struct Standpoint {
-    context: CUcontext,
+struct LaunchContext {
+    handle: CUcontext,
     gpu: Gpu,
     /// The context is not the current one.
     elsewhere: bool,
 }
 
-impl Standpoint {
-    /// The current context, or that of the launch's stream. None: the driver will refuse the launch, or it is on a GPU that nobody slices.
+impl LaunchContext {
+    /// The current context, or that of the launch's stream. None: the driver will refuse the launch, or
+    /// it is on a GPU that is not shared.
     fn of(tenant: &Tenant, launch: &Launch) -> Option<Self> {
         let mut current = CUcontext::NULL;
         // SAFETY: the handle is writable.
         accepted(unsafe { driver::cuCtxGetCurrent(&raw mut current) }).ok()?;
         let named = launch.anywhere.then(|| Order::context_of(launch.stream)).flatten();
-        let context = named.unwrap_or(current);
-        if context.is_null() {
+        let handle = named.unwrap_or(current);
+        if handle.is_null() {
             return None;
         }
-        let elsewhere = context != current;
-        let known = tenant.contexts().find(ContextId(context.0));
-        let booked = known.or_else(|| if elsewhere { None } else { hooks::current(tenant) })?;
-        Some(Self { context, gpu: booked.gpu(), elsewhere })
+        let elsewhere = handle != current;
+        let known = tenant.contexts().find(ContextId(handle.0));
+        let charged = known.or_else(|| if elsewhere { None } else { hooks::current(tenant) })?;
+        Some(Self { handle, gpu: charged.gpu(), elsewhere })
     }
 
     /// Does something with the context current: events are made in it.
-    fn stand<T>(&self, what: impl FnOnce() -> T) -> T {
+    fn with_current<T>(&self, what: impl FnOnce() -> T) -> T {
         // SAFETY: the context is the driver's word.
         let pushed =
-            self.elsewhere && unsafe { driver::cuCtxPushCurrent_v2(self.context) } == CUresult::SUCCESS;
+            self.elsewhere && unsafe { driver::cuCtxPushCurrent_v2(self.handle) } == CUresult::SUCCESS;
         let done = what();
         if pushed {
             let mut popped = CUcontext::NULL;

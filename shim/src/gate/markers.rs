@@ -14,11 +14,11 @@ use super::progress;
 use crate::library::DRIVER;
 use crate::{captures, driver};
 
-/// No question to the driver for so long after a capture was seen of which nobody knows how it began, nor when it will end.
-const QUIET: Nanos = Nanos::from_millis(1000);
+/// The driver is not queried for so long after a capture was seen whose beginning the shim missed.
+const CAPTURE_COOLDOWN: Nanos = Nanos::from_millis(1000);
 
-/// When such a one was last seen; 0: never.
-static CAPTURED: AtomicU64 = AtomicU64::new(0);
+/// When such a capture was last seen; 0: never.
+static LAST_UNKNOWN_CAPTURE_NANOS: AtomicU64 = AtomicU64::new(0);
 
 /// The driver, as a thread with this current context sees it.
 #[derive(Clone, Copy, Debug)]
@@ -46,14 +46,14 @@ impl Driver for Markers {
         // A question that is refused (906: another stream's capture forbids it) is as good as a yes.
         let capturing = answer != CUresult::SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
         if capturing && !captures::is_known() {
-            seen();
+            note_unknown_capture();
         }
         capturing
     }
 
     fn may_query(&self) -> bool {
-        let captured = CAPTURED.load(Relaxed);
-        !captures::any_global() && (captured == 0 || Monotonic.now() > Nanos(captured) + QUIET)
+        let captured = LAST_UNKNOWN_CAPTURE_NANOS.load(Relaxed);
+        !captures::any_global() && (captured == 0 || Monotonic.now() > Nanos(captured) + CAPTURE_COOLDOWN)
     }
 
     fn is_idle(&self, stream: Stream) -> Result<bool, Failed> {
@@ -124,9 +124,9 @@ impl Driver for Markers {
     }
 }
 
-/// A capture may go on of which nothing is known.
-pub(super) fn seen() {
-    CAPTURED.store(Monotonic.now().0, Relaxed);
+/// Notes that a capture may go on of which nothing is known.
+pub(super) fn note_unknown_capture() {
+    LAST_UNKNOWN_CAPTURE_NANOS.store(Monotonic.now().0, Relaxed);
 }
 
 /// Makes a call that a capture of another thread may forbid.
