@@ -1,9 +1,9 @@
-//! The driver of one program: what the gate asks of it, on the simulated GPU's timeline.
+//! The driver of one program, as its gate calls it, on the simulated GPU's timeline.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use cgpu_launch::gate::{Clocks, ContextKey, Driver as Asked, Event, Failed, Platform, Stream};
+use cgpu_launch::gate::{Clocks, ContextKey, Driver as GateDriver, Event, Failed, Platform, Stream};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_sim::machine::{ContextId, EventId, StreamId, Ticket, milliseconds};
@@ -11,7 +11,7 @@ use cgpu_sim::timeline::Command;
 use cgpu_sim::{Footprint, Kernel as SimulatedKernel};
 
 use super::SLOT;
-use super::world::{Role, World};
+use super::harness::{Harness, Role};
 
 /// A program's context, with all that it and its gate have made there.
 pub(super) struct Device {
@@ -30,8 +30,8 @@ struct Made {
 
 impl Device {
     /// The context of the tenant with this number.
-    pub(super) fn new(world: &World<'_>, number: usize) -> Result<Self, cgpu_sim::Error> {
-        let context = world.gpu(|timeline, _| {
+    pub(super) fn new(harness: &Harness<'_>, number: usize) -> Result<Self, cgpu_sim::Error> {
+        let context = harness.gpu(|timeline, _| {
             // Only to tell them apart.
             timeline.attach(number, 1 + u32::try_from(number).unwrap_or(0));
             timeline.create_context(number, 0)
@@ -161,7 +161,7 @@ impl Driver<'_> {
     }
 }
 
-impl Asked for Driver<'_> {
+impl GateDriver for Driver<'_> {
     fn is_capturing(&self, _stream: Stream) -> bool {
         false
     }
@@ -196,7 +196,7 @@ impl Asked for Driver<'_> {
     }
 
     fn read_word(&self, _context: ContextKey, word: usize) -> u64 {
-        let page = &self.role.home().region.shared().progress[SLOT.get()];
+        let page = &self.role.container().region.shared().progress[SLOT.get()];
         page.word[word].load(Ordering::Acquire)
     }
 
@@ -226,7 +226,7 @@ impl Platform for Driver<'_> {
     }
 
     fn sleep(&self, time: Nanos) {
-        self.role.nap(time);
+        self.role.sleep_with_jitter(time);
     }
 
     fn wait(&self, word: u32, timeout: Nanos) {
@@ -234,8 +234,8 @@ impl Platform for Driver<'_> {
     }
 
     fn notify_monitor(&self) {
-        if self.role.home().region.granted().must_ring() {
-            self.role.ring();
+        if self.role.container().region.granted().must_ring() {
+            self.role.ring_doorbell();
         }
     }
 }

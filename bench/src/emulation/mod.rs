@@ -4,14 +4,13 @@
 //!
 //! ```text
 //!   actor (a thread of a program)   actor ...          actor: the monitor
-//!     gate (cgpu-memory)                                 controller (cgpu-monitor)
+//!     gate (cgpu-launch)                                 controller (cgpu-scheduler)
 //!        |        \___ region files, as between processes ___/ |
 //!     driver calls                                             |
-//!        +------------------ world: time, timeline ------------+
+//!        +----------------- harness: time, timeline -----------+
 //! ```
 //!
-//! Actors are threads of which one runs at a time; the one that sleeps lets run whichever wakes
-//! next. Sleepers and wake-ups are late by tens of microseconds, drawn from the seed. A program may
+//! Actors are threads of which one runs at a time; one that sleeps lets the next to wake run. Sleepers and wake-ups are late by tens of microseconds, drawn from the seed. A program may
 //! have several threads, each an actor, behind one gate. One more actor, the observer, reads at
 //! given instants what the GPU and the tenants' own reports say.
 //!
@@ -19,10 +18,10 @@
 //! event and a memory write. What these do to shares, only the benchmarks in real time show.
 
 mod driver;
+mod harness;
 mod monitor;
 mod observer;
 mod program;
-mod world;
 
 use anyhow::{Context, Result};
 use cgpu_launch::gate::{Failed, Gate};
@@ -35,10 +34,10 @@ use cgpu_shm::units::{DeviceIndex, Generation, Nanos, SlotIndex};
 use cgpu_sim::settings::Figures;
 
 use driver::Device;
+use harness::{Harness, Role};
 pub(crate) use observer::Observed;
 use program::Process;
 pub(crate) use program::{Grid, Program, Work};
-use world::{Role, World};
 
 /// The only slot in use of each container.
 const SLOT: SlotIndex = SlotIndex(0);
@@ -68,8 +67,8 @@ impl<'a> Tenant<'a> {
     }
 }
 
-/// What a run is made of.
-pub(crate) struct Scene<'a> {
+/// The setup of a run.
+pub(crate) struct Setup<'a> {
     pub(crate) figures: Figures,
     /// None: no monitor, so the GPU's own slicing.
     pub(crate) policy: Option<Policy>,
@@ -80,14 +79,14 @@ pub(crate) struct Scene<'a> {
 }
 
 /// A container's files, and its process's word of the open gate.
-struct Home {
+struct Container {
     region: Region,
     grantor: Grantor,
     open: AtomicU32,
     _directory: tempfile::TempDir,
 }
 
-impl Home {
+impl Container {
     fn new() -> Result<Self> {
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
         Region::make(directory.path(), Birth::default()).context("cannot make a region")?;
@@ -109,17 +108,17 @@ impl Home {
     }
 }
 
-/// Runs a scene to its end.
-pub(crate) fn run(scene: &Scene<'_>) -> Result<()> {
-    observe(scene, &[]).map(drop)
+/// Runs a setup to its end.
+pub(crate) fn run(setup: &Setup<'_>) -> Result<()> {
+    observe(setup, &[]).map(drop)
 }
 
-/// Runs a scene to its end, and tells what there was to see of the tenants at each of these
+/// Runs a setup to its end, and returns what was observed of the tenants at each of these
 /// instants: `[instant][tenant]`.
-pub(crate) fn observe(scene: &Scene<'_>, instants: &[Nanos]) -> Result<Vec<Vec<Observed>>> {
-    let homes = scene.tenants.iter().map(|_| Home::new()).collect::<Result<Vec<_>>>()?;
+pub(crate) fn observe(setup: &Setup<'_>, instants: &[Nanos]) -> Result<Vec<Vec<Observed>>> {
+    let containers = setup.tenants.iter().map(|_| Container::new()).collect::<Result<Vec<_>>>()?;
     let mut actors: Vec<Option<usize>> = Vec::new();
-    for (number, tenant) in scene.tenants.iter().enumerate() {
+    for (number, tenant) in setup.tenants.iter().enumerate() {
         actors.extend((0..tenant.threads).map(|_| Some(number)));
     }
     let observer = (!instants.is_empty()).then_some(actors.len());
@@ -127,38 +126,38 @@ pub(crate) fn observe(scene: &Scene<'_>, instants: &[Nanos]) -> Result<Vec<Vec<O
     let monitor = actors.len();
     actors.push(None);
 
-    let world = World::new(&homes, &actors, scene.figures, scene.seed, scene.length);
-    let device = |number| Device::new(&world, number).map_err(anyhow::Error::from);
-    let devices = (0..homes.len()).map(device).collect::<Result<Vec<_>>>()?;
-    let processes = homes.iter().zip(&devices).map(|(home, device)| {
-        let gate = Gate::new(&home.region, SLOT, &home.open);
-        Process::new(home, gate, device)
+    let harness = Harness::new(&containers, &actors, setup.figures, setup.seed, setup.length);
+    let device = |number| Device::new(&harness, number).map_err(anyhow::Error::from);
+    let devices = (0..containers.len()).map(device).collect::<Result<Vec<_>>>()?;
+    let processes = containers.iter().zip(&devices).map(|(container, device)| {
+        let gate = Gate::new(&container.region, SLOT, &container.open);
+        Process::new(container, gate, device)
     });
     let processes: Vec<Process<'_>> = processes.collect();
 
-    let controller = scene.policy.map(monitor::Monitor::new);
+    let controller = setup.policy.map(monitor::Monitor::new);
     std::thread::scope(|scope| {
         let mut first = 0;
         let mut threads = Vec::new();
-        for (tenant, process) in scene.tenants.iter().zip(&processes) {
+        for (tenant, process) in setup.tenants.iter().zip(&processes) {
             let actors = first..first + tenant.threads as usize;
             first = actors.end;
             for (number, actor) in (0..).zip(actors) {
-                let world = &world;
+                let harness = &harness;
                 threads.push(scope.spawn(move || {
-                    let role = Role::take(world, actor);
+                    let role = Role::take(harness, actor);
                     let followed = (tenant.script)(&Program::new(process, number, &role));
                     followed.map_err(|Failed| anyhow::anyhow!("the driver refused a call"))
                 }));
             }
         }
         let observer = observer.map(|actor| {
-            let (world, controller) = (&world, controller.as_ref());
-            scope.spawn(move || observer::observe(&Role::take(world, actor), controller, instants))
+            let (harness, controller) = (&harness, controller.as_ref());
+            scope.spawn(move || observer::observe(&Role::take(harness, actor), controller, instants))
         });
-        let role = Role::take(&world, monitor);
+        let role = Role::take(&harness, monitor);
         match &controller {
-            Some(controller) => monitor::run(&role, controller, scene.tenants),
+            Some(controller) => monitor::run(&role, controller, setup.tenants),
             None => role.sleep_until(role.end()),
         }
         drop(role);

@@ -11,11 +11,11 @@ use cgpu_shm::grant::Turn;
 use cgpu_shm::notes::Measured;
 use cgpu_shm::units::Nanos;
 
-use super::world::Role;
-use super::{Home, SLOT, Tenant, gpu};
+use super::harness::Role;
+use super::{Container, SLOT, Tenant, gpu};
 
-/// Between two beats of the heart.
-const BEAT: Nanos = Nanos::from_millis(250);
+/// Interval between two heartbeats.
+const HEARTBEAT_INTERVAL: Nanos = Nanos::from_millis(250);
 
 /// The controller, which is also asked what it has measured.
 pub(super) struct Monitor(Mutex<Gpu>);
@@ -37,53 +37,53 @@ impl Monitor {
 
 /// Runs the controller until the run's end.
 pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]) {
-    let homes = role.homes();
-    let mut admitted = vec![false; homes.len()];
+    let containers = role.containers();
+    let mut admitted = vec![false; containers.len()];
     let (mut stale, mut beat) = (true, Nanos::ZERO);
     while role.now() < role.end() {
         let now = role.now();
         let mut scheduler = monitor.scheduler();
-        for number in 0..homes.len() {
-            if !admitted[number] && homes[number].has_started() {
+        for number in 0..containers.len() {
+            if !admitted[number] && containers[number].has_started() {
                 admitted[number] = true;
-                homes[number].grantor.adopt(1);
+                containers[number].grantor.adopt(1);
                 let Tenant { weight, percent, .. } = tenants[number];
                 let entitlement = Entitlement { percent, ..Entitlement::of_weight(weight) };
                 scheduler.admit(now, TenantId(number as u64), entitlement);
             }
         }
         if now >= beat {
-            homes.iter().for_each(|home| home.grantor.beat());
-            beat = now + BEAT;
+            containers.iter().for_each(|container| container.grantor.beat());
+            beat = now + HEARTBEAT_INTERVAL;
         }
-        let rung = role.take_rung();
-        rung.iter().for_each(|number| homes[*number].grantor.disarm());
-        let mut looked: Vec<usize> = if std::mem::take(&mut stale) {
-            (0..homes.len()).collect()
+        let notified = role.take_notified();
+        notified.iter().for_each(|number| containers[*number].grantor.disarm());
+        let mut polled: Vec<usize> = if std::mem::take(&mut stale) {
+            (0..containers.len()).collect()
         } else {
-            let interest = scheduler.interest(now, !rung.is_empty());
+            let interest = scheduler.interest(now, !notified.is_empty());
             interest.filter_map(|id| usize::try_from(id.0).ok()).collect()
         };
-        looked.extend(&rung);
-        looked.sort_unstable();
-        looked.dedup();
+        polled.extend(&notified);
+        polled.sort_unstable();
+        polled.dedup();
         let observations: Vec<Observation> =
-            looked.into_iter().map(|number| observation(&homes[number], number, rung.contains(&number))).collect();
+            polled.into_iter().map(|number| observe_container(&containers[number], number, notified.contains(&number))).collect();
         let plan = scheduler.advance(now, &observations);
-        plan.orders.iter().for_each(|order| obey(homes, order));
-        for (number, home) in homes.iter().enumerate() {
+        plan.orders.iter().for_each(|order| apply_order(containers, order));
+        for (number, container) in containers.iter().enumerate() {
             match scheduler.requests_notification(TenantId(number as u64)) {
-                true => home.grantor.arm(),
-                false => home.grantor.disarm(),
+                true => container.grantor.arm(),
+                false => container.grantor.disarm(),
             }
         }
         drop(scheduler);
-        role.wait_for_bell(plan.next_step.max(now + Nanos::from_micros(1)).min(beat).min(role.end()));
+        role.wait_for_doorbell(plan.next_step.max(now + Nanos::from_micros(1)).min(beat).min(role.end()));
     }
 }
 
-fn observation(home: &Home, number: usize, notified: bool) -> Observation {
-    let cell = home.region.cell(gpu(), SLOT);
+fn observe_container(container: &Container, number: usize, notified: bool) -> Observation {
+    let cell = container.region.cell(gpu(), SLOT);
     let read = |word: &AtomicU64| word.load(Ordering::Acquire);
     let report = TenantReport {
         slot: SLOT,
@@ -101,11 +101,11 @@ fn observation(home: &Home, number: usize, notified: bool) -> Observation {
     Observation { tenant, presence, has_doorbell: true, notified, unreadable: false, reports: vec![report] }
 }
 
-fn obey(homes: &[Home], order: &Order) {
-    let Some(home) = usize::try_from(order.tenant.0).ok().and_then(|number| homes.get(number)) else {
+fn apply_order(containers: &[Container], order: &Order) {
+    let Some(container) = usize::try_from(order.tenant.0).ok().and_then(|number| containers.get(number)) else {
         return;
     };
-    let (grantor, gate) = (&home.grantor, &order.gate);
+    let (grantor, gate) = (&container.grantor, &order.gate);
     grantor.gpu(gpu()).beside.store(gate.concurrent, Ordering::Relaxed);
     grantor.gpu(gpu()).bound.store(gate.max_inflight.0, Ordering::Relaxed);
     grantor.set_ring(gpu(), gate.notify_slot);

@@ -4,8 +4,8 @@ use cgpu_shm::atomic::Ordering;
 use cgpu_shm::notes::Measured;
 use cgpu_shm::units::Nanos;
 
+use super::harness::{BEGIN, Role};
 use super::monitor::Monitor;
-use super::world::{BEGIN, Role};
 use super::{SLOT, gpu};
 
 /// What there is to see of a tenant at one instant.
@@ -38,10 +38,10 @@ fn tenants(role: &Role<'_, '_>, monitor: Option<&Monitor>) -> Vec<Observed> {
         timeline.settle(0, now);
         timeline.processes(0)
     });
-    let observed = role.homes().iter().enumerate().map(|(number, home)| {
+    let observed = role.containers().iter().enumerate().map(|(number, container)| {
         let used = used.iter().find(|used| used.process == number);
         let (kernels, computed) = used.map_or_else(Default::default, |used| (used.kernels, used.busy));
-        let reported = home.region.cell(gpu(), SLOT).busy.load(Ordering::Relaxed);
+        let reported = container.region.cell(gpu(), SLOT).busy.load(Ordering::Relaxed);
         let measured = monitor.and_then(|monitor| monitor.measured(role.now(), number));
         Observed { kernels, computed, reported: Nanos(reported), measured }
     });

@@ -6,19 +6,19 @@ use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_sim::Footprint;
 
 use super::driver::{Device, Driver};
-use super::world::{BEGIN, Role};
-use super::{Home, gpu};
+use super::harness::{BEGIN, Role};
+use super::{Container, gpu};
 
 /// What the threads of one program share.
 pub(super) struct Process<'a> {
-    home: &'a Home,
+    container: &'a Container,
     gate: Gate<'a>,
     device: &'a Device,
 }
 
 impl<'a> Process<'a> {
-    pub(super) fn new(home: &'a Home, gate: Gate<'a>, device: &'a Device) -> Self {
-        Self { home, gate, device }
+    pub(super) fn new(container: &'a Container, gate: Gate<'a>, device: &'a Device) -> Self {
+        Self { container, gate, device }
     }
 }
 
@@ -129,15 +129,15 @@ impl<'a> Program<'a> {
         work: Work,
         programmatic: bool,
     ) -> Result<(), Failed> {
-        let Process { home, gate, .. } = self.process;
-        if !home.has_started() {
-            home.start();
+        let Process { container, gate, .. } = self.process;
+        if !container.has_started() {
+            container.start();
             self.driver.role.wake_monitor();
         }
         let stream = handle(stream);
         let launch = || self.driver.launch(stream, work.grid.footprint(), work.length);
-        let word = home.region.granted().gate();
-        if word == home.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream) {
+        let word = container.region.granted().gate();
+        if word == container.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream) {
             return launch();
         }
         let (context, gpu) = (ContextKey(1), gpu());
@@ -198,7 +198,7 @@ impl<'a> Program<'a> {
     /// GPU time that its gate says that it ran.
     #[cfg(test)]
     pub(crate) fn reported(&self) -> Nanos {
-        Nanos(self.process.home.region.cell(gpu(), super::SLOT).busy.load(Ordering::Relaxed))
+        Nanos(self.process.container.region.cell(gpu(), super::SLOT).busy.load(Ordering::Relaxed))
     }
 }
 

@@ -37,7 +37,7 @@ fn ran(policy: Option<Policy>, weights: [u32; 2], seed: u64) -> [u64; 2] {
         },
     ];
     let length = Nanos::from_millis(2 * SECOND);
-    run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed, length }).unwrap();
+    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed, length }).unwrap();
     sums.map(|sum| sum.into_inner().unwrap())
 }
 
@@ -60,7 +60,7 @@ fn without_a_monitor_the_gpu_takes_turns_and_loses_a_tenth() {
 }
 
 /// How often a program with gaps ran its kernel of 100 us in two seconds beside a saturating one.
-fn visits(policy: Option<Policy>, gap: Nanos) -> u64 {
+fn kernels_run(policy: Option<Policy>, gap: Nanos) -> u64 {
     let count = Mutex::new(0);
     let with_gaps = |program: &Program<'_>| {
         while program.goes_on() {
@@ -79,7 +79,7 @@ fn visits(policy: Option<Policy>, gap: Nanos) -> u64 {
     };
     let tenants = [Tenant::new(1, &with_gaps), Tenant::new(1, &saturate)];
     let length = Nanos::from_millis(3 * SECOND);
-    run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
+    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
     count.into_inner().unwrap()
 }
 
@@ -88,9 +88,9 @@ fn visits(policy: Option<Policy>, gap: Nanos) -> u64 {
 fn a_program_with_gaps_does_as_well_as_by_the_gpus_own_slicing() {
     for micros in [20, 200, 500, 900, 1000, 1050, 1100, 1200, 2000, 5000] {
         let gap = Nanos::from_micros(micros);
-        let (native, ours) = (visits(None, gap), visits(Some(Policy::Preemptive), gap));
-        println!("gaps of {micros} us: {ours} visits, {native} by the GPU's own slicing");
-        assert!(ours * 100 >= native * 99, "gaps of {micros} us: {ours} visits of {native}");
+        let (native, ours) = (kernels_run(None, gap), kernels_run(Some(Policy::Preemptive), gap));
+        println!("gaps of {micros} us: {ours} kernels, {native} by the GPU's own slicing");
+        assert!(ours * 100 >= native * 99, "gaps of {micros} us: {ours} kernels of {native}");
     }
 }
 
@@ -120,7 +120,7 @@ fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
     };
     let tenants = [Tenant::new(1, &with_pauses), Tenant::new(1, &saturate)];
     let length = Nanos::from_millis(3 * SECOND);
-    run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
+    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
     sum.into_inner().unwrap()
 }
 
@@ -163,7 +163,7 @@ fn eager(policy: Option<Policy>) -> (u64, u64) {
     };
     let tenants = [Tenant::new(1, &launch), Tenant::new(1, &saturate)];
     let length = Nanos::from_millis(3 * SECOND);
-    run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
+    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
     sums.into_inner().unwrap()
 }
 
@@ -210,7 +210,7 @@ fn newcomer(policy: Option<Policy>, micros: u64, streams: u32) -> u64 {
     };
     let tenants = [Tenant::new(1, &queue), Tenant::new(1, &come)];
     let length = Nanos::from_millis(4 * SECOND);
-    run(&Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
+    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
     ran.into_inner().unwrap() / 20_000
 }
 
@@ -257,7 +257,7 @@ fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
         },
     ];
     let length = Nanos::from_millis(3 * SECOND);
-    run(&Scene { figures: Figures::default(), policy: Some(WEIGHTED), tenants: &tenants, seed: 1, length })
+    run(&Setup { figures: Figures::default(), policy: Some(WEIGHTED), tenants: &tenants, seed: 1, length })
         .unwrap();
     sums.map(|sum| sum.into_inner().unwrap())
 }
@@ -282,8 +282,8 @@ const fn us(micros: u64) -> Nanos {
 fn alone(threads: u32, script: &Script<'_>) -> Observed {
     let tenants = [Tenant { threads, ..Tenant::new(1, script) }];
     let length = Nanos::from_millis(3 * SECOND);
-    let scene = Scene { figures: Figures::default(), policy: None, tenants: &tenants, seed: 1, length };
-    let observed = observe(&scene, &[Nanos::from_millis(SECOND), length]).unwrap();
+    let setup = Setup { figures: Figures::default(), policy: None, tenants: &tenants, seed: 1, length };
+    let observed = observe(&setup, &[Nanos::from_millis(SECOND), length]).unwrap();
     Observed {
         measured: None,
         kernels: observed[1][0].kernels - observed[0][0].kernels,
@@ -408,8 +408,8 @@ fn tenant_that_starts_later_leaves_the_gpu_to_the_others_until_then() {
     let tenants = [Tenant::new(1, &saturate), Tenant::new(1, &newcomer)];
     let policy = Some(Policy::Weighted { conserving: false });
     let length = at(3 * SECOND);
-    let scene = Scene { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length };
-    let observed = observe(&scene, &[at(SECOND), at(2 * SECOND), length]).unwrap();
+    let setup = Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length };
+    let observed = observe(&setup, &[at(SECOND), at(2 * SECOND), length]).unwrap();
     let alone = observed[0][0].computed;
     assert!(alone > at(990) && observed[0][1].computed == Nanos::ZERO, "{observed:?}");
     let beside = [0, 1].map(|tenant| (observed[2][tenant].computed - observed[1][tenant].computed).0);

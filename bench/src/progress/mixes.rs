@@ -10,7 +10,7 @@ use cgpu_shm::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
 
 use super::{Figures, Options, WEIGHTED, as_seconds, between, seconds};
-use crate::emulation::{Grid, Program, Scene, Tenant, Work, run};
+use crate::emulation::{Grid, Program, Setup, Tenant, Work, run};
 
 /// Mixes of a full run, and of a quick one.
 const MIXES: u64 = 40;
@@ -96,7 +96,7 @@ impl Loop {
         let longest = Nanos((self.work.length.0 + 10_000) * u64::from(self.batch));
         let length = Nanos(4 * longest.0).max(Nanos::from_millis(100));
         let tenants = [Tenant::new(1, &batches)];
-        run(&Scene { figures: model, policy: None, tenants: &tenants, seed: 1, length })?;
+        run(&Setup { figures: model, policy: None, tenants: &tenants, seed: 1, length })?;
         let ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (first, last) = ends.first().zip(ends.last()).context("no batch ended alone")?;
         let kernels = (ends.len() - 1) as f64 * f64::from(self.batch);

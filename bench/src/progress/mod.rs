@@ -24,7 +24,7 @@ use cgpu_scheduler::policy::Policy;
 use cgpu_shm::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
 
-use crate::emulation::{Observed, Scene, Tenant, observe};
+use crate::emulation::{Observed, Setup, Tenant, observe};
 use crate::figure::{Measured, Wanted};
 
 /// What experiments are run with.
@@ -109,7 +109,7 @@ fn between(
     instants: &[Nanos],
 ) -> Result<Vec<Vec<Observed>>> {
     let length = *instants.last().context("nothing to observe")?;
-    let scene = Scene { figures: model, policy: sharing, tenants, seed: 1, length };
-    let observed = observe(&scene, instants)?;
+    let setup = Setup { figures: model, policy: sharing, tenants, seed: 1, length };
+    let observed = observe(&setup, instants)?;
     Ok(observed.windows(2).map(|pair| done(&pair[0], &pair[1])).collect())
 }

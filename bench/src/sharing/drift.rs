@@ -10,7 +10,7 @@ use cgpu_sim::settings::Figures as Model;
 use cgpu_sim::timeline::ClockRate;
 
 use super::{Bench, Figures};
-use crate::emulation::{Program, Scene, Tenant, run};
+use crate::emulation::{Program, Setup, Tenant, run};
 use crate::figure::Reading;
 
 /// A clock, and when the tenants do nothing.
@@ -82,7 +82,7 @@ fn error_of(case: &Case, switch_us: u32) -> Result<f64> {
         Tenant { weight: 3, percent: None, script: &|program| saturate(program, second), threads: 1 },
     ];
     let policy = Some(Policy::Weighted { conserving: true });
-    run(&Scene { figures, policy, tenants: &tenants, seed: 1, length: seconds(end) })?;
+    run(&Setup { figures, policy, tenants: &tenants, seed: 1, length: seconds(end) })?;
     let [one, three] = sums.map(|sum| sum.into_inner().unwrap_or(0) as f64);
     if one == 0.0 || three == 0.0 {
         return Err(anyhow!("{}: a tenant did nothing", case.name));

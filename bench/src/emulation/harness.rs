@@ -9,19 +9,19 @@ use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{Forecast, Timeline, WORDS};
 use cgpu_sim::words::Plain;
 
-use super::{Home, SLOT};
+use super::{Container, SLOT};
 
 /// Where the host's clock begins.
 pub(super) const BEGIN: Nanos = Nanos::from_millis(1_000_000);
-/// How late a sleeper wakes, in nanoseconds: at least, and at most.
-const LATE: (u64, u64) = (10_000, 60_000);
+/// How late a sleeper wakes: at least, and at most.
+const SLEEP_LATENCY_NANOS: (u64, u64) = (10_000, 60_000);
 /// The same of a thread that is woken by a futex.
-const WOKEN: (u64, u64) = (15_000, 60_000);
+const FUTEX_LATENCY_NANOS: (u64, u64) = (15_000, 60_000);
 /// The same of the monitor by a byte in a doorbell's pipe.
-const RUNG: (u64, u64) = (5_000, 30_000);
+const DOORBELL_LATENCY_NANOS: (u64, u64) = (5_000, 30_000);
 
 /// The same of its timer.
-const TIMER: (u64, u64) = (2_000, 20_000);
+const TIMER_LATENCY_NANOS: (u64, u64) = (2_000, 20_000);
 
 /// An actor that sleeps.
 struct Actor {
@@ -48,13 +48,13 @@ struct State {
     words: Plain,
     writes: Vec<Write>,
     /// Tenants whose doorbell has rung.
-    rung: Vec<usize>,
+    notified: Vec<usize>,
     draws: u64,
 }
 
 /// A run.
-pub(super) struct World<'h> {
-    pub(super) homes: &'h [Home],
+pub(super) struct Harness<'h> {
+    pub(super) containers: &'h [Container],
     figures: Figures,
     end: Nanos,
     state: Mutex<State>,
@@ -62,11 +62,11 @@ pub(super) struct World<'h> {
     next: Vec<Condvar>,
 }
 
-impl<'h> World<'h> {
+impl<'h> Harness<'h> {
     /// A run of which each actor is a thread of that tenant's program, or none; the last is the
     /// monitor.
     pub(super) fn new(
-        homes: &'h [Home],
+        containers: &'h [Container],
         actors: &[Option<usize>],
         figures: Figures,
         seed: u64,
@@ -80,9 +80,9 @@ impl<'h> World<'h> {
         let sleeping =
             |tenant: &Option<usize>| Actor { tenant: *tenant, wakes: BEGIN, word: None, over: false };
         let actors = actors.iter().map(sleeping).collect();
-        let (writes, rung, draws) = (Vec::new(), Vec::new(), seed);
-        let state = State { now: BEGIN, running: 0, actors, words, writes, rung, draws };
-        Self { homes, figures, end: BEGIN + end, state: Mutex::new(state), next }
+        let (writes, notified, draws) = (Vec::new(), Vec::new(), seed);
+        let state = State { now: BEGIN, running: 0, actors, words, writes, notified, draws };
+        Self { containers, figures, end: BEGIN + end, state: Mutex::new(state), next }
     }
 
     /// Changes the GPU, which has come to the present instant.
@@ -99,12 +99,12 @@ impl<'h> World<'h> {
     }
 
     /// Lets the actor run that wakes first.
-    fn pass_on(&self, state: &mut State) {
-        let gate = |tenant: Option<usize>| Some(self.homes.get(tenant?)?.region.granted().gate());
+    fn run_next(&self, state: &mut State) {
+        let gate = |tenant: Option<usize>| Some(self.containers.get(tenant?)?.region.granted().gate());
         for number in 0..state.actors.len() {
             let Actor { tenant, word, .. } = state.actors[number];
             if word.is_some() && word != gate(tenant) {
-                let wakes = state.now + state.draw(WOKEN);
+                let wakes = state.now + state.draw(FUTEX_LATENCY_NANOS);
                 let actor = &mut state.actors[number];
                 (actor.word, actor.wakes) = (None, actor.wakes.min(wakes));
             }
@@ -114,12 +114,12 @@ impl<'h> World<'h> {
             state.now = state.now.max(actor.wakes);
             state.running = number;
         }
-        self.come_by(state);
+        self.apply_writes(state);
         self.next[state.running].notify_one();
     }
 
-    /// The GPU's writes up to now.
-    fn come_by(&self, state: &mut State) {
+    /// Applies the GPU's writes up to now.
+    fn apply_writes(&self, state: &mut State) {
         let State { now, words, writes, .. } = state;
         if writes.is_empty() {
             return;
@@ -129,7 +129,7 @@ impl<'h> World<'h> {
         writes.retain(|write| {
             let done = timeline.is_done(write.ticket);
             if done {
-                let page = &self.homes[write.tenant].region.shared().progress[SLOT.get()];
+                let page = &self.containers[write.tenant].region.shared().progress[SLOT.get()];
                 page.word[write.word].store(write.value, Ordering::Release);
             }
             !done
@@ -147,24 +147,24 @@ impl State {
 
 /// An actor of a run.
 pub(super) struct Role<'w, 'h> {
-    world: &'w World<'h>,
+    harness: &'w Harness<'h>,
     number: usize,
     tenant: Option<usize>,
 }
 
 impl Drop for Role<'_, '_> {
     fn drop(&mut self) {
-        let mut state = self.world.state();
+        let mut state = self.harness.state();
         state.actors[self.number].over = true;
-        self.world.pass_on(&mut state);
+        self.harness.run_next(&mut state);
     }
 }
 
 impl<'w, 'h> Role<'w, 'h> {
     /// Waits for its first instant.
-    pub(super) fn take(world: &'w World<'h>, number: usize) -> Self {
-        let tenant = world.state().actors[number].tenant;
-        let role = Self { world, number, tenant };
+    pub(super) fn take(harness: &'w Harness<'h>, number: usize) -> Self {
+        let tenant = harness.state().actors[number].tenant;
+        let role = Self { harness, number, tenant };
         role.wait_for_turn();
         role
     }
@@ -174,33 +174,33 @@ impl<'w, 'h> Role<'w, 'h> {
         self.tenant.unwrap_or_else(|| unreachable!("only a program has a container"))
     }
 
-    pub(super) fn home(&self) -> &'h Home {
-        &self.world.homes[self.tenant()]
+    pub(super) fn container(&self) -> &'h Container {
+        &self.harness.containers[self.tenant()]
     }
 
-    pub(super) fn homes(&self) -> &'h [Home] {
-        self.world.homes
+    pub(super) fn containers(&self) -> &'h [Container] {
+        self.harness.containers
     }
 
     pub(super) fn now(&self) -> Nanos {
-        self.world.state().now
+        self.harness.state().now
     }
 
     pub(super) fn end(&self) -> Nanos {
-        self.world.end
+        self.harness.end
     }
 
     /// Time passes, in which the actor computes.
     pub(super) fn spend(&self, time: Nanos) {
-        let mut state = self.world.state();
+        let mut state = self.harness.state();
         let wakes = state.now + time;
         let sleeps = |actor: &Actor| actor.over || actor.wakes > wakes;
         let mut others = state.actors.iter().enumerate().filter(|(number, _)| *number != self.number);
-        // Nobody else would run meanwhile: there is nothing to wait for. Gate words change only when
-        // others run.
+        // No other actor would run meanwhile: there is nothing to wait for. Gate words change only
+        // when others run.
         if others.all(|(_, actor)| sleeps(actor)) {
             state.now = wakes;
-            self.world.come_by(&mut state);
+            self.harness.apply_writes(&mut state);
             return;
         }
         self.sleep(state, wakes, None);
@@ -208,91 +208,91 @@ impl<'w, 'h> Role<'w, 'h> {
 
     /// Sleeps until then, exactly.
     pub(super) fn sleep_until(&self, at: Nanos) {
-        let state = self.world.state();
+        let state = self.harness.state();
         let wakes = state.now.max(at);
         self.sleep(state, wakes, None);
     }
 
     /// Sleeps until then or until a doorbell rings, and wakes as late as a timer is.
-    pub(super) fn wait_for_bell(&self, at: Nanos) {
-        let mut state = self.world.state();
-        let wakes = match state.rung.is_empty() {
-            true => state.now.max(at) + state.draw(TIMER),
-            false => state.now + state.draw(RUNG),
+    pub(super) fn wait_for_doorbell(&self, at: Nanos) {
+        let mut state = self.harness.state();
+        let wakes = match state.notified.is_empty() {
+            true => state.now.max(at) + state.draw(TIMER_LATENCY_NANOS),
+            false => state.now + state.draw(DOORBELL_LATENCY_NANOS),
         };
         self.sleep(state, wakes, None);
     }
 
-    /// Sleeps as the kernel lets one sleep.
-    pub(super) fn nap(&self, time: Nanos) {
-        let mut state = self.world.state();
-        let wakes = state.now + time + state.draw(LATE);
+    /// Sleeps as long as the kernel makes it: later by what is drawn.
+    pub(super) fn sleep_with_jitter(&self, time: Nanos) {
+        let mut state = self.harness.state();
+        let wakes = state.now + time + state.draw(SLEEP_LATENCY_NANOS);
         self.sleep(state, wakes, None);
     }
 
     /// Sleeps until its gate word is not `word` any more, or for that long.
     pub(super) fn wait_for_gate(&self, word: u32, timeout: Nanos) {
-        let mut state = self.world.state();
-        if self.home().region.granted().gate() != word {
+        let mut state = self.harness.state();
+        if self.container().region.granted().gate() != word {
             return;
         }
-        let wakes = state.now + timeout + state.draw(LATE);
+        let wakes = state.now + timeout + state.draw(SLEEP_LATENCY_NANOS);
         self.sleep(state, wakes, Some(word));
     }
 
     fn sleep(&self, mut state: MutexGuard<'_, State>, wakes: Nanos, word: Option<u32>) {
         let actor = &mut state.actors[self.number];
         (actor.wakes, actor.word) = (wakes, word);
-        self.world.pass_on(&mut state);
+        self.harness.run_next(&mut state);
         drop(state);
         self.wait_for_turn();
     }
 
     fn wait_for_turn(&self) {
-        let mut state = self.world.state();
+        let mut state = self.harness.state();
         while state.running != self.number {
-            state = self.world.next[self.number].wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.harness.next[self.number].wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.actors[self.number].word = None;
     }
 
     /// Rings the doorbell, which wakes the monitor.
-    pub(super) fn ring(&self) {
-        self.world.state().rung.push(self.tenant());
+    pub(super) fn ring_doorbell(&self) {
+        self.harness.state().notified.push(self.tenant());
         self.wake_monitor();
     }
 
     /// Wakes the monitor, which looks for what has changed.
     pub(super) fn wake_monitor(&self) {
-        let mut state = self.world.state();
-        let wakes = state.now + state.draw(RUNG);
+        let mut state = self.harness.state();
+        let wakes = state.now + state.draw(DOORBELL_LATENCY_NANOS);
         if let Some(monitor) = state.actors.last_mut() {
             monitor.wakes = monitor.wakes.min(wakes);
         }
     }
 
     /// The doorbells that have rung since last asked.
-    pub(super) fn take_rung(&self) -> Vec<usize> {
-        std::mem::take(&mut self.world.state().rung)
+    pub(super) fn take_notified(&self) -> Vec<usize> {
+        std::mem::take(&mut self.harness.state().notified)
     }
 
     /// Does something on the GPU, which has come to the present instant.
     pub(super) fn gpu<T>(&self, what: impl FnOnce(&mut Timeline<'_, Plain>, Nanos) -> T) -> T {
-        self.world.gpu(what)
+        self.harness.gpu(what)
     }
 
     pub(super) fn figures(&self) -> &'w Figures {
-        &self.world.figures
+        &self.harness.figures
     }
 
     /// A word of this container's progress page is written when the GPU comes to that command.
     pub(super) fn write_at(&self, ticket: Ticket, word: usize, value: u64) {
-        self.world.state().writes.push(Write { ticket, tenant: self.tenant(), word, value });
+        self.harness.state().writes.push(Write { ticket, tenant: self.tenant(), word, value });
     }
 
     /// Waits until the host sees that a command is done.
     pub(super) fn wait_for(&self, ticket: Ticket) {
-        let visibility = self.world.figures.visibility;
+        let visibility = self.harness.figures.visibility;
         loop {
             let next = self.gpu(|timeline, now| match timeline.visible_at(ticket) {
                 Some(at) if at <= now => None,
