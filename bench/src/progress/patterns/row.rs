@@ -10,7 +10,7 @@ use super::runs::{Alone, Ran, run};
 
 /// A pattern under one profile.
 pub(super) struct Row<'a> {
-    alone: &'a Alone<'a>,
+    pub(super) alone: &'a Alone<'a>,
     bound: [f64; 2],
     ran: Vec<(&'static str, Sharing, Ran)>,
 }

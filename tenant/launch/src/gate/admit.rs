@@ -1,4 +1,9 @@
 //! The first step of the slow path: may the launch go?
+//!
+//! Charges what the thread launched on its fast path. A launch that is not metered goes: on an open
+//! GPU, or while its stream is captured, since it is not executed then. For any other it finds the
+//! lane and what the launch is expected to cost, and places a marker behind what was launched there
+//! before, if that is worth one.
 
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::reason::Reason;

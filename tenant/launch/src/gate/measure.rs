@@ -1,4 +1,8 @@
 //! The third step of the slow path: what did the launch cost?
+//!
+//! Before the driver's call the launch is charged by its estimate, behind a start event if its stream
+//! has run dry, and the thread gets a budget for its next launches. After the call a marker follows a
+//! launch that is measured by itself. Batches whose markers were reached are measured at every wait.
 
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::intervals::{self, Span};

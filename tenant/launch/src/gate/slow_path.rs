@@ -1,13 +1,13 @@
 //! The slow path of a launch: three steps in a row.
 //!
-//! | step | question | contents |
-//! |---|---|---|
-//! | [`admit`](super::admit) | may it go? | charges what the thread launched on the fast path; lets launches through that are not metered; finds the launch's lane, and marks or charges what was launched there before |
-//! | [`wait`](super::wait) | when may it go? | measures what has ended, decides ([`Request`](super::admission)), publishes, sleeps; again until it may |
-//! | [`measure`](super::measure) | what did it cost? | a start event if the stream has run dry; the charge by its estimate, budget for the next launches; after the driver's call a marker if it is measured by itself |
+//! | step | question |
+//! |---|---|
+//! | [`admit`](super::admit) | may it go? |
+//! | [`wait`](super::wait) | when may it go? |
+//! | [`measure`](super::measure) | what did it cost? |
 //!
-//! Each step locks the account once, and once more after each call of the driver in between: what
-//! it takes from the account before the call, and what it books after.
+//! Each step locks the account once, and once more after each call of the driver in between: it
+//! takes what it needs from the account before the call, and notes the result after it.
 
 use cgpu_shm::grant::TurnState;
 use cgpu_shm::spin::Held;

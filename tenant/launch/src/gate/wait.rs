@@ -1,4 +1,7 @@
 //! The second step of the slow path: waits until the launch may go.
+//!
+//! Measures what has ended, decides ([`Request`]), publishes, and sleeps or waits for the gate word
+//! to change; again until the launch may go.
 
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::reason::Reason;
