@@ -1,8 +1,9 @@
 //! The gate before a launch, bound to the driver. What it does and why is in [`cgpu_launch::gate`].
 //!
-//! The monitor changes the container's gate word when something changes for its launches, and every few milliseconds while
-//! tenants contend for a GPU. A launch compares the word with the one under which every GPU is open: two loads and a branch. Where
-//! they differ, the thread may have a budget ([`spend`]); if not, the slow path is [`enter`].
+//! The monitor changes the container's gate word when something changes for its launches, and every
+//! few milliseconds while tenants contend for a GPU. A launch compares the word with the one under
+//! which every GPU is open: two loads and a branch. Where they differ, the thread may have a budget
+//! ([`spend`]); if not, the slow path is [`enter`].
 //!
 //! | module | what it is |
 //! |---|---|
@@ -90,8 +91,9 @@ impl Launch {
         Stream { handle: self.stream.0, per_thread: self.default == DefaultStream::PerThread }
     }
 
-    /// Whether it may begin before its predecessor on the stream has ended. No other attribute has anything to do with what stands
-    /// before or behind a launch: events that it carries are the program's, priorities and clusters are its own.
+    /// Whether it may begin before its predecessor on the stream has ended. No other attribute has
+    /// anything to do with what stands before or behind a launch: events that it carries are the
+    /// program's, priorities and clusters are its own.
     fn is_programmatic(&self) -> bool {
         // SAFETY: null, or the program's own record.
         let Some(record) = (unsafe { self.config.as_ref() }) else { return false };
@@ -163,14 +165,15 @@ pub(crate) fn forget(context: CUcontext) {
 
 /// Whether nothing has changed since this process last looked.
 ///
-/// Relaxed: an open gate orders nothing; a launch finds out sooner or later that it is not open any more.
+/// Relaxed: an open gate orders nothing; a launch finds out sooner or later that it is not open any
+/// more.
 #[inline(always)]
 pub(crate) fn is_open() -> bool {
     word() == OPEN.load(Relaxed)
 }
 
-/// Whether the budget of the thread covers the launch; it is charged then. Not while anything is captured: a
-/// captured launch is not executed, and whether this one is, only the driver knows.
+/// Whether the budget of the thread covers the launch; it is charged then. Not while anything is
+/// captured: a captured launch is not executed, and whether this one is, only the driver knows.
 #[inline(always)]
 pub(crate) fn spend(launch: &Launch) -> bool {
     // SAFETY: null, or this thread's own part, which stays until it ends.
@@ -197,8 +200,9 @@ pub(crate) fn enter(launch: Launch, call: impl FnOnce() -> CUresult) -> CUresult
     answer
 }
 
-/// Makes a call that launches on several GPUs. The first GPU's turn is waited for, in the order in which the monitor calls turns
-/// together; on the others it goes without, since it is on its way on the first.
+/// Makes a call that launches on several GPUs. The first GPU's turn is waited for, in the order in
+/// which the monitor calls turns together; on the others it goes without, since it is on its way on
+/// the first.
 #[cold]
 #[inline(never)]
 pub(crate) fn enter_all(launches: impl Iterator<Item = Launch>, call: impl FnOnce() -> CUresult) -> CUresult {
@@ -308,8 +312,8 @@ struct LaunchContext {
 }
 
 impl LaunchContext {
-    /// The current context, or that of the launch's stream. None: the driver will refuse the launch, or
-    /// it is on a GPU that is not shared.
+    /// The current context, or that of the launch's stream. None: the driver will refuse the
+    /// launch, or it is on a GPU that is not shared.
     fn of(tenant: &Tenant, launch: &Launch) -> Option<Self> {
         let mut current = CUcontext::NULL;
         // SAFETY: the handle is writable.
@@ -343,6 +347,7 @@ impl LaunchContext {
 #[inline(always)]
 fn word() -> u32 {
     let word = WORD.load(Relaxed);
-    // SAFETY: a static, or a word of a page that stays mapped as long as the process lives, and in its children.
+    // SAFETY: a static, or a word of a page that stays mapped as long as the process lives, and in
+    // its children.
     unsafe { &*word }.load(Relaxed)
 }

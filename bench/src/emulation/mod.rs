@@ -10,12 +10,13 @@
 //!        +----------------- harness: time, timeline -----------+
 //! ```
 //!
-//! Actors are threads of which one runs at a time; one that sleeps lets the next to wake run. Sleepers and wake-ups are late by tens of microseconds, drawn from the seed. A program may
-//! have several threads, each an actor, behind one gate. One more actor, the observer, reads at
-//! given instants what the GPU and the tenants' own reports say.
+//! Actors are threads of which one runs at a time; one that sleeps lets the next to wake run.
+//! Sleepers and wake-ups are late by tens of microseconds, drawn from the seed. A program may have
+//! several threads, each an actor, behind one gate. One more actor, the observer, reads at given
+//! instants what the GPU and the tenants' own reports say.
 //!
-//! Not in it: processes, the kernel's scheduler, the driver's own costs beyond those of a launch, an
-//! event and a memory write. What these do to shares, only the benchmarks in real time show.
+//! Not in it: processes, the kernel's scheduler, the driver's own costs beyond those of a launch,
+//! an event and a memory write. What these do to shares, only the benchmarks in real time show.
 
 mod driver;
 mod harness;

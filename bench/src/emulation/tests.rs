@@ -1,5 +1,5 @@
-//! That the emulation is one: shares as the policy says, the GPU's own slicing without a monitor, and
-//! the same run from the same seed.
+//! That the emulation is one: shares as the policy says, the GPU's own slicing without a monitor,
+//! and the same run from the same seed.
 
 use std::sync::Mutex;
 
@@ -83,7 +83,8 @@ fn kernels_run(policy: Option<Policy>, gap: Nanos) -> u64 {
     count.into_inner().unwrap()
 }
 
-/// Also where the gap is about as long as the GPU's slice, and a slice that begins anew costs a whole one.
+/// Also where the gap is about as long as the GPU's slice, and a slice that begins anew costs a
+/// whole one.
 #[test]
 fn a_program_with_gaps_does_as_well_as_by_the_gpus_own_slicing() {
     for micros in [20, 200, 500, 900, 1000, 1050, 1100, 1200, 2000, 5000] {
@@ -94,8 +95,8 @@ fn a_program_with_gaps_does_as_well_as_by_the_gpus_own_slicing() {
     }
 }
 
-/// GPU time of a program that launches a hundred kernels of 20 us, then pauses without waiting for them, over two
-/// seconds beside a saturating one.
+/// GPU time of a program that launches a hundred kernels of 20 us, then pauses without waiting for
+/// them, over two seconds beside a saturating one.
 fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
     let sum = Mutex::new(0);
     let with_pauses = |program: &Program<'_>| {
@@ -226,7 +227,8 @@ fn newcomer_beside_a_queue_filled_while_alone_has_its_share() {
     }
 }
 
-/// What two saturating programs ran in two seconds, of which the first launches programmatically or not.
+/// What two saturating programs ran in two seconds, of which the first launches programmatically or
+/// not.
 fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
     let sums = [const { Mutex::new(0) }; 2];
     let saturate = |program: &Program<'_>, sum: &Mutex<u64>, programmatic: bool, micros: u64| {
@@ -262,7 +264,8 @@ fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
     sums.map(|sum| sum.into_inner().unwrap())
 }
 
-/// Nothing stands between launches that overlap, so their stream is let run dry every 4 ms to see where it is.
+/// Nothing stands between launches that overlap, so their stream is let run dry every 4 ms to see
+/// where it is.
 #[test]
 fn programmatic_launches_cost_a_few_percent() {
     for micros in [5, 20, 60, 300] {

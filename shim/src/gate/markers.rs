@@ -1,8 +1,9 @@
 //! What the gate puts on the program's streams, and how it asks the driver about it.
 //!
-//! Events are the calling thread's current context's. Calls that a capture of another thread may forbid (making and asking events,
-//! registering memory) are made in the relaxed capture mode, and not at all while a capture in the global mode goes on ([`captures`])
-//! and for a second after one was seen that we had not heard of: it may have gone on for as long, in any mode.
+//! Events are the calling thread's current context's. Calls that a capture of another thread may
+//! forbid (making and asking events, registering memory) are made in the relaxed capture mode, and
+//! not at all while a capture in the global mode goes on ([`captures`]) and for a second after one
+//! was seen that we had not heard of: it may have gone on for as long, in any mode.
 
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
@@ -37,13 +38,15 @@ impl Driver for Markers {
         let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
         let handle = CUstream(stream.handle);
         let answer = if stream.per_thread {
-            // SAFETY: the stream is the program's, which is just launching into it; the status is writable.
+            // SAFETY: the stream is the program's, which is just launching into it; the status is
+            // writable.
             unsafe { driver::cuStreamIsCapturing_ptsz(handle, &raw mut status) }
         } else {
             // SAFETY: as above.
             unsafe { driver::cuStreamIsCapturing(handle, &raw mut status) }
         };
-        // A question that is refused (906: another stream's capture forbids it) is as good as a yes.
+        // A question that is refused (906: another stream's capture forbids it) is as good as a
+        // yes.
         let capturing = answer != CUresult::SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
         if capturing && !captures::is_known() {
             note_unknown_capture();
@@ -77,7 +80,8 @@ impl Driver for Markers {
     fn record_event(&self, event: Event, stream: Stream) -> Result<(), Failed> {
         let (event, handle) = (CUevent(event.0), CUstream(stream.handle));
         accepted(if stream.per_thread {
-            // SAFETY: the event is ours, of this context; the stream is the program's, which is just launching into it.
+            // SAFETY: the event is ours, of this context; the stream is the program's, which is
+            // just launching into it.
             unsafe { driver::cuEventRecord_ptsz(event, handle) }
         } else {
             // SAFETY: as above.
@@ -92,7 +96,8 @@ impl Driver for Markers {
         let address = progress::address(self, word).ok_or(Failed)?;
         let (handle, flags) = (CUstream(stream.handle), CU_STREAM_WRITE_VALUE_DEFAULT);
         accepted(if stream.per_thread {
-            // SAFETY: the stream is the program's; the address is a word of a page of ours, registered in this context.
+            // SAFETY: the stream is the program's; the address is a word of a page of ours,
+            // registered in this context.
             unsafe { driver::cuStreamWriteValue64_v2_ptsz(handle, address, value, flags) }
         } else {
             // SAFETY: as above.

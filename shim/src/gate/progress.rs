@@ -1,8 +1,9 @@
 //! The words that the GPU writes as it comes by: a page for each context.
 //!
-//! A page is registered with the driver in the context whose streams write it, and the registration goes
-//! with that context. One page for several contexts would have a write in one of them fault when another
-//! one is destroyed. Pages are never unmapped, and serve other contexts later: numbers in them only grow.
+//! A page is registered with the driver in the context whose streams write it, and the registration
+//! goes with that context. One page for several contexts would have a write in one of them fault
+//! when another one is destroyed. Pages are never unmapped, and serve other contexts later: numbers
+//! in them only grow.
 
 use core::ptr;
 
@@ -89,8 +90,8 @@ fn register(markers: &Markers) -> Option<&'static Page> {
         page.context.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
     };
     let page = PAGES.iter().find(take)?;
-    // Another thread may have been at it for the same context: one of the two is found, the other is lost
-    // until the context goes.
+    // Another thread may have been at it for the same context: one of the two is found, the other
+    // is lost until the context goes.
     page.address.store(map(markers, page).unwrap_or(0), Ordering::Relaxed);
     // HB page: Release publishes where it is.
     page.context.store(markers.context.0, Ordering::Release);

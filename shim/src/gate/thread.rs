@@ -1,9 +1,11 @@
 //! Where a thread finds its own part of the gate.
 //!
-//! A thread-local of Rust's costs a call in a shared library (`__tls_get_addr`, 2.5 ns), and one with a destructor allocates at
-//! first use. Here it is one word in the storage that the loader sets up with each thread (the "initial exec" model, 1 ns), and a
-//! destructor that the C library runs when the thread ends. The loader has room for such words in every library that is there when
-//! the program starts, as a preload is, and a little for later ones; this one needs eight bytes.
+//! A thread-local of Rust's costs a call in a shared library (`__tls_get_addr`, 2.5 ns), and one
+//! with a destructor allocates at first use. Here it is one word in the storage that the loader
+//! sets up with each thread (the "initial exec" model, 1 ns), and a destructor that the C library
+//! runs when the thread ends. The loader has room for such words in every library that is there
+//! when the program starts, as a preload is, and a little for later ones; this one needs eight
+//! bytes.
 //!
 //! On other machines than x86-64 and AArch64 it is a thread-local of Rust's.
 
@@ -33,7 +35,8 @@ core::arch::global_asm!(
 #[inline(always)]
 pub(super) fn current() -> *const Thread {
     let thread: *const Thread;
-    // SAFETY: reads the word above, which every thread has for itself; its offset from the thread pointer is in our own table.
+    // SAFETY: reads the word above, which every thread has for itself; its offset from the thread
+    // pointer is in our own table.
     unsafe {
         core::arch::asm!(
             "mov {thread}, qword ptr [rip + cgpu_thread@GOTTPOFF]",
@@ -64,7 +67,8 @@ fn set(thread: *const Thread) {
 #[inline(always)]
 pub(super) fn current() -> *const Thread {
     let thread: *const Thread;
-    // SAFETY: reads the word above, which every thread has for itself; its offset from the thread pointer is in our own table.
+    // SAFETY: reads the word above, which every thread has for itself; its offset from the thread
+    // pointer is in our own table.
     unsafe {
         core::arch::asm!(
             "mrs {base}, tpidr_el0",
@@ -119,7 +123,8 @@ pub(super) use word::current;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 use word::set;
 
-/// The C library's key for the destructor, plus one; 0: not asked for yet; [`NO_KEY`]: there is none.
+/// The C library's key for the destructor, plus one; 0: not asked for yet; [`NO_KEY`]: there is
+/// none.
 static KEY: AtomicU32 = AtomicU32::new(0);
 const NO_KEY: u32 = u32::MAX;
 
@@ -154,7 +159,8 @@ pub(super) fn own() -> *const Thread {
     thread
 }
 
-/// Runs in a thread that ends. Should it launch once more afterwards, from another destructor, it begins anew.
+/// Runs in a thread that ends. Should it launch once more afterwards, from another destructor, it
+/// begins anew.
 unsafe extern "C" fn ended(thread: *mut c_void) {
     set(ptr::null());
     boundary::or((), || {

@@ -1,7 +1,9 @@
-//! What a launch is expected to cost: an estimate for each function and size, learned from what batches of launches took.
+//! What a launch is expected to cost: an estimate for each function and size, learned from what
+//! batches of launches took.
 //!
-//! Estimates decide nothing in the long run: they are charged beforehand and corrected when the batch is measured. What hangs on
-//! them is how much is in flight, and when that is predicted to end.
+//! Estimates decide nothing in the long run: they are charged beforehand and corrected when the
+//! batch is measured. What hangs on them is how much is in flight, and when that is predicted to
+//! end.
 //!
 //! | sample | what it teaches |
 //! |---|---|
@@ -10,10 +12,12 @@
 //! | a batch | a quarter of its error is corrected, in each of its kernels by its part of the batch |
 //! | a batch beside other processes' work | the same downwards; upwards hardly, because the others' time is in it |
 //!
-//! The last row makes of the estimate a low quantile of what was measured: what the kernel takes when nobody interrupts it.
+//! The last row makes of the estimate a low quantile of what was measured: what the kernel takes
+//! when nobody interrupts it.
 //!
-//! How much is in flight follows a *high* quantile: a shape may take 10 us or 5 ms by its arguments. Where the two differ, each
-//! launch is measured by itself, so that all of them are charged what they took.
+//! How much is in flight follows a *high* quantile: a shape may take 10 us or 5 ms by its
+//! arguments. Where the two differ, each launch is measured by itself, so that all of them are
+//! charged what they took.
 
 mod estimate;
 mod function;
@@ -27,15 +31,17 @@ use self::function::FunctionCosts;
 pub use self::kernel::Kernel;
 pub(crate) use self::kernel::{Function, SIZES};
 
-/// What a kernel is taken to cost before it ever ran: so much that two of them are as much as may be in flight.
+/// What a kernel is taken to cost before it ever ran: so much that two of them are as much as may
+/// be in flight.
 const UNKNOWN_COST: u32 = 250_000;
 /// How much of a batch's error one batch corrects.
 const CORRECTION_RATE: f64 = 0.25;
-/// A batch that takes more than eight times what was expected, and so much more for each of its launches, is strange. A slice or two of
-/// others' are not, nor are many short kernels that a busy host launches slowly.
+/// A batch that takes more than eight times what was expected, and so much more for each of its
+/// launches, is strange. A slice or two of others' are not, nor are many short kernels that a busy
+/// host launches slowly.
 const OUTLIER_EXCESS: Nanos = Nanos::from_millis(4);
-/// What other containers' time slices can add to a batch: two of 1 ms, and the switches. Launches did
-/// take longer if it took more than that.
+/// What other containers' time slices can add to a batch: two of 1 ms, and the switches. Launches
+/// did take longer if it took more than that.
 const INTERRUPTION: Nanos = Nanos::from_micros(2500);
 /// Functions remembered per GPU: a power of two. Programs launch some hundred.
 const FUNCTIONS: usize = 4096;
@@ -67,8 +73,8 @@ impl Expected {
         self.fresh || self.doubtful || self.margin > 0
     }
 
-    /// The budget that a launch takes on a thread's fast path. One that has to be measured by itself
-    /// takes more than there is, unless it cannot be measured (`guessed`).
+    /// The budget that a launch takes on a thread's fast path. One that has to be measured by
+    /// itself takes more than there is, unless it cannot be measured (`guessed`).
     pub(crate) fn price(self, guessed: bool) -> u32 {
         if guessed || !self.is_uncertain() { self.cost } else { u32::MAX }
     }
@@ -132,12 +138,14 @@ impl Costs {
         parts.fold(batch.rest, |sum, part| sum + part)
     }
 
-    /// Learns from launches that took `measured` in all, waits for the host or another stream included.
+    /// Learns from launches that took `measured` in all, waits for the host or another stream
+    /// included.
     pub(crate) fn learn(&mut self, batch: &CostEstimate, measured: Nanos, contention: Contention) {
         self.learn_from(batch, measured, contention, false);
     }
 
-    /// Learns from one launch that took `measured`: by an event right before it and one right behind it.
+    /// Learns from one launch that took `measured`: by an event right before it and one right
+    /// behind it.
     pub(crate) fn learn_exactly(&mut self, launch: &CostEstimate, measured: Nanos, contention: Contention) {
         self.learn_from(launch, measured, contention, true);
     }
@@ -171,7 +179,8 @@ impl Costs {
             }
         }
         let error = (measured.0 as f64 / expected.max(1.0)).clamp(1.0 / 8.0, 8.0) - 1.0;
-        // Normalised least mean squares, in units of the estimates: who has the greater part is the likelier cause.
+        // Normalised least mean squares, in units of the estimates: who has the greater part is the
+        // likelier cause.
         let squares: f64 = costs.iter().map(|cost| cost * cost).sum();
         let pace = match contention {
             Contention::Siblings | Contention::Containers if error > 0.0 => {
@@ -185,8 +194,8 @@ impl Costs {
         }
     }
 
-    /// Whether a batch is the first of its kind that is an outlier: once, it is a host function or another stream that was waited for; twice in a
-    /// row, it is what the kernels cost.
+    /// Whether a batch is the first of its kind that is an outlier: once, it is a host function or
+    /// another stream that was waited for; twice in a row, it is what the kernels cost.
     fn is_first_outlier(&mut self, batch: &CostEstimate, is_outlier: bool, exactly: bool) -> bool {
         let mut first = false;
         for part in batch.parts() {

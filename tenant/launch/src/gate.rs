@@ -1,4 +1,5 @@
-//! The gate: kernels are launched in the container's turns, and what they took is measured. `docs/turns.md` is the protocol.
+//! The gate: kernels are launched in the container's turns, and what they took is measured.
+//! `docs/turns.md` is the protocol.
 //!
 //! ```text
 //!   launch --> gate word is the open one? ------------------------------> the driver       two loads and a branch
@@ -20,8 +21,9 @@
 //! charges the thread's launches, puts a marker behind them (a timing event and a memory write on
 //! the launch's own stream), measures what has ended, and sets a budget for the next launches.
 //!
-//! Locks: one per GPU and process, held for bookkeeping only; never across a call of the driver, a sleep or a wait. One thread at
-//! a time asks the driver for the times of a GPU's events; others go on without.
+//! Locks: one per GPU and process, held for bookkeeping only; never across a call of the driver, a
+//! sleep or a wait. One thread at a time asks the driver for the times of a GPU's events; others go
+//! on without.
 
 mod account;
 mod admission;
@@ -69,7 +71,8 @@ pub struct Launch {
     pub context: ContextKey,
     /// The context's GPU.
     pub gpu: Gpu,
-    /// It may begin before its predecessor on the stream has ended: nothing may come between the two.
+    /// It may begin before its predecessor on the stream has ended: nothing may come between the
+    /// two.
     pub programmatic: bool,
     /// What it costs may differ from one launch to the next: each takes the slow path.
     pub variable_cost: bool,
@@ -96,7 +99,8 @@ pub struct Gate<'r> {
     threads: AtomicU32,
     /// The first context that launched.
     context: AtomicUsize,
-    /// There were several. A thread may launch into any of them from one launch to the next, so no thread has a budget.
+    /// There were several. A thread may launch into any of them from one launch to the next, so no
+    /// thread has a budget.
     several_contexts: AtomicBool,
     devices: [DeviceGate; GPUS],
 }
@@ -115,7 +119,8 @@ impl fmt::Debug for Gate<'_> {
 }
 
 impl<'r> Gate<'r> {
-    /// The gate of the process that has this slot. Launches under the gate word in `open` go straight to the driver.
+    /// The gate of the process that has this slot. Launches under the gate word in `open` go
+    /// straight to the driver.
     #[must_use]
     pub fn new(region: &'r Region, slot: SlotIndex, open: &'r AtomicU32) -> Self {
         open.store(0, Ordering::Relaxed);
@@ -218,7 +223,8 @@ impl<'r> Gate<'r> {
         }
     }
 
-    /// What a kernel costs is not known any more: what is launched under its name next is another one.
+    /// What a kernel costs is not known any more: what is launched under its name next is another
+    /// one.
     pub fn forget_cost(&self, kernel: Kernel) {
         for device in &self.devices {
             device.account.lock().gpu_time.forget_cost(kernel);

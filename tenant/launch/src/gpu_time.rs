@@ -1,7 +1,8 @@
 //! What the GPU really took: batches, their markers, and the union of their intervals.
 //!
-//! A launch is charged by its estimate at once; here the estimate is replaced by the truth as soon as the GPU has told it. All
-//! of it is bookkeeping: whoever calls has asked the driver before, and asks it after, without holding this.
+//! A launch is charged by its estimate at once; here the estimate is replaced by the truth as soon
+//! as the GPU has told it. All of it is bookkeeping: whoever calls has asked the driver before, and
+//! asks it after, without holding this.
 //!
 //! ```text
 //!   charge ------> open ---- close (marker) ----> batch ---- next_ended, measure -> busy += new part of the union
@@ -48,7 +49,8 @@ pub(crate) struct ThreadKey(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextKey(pub usize);
 
-/// A stream as the program names it. The null handle means different streams in the two flavours of the interface.
+/// A stream as the program names it. The null handle means different streams in the two flavours of
+/// the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
     /// The driver's handle.
@@ -77,7 +79,8 @@ pub(crate) struct GpuTime {
     /// Launches for which there was no lane.
     laneless: OpenBatch,
     union: Union,
-    /// What of the unmeasured work has run between work that is measured: several lanes' runs in turns.
+    /// What of the unmeasured work has run between work that is measured: several lanes' runs in
+    /// turns.
     ahead: Nanos,
     clock: GpuClock,
     free: Vec<(ContextKey, Event)>,

@@ -1,9 +1,9 @@
 //! What the launches of one function cost, by their size.
 //!
-//! Each size has an estimate of its own, so nothing hangs on how cost follows size: half of real kernels
-//! take as long whatever their grid. A size that was not measured yet is priced by those that were, and
-//! rather too high than too low, because a wrong price is charged only until the launch is measured but
-//! says at once how much is launched behind it:
+//! Each size has an estimate of its own, so nothing hangs on how cost follows size: half of real
+//! kernels take as long whatever their grid. A size that was not measured yet is priced by those
+//! that were, and rather too high than too low, because a wrong price is charged only until the
+//! launch is measured but says at once how much is launched behind it:
 //!
 //! | nearest measured size | price |
 //! |---|---|
@@ -21,13 +21,13 @@ pub(super) const MIN_COST: u32 = 500;
 
 /// Launches that are measured by themselves after an odd batch.
 pub(super) const CLOSE_MEASUREMENTS: u8 = 16;
-/// Part of the way that the high quantile goes to a sample: one that is higher, one that is more than
-/// half of it (a long launch as well, so that its length is known), and a short one.
+/// Part of the way that the high quantile goes to a sample: one that is higher, one that is more
+/// than half of it (a long launch as well, so that its length is known), and a short one.
 const RISE: f64 = 0.5;
 const FOLLOW: f64 = 0.25;
 const FALL: f64 = 1.0 / 64.0;
-/// Launches that exceed their estimate by less at times, or by less than an eighth of it, are as certain
-/// as measurements are.
+/// Launches that exceed their estimate by less at times, or by less than an eighth of it, are as
+/// certain as measurements are.
 const UNCERTAIN_ABOVE: u32 = 150_000;
 /// Most by which launches are taken to exceed their estimate: a turn or so.
 const MAX_EXCESS: u32 = 10_000_000;
@@ -38,7 +38,8 @@ pub(super) struct FunctionCosts {
     pub(super) function: Function,
     /// It was measured by itself, so its code is on the GPU.
     loaded: bool,
-    /// The last batch with it took so much longer than expected that it may have waited for the host.
+    /// The last batch with it took so much longer than expected that it may have waited for the
+    /// host.
     pub(super) was_outlier: bool,
     /// Launches to be measured by themselves since a batch took that long.
     doubts: u8,
@@ -97,8 +98,8 @@ impl FunctionCosts {
         }
     }
 
-    /// Learns from a launch that was measured by itself. The first one may have loaded the code; one of
-    /// more than 20 ms may have waited for the host: the next one tells.
+    /// Learns from a launch that was measured by itself. The first one may have loaded the code;
+    /// one of more than 20 ms may have waited for the host: the next one tells.
     pub(super) fn measure(&mut self, size: usize, took: Nanos) {
         let is_outlier = took > Nanos(5 * OUTLIER_EXCESS.0);
         if !self.loaded {
@@ -112,15 +113,15 @@ impl FunctionCosts {
         }
     }
 
-    /// Takes note of a batch that was odd, or of a launch that was measured exactly. An odd batch has
-    /// waited for the host, or its launches did take that long: exact measurements tell.
+    /// Takes note of a batch that was odd, or of a launch that was measured exactly. An odd batch
+    /// has waited for the host, or its launches did take that long: exact measurements tell.
     pub(super) fn doubt(&mut self, is_outlier: bool, exactly: bool) {
         self.doubts =
             if is_outlier { CLOSE_MEASUREMENTS } else { self.doubts.saturating_sub(exactly.into()) };
     }
 
-    /// Learns what launches of a size take at times: some took so long each. Where no long one is known
-    /// a higher sample counts only if they did take `longer`, and were not interrupted.
+    /// Learns what launches of a size take at times: some took so long each. Where no long one is
+    /// known a higher sample counts only if they did take `longer`, and were not interrupted.
     pub(super) fn observe(&mut self, size: usize, took: f64, longer: bool) {
         let cost = f64::from(self.cost(size));
         let Some(high) = self.high.get_mut(size) else { return };

@@ -1,11 +1,11 @@
 //! What a launch is, as far as its cost goes: a function and a size.
 //!
-//! Programs with dynamic shapes (prefill of language models, compilers that pad to buckets) launch a
-//! function in thousands of grids. The exact shape as a key would make each of them unknown, so
-//! launches of one function share an estimate if the numbers of their threads have the same power of
-//! two: their costs differ by a factor of two at most where work follows the grid, and not at all
-//! where it does not. Threads and not blocks: a function that chooses its block by its input does
-//! about the same work for the same number of threads. Shared memory says nothing about time.
+//! Programs with dynamic shapes (prefill of language models, compilers that pad to buckets) launch
+//! a function in thousands of grids. The exact shape as a key would make each of them unknown, so
+//! launches of one function share an estimate if the numbers of their threads have the same power
+//! of two: their costs differ by a factor of two at most where work follows the grid, and not at
+//! all where it does not. Threads and not blocks: a function that chooses its block by its input
+//! does about the same work for the same number of threads. Shared memory says nothing about time.
 
 /// Sizes of a function's launches, one for each power of two; the last one has all that is larger.
 pub(crate) const SIZES: usize = 32;
@@ -16,8 +16,8 @@ const MOVES: u64 = 0x1405_7B7E_F767_814F;
 /// Copies below 1 KiB take what the launch of one takes: they have one size.
 const LEAST_MOVE: u32 = 9;
 
-/// The digest of a function, of an executable graph's handle or of a kind of copies. Two of the same
-/// digest share their estimates, and nothing worse.
+/// The digest of a function, of an executable graph's handle or of a kind of copies. Two of the
+/// same digest share their estimates, and nothing worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Function(pub(super) u64);
 
@@ -49,8 +49,8 @@ impl Kernel {
     }
 
     /// A copy or a fill within the GPU, by how much it moves. What it takes follows the bytes, so
-    /// sizes that differ in their first three bits have estimates of their own: the first bit is the
-    /// size, the next two are told apart as functions are.
+    /// sizes that differ in their first three bits have estimates of their own: the first bit is
+    /// the size, the next two are told apart as functions are.
     #[must_use]
     pub const fn moving(bytes: u64) -> Self {
         let log = (bytes | 1).ilog2();

@@ -110,7 +110,8 @@ fn a_full_table_forgets_but_serves() {
 }
 
 proptest! {
-    /// Whatever the mixture, and however wrong the first sample was, the estimate of a batch comes to what the batch takes.
+    /// Whatever the mixture, and however wrong the first sample was, the estimate of a batch comes
+    /// to what the batch takes.
     #[test]
     fn batches_come_out_right(truth in proptest::collection::vec(1_000_u64..2_000_000, 1..6), mix in any::<[u8; 8]>(), wrong in 0.5_f64..2.0) {
         let mut costs = Costs::new();
@@ -177,7 +178,8 @@ fn learned(costs_of: &[u64]) -> Costs {
     costs
 }
 
-/// What the first kernel of a table is taken to cost after a batch of `launches` has taken `measured`.
+/// What the first kernel of a table is taken to cost after a batch of `launches` has taken
+/// `measured`.
 fn after(costs_of: &[u64], launches: &[(usize, u64)], measured: u64, contention: Contention) -> u32 {
     let mut costs = learned(costs_of);
     let estimate = estimate(&mut costs, launches);
@@ -267,7 +269,8 @@ fn kernels_beyond_the_parts_of_a_batch_are_expected_to_take_what_they_were_charg
     assert_eq!(after(&costs_of, &launches, measured, Contention::Alone), 100_000);
 }
 
-/// A batch that takes 4 ms for each launch more than expected, and more than eight times that, is ignored once.
+/// A batch that takes 4 ms for each launch more than expected, and more than eight times that, is
+/// ignored once.
 #[test]
 fn batch_is_strange_only_beyond_both_bounds() {
     for (cost, launches, most) in [

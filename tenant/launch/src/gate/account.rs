@@ -1,4 +1,5 @@
-//! What a process owes on one GPU: measured, in flight, budgets of its threads; and what of it goes into the shared cell.
+//! What a process owes on one GPU: measured, in flight, budgets of its threads; and what of it goes
+//! into the shared cell.
 //!
 //! The cell is written from here and never read back: what others write there cannot mislead us.
 
@@ -150,8 +151,8 @@ impl Account {
             .count() as u64
     }
 
-    /// GPU time of the turn. What was measured in it and began before it, and took longer than it was charged, is not the turn's: a host function
-    /// may have kept it waiting for many turns.
+    /// GPU time of the turn. What was measured in it and began before it, and took longer than it
+    /// was charged, is not the turn's: a host function may have kept it waiting for many turns.
     pub(crate) fn spent(&self, now: Nanos) -> Nanos {
         let inflight = self.work(now).inflight();
         (self.gpu_time.busy() + inflight - self.base).min(now - self.turn_since + inflight)
@@ -163,7 +164,8 @@ impl Account {
         if work.inflight() > Nanos::ZERO { now + work.own_longest(0, now) } else { self.gpu_time.last() }
     }
 
-    /// What the container still has to run, as predicted. Its processes' work runs in turn; each is done when all are, more or less.
+    /// What the container still has to run, as predicted. Its processes' work runs in turn; each is
+    /// done when all are, more or less.
     pub(crate) fn remaining(&self, siblings: Siblings, now: Nanos) -> Nanos {
         let work = self.work(now);
         let remaining = work.remaining(siblings.inflight, siblings.last, now);

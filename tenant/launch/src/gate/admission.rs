@@ -9,8 +9,9 @@
 //!                     work of ours on another GPU: -----------------> proceed, charged
 //! ```
 //!
-//! No wait is without a limit: a throttled launch waits for twice what is in flight at most, a held one looks again every 100 ms. Work that
-//! does not end, because it waits for later launches or for the host, is waited for so once, not by each of the launches behind it.
+//! No wait is without a limit: a throttled launch waits for twice what is in flight at most, a held
+//! one looks again every 100 ms. Work that does not end, because it waits for later launches or for
+//! the host, is waited for so once, not by each of the launches behind it.
 
 use cgpu_shm::grant::{Turn, TurnState};
 use cgpu_shm::units::Nanos;
@@ -25,15 +26,17 @@ use crate::gpu_time::{GpuTime, LaneId};
 
 /// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
 pub(crate) const IN_FLIGHT_BOUND: Nanos = Nanos::from_micros(500);
-/// The same while several threads or streams have, or a sibling process has work on the GPU. The driver then switches between their contexts, at every time slice
-/// (1 to 2 ms) or earlier, when one has run dry; so each should have about a slice's work queued, or the GPU switches more often
+/// The same while several threads or streams have, or a sibling process has work on the GPU. The
+/// driver then switches between their contexts, at every time slice (1 to 2 ms) or earlier, when
+/// one has run dry; so each should have about a slice's work queued, or the GPU switches more often
 /// than it has to.
 pub(crate) const SHARED_IN_FLIGHT_BOUND: Nanos = Nanos::from_millis(1);
 /// Most budget in one go on an open GPU: if none of it is used, a newcomer takes it for work in
 /// flight all the same.
 const OPEN_MAX_BUDGET: Nanos = Nanos::from_millis(5);
-/// Most budget in one go: so that the greater part of the bound is asked for while the rest runs. What is left when a sleeper wakes has to
-/// outlast the latest wake-up; what is not is the price of a slow path and a sleep, for each budget.
+/// Most budget in one go: so that the greater part of the bound is asked for while the rest runs.
+/// What is left when a sleeper wakes has to outlast the latest wake-up; what is not is the price of
+/// a slow path and a sleep, for each budget.
 pub(crate) const MAX_BUDGET: Nanos = Nanos::from_micros(350);
 /// Launches that may always be in flight: one runs, one is ready.
 const PIPELINE: u64 = 2;
@@ -43,7 +46,8 @@ const THROTTLE_TIMEOUT: Nanos = Nanos::from_millis(2);
 const OPEN_THROTTLE_TIMEOUT: Nanos = Nanos::from_millis(10);
 /// A sleeper aims to wake this much early, because timers are late.
 const TIMER_SLACK: Nanos = Nanos::from_micros(50);
-/// Work that outlasts a sleep: so much, as expected, may be in flight even if it may take far longer.
+/// Work that outlasts a sleep: so much, as expected, may be in flight even if it may take far
+/// longer.
 const MIN_IN_FLIGHT: Nanos = Nanos::from_micros(100);
 /// Shortest sleep of a throttled launch.
 const MIN_SLEEP: Nanos = Nanos::from_micros(20);
@@ -87,7 +91,8 @@ pub(crate) enum Proceed {
     Metered {
         /// For launches of the thread after this one.
         budget: Nanos,
-        /// The bound of work in flight was exceeded: waiting longer might have been waiting for itself.
+        /// The bound of work in flight was exceeded: waiting longer might have been waiting for
+        /// itself.
         forced: bool,
     },
     /// Charged, but not held: the process has work on another GPU that may wait for this launch.
@@ -248,8 +253,8 @@ impl Request {
         let work = account.work(now);
         let unfinished = work.launches > 0 || work.backlog;
         let timeout = if unfinished {
-            // When it can have run at the earliest; if it has not, later and later. What siblings have in flight delays it, too: they
-            // are told often how much of ours is left.
+            // When it can have run at the earliest; if it has not, later and later. What siblings
+            // have in flight delays it, too: they are told often how much of ours is left.
             let predicted = if work.backlog { Nanos::ZERO } else { work.next_poll(now) };
             // What several streams have is foretold less well, and one thread's looks are enough.
             let streams = account.gpu_time.busy_lanes() > 1 && account.waiting <= 1;
@@ -263,8 +268,9 @@ impl Request {
         } else {
             HELD_POLL_INTERVAL
         };
-        // On arrival; where a turn may have come and gone while it slept, for who had not come by then is not waited for any more; and, if the
-        // monitor asks for it (the turn has just ended), when all has run: once under each gate word.
+        // On arrival; where a turn may have come and gone while it slept, for who had not come by
+        // then is not waited for any more; and, if the monitor asks for it (the turn has just
+        // ended), when all has run: once under each gate word.
         let drained = !unfinished && reading.notify_drained && self.notified_under != Some(reading.word);
         let missed = self.under.replace(reading.turn) != Some(reading.turn) && !reading.notify_drained;
         let notify = !self.held || missed || drained;
@@ -283,13 +289,14 @@ impl Request {
         siblings: Siblings,
         now: Nanos,
     ) -> Admission {
-        // What one thread may launch without asking another cannot: several have more in all, and smaller parts of it. So have several streams,
-        // each of which has an end of its own to be seen.
+        // What one thread may launch without asking another cannot: several have more in all, and
+        // smaller parts of it. So have several streams, each of which has an end of its own to be
+        // seen.
         let threads = 1 + account.threads_with_budget(now);
         let is_open = reading.turn.state() == TurnState::Open;
         let several = siblings.working > 0 || threads > 1 || account.gpu_time.busy_lanes() > 1;
-        // The monitor knows better: it sees whether a tenant may come that would wait for what is in
-        // flight.
+        // The monitor knows better: it sees whether a tenant may come that would wait for what is
+        // in flight.
         let usual = if several { SHARED_IN_FLIGHT_BOUND } else { IN_FLIGHT_BOUND };
         let bound = match reading.bound {
             Nanos::ZERO => usual,
@@ -299,9 +306,11 @@ impl Request {
             requested if is_open => Nanos(requested.0 / (1 + siblings.working)),
             requested => requested,
         };
-        // Siblings see each other's budget a little late; threads of one process see each other's at once.
+        // Siblings see each other's budget a little late; threads of one process see each other's
+        // at once.
         let left = if siblings.working > 0 { Nanos(left.0 / 4) } else { left };
-        // What several streams have left is foretold less well: more of it is to be there when a sleeper wakes.
+        // What several streams have left is foretold less well: more of it is to be there when a
+        // sleeper wakes.
         let tenths = if account.gpu_time.busy_lanes() > 1 { 4 } else { 7 };
         let share = Nanos(bound.0 * tenths / 10 / threads);
         let budget = match bound > SHARED_IN_FLIGHT_BOUND {
@@ -310,7 +319,8 @@ impl Request {
             false => share.min(MAX_BUDGET),
         };
         let most = if self.no_budget { Nanos::ZERO } else { self.activity.budget(budget).min(left) };
-        // A high quantile, not the mean, says how many launches are in flight: where each may be long they are few.
+        // A high quantile, not the mean, says how many launches are in flight: where each may be
+        // long they are few.
         let high = Nanos(self.expected.high().into());
         let chunk = most.max(high);
         let work = account.work(now);
@@ -318,7 +328,8 @@ impl Request {
             Admission::Proceed(Proceed::Metered { budget: chunk.max(high) - high, forced })
         };
         let (longest, stuck) = (work.own_longest(siblings.working, now), work.stuck(now));
-        // It should have run but has not: estimates are too low, or somebody else has the GPU. Its end will be seen.
+        // It should have run but has not: estimates are too low, or somebody else has the GPU. Its
+        // end will be seen.
         let overdue = (longest == Nanos::ZERO && work.watched) || stuck.is_some() || work.blind;
         // Predictions are trusted for twice the bound, and what may not be marked yet: if no marker
         // is reached meanwhile they are wrong.
@@ -326,10 +337,11 @@ impl Request {
         // On an open GPU, which no turn's end hurries, the first launches of unknown length are to
         // be seen to end.
         let unseen = is_open && self.expected.unknown;
-        // A sleeper aims at this much before there is room for all, and takes what there is: to sleep on for the rest would be to poll.
+        // A sleeper aims at this much before there is room for all, and takes what there is: to
+        // sleep on for the rest would be to poll.
         let fits = longest + chunk <= bound + TIMER_SLACK && !overdue && trusted && !unseen;
-        // A launch that may be long goes behind others only if all may be long within the turn: else
-        // the turn's end could not be predicted.
+        // A launch that may be long goes behind others only if all may be long within the turn:
+        // else the turn's end could not be predicted.
         let ends = self.expected.margin == 0 || work.launches == 0 || work.margin + high <= left;
         if ends && (work.launches < PIPELINE || work.longest() + chunk <= bound) {
             return go(chunk, false);
@@ -353,8 +365,9 @@ impl Request {
         let waited = now - *self.throttled.get_or_insert(now);
         let limit = Nanos(2 * work.longest().0).min(THROTTLE_TIMEOUT.max(Nanos(2 * bound.0)).max(high));
         let limit = if unseen { limit.max(OPEN_THROTTLE_TIMEOUT) } else { limit };
-        // Work that does not end was waited for before: it may wait for this launch. Or it takes far
-        // longer than expected, and so may this one: so launches go on one by one, ever more slowly.
+        // Work that does not end was waited for before: it may wait for this launch. Or it takes
+        // far longer than expected, and so may this one: so launches go on one by one, ever more
+        // slowly.
         let waits = stuck.is_some() && stuck == account.given_up;
         let pace = self.cost().max(Nanos((work.overdue(now) + work.margin).0 / 4));
         let limit = if waits { limit.min(pace) } else { limit };

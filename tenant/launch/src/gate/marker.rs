@@ -18,15 +18,16 @@ use crate::gpu_time::{BATCHES, Lane, LaneId, Marker, MarkerPlacement, WORDS};
 
 /// Open launches of so much are worth a marker: every second time that a busy thread comes by.
 pub(super) const MARKER_WORTH: Nanos = Nanos::from_micros(600);
-/// The same beside siblings, or on several streams: then predictions are worth less, and ends that are seen more.
+/// The same beside siblings, or on several streams: then predictions are worth less, and ends that
+/// are seen more.
 const SHARED_MARKER_WORTH: Nanos = Nanos::from_micros(150);
 /// The same on an open GPU, where nothing waits for the end of what was launched.
 const OPEN_MARKER_WORTH: Nanos = Nanos::from_millis(4);
 /// Work in a lane is worth no marker below that, however many lanes there are: a marker takes a
 /// microsecond or two.
 const MIN_MARKER_WORTH: Nanos = Nanos::from_micros(50);
-/// A launch that is expected to cost less has no marker of its own: it would take the slow path, which a host that
-/// launches into several streams has no time for.
+/// A launch that is expected to cost less has no marker of its own: it would take the slow path,
+/// which a host that launches into several streams has no time for.
 const MIN_OWN_MARKER_COST: Nanos = Nanos::from_micros(80);
 /// Of a thread that waits for room, the stream is queried at every so many markers whether it has
 /// run dry.
@@ -86,9 +87,9 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
         true
     }
 
-    /// A marker for the lane, and whether a launch of it has waited for room, so that the stream need
-    /// not be asked whether it has run dry. None: the driver has just refused something, or the lane
-    /// has too many markers.
+    /// A marker for the lane, and whether a launch of it has waited for room, so that the stream
+    /// need not be asked whether it has run dry. None: the driver has just refused something, or
+    /// the lane has too many markers.
     fn plan_marker(&self, lane: LaneId) -> Option<(Marker, bool)> {
         let now = self.platform.now();
         let mut account = self.account();

@@ -1,8 +1,9 @@
 //! The third step of the slow path: what did the launch cost?
 //!
-//! Before the driver's call the launch is charged by its estimate, behind a start event if its stream
-//! has run dry, and the thread gets a budget for its next launches. After the call a marker follows a
-//! launch that is measured by itself. Batches whose markers were reached are measured at every wait.
+//! Before the driver's call the launch is charged by its estimate, behind a start event if its
+//! stream has run dry, and the thread gets a budget for its next launches. After the call a marker
+//! follows a launch that is measured by itself. Batches whose markers were reached are measured at
+//! every wait.
 
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::intervals::{self, Span};
@@ -79,8 +80,8 @@ struct Answer {
 }
 
 impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
-    /// Charges the launch by its estimate, before the call of the driver, and sets the budget of the
-    /// thread.
+    /// Charges the launch by its estimate, before the call of the driver, and sets the budget of
+    /// the thread.
     pub(super) fn charge(&self, request: &Request, budget: Nanos, reading: &Reading) -> Admitted {
         let (launch, clocks) = (self.launch, self.platform.clocks());
         let (now, lane, expected) = (clocks.raw, request.lane, request.expected);
@@ -164,8 +165,8 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
         }
     }
 
-    /// Measures batches that have ended, and charges by their estimates launches that no marker will
-    /// ever follow.
+    /// Measures batches that have ended, and charges by their estimates launches that no marker
+    /// will ever follow.
     pub(super) fn collect(&self) {
         let measuring = &self.gate.device(self.launch.gpu).measuring;
         if !self.driver.may_query() || measuring.swap(true, Ordering::Acquire) {
@@ -249,7 +250,8 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
         if lane < WORDS { self.driver.read_word(context, place + lane) } else { 0 }
     }
 
-    /// Notes the last answer, and charges by their estimates launches that no marker will ever follow.
+    /// Notes the last answer, and charges by their estimates launches that no marker will ever
+    /// follow.
     fn charge_unmarked(&self, answer: Option<Answer>, blocked: &mut Vec<LaneId>) {
         let clocks = self.platform.clocks();
         let word = |context, lane| self.word(context, lane);

@@ -15,7 +15,8 @@ use crate::gpu_time::{ContextKey, Event, Stream};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed;
 
-/// The gate's calls of the driver, in the calling thread's current context. Never called with anything locked.
+/// The gate's calls of the driver, in the calling thread's current context. Never called with
+/// anything locked.
 pub trait Driver {
     /// Whether launches into the stream are recorded instead of executed, or that cannot be told.
     fn is_capturing(&self, stream: Stream) -> bool;
@@ -47,8 +48,8 @@ pub trait Driver {
     /// As the driver says, or the GPU cannot do it, or not from this context.
     fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed>;
 
-    /// What streams of the context have written into a word of its page; 0: nothing yet. What is read
-    /// afterwards is no older.
+    /// What streams of the context have written into a word of its page; 0: nothing yet. What is
+    /// read afterwards is no older.
     fn read_word(&self, context: ContextKey, word: usize) -> u64;
 
     /// Whether an event has happened.
@@ -78,7 +79,8 @@ pub trait Platform {
     /// Sleeps for about `time`.
     fn sleep(&self, time: Nanos);
 
-    /// Sleeps until the container's gate word is not `word` any more, or `timeout` has passed, or for no reason less.
+    /// Sleeps until the container's gate word is not `word` any more, or `timeout` has passed, or
+    /// for no reason less.
     fn wait(&self, word: u32, timeout: Nanos);
 
     /// Wakes the monitor, if it wants that. Best effort.
@@ -110,8 +112,8 @@ impl Platform for Host<'_> {
         clock::read(libc::CLOCK_MONOTONIC_RAW)
     }
 
-    /// By a futex of our own, not by a call of the C library that a thread could be cancelled in: its destructors must not run
-    /// from inside a launch.
+    /// By a futex of our own, not by a call of the C library that a thread could be cancelled in:
+    /// its destructors must not run from inside a launch.
     fn sleep(&self, time: Nanos) {
         futex::wait(&AtomicU32::new(0), 0, time);
     }
@@ -121,8 +123,8 @@ impl Platform for Host<'_> {
     }
 
     /// Opens the doorbell anew each time: programs close descriptors that they do not know, and the
-    /// number is another file's then. For reading, too: without a reader a write would end the program
-    /// by SIGPIPE.
+    /// number is another file's then. For reading, too: without a reader a write would end the
+    /// program by SIGPIPE.
     fn notify_monitor(&self) {
         let Some(doorbell) = self.doorbell.as_ref().filter(|_| self.region.granted().must_ring()) else {
             return;
@@ -134,7 +136,8 @@ impl Platform for Host<'_> {
         if doorbell < 0 {
             return;
         }
-        // SAFETY: the descriptor is ours, and the byte is readable. What the pipe does not take, it has already.
+        // SAFETY: the descriptor is ours, and the byte is readable. What the pipe does not take, it
+        // has already.
         unsafe { libc::syscall(libc::SYS_write, doorbell, c"!".as_ptr(), 1_usize) };
         // SAFETY: the descriptor is ours, and is not used any more.
         unsafe { libc::syscall(libc::SYS_close, doorbell) };

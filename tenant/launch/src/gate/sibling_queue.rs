@@ -2,12 +2,13 @@
 //! at a time.
 //!
 //! Each switch between contexts is lost to the container, and left to itself the GPU switches
-//! between all that have work queued at every slice of its own. So the process that has the GPU keeps
-//! it for [`HOLD_TIME`] while its siblings wait, and then the one that has waited longest is next.
+//! between all that have work queued at every slice of its own. So the process that has the GPU
+//! keeps it for [`HOLD_TIME`] while its siblings wait, and then the one that has waited longest is
+//! next.
 //!
-//! The GPU is not handed over: each process reads what the others publish anyway (`ends`, `waiting`,
-//! `active`), and nothing is written for it. So no process is forgotten by one that died, and what a
-//! sibling claims costs its own container [`WAIT_BUDGET`] at most.
+//! The GPU is not handed over: each process reads what the others publish anyway (`ends`,
+//! `waiting`, `active`), and nothing is written for it. So no process is forgotten by one that
+//! died, and what a sibling claims costs its own container [`WAIT_BUDGET`] at most.
 
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::clock::Clocks;
@@ -22,7 +23,8 @@ const LEAD: Nanos = Nanos::from_micros(60);
 const IDLE_GRACE: Nanos = Nanos::from_micros(100);
 /// Time that a process which has waited longer gets to launch first: a wake-up.
 const WAKE_UP_TIME: Nanos = Nanos::from_micros(200);
-/// Siblings of whose work nothing ends for so long are not waited for: what they run may wait for ours.
+/// Siblings of whose work nothing ends for so long are not waited for: what they run may wait for
+/// ours.
 const WAIT_BUDGET: Nanos = Nanos::from_millis(12);
 
 /// The container's other processes, as one that wants to launch sees them.
@@ -39,14 +41,15 @@ pub(crate) struct SiblingQueue {
 }
 
 impl SiblingQueue {
-    /// With one more of them, which lives. `since`: when we began to wait; `before`: it comes before us
-    /// among those that began at the same time.
+    /// With one more of them, which lives. `since`: when we began to wait; `before`: it comes
+    /// before us among those that began at the same time.
     pub(crate) fn with(self, cell: &Cell, (since, before): (Nanos, bool), clocks: Clocks) -> Self {
         let now = clocks.raw;
         let read = |word: &AtomicU64| clocks.heard(Nanos(word.load(Ordering::Relaxed)));
         let waits = cell.waiting.load(Ordering::Relaxed) > 0;
         let (ends, came) = (read(&cell.ends), read(&cell.active));
-        // One that does not wait may launch more until the end that it predicts, and a little longer.
+        // One that does not wait may launch more until the end that it predicts, and a little
+        // longer.
         let busy_until = if waits || ends - LEAD > now { ends - LEAD } else { ends + IDLE_GRACE };
         let is_ahead = waits && (came < since || (came == since && before));
         Self {

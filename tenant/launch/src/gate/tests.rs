@@ -182,7 +182,8 @@ fn a_signal_handler_inside_the_gate_is_not_held_up() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever the program is like and whatever the monitor says, every launch goes on in the end, and the books close.
+    /// Whatever the program is like and whatever the monitor says, every launch goes on in the end,
+    /// and the books close.
     #[test]
     fn nothing_wedges(
         launches in proptest::collection::vec((0_usize..5, 1_u64..3000, 0_u64..900, any::<bool>(), 0_usize..4), 20..150),

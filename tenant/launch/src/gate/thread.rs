@@ -1,11 +1,12 @@
 //! A thread's own part of the gate: the fast path of a metered launch.
 //!
-//! A thread gets a budget on the slow path, and spends it without a shared word: one look into a table of its own, keyed by function and
-//! stream, one comparison, one subtraction. What it launched is counted in the table, and charged on the
-//! thread's next slow path. Nobody else touches the table, so that nothing here needs to be atomic.
+//! A thread gets a budget on the slow path, and spends it without a shared word: one look into a
+//! table of its own, keyed by function and stream, one comparison, one subtraction. What it
+//! launched is counted in the table, and charged on the thread's next slow path. Nobody else
+//! touches the table, so that nothing here needs to be atomic.
 //!
-//! An entry has the prices of all sizes that were measured, so a program that launches its functions in thousands of shapes
-//! needs as many entries as it has functions.
+//! An entry has the prices of all sizes that were measured, so a program that launches its
+//! functions in thousands of shapes needs as many entries as it has functions.
 
 use core::cell::Cell;
 
@@ -15,10 +16,12 @@ use cgpu_shm::units::Nanos;
 use crate::cost::{Function, Kernel, SIZES};
 use crate::gpu_time::{LaneId, Stream, ThreadKey};
 
-/// Entries of the table, by as many bits of a key: of 50 functions four in five have one to themselves.
+/// Entries of the table, by as many bits of a key: of 50 functions four in five have one to
+/// themselves.
 const ENTRIES: usize = 1 << ENTRY_BITS;
 const ENTRY_BITS: u32 = 8;
-/// A thread that took longer than this, and than twice its budget, since its last slow path, has let the GPU run dry.
+/// A thread that took longer than this, and than twice its budget, since its last slow path, has
+/// let the GPU run dry.
 const DRY_AFTER: u64 = 200_000;
 /// One, as a thread's utilization is counted.
 const FULL_UTILIZATION: u32 = 1024;
@@ -109,7 +112,8 @@ impl Default for Thread {
 }
 
 impl Thread {
-    /// Whether the budget covers a launch; it is counted then. `word` is the gate word as just read.
+    /// Whether the budget covers a launch; it is counted then. `word` is the gate word as just
+    /// read.
     ///
     /// A size that is not there costs more than any budget.
     #[inline(always)]
@@ -157,7 +161,8 @@ impl Thread {
         self.inside.set(false);
     }
 
-    /// Its number at this gate; none before its first slow path. What it counted at another gate (its parent process's) is not ours.
+    /// Its number at this gate; none before its first slow path. What it counted at another gate
+    /// (its parent process's) is not ours.
     pub(crate) fn key(&self, gate: usize) -> Option<ThreadKey> {
         (self.gate.get() == gate).then(|| self.key.get())
     }
@@ -197,7 +202,8 @@ impl Thread {
         ThreadActivity { utilization: self.utilization.get().midpoint(utilization), ran_dry }
     }
 
-    /// What it launched on its fast path; forgets it. `each` answers the price of such a launch now.
+    /// What it launched on its fast path; forgets it. `each` answers the price of such a launch
+    /// now.
     pub(crate) fn take(&self, mut each: impl FnMut(FastLaunches) -> u32) {
         for touch in self.touched.iter().take(self.touches.replace(0)) {
             let Some(entry) = self.entries.get(usize::from(touch.get())) else { continue };
@@ -226,7 +232,8 @@ impl Thread {
         self.budget.set(0);
     }
 
-    /// The thread goes on, with a budget of so much on top of the `cost` of the launch that it is about to make.
+    /// The thread goes on, with a budget of so much on top of the `cost` of the launch that it is
+    /// about to make.
     pub(crate) fn set_budget(
         &self,
         now: Nanos,
@@ -244,7 +251,8 @@ impl Thread {
         self.budget.set(budget);
     }
 
-    /// Enters a function and what its sizes cost into its table. Whatever had the place has been taken before.
+    /// Enters a function and what its sizes cost into its table. Whatever had the place has been
+    /// taken before.
     pub(crate) fn remember(&self, function: Function, stream: Stream, lane: LaneId, prices: &[u32; SIZES]) {
         let key = function.on(stream.key());
         if let Some(entry) = self.entries.get(place(key)) {
@@ -272,12 +280,14 @@ pub(crate) struct ThreadActivity {
 }
 
 impl ThreadActivity {
-    /// Most budget that it should have: what it uses up in the time in which a busy thread uses up `most`.
+    /// Most budget that it should have: what it uses up in the time in which a busy thread uses up
+    /// `most`.
     pub(crate) fn budget(self, most: Nanos) -> Nanos {
         Nanos(most.0 * u64::from(self.utilization) / u64::from(FULL_UTILIZATION))
     }
 
-    /// Whether its launches leave the GPU idle most of the time, so that a batch of them tells little about each.
+    /// Whether its launches leave the GPU idle most of the time, so that a batch of them tells
+    /// little about each.
     pub(crate) fn is_sparse(self) -> bool {
         self.ran_dry || self.utilization < FULL_UTILIZATION / 2
     }

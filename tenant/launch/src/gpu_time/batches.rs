@@ -77,7 +77,8 @@ impl GpuTime {
         Some(self.free.swap_remove(place).1)
     }
 
-    /// What is to be placed to mark the end of the lane's open launches; none if it has too many batches already.
+    /// What is to be placed to mark the end of the lane's open launches; none if it has too many
+    /// batches already.
     pub(crate) fn plan_marker(&mut self, id: LaneId) -> Option<Marker> {
         let lane = self.find(id).filter(|lane| lane.batches.len() < BATCHES)?;
         lane.number += 1;
@@ -115,7 +116,8 @@ impl GpuTime {
         });
     }
 
-    /// A batch that is over, or may be, of a lane in this context and none of `blocked`; `word` reads the GPU's words, from `now` on.
+    /// A batch that is over, or may be, of a lane in this context and none of `blocked`; `word`
+    /// reads the GPU's words, from `now` on.
     pub(crate) fn next_ended(
         &mut self,
         context: ContextKey,

@@ -17,8 +17,8 @@ const MAX_TAIL: Nanos = Nanos::from_millis(1);
 const ABANDONED_AFTER: Nanos = Nanos::from_millis(50);
 
 impl GpuTime {
-    /// Charges, by their estimates, launches that no marker will ever follow. Returns how many batches
-    /// there were.
+    /// Charges, by their estimates, launches that no marker will ever follow. Returns how many
+    /// batches there were.
     pub(crate) fn charge_overdue(&mut self, now: Nanos) -> u32 {
         let overdue = |open: &OpenBatch, start: Nanos| {
             let (age, cost) = (now - start, open.estimate.cost);
@@ -30,15 +30,18 @@ impl GpuTime {
         let mut charged = 0;
         let busy = self.busy_lanes() as u64;
         for place in 0..self.lanes.len() {
-            // A stream that is asked whether it is dry gets more time: the estimate may be too low by far.
+            // A stream that is asked whether it is dry gets more time: the estimate may be too low
+            // by far.
             let patient = |lane: &Lane| lane.programmatic && now < lane.open.first + ABANDONED_AFTER;
-            // It begins when what is before it has ended, and that is not known while there is a marker to be reached.
+            // It begins when what is before it has ended, and that is not known while there is a
+            // marker to be reached.
             let due = |lane: &Lane| {
                 lane.batches.is_empty()
                     && overdue(&lane.open, lane.open.first.max(lane.ended))
                     && !patient(lane)
             };
-            // The thread went on to another stream, and what it launched there has ended, long enough after this began for both.
+            // The thread went on to another stream, and what it launched there has ended, long
+            // enough after this began for both.
             let overtaken = |lane: &Lane| {
                 let start = lane.open.first.max(lane.ended);
                 !lane.open.estimate.is_empty()
@@ -64,8 +67,8 @@ impl GpuTime {
         charged
     }
 
-    /// Measures what is open in a lane whose stream was seen to have run dry: all of it ran since the first of it was launched, or since
-    /// what was before it ended.
+    /// Measures what is open in a lane whose stream was seen to have run dry: all of it ran since
+    /// the first of it was launched, or since what was before it ended.
     pub(crate) fn measure_idle_stream(&mut self, id: LaneId, seen: Nanos) {
         let Some(lane) = self.find(id).filter(|lane| lane.batches.is_empty()) else { return };
         let open = core::mem::replace(&mut lane.open, OpenBatch::empty());
@@ -85,8 +88,8 @@ impl GpuTime {
         self.charge_open(usize::from(id.place), Nanos::MAX);
     }
 
-    /// Charges what is open in such lanes, all of which has run by `now`: by its estimate, or, where
-    /// no marker ever tells, by when it ended.
+    /// Charges what is open in such lanes, all of which has run by `now`: by its estimate, or,
+    /// where no marker ever tells, by when it ended.
     pub(crate) fn measure_synchronized(&mut self, is_one: impl Fn(&LaneKey) -> bool, now: Nanos) {
         for place in 0..self.lanes.len() {
             let Some(lane) = self.lanes.get(place) else { continue };
@@ -122,7 +125,8 @@ impl GpuTime {
         self.ahead = self.ahead + added - open.estimate.cost;
     }
 
-    /// Forgets the events of a context, which are gone with it or worth nothing, and charges by estimate what hung on them.
+    /// Forgets the events of a context, which are gone with it or worth nothing, and charges by
+    /// estimate what hung on them.
     pub(crate) fn forget(&mut self, context: ContextKey) {
         for place in 0..self.lanes.len() {
             let Some(lane) = self.lanes.get_mut(place).filter(|lane| lane.key.context == context) else {
@@ -142,7 +146,8 @@ impl GpuTime {
         self.free.retain(|(of, _)| *of != context);
     }
 
-    /// Contexts whose work should have been measured long ago, but no thread comes by there any more.
+    /// Contexts whose work should have been measured long ago, but no thread comes by there any
+    /// more.
     pub(crate) fn abandoned(
         &self,
         present: ContextKey,

@@ -10,9 +10,9 @@
 //!   launched + length, last seen to go on  <=  true instant  <=  seen to be over
 //! ```
 //!
-//! A program that keeps the GPU busy is looked at several times a millisecond, so some of its events
-//! are bounded to a few microseconds from both sides. One that launches now and then is seen late,
-//! but begins to run as it is launched, so its lower bounds are tight.
+//! A program that keeps the GPU busy is looked at several times a millisecond, so some of its
+//! events are bounded to a few microseconds from both sides. One that launches now and then is seen
+//! late, but begins to run as it is launched, so its lower bounds are tight.
 //!
 //! * **Offset**, per context, because the driver compares no events of different contexts: where the
 //!   bounds of an event do not contain it, it moves to the nearer one. It starts at the first lower
@@ -36,7 +36,8 @@ use cgpu_shm::units::Nanos;
 
 use super::{ContextKey, Event};
 
-/// A base event serves for so long: the driver gives elapsed time as a 32-bit float of milliseconds.
+/// A base event serves for so long: the driver gives elapsed time as a 32-bit float of
+/// milliseconds.
 const BASE_EVENT_LIFETIME: i64 = 2_000_000_000;
 /// Lower bounds of so long are taken together.
 const WINDOW: Nanos = Nanos::from_millis(250);
@@ -307,8 +308,8 @@ struct History {
 }
 
 impl History {
-    /// Adds an event's bounds. When a second is over: the least and the greatest slope, in parts per
-    /// billion, that all of them allow.
+    /// Adds an event's bounds. When a second is over: the least and the greatest slope, in parts
+    /// per billion, that all of them allow.
     fn add(&mut self, bounds: Bounds) -> Option<(i64, i64)> {
         let gpu = bounds.least.0;
         let Some((present, end)) = self.present else {

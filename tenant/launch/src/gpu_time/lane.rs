@@ -6,7 +6,8 @@
 //!              batch 1    batch 2     open
 //! ```
 //!
-//! A lane's batches end in order. Where one ends while the next is there already, the end of the one is the start of the other.
+//! A lane's batches end in order. Where one ends while the next is there already, the end of the
+//! one is the start of the other.
 
 use std::collections::VecDeque;
 
@@ -16,7 +17,8 @@ use super::gpu_clock::GpuTimestamp;
 use super::{ContextKey, Event, Stream, ThreadKey};
 use crate::cost::{Contention, CostEstimate};
 
-/// How much later than thrice its estimate a batch may end: somebody else's slice of the GPU, and a bit.
+/// How much later than thrice its estimate a batch may end: somebody else's slice of the GPU, and a
+/// bit.
 const STUCK_AFTER: Nanos = Nanos::from_millis(2);
 
 /// Whose launches, where to.
@@ -109,7 +111,8 @@ pub(crate) struct Lane {
     pub(crate) used: Nanos,
     /// The metered period for which the backlog has been marked.
     pub(crate) period: u64,
-    /// Launches with programmatic serialisation were seen: nothing may stand behind any launch, another may follow it so.
+    /// Launches with programmatic serialisation were seen: nothing may stand behind any launch,
+    /// another may follow it so.
     pub(crate) programmatic: bool,
 }
 

@@ -8,7 +8,8 @@ use crate::cost::{Expected, Kernel};
 
 /// Lanes per GPU in all. Launches beyond them are charged by their estimates.
 const MAX_LANES: usize = 64;
-/// A lane where nothing has happened for so long is taken for another stream before a new one is made.
+/// A lane where nothing has happened for so long is taken for another stream before a new one is
+/// made.
 const LANE_REUSE_AFTER: Nanos = Nanos::from_millis(1000);
 /// A stream that had work so lately is one of those that the program uses now.
 const IN_USE_FOR: Nanos = Nanos::from_millis(100);

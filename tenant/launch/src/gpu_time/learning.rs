@@ -56,8 +56,8 @@ impl GpuTime {
         self.join(lane, OverlappingBatches { measured_cost: estimate.cost, ..batch }, now);
     }
 
-    /// Adds to the set of batches that ran between each other: of `measured_cost` the GPU has told, the rest is
-    /// charged by its estimate.
+    /// Adds to the set of batches that ran between each other: of `measured_cost` the GPU has told,
+    /// the rest is charged by its estimate.
     pub(super) fn join(&mut self, lane: LaneId, batch: OverlappingBatches, now: Nanos) {
         let others = self.others(lane);
         let alone = others == 0 && self.overlapping.is_empty();

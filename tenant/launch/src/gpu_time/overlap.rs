@@ -162,8 +162,8 @@ impl GpuTime {
         then - self.finish((work.all, work.longest_lane), None, overlap)
     }
 
-    /// When all that is unmeasured has run, `more` included: it takes `all` one by one, and `longest`
-    /// in the lane that has most.
+    /// When all that is unmeasured has run, `more` included: it takes `all` one by one, and
+    /// `longest` in the lane that has most.
     pub(super) fn finish(
         &self,
         (all, longest): (Nanos, Nanos),

@@ -1,14 +1,16 @@
-//! Batches of several lanes that ran between each other: what they took is known of all together, not of each.
+//! Batches of several lanes that ran between each other: what they took is known of all together,
+//! not of each.
 //!
-//! A batch's own interval has the other lanes' work in it, so eight streams would make every kernel seem eight times as long. What it
-//! adds to the union of all intervals depends on which is measured first. The sum over all of them is right either way, so estimates
-//! learn from that.
+//! A batch's own interval has the other lanes' work in it, so eight streams would make every kernel
+//! seem eight times as long. What it adds to the union of all intervals depends on which is
+//! measured first. The sum over all of them is right either way, so estimates learn from that.
 
 use cgpu_shm::units::Nanos;
 
 use crate::cost::{Contention, CostEstimate};
 
-/// Batches for each lane: those at the edges, whose neighbours are in another set, are few among so many.
+/// Batches for each lane: those at the edges, whose neighbours are in another set, are few among so
+/// many.
 const BATCHES_PER_LANE: usize = 2;
 
 /// Batches that are not learned from yet.
@@ -52,8 +54,9 @@ impl OverlappingBatches {
         self.batches == 0
     }
 
-    /// Adds a batch; what to learn from, when there are enough, or no more are to come: so many `others` have unmeasured work now.
-    /// Where lanes run out of work one by one, the last of them are in the set, too.
+    /// Adds a batch; what to learn from, when there are enough, or no more are to come: so many
+    /// `others` have unmeasured work now. Where lanes run out of work one by one, the last of them
+    /// are in the set, too.
     pub(super) fn add(&mut self, batch: OverlappingBatches, others: usize) -> Option<OverlappingBatches> {
         let Some(estimate) = self.estimate.with(&batch.estimate) else {
             // The next one lacks what is in this one.
@@ -85,7 +88,8 @@ mod tests {
         Kernel::new(function, [1; 3], [32, 1, 1])
     }
 
-    /// Eight lanes' batches run between each other: whichever is measured first adds all of their time, the others nothing.
+    /// Eight lanes' batches run between each other: whichever is measured first adds all of their
+    /// time, the others nothing.
     #[test]
     fn lanes_that_share_the_gpu_do_not_make_kernels_seem_longer() {
         let (mut costs, mut overlapping) = (Costs::new(), OverlappingBatches::default());
@@ -122,7 +126,8 @@ mod tests {
             }
         }
         assert!(learned > 800, "{learned}");
-        // Which of them is the longer one cannot be told so; what they come to is what is in flight.
+        // Which of them is the longer one cannot be told so; what they come to is what is in
+        // flight.
         let (cost, real) = (0..4).fold((0, 0), |sum, function| {
             (sum.0 + u64::from(costs.expect(kernel(function)).cost), sum.1 + cost_of(function))
         });

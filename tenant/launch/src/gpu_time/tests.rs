@@ -9,7 +9,8 @@ const CONTEXT: ContextKey = ContextKey(1);
 const KERNEL: Nanos = Nanos::from_micros(60);
 const BEGIN: Nanos = Nanos::from_millis(1000);
 
-/// By how many microseconds the prediction may be off on average: five kernels, where a batch has ten, and a stream one or two of those.
+/// By how many microseconds the prediction may be off on average: five kernels, where a batch has
+/// ten, and a stream one or two of those.
 const OFF: u64 = 300;
 
 fn kernel() -> Kernel {
@@ -59,7 +60,8 @@ impl Gpu {
     }
 }
 
-/// Eight streams get batches in turn, as the gate lets them: predictions stay near the truth, and so does what is charged.
+/// Eight streams get batches in turn, as the gate lets them: predictions stay near the truth, and
+/// so does what is charged.
 #[test]
 fn what_several_lanes_have_left_is_foretold() {
     for lanes in [1, 2, 3, 8] {
@@ -111,7 +113,8 @@ fn what_several_lanes_have_left_is_foretold() {
             if visit > 200 {
                 off.push(predicted.0.abs_diff(left.0) / 1000);
             }
-            // A chunk for one of the streams, and a marker behind it; another stream every third time.
+            // A chunk for one of the streams, and a marker behind it; another stream every third
+            // time.
             if left < Nanos::from_micros(900) {
                 let stream = visit / 3 % lanes;
                 let id = gpu_time.lane(key(stream), now).expect("a lane").id;

@@ -1,4 +1,5 @@
-//! The union of busy intervals, as they come in: lanes finish side by side, and their intervals overlap and come out of order.
+//! The union of busy intervals, as they come in: lanes finish side by side, and their intervals
+//! overlap and come out of order.
 
 use cgpu_shm::intervals::Span;
 use cgpu_shm::units::Nanos;

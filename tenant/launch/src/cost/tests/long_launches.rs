@@ -101,7 +101,8 @@ fn odd_batch_has_launches_measured_by_themselves_and_teaches_nothing_else() {
 }
 
 proptest! {
-    /// Whatever the order of short and long launches: while long ones come the high quantile is near their length.
+    /// Whatever the order of short and long launches: while long ones come the high quantile is
+    /// near their length.
     #[test]
     fn high_quantile_is_near_the_length_of_long_launches(
         short in 5_000_u64..50_000,

@@ -33,7 +33,8 @@ fn size_that_was_not_measured_is_priced_by_the_nearest_ones_that_were() {
     let price = |costs: &mut Costs, size: u32| costs.expect(sized(1, 1 << size)).cost;
     // No smaller one can cost more.
     assert_eq!([0, 9].map(|size| price(&mut costs, size)), [20_000, 20_000]);
-    // A larger one may cost as much more as it is larger, up to what an unknown function is priced at.
+    // A larger one may cost as much more as it is larger, up to what an unknown function is priced
+    // at.
     assert_eq!(
         [11, 12, 13, 14, 31].map(|size| price(&mut costs, size)),
         [40_000, 80_000, 160_000, UNKNOWN_COST, UNKNOWN_COST]
@@ -62,8 +63,9 @@ fn thread_has_prices_of_measured_sizes_only_unless_nothing_can_be_measured() {
 }
 
 proptest! {
-    /// However many shapes a function has, and whether or not its cost rises with them: a launch of each size
-    /// is measured by itself once, and what batches are expected to take comes to what they take.
+    /// However many shapes a function has, and whether or not its cost rises with them: a launch of
+    /// each size is measured by itself once, and what batches are expected to take comes to what
+    /// they take.
     #[test]
     fn always_new_shapes_are_learned_from_a_launch_of_each_size(
         fixed in 1_000_u64..100_000,

@@ -18,8 +18,9 @@ fn most_launches_in_a_turn_ask_nobody() {
     });
 }
 
-/// What a saturating thread costs in its turn, for each millisecond of the GPU's time: it sleeps to a predicted time and does not look
-/// whether it has come; a marker is a record and a write, and is asked for its time once.
+/// What a saturating thread costs in its turn, for each millisecond of the GPU's time: it sleeps to
+/// a predicted time and does not look whether it has come; a marker is a record and a write, and is
+/// asked for its time once.
 #[test]
 fn a_saturating_thread_sleeps_and_marks_as_seldom_as_the_bound_allows() {
     for (cost, late) in [(60, 0), (60, 60), (20, 0), (20, 60), (7, 30)] {

@@ -22,7 +22,8 @@ pub(super) enum Command {
     Sleep,
 }
 
-/// A GPU. What is launched runs in order of launching, one kernel at a time; what is asked is answered analytically.
+/// A GPU. What is launched runs in order of launching, one kernel at a time; what is asked is
+/// answered analytically.
 #[derive(Debug, Default)]
 pub(super) struct Gpu {
     /// When all that was launched has run.
@@ -46,7 +47,8 @@ pub(super) struct Gpu {
     pub(super) late: Nanos,
     /// The host's monotonic clock is slewed in this span, by so many millionths.
     pub(super) slew: (Nanos, Nanos, i64),
-    /// What a change from one tenant's work to another's costs, who ran last, and how often it changed.
+    /// What a change from one tenant's work to another's costs, who ran last, and how often it
+    /// changed.
     pub(super) switch: Nanos,
     last: Option<usize>,
     pub(super) switches: u64,
@@ -69,7 +71,8 @@ impl FakeDriver<'_, '_> {
             return;
         }
         let stream = gpu.streams.entry(key(self.tenant, stream)).or_default();
-        // What stands behind a host function leaves the GPU to the others; when it runs there is room for it.
+        // What stands behind a host function leaves the GPU to the others; when it runs there is
+        // room for it.
         let free = if *stream > gpu.free {
             *stream + cost
         } else {

@@ -25,8 +25,8 @@ fn a_silent_monitor_opens_the_gate_after_a_second() {
     );
 }
 
-/// Times in the grant page from before the world began, and from after its end: a turn is one all the same, and so is the end of it, as long as
-/// the monitor lives.
+/// Times in the grant page from before the world began, and from after its end: a turn is one all
+/// the same, and so is the end of it, as long as the monitor lives.
 #[test]
 fn times_from_far_away_neither_wedge_nor_open_the_gate() {
     for (granted, until, bound) in [
@@ -86,7 +86,8 @@ fn times_from_far_away_neither_wedge_nor_open_the_gate() {
     }
 }
 
-/// A process that was stopped for an hour, or whose clock has jumped by one, obeys a monitor that lives, and does not take its heart for stale.
+/// A process that was stopped for an hour, or whose clock has jumped by one, obeys a monitor that
+/// lives, and does not take its heart for stale.
 #[test]
 fn an_hour_that_nobody_saw_opens_no_gate() {
     const HOUR: Nanos = Nanos::from_millis(3_600_000);

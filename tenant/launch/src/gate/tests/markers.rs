@@ -1,4 +1,5 @@
-//! What is measured, and by what: markers behind launches, and what there is where nothing may stand behind them.
+//! What is measured, and by what: markers behind launches, and what there is where nothing may
+//! stand behind them.
 
 use super::*;
 

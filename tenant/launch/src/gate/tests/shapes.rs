@@ -84,8 +84,8 @@ proptest! {
 }
 
 /// Plays a tenant beside one of 60 us kernels for `LENGTH`, in turns of 6 ms. Its launches have one
-/// shape, and the `number`th one takes `cost(number)`. Returns the most that it had in flight in the
-/// second half.
+/// shape, and the `number`th one takes `cost(number)`. Returns the most that it had in flight in
+/// the second half.
 fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
     const LENGTH: Nanos = Nanos::from_millis(4000);
     let harness = Harness::new(2);

@@ -24,7 +24,8 @@ fn what_siblings_spend_counts() {
     );
 }
 
-/// One after the other: with a switch of 100 us for each change of process, nearly all of the container's turns is work, and each process has its part.
+/// One after the other: with a switch of 100 us for each change of process, nearly all of the
+/// container's turns is work, and each process has its part.
 #[test]
 fn processes_of_a_container_have_its_turns_one_after_the_other() {
     for (slices, cost) in [([6, 6], 60), ([15, 5], 60), ([6, 6], 400), ([2, 2], 20)] {
@@ -71,7 +72,8 @@ fn processes_of_a_container_have_its_turns_one_after_the_other() {
     }
 }
 
-/// A process that is idle most of the time leaves the turn to its sibling, and loses little of its own pace by it.
+/// A process that is idle most of the time leaves the turn to its sibling, and loses little of its
+/// own pace by it.
 #[test]
 fn a_sibling_that_pauses_gives_way_and_comes_back() {
     let harness = Harness::of(&[2]);
@@ -127,7 +129,8 @@ fn processes_whose_kernels_wait_for_each_other_go_on() {
                 program.launch(1, STREAM, us(60));
                 round += 1;
                 *rounds[number].lock().expect("a number") = round;
-                // It has run when the other one's has been launched; and this one keeps what it has in flight on its books until then.
+                // It has run when the other one's has been launched; and this one keeps what it has
+                // in flight on its books until then.
                 while *rounds[1 - number].lock().expect("a number") < round && role.now() < end {
                     program.driver.host(STREAM, us(100));
                     role.sleep(us(100));

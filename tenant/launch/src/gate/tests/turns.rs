@@ -44,8 +44,8 @@ fn shares_come_out_as_the_turns_are() {
     }
 }
 
-/// NTP slews the host's clock by up to 8 %: what is measured does not change, and what is published is
-/// in the clock that the monitor reads.
+/// NTP slews the host's clock by up to 8 %: what is measured does not change, and what is published
+/// is in the clock that the monitor reads.
 #[test]
 fn a_host_clock_that_is_slewed_changes_no_length() {
     for millionths in [80_000, -80_000] {
@@ -138,8 +138,9 @@ fn a_grant_is_exceeded_by_one_launch_at_most() {
     assert!(harness.notifications() >= 1);
 }
 
-/// A host function waits for what is launched after it, on the same stream and on another one, and there is a neighbour. What the GPU waits for
-/// is neither what a kernel costs nor what a turn is used up by, so all of it is launched in one turn.
+/// A host function waits for what is launched after it, on the same stream and on another one, and
+/// there is a neighbour. What the GPU waits for is neither what a kernel costs nor what a turn is
+/// used up by, so all of it is launched in one turn.
 #[test]
 fn what_waits_for_the_host_uses_up_no_turn() {
     const OTHER: Stream = Stream { handle: 0x20, per_thread: false };

@@ -11,7 +11,8 @@ fn turn(notifications: bool) -> impl Fn(&Role<'_>) + Sync {
 }
 
 /// Launches 20 kernels of 100 us a few times, waits for each batch, and says so if the gate
-/// listens. Returns what is in flight by the cell after the last one, and how long ago its work ended.
+/// listens. Returns what is in flight by the cell after the last one, and how long ago its work
+/// ended.
 fn wait(stage_rings: bool, stream: Option<Stream>) -> (Nanos, Nanos, Harness) {
     let seen = Mutex::new((Nanos::ZERO, Nanos::ZERO));
     let harness = alone(turn(stage_rings), |role, program| {

@@ -79,7 +79,8 @@ impl Bench {
         placed
     }
 
-    /// Launches batches for a while, in turns of 15 ms of 60. Each is seen as late as a sleeper wakes.
+    /// Launches batches for a while, in turns of 15 ms of 60. Each is seen as late as a sleeper
+    /// wakes.
     fn saturate(&mut self, time: i64) {
         let end = self.now + time;
         self.worst = (0, 0);
