@@ -86,7 +86,7 @@ fn kernels_run(policy: Option<Policy>, gap: Nanos) -> u64 {
 /// Also where the gap is about as long as the GPU's slice, and a slice that begins anew costs a
 /// whole one.
 #[test]
-fn a_program_with_gaps_does_as_well_as_by_the_gpus_own_slicing() {
+fn program_with_gaps_does_as_well_as_by_native_slicing() {
     for micros in [20, 200, 500, 900, 1000, 1050, 1100, 1200, 2000, 5000] {
         let gap = Nanos::from_micros(micros);
         let (native, ours) = (kernels_run(None, gap), kernels_run(Some(Policy::Preemptive), gap));
@@ -127,7 +127,7 @@ fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
 
 /// A background tenant may run ahead of its own pauses, as it would without us.
 #[test]
-fn a_program_that_runs_ahead_of_its_pauses_does_as_well_as_by_the_gpus_own_slicing() {
+fn program_that_runs_ahead_of_its_pauses_does_as_well_as_by_native_slicing() {
     for millis in [5, 10] {
         let pause = Nanos::from_millis(millis);
         let (native, ours) = (ran_with_pauses(None, pause), ran_with_pauses(Some(Policy::Preemptive), pause));
@@ -169,7 +169,7 @@ fn eager(policy: Option<Policy>) -> (u64, u64) {
 }
 
 #[test]
-fn host_bound_program_does_as_well_as_by_the_gpus_own_slicing() {
+fn host_bound_program_does_as_well_as_by_native_slicing() {
     let ((native, _), (ours, reported)) = (eager(None), eager(Some(Policy::Preemptive)));
     println!("{ours} ns, {native} by the GPU's own slicing, {reported} reported");
     assert!(ours * 100 >= native * 97, "{ours} of {native} ns");

@@ -48,7 +48,7 @@ fn run(costs: &mut Costs, launches: &[(usize, u64)], true_cost: impl Fn(usize) -
 }
 
 #[test]
-fn the_first_execution_teaches_nothing_and_the_second_all() {
+fn first_execution_teaches_nothing_and_the_second_sets_the_estimate() {
     let mut costs = Costs::new();
     assert_eq!(costs.expect(kernel(1)), NOTHING_KNOWN);
     run(&mut costs, &[(1, 1)], |_| 9_000_000);
@@ -58,7 +58,7 @@ fn the_first_execution_teaches_nothing_and_the_second_all() {
 }
 
 #[test]
-fn beside_others_an_estimate_hardly_rises_and_still_falls() {
+fn estimate_beside_others_hardly_rises_and_still_falls() {
     let mut costs = Costs::new();
     for cost in [1, 60_000] {
         run(&mut costs, &[(1, 1)], |_| cost);
@@ -80,7 +80,7 @@ fn beside_others_an_estimate_hardly_rises_and_still_falls() {
 }
 
 #[test]
-fn what_was_waited_for_once_is_not_what_a_kernel_costs() {
+fn single_wait_does_not_raise_a_kernels_estimate() {
     let mut costs = Costs::new();
     for cost in [1, 100_000] {
         run(&mut costs, &[(1, 1)], |_| cost);
@@ -102,7 +102,7 @@ fn what_was_waited_for_once_is_not_what_a_kernel_costs() {
 }
 
 #[test]
-fn a_full_table_forgets_but_serves() {
+fn full_cost_table_replaces_entries() {
     let mut costs = Costs::new();
     for function in 0..3 * FUNCTIONS {
         assert_eq!(costs.expect(kernel(function)).cost, UNKNOWN_COST);
@@ -113,7 +113,7 @@ proptest! {
     /// Whatever the mixture, and however wrong the first sample was, the estimate of a batch comes
     /// to what the batch takes.
     #[test]
-    fn batches_come_out_right(truth in proptest::collection::vec(1_000_u64..2_000_000, 1..6), mix in any::<[u8; 8]>(), wrong in 0.5_f64..2.0) {
+    fn estimates_of_mixed_batches_converge(truth in proptest::collection::vec(1_000_u64..2_000_000, 1..6), mix in any::<[u8; 8]>(), wrong in 0.5_f64..2.0) {
         let mut costs = Costs::new();
         let true_cost = |function: usize| truth[function];
         for function in 0..truth.len() {
@@ -154,7 +154,7 @@ proptest! {
 }
 
 #[test]
-fn what_comes_under_the_name_of_a_graph_that_is_gone_is_another_one() {
+fn forgotten_graph_has_no_estimate() {
     let mut costs = Costs::new();
     let graph = Kernel::graph(0x1000);
     for took in [9_000_000, 5_000_000] {
@@ -272,7 +272,7 @@ fn kernels_beyond_the_parts_of_a_batch_are_expected_to_take_what_they_were_charg
 /// A batch that takes 4 ms for each launch more than expected, and more than eight times that, is
 /// ignored once.
 #[test]
-fn batch_is_strange_only_beyond_both_bounds() {
+fn batch_is_an_outlier_only_beyond_both_bounds() {
     for (cost, launches, most) in [
         (100_000, 1, 4_100_000),
         (100_000, 2, 8_200_000),
@@ -287,7 +287,7 @@ fn batch_is_strange_only_beyond_both_bounds() {
 }
 
 #[test]
-fn batch_is_strange_only_the_first_time_in_a_row() {
+fn batch_is_an_outlier_only_the_first_time_in_a_row() {
     let mut costs = learned(&[100_000]);
     let mut learn = |measured| {
         let estimate = estimate(&mut costs, &[(0, 1)]);

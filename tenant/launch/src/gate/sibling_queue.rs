@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn alone_nobody_waits() {
+    fn process_without_siblings_does_not_wait() {
         let mut queue_entry = QueueEntry::default();
         for now in 0..100 {
             assert_eq!(queue_entry.wait(SiblingQueue::default(), us(0), us(now * 1000)), None);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stint_lasts_while_others_wait_and_then_the_eldest_is_next() {
+    fn process_keeps_the_gpu_for_the_hold_time_then_the_longest_waiting_is_next() {
         let mut queue_entry = QueueEntry::default();
         let begun = us(10_000);
         assert_eq!(queue_entry.wait(SiblingQueue::default(), Nanos::ZERO, begun), None);
@@ -175,14 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn who_stays_alone_goes_on() {
+    fn process_that_stays_alone_keeps_the_gpu() {
         let mut queue_entry = QueueEntry::default();
         assert_eq!(queue_entry.wait(SiblingQueue::default(), Nanos::ZERO, us(0)), None);
         assert_eq!(queue_entry.wait(SiblingQueue::default(), us(60_500), us(60_000)), None);
     }
 
     #[test]
-    fn an_elder_that_does_not_come_costs_a_place_and_no_more() {
+    fn process_ahead_that_does_not_launch_costs_one_wake_up() {
         let mut queue_entry = QueueEntry::default();
         let now = us(20_000);
         let queue =
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shows_no_end_of_work_is_not_waited_for() {
+    fn sibling_whose_work_does_not_end_is_not_waited_for() {
         let mut queue_entry = QueueEntry::default();
         let begun = us(20_000);
         let forever = sibling(SiblingQueue::default(), false, Nanos::from_millis(3_600_000), us(500), begun);
@@ -211,7 +211,7 @@ mod tests {
 
     /// Turns are shorter than anybody's patience.
     #[test]
-    fn patience_is_counted_over_turns() {
+    fn wait_budget_is_counted_over_turns() {
         let mut queue_entry = QueueEntry::default();
         let (mut now, mut turns) = (us(20_000), 0);
         let forever = sibling(SiblingQueue::default(), false, Nanos::from_millis(3_600_000), us(500), now);

@@ -126,7 +126,7 @@ fn without_a_monitor_the_gate_is_open() {
 }
 
 #[test]
-fn an_open_gpu_costs_one_look_per_gate_word() {
+fn open_gpu_costs_one_slow_path_per_gate_word() {
     let bump = |role: &Role<'_>| {
         for _ in 0..10 {
             set_turn(role.harness, 0, 1, TurnState::Open, Nanos::ZERO);
@@ -148,7 +148,7 @@ fn an_open_gpu_costs_one_look_per_gate_word() {
 }
 
 #[test]
-fn a_thread_that_ends_gives_its_credit_back() {
+fn exited_thread_drops_its_budget() {
     alone(yours(ms(1_000_000)), |role, program| {
         for _ in 0..20 {
             program.launch(1, STREAM, us(20));
@@ -169,7 +169,7 @@ fn a_thread_that_ends_gives_its_credit_back() {
 }
 
 #[test]
-fn a_signal_handler_inside_the_gate_is_not_held_up() {
+fn launch_from_a_signal_handler_inside_the_gate_is_not_held() {
     alone(yours(ms(1)), |_, program| {
         assert!(program.thread.enter());
         for _ in 0..100 {
@@ -185,7 +185,7 @@ proptest! {
     /// Whatever the program is like and whatever the monitor says, every launch goes on in the end,
     /// and the books close.
     #[test]
-    fn nothing_wedges(
+    fn every_launch_proceeds_in_the_end(
         launches in proptest::collection::vec((0_usize..5, 1_u64..3000, 0_u64..900, any::<bool>(), 0_usize..4), 20..150),
         turns in proptest::collection::vec((0_u8..3, 100_u64..9000), 1..40),
         dies in any::<bool>(),

@@ -353,7 +353,7 @@ mod tests {
     /// A launch right before another one's end had run for 4 ms when that ended, as was predicted,
     /// and the turn was over with the most of it to come.
     #[test]
-    fn what_has_run_is_no_more_than_the_time_since_its_launch() {
+    fn completed_work_is_no_more_than_the_time_since_its_launch() {
         let (mut gpu_time, lanes) = streams(2, 2.0);
         let ran = gpu_time.others_ahead(lanes[0], at(1), KERNEL);
         assert!(ran <= Nanos::from_millis(1), "{ran}");

@@ -63,7 +63,7 @@ impl Gpu {
 /// Eight streams get batches in turn, as the gate lets them: predictions stay near the truth, and
 /// so does what is charged.
 #[test]
-fn what_several_lanes_have_left_is_foretold() {
+fn remaining_work_of_several_lanes_is_predicted() {
     for lanes in [1, 2, 3, 8] {
         let (mut gpu_time, mut gpu) = (GpuTime::new(), Gpu { free: BEGIN, ..Gpu::default() });
         gpu.streams.resize_with(lanes, Default::default);

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_counts_once() {
+    fn overlapping_intervals_count_once() {
         let mut union = Union::default();
         for (start, end, new) in [
             (10, 20, 10),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_too_late_is_left_out() {
+    fn interval_before_the_floor_adds_nothing() {
         let mut union = Union::default();
         for start in 0..20 {
             assert_eq!(union.add(span(1000 + start * 10, 1005 + start * 10)), Nanos(5));
@@ -98,7 +98,7 @@ mod tests {
     proptest! {
         /// As a set of instants, as long as there are few enough gaps.
         #[test]
-        fn a_union_is_a_set(intervals in proptest::collection::vec((0_u64..60, 0_u64..20), 1..7)) {
+        fn union_equals_a_set_of_instants(intervals in proptest::collection::vec((0_u64..60, 0_u64..20), 1..7)) {
             let mut union = Union::default();
             let mut set = std::collections::BTreeSet::new();
             for (start, length) in intervals {

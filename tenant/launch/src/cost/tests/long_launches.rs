@@ -83,7 +83,7 @@ fn long_batch_of_many_kernels_makes_none_uncertain_and_short_ones_make_it_certai
 }
 
 #[test]
-fn odd_batch_has_launches_measured_by_themselves_and_teaches_nothing_else() {
+fn outlier_batch_has_launches_measured_by_themselves() {
     let mut costs = short();
     let single = estimate(&mut costs, &[(0, 1)]);
     costs.learn(&single, Nanos(40_000_000), Contention::Alone);

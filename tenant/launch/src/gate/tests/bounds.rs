@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn most_launches_in_a_turn_ask_nobody() {
+fn most_launches_in_a_turn_take_the_fast_path() {
     let harness = alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(20), BEGIN + ms(200));
         let launches = 200_000 / 20;
@@ -22,7 +22,7 @@ fn most_launches_in_a_turn_ask_nobody() {
 /// a predicted time and does not look whether it has come; a marker is a record and a write, and is
 /// asked for its time once.
 #[test]
-fn a_saturating_thread_sleeps_and_marks_as_seldom_as_the_bound_allows() {
+fn saturating_thread_sleeps_and_marks_seldom() {
     for (cost, late) in [(60, 0), (60, 60), (20, 0), (20, 60), (7, 30)] {
         let harness = Harness::new(1);
         harness.gpu(|gpu| gpu.late = us(late));
@@ -54,7 +54,7 @@ fn a_saturating_thread_sleeps_and_marks_as_seldom_as_the_bound_allows() {
 }
 
 #[test]
-fn a_launch_is_never_throttled_for_long() {
+fn throttled_launch_proceeds_after_its_timeout() {
     // A kernel that waits for one that is launched after it, and another, and another.
     alone(yours(ms(1_000_000)), |role, program| {
         for _ in 0..5 {
@@ -87,7 +87,7 @@ fn several_streams_stay_within_the_bound() {
 
 /// Who may be pre-empted at any moment keeps less queued, and the GPU busy all the same.
 #[test]
-fn a_bound_that_is_told_is_kept() {
+fn requested_bound_is_kept() {
     for (bound, most_allowed) in [(us(0), us(560)), (us(250), us(350))] {
         let script = |role: &Role<'_>| {
             role.harness.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
@@ -102,7 +102,7 @@ fn a_bound_that_is_told_is_kept() {
 }
 
 #[test]
-fn a_thread_with_gaps_is_seen_at_most_of_its_launches() {
+fn thread_with_gaps_takes_the_slow_path_at_most_launches() {
     alone(yours(ms(1_000_000)), |role, program| {
         let mut longest = Nanos::ZERO;
         for round in 0..400 {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_silent_monitor_opens_the_gate_after_a_second() {
+fn gate_opens_after_a_second_without_a_heartbeat() {
     alone(
         |role| {
             set_turn(role.harness, 0, 1, TurnState::Wait, Nanos::ZERO);
@@ -28,7 +28,7 @@ fn a_silent_monitor_opens_the_gate_after_a_second() {
 /// Times in the grant page from before the world began, and from after its end: a turn is one all
 /// the same, and so is the end of it, as long as the monitor lives.
 #[test]
-fn times_from_far_away_neither_wedge_nor_open_the_gate() {
+fn times_far_from_now_neither_block_nor_open_the_gate() {
     for (granted, until, bound) in [
         (Nanos::MAX, Nanos::ZERO, Nanos::ZERO),
         (Nanos::MAX, Nanos::MAX, Nanos::MAX),
@@ -89,7 +89,7 @@ fn times_from_far_away_neither_wedge_nor_open_the_gate() {
 /// A process that was stopped for an hour, or whose clock has jumped by one, obeys a monitor that
 /// lives, and does not take its heart for stale.
 #[test]
-fn an_hour_that_nobody_saw_opens_no_gate() {
+fn stopped_process_obeys_a_living_monitor_when_it_resumes() {
     const HOUR: Nanos = Nanos::from_millis(3_600_000);
     let back = BEGIN + ms(10) + HOUR;
     alone(

@@ -4,7 +4,7 @@
 use super::*;
 
 #[test]
-fn what_waits_behind_a_long_kernel_is_not_taken_to_have_run() {
+fn work_behind_a_long_kernel_is_not_counted_as_run() {
     alone(yours(ms(100)), |role, program| {
         let length = ms(5);
         // So that its length is known.
@@ -30,7 +30,7 @@ fn what_waits_behind_a_long_kernel_is_not_taken_to_have_run() {
 }
 
 #[test]
-fn nothing_goes_on_a_capturing_stream_and_nobody_is_asked() {
+fn capturing_stream_gets_no_markers_and_no_queries() {
     let harness = alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(60), BEGIN + ms(10));
         role.harness.gpu(|gpu| {
@@ -44,7 +44,7 @@ fn nothing_goes_on_a_capturing_stream_and_nobody_is_asked() {
 }
 
 #[test]
-fn nothing_comes_between_programmatic_launches() {
+fn markers_never_stand_between_programmatic_launches() {
     let harness = alone(yours(ms(1_000_000)), |role, program| {
         for chain in 0..300 {
             program.launch(1, STREAM, us(30));
@@ -69,7 +69,7 @@ fn nothing_comes_between_programmatic_launches() {
 }
 
 #[test]
-fn a_stream_of_programmatic_launches_is_measured_where_it_runs_dry() {
+fn programmatic_stream_is_measured_where_it_runs_dry() {
     for cost in [5, 60, 700] {
         alone(yours(ms(1_000_000)), |role, program| {
             let end = BEGIN + ms(200);
@@ -143,7 +143,7 @@ fn without_memory_writes_events_are_asked() {
 }
 
 #[test]
-fn a_driver_that_refuses_markers_is_left_alone_and_launches_go_on() {
+fn launches_proceed_when_the_driver_refuses_markers() {
     let harness = alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(20), BEGIN + ms(10));
         role.harness.gpu(|gpu| gpu.refuses = true);
@@ -186,7 +186,7 @@ fn work_queued_in_the_open_is_measured_as_backlog() {
 }
 
 #[test]
-fn a_context_that_goes_takes_its_events_along() {
+fn destroyed_context_takes_its_events_along() {
     alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(60), BEGIN + ms(20));
         program.gate.forget_context(CONTEXT);

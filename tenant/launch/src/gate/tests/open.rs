@@ -92,7 +92,7 @@ fn program_with_several_contexts_is_not_bounded() {
 }
 
 #[test]
-fn first_launch_after_a_silence_rings_on_a_bounded_open_gpu() {
+fn first_launch_on_an_idle_bounded_gpu_notifies_the_monitor() {
     let harness = alone(open(ms(20), ms(500)), |role, program| {
         for _ in 0..3 {
             saturate(role, program, us(60), role.now() + ms(10));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_siblings_spend_counts() {
+fn gpu_time_of_siblings_counts() {
     alone(
         |role| {
             let region = &role.harness.regions[0];
@@ -75,7 +75,7 @@ fn processes_of_a_container_have_its_turns_one_after_the_other() {
 /// A process that is idle most of the time leaves the turn to its sibling, and loses little of its
 /// own pace by it.
 #[test]
-fn a_sibling_that_pauses_gives_way_and_comes_back() {
+fn pausing_sibling_yields_and_resumes() {
     let harness = Harness::of(&[2]);
     let end = BEGIN + ms(500);
     let opens: [AtomicU32; 2] = Default::default();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn shares_come_out_as_the_turns_are() {
+fn shares_follow_the_turns() {
     for (slices, cost) in [([6, 12], 60), ([6, 12], 7), ([6, 6], 400), ([18, 2], 60)] {
         let harness = Harness::new(2);
         let end = BEGIN + ms(1500);
@@ -47,7 +47,7 @@ fn shares_come_out_as_the_turns_are() {
 /// NTP slews the host's clock by up to 8 %: what is measured does not change, and what is published
 /// is in the clock that the monitor reads.
 #[test]
-fn a_host_clock_that_is_slewed_changes_no_length() {
+fn slewed_host_clock_changes_no_length() {
     for millionths in [80_000, -80_000] {
         let harness = Harness::new(2);
         let end = BEGIN + ms(2500);
@@ -89,7 +89,7 @@ fn a_host_clock_that_is_slewed_changes_no_length() {
 }
 
 #[test]
-fn nothing_is_launched_out_of_turn() {
+fn launch_outside_the_turn_is_held() {
     let script = |role: &Role<'_>| {
         let mut epoch = 1;
         for _ in 0..20 {
@@ -118,7 +118,7 @@ fn nothing_is_launched_out_of_turn() {
 }
 
 #[test]
-fn a_grant_is_exceeded_by_one_launch_at_most() {
+fn gpu_time_budget_is_exceeded_by_one_launch_at_most() {
     let harness = alone(
         |role| {
             set_turn(role.harness, 0, 1, TurnState::Yours, ms(3));
@@ -142,7 +142,7 @@ fn a_grant_is_exceeded_by_one_launch_at_most() {
 /// there is a neighbour. What the GPU waits for is neither what a kernel costs nor what a turn is
 /// used up by, so all of it is launched in one turn.
 #[test]
-fn what_waits_for_the_host_uses_up_no_turn() {
+fn waiting_for_the_host_uses_up_no_turn() {
     const OTHER: Stream = Stream { handle: 0x20, per_thread: false };
     let harness = Harness::new(2);
     let open = [AtomicU32::new(0), AtomicU32::new(0)];
@@ -192,7 +192,7 @@ fn what_waits_for_the_host_uses_up_no_turn() {
 }
 
 #[test]
-fn the_end_of_a_turns_work_is_reported_while_its_threads_are_held() {
+fn end_of_a_turns_work_is_reported_while_its_threads_are_held() {
     let script = |role: &Role<'_>| {
         set_turn(role.harness, 0, 1, TurnState::Yours, ms(100));
         role.sleep(ms(20));
@@ -212,7 +212,7 @@ fn the_end_of_a_turns_work_is_reported_while_its_threads_are_held() {
 }
 
 #[test]
-fn who_slept_through_its_turn_says_that_it_is_there() {
+fn process_that_missed_its_turn_notifies_the_monitor() {
     let script = |role: &Role<'_>| {
         role.harness.grantors[0].set_ring(gpu(), None);
         set_turn(role.harness, 0, 1, TurnState::Wait, Nanos::ZERO);

@@ -41,7 +41,7 @@ fn wait(stage_rings: bool, stream: Option<Stream>) -> (Nanos, Nanos, Harness) {
 }
 
 #[test]
-fn program_that_has_waited_has_nothing_in_flight_and_the_monitor_is_told() {
+fn synchronized_program_has_nothing_in_flight_and_the_monitor_is_notified() {
     for stream in [None, Some(STREAM)] {
         let (inflight, ago, harness) = wait(true, stream);
         assert_eq!(inflight, Nanos::ZERO, "{stream:?}");
@@ -58,7 +58,7 @@ fn work_in_other_streams_may_still_be_there() {
 }
 
 #[test]
-fn wait_costs_nothing_where_the_monitor_does_not_ask() {
+fn synchronization_is_not_reported_unless_requested() {
     let (inflight, _, harness) = wait(false, None);
     assert!(inflight > Nanos::ZERO, "it is not looked at");
     assert!(harness.notifications() <= 1, "{} rings", harness.notifications());

@@ -16,7 +16,7 @@ fn with_budget(budget: u32) -> Thread {
 }
 
 #[test]
-fn credit_is_spent_to_the_end_and_no_further() {
+fn budget_is_spent_to_the_end_and_no_further() {
     let thread = with_budget(200);
     assert_eq!((0..10).filter(|_| thread.spend(7, kernel(1), STREAM)).count(), 3);
     let mut counted = Vec::new();
@@ -29,7 +29,7 @@ fn credit_is_spent_to_the_end_and_no_further() {
 }
 
 #[test]
-fn nothing_passes_under_another_word_on_another_stream_or_as_another_kernel() {
+fn budget_covers_only_its_gate_word_stream_and_kernel() {
     let thread = with_budget(200);
     assert!(!thread.spend(8, kernel(1), STREAM));
     assert!(!thread.spend(7, kernel(2), STREAM));
@@ -43,7 +43,7 @@ fn nothing_passes_under_another_word_on_another_stream_or_as_another_kernel() {
 
 /// What was not measured is priced beyond any budget.
 #[test]
-fn each_size_of_a_function_has_its_price() {
+fn sizes_of_a_function_have_costs_of_their_own() {
     let thread = with_budget(1000);
     let sized = |threads| Kernel::new(1, [threads, 1, 1], [1; 3]);
     let mut prices = [u32::MAX; SIZES];
@@ -87,7 +87,7 @@ fn fifty_functions_have_their_places() {
 }
 
 #[test]
-fn a_forked_child_starts_anew() {
+fn thread_in_a_forked_child_has_no_budget() {
     let thread = with_budget(200);
     assert!(thread.spend(7, kernel(1), STREAM));
     assert_eq!(thread.key(2), None);
@@ -97,7 +97,7 @@ fn a_forked_child_starts_anew() {
 }
 
 #[test]
-fn a_thread_with_gaps_gets_less() {
+fn thread_with_gaps_gets_a_smaller_budget() {
     let gpu = Gpu::new(0).expect("a GPU");
     let thread = with_budget(200_000);
     let mut now = Nanos(1000);

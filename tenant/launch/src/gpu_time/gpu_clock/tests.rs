@@ -97,7 +97,7 @@ impl Bench {
 }
 
 #[test]
-fn a_busy_gpu_is_placed_to_a_few_microseconds_whatever_its_rate() {
+fn events_of_a_busy_gpu_are_placed_within_microseconds() {
     for ppm in [0.0, 2.0, -2.0, 15.0, -15.0, 50.0, -50.0, 100.0, -100.0, 200.0, -200.0, 450.0, -450.0] {
         let mut bench = Bench::new(ppm);
         // The very first event is bounded by one look before and one after it.
@@ -118,7 +118,7 @@ fn a_busy_gpu_is_placed_to_a_few_microseconds_whatever_its_rate() {
 }
 
 #[test]
-fn an_idle_hour_costs_one_new_anchor() {
+fn idle_hour_costs_one_reanchoring() {
     for ppm in [2.0, -2.0, 100.0, -100.0] {
         let mut bench = Bench::new(ppm);
         bench.saturate(30 * SECOND);
@@ -137,7 +137,7 @@ fn an_idle_hour_costs_one_new_anchor() {
 }
 
 #[test]
-fn a_rate_that_changes_is_followed() {
+fn changing_clock_rate_is_followed() {
     let mut bench = Bench::new(-100.0);
     bench.saturate(SECOND);
     for step in 0..40 {
@@ -152,7 +152,7 @@ fn a_rate_that_changes_is_followed() {
 }
 
 #[test]
-fn a_clock_that_was_set_is_found_out() {
+fn clock_that_was_set_is_reanchored() {
     for step in [20 * MS, -20 * MS, 3_600 * SECOND, -3_600 * SECOND] {
         let mut bench = Bench::new(30.0);
         bench.saturate(30 * SECOND);
@@ -165,7 +165,7 @@ fn a_clock_that_was_set_is_found_out() {
 }
 
 #[test]
-fn sightings_that_are_all_late_do_not_move_what_is_known() {
+fn late_observations_do_not_move_the_offset() {
     // Whatever the rate, and known or not.
     for (ppm, known) in [(20.0, true), (-20.0, true), (20.0, false), (-100.0, false), (100.0, false)] {
         let mut bench = Bench::new(ppm);
@@ -183,7 +183,7 @@ fn sightings_that_are_all_late_do_not_move_what_is_known() {
 }
 
 #[test]
-fn nothing_is_placed_before_it_can_have_run_nor_after_it_was_seen() {
+fn events_are_placed_between_launch_and_observation() {
     let mut bench = Bench::new(-50.0);
     for _ in 0..20_000 {
         let (ahead, late, pause) = (bench.draw(2 * MS), bench.draw(5 * MS), bench.draw(30 * MS));
@@ -195,7 +195,7 @@ fn nothing_is_placed_before_it_can_have_run_nor_after_it_was_seen() {
 }
 
 #[test]
-fn stamps_of_one_epoch_tell_lengths_and_others_do_not() {
+fn timestamps_are_comparable_within_one_epoch() {
     let mut bench = Bench::new(100.0);
     let first = bench.see(bench.now - 10 * US, MS).stamp.unwrap();
     bench.now += 3 * SECOND;

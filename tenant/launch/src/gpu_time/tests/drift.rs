@@ -161,7 +161,7 @@ fn idle_hours_cost_no_length() {
 }
 
 #[test]
-fn a_clock_that_is_set_costs_one_length() {
+fn clock_that_is_set_costs_one_length() {
     for step in [3_600_000_000_000, -3_600_000_000_000, 50_000_000, -50_000_000_i64] {
         let mut program = Program::new(20);
         program.run(10 * SECOND);

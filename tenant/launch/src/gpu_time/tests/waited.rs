@@ -49,7 +49,7 @@ fn synchronized_work_is_charged_and_has_ended_by_then() {
 }
 
 #[test]
-fn waited_for_work_that_was_short_ended_when_it_was_expected_to() {
+fn short_synchronized_work_ended_when_it_was_expected_to() {
     let mut gpu_time = known();
     launch(&mut gpu_time, key(THREAD, 1));
     gpu_time.measure_synchronized(|_| true, BEGIN + us(1_000));
