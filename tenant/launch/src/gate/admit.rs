@@ -108,9 +108,10 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
             if let (Some(lane), PendingWork::Estimate | PendingWork::Backlog) = (lane, pending) {
                 gpu_time.charge_estimate(lane);
             }
-            let own_marker = has_own_marker(reading, used, Nanos(expected.cost.into()));
-            let no_budget = own_marker || self.gate.several_contexts.load(Ordering::Relaxed);
-            (Request { own_marker, no_budget, ..Request::new(expected, activity, lane) }, pending)
+            let mut request = Request::new(expected, activity, lane);
+            request.own_marker = has_own_marker(reading, used, Nanos(expected.cost.into()));
+            request.no_budget = request.own_marker || self.gate.several_contexts.load(Ordering::Relaxed);
+            (request, pending)
         };
         if let (Some(lane), PendingWork::Mark | PendingWork::Backlog) = (request.lane, pending) {
             self.mark(lane, pending == PendingWork::Backlog);

@@ -19,7 +19,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
     pub(super) fn wait(&self, request: &mut Request) -> Option<(Nanos, Reading)> {
         let (proceed, reading) = self.until_admitted(request);
         if request.notify {
-            self.platform.notify();
+            self.platform.notify_monitor();
         }
         let budget = match proceed {
             Proceed::Open { .. } | Proceed::Stale => {
@@ -54,7 +54,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
                 Admission::Sleep(time) => self.platform.sleep(time),
                 Admission::Wait { word, timeout, notify } => {
                     if notify {
-                        self.platform.notify();
+                        self.platform.notify_monitor();
                     }
                     // The last launches of the turn; their end is what the others wait for.
                     match unmarked.take() {
@@ -77,7 +77,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
         match proceed {
             Proceed::Open { notify } => {
                 if notify {
-                    self.platform.notify();
+                    self.platform.notify_monitor();
                 }
                 let bounded = reading.monitor.lives() && !self.gate.several_contexts.load(Ordering::Relaxed);
                 if !all_open(self.gate.region.granted(), bounded) {

@@ -18,7 +18,7 @@ const VISIBILITY: Nanos = Nanos::from_micros(20);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedBatch {
     pub(crate) lane: LaneId,
-    number: u64,
+    pub(super) number: u64,
     pub(crate) start: Start,
     pub(crate) end: Event,
     /// Base event of its context, if there is one yet.

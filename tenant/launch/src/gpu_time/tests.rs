@@ -1,6 +1,7 @@
 //! Several lanes, whose work runs in turns.
 
 use super::*;
+use crate::cost::Contention;
 
 mod drift;
 mod waited;

@@ -1,6 +1,7 @@
 //! Sums of launches with their expected costs.
 
 use super::*;
+use crate::cost::estimate::KernelLaunches;
 
 #[test]
 fn estimate_without_a_refused_launch_lacks_its_cost() {

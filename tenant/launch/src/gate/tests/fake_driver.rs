@@ -27,7 +27,7 @@ pub(super) enum Command {
 #[derive(Debug, Default)]
 pub(super) struct Gpu {
     /// When all that was launched has run.
-    pub(super) free: Nanos,
+    free: Nanos,
     /// The last work of each stream.
     streams: BTreeMap<u64, Nanos>,
     events: Vec<Nanos>,
@@ -52,6 +52,13 @@ pub(super) struct Gpu {
     pub(super) switch: Nanos,
     last: Option<usize>,
     pub(super) switches: u64,
+}
+
+impl Gpu {
+    /// A GPU that is idle from `begin` on.
+    pub(super) fn idle(begin: Nanos) -> Self {
+        Self { latency: Nanos::from_micros(5), free: begin, ..Self::default() }
+    }
 }
 
 /// A tenant's driver and time.

@@ -73,7 +73,7 @@ impl Harness {
         let grantors: Vec<_> =
             directories.iter().map(|directory| Grantor::open(directory.path()).expect("its grant")).collect();
         grantors.iter().for_each(|grantor| grantor.adopt(1));
-        let gpu = Gpu { latency: Nanos::from_micros(5), free: BEGIN, ..Gpu::default() };
+        let gpu = Gpu::idle(BEGIN);
         let state = SimState { now: BEGIN, running: usize::MAX, actors: Vec::new(), gpu, notifications: 0 };
         Self {
             state: Mutex::new(state),
