@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cgpu_scheduler::policy::{Policy, Presence, Entitlement};
-use cgpu_scheduler::tuning::Tuning;
+use cgpu_scheduler::policy::{Entitlement, Policy, Presence};
 use cgpu_scheduler::report::TenantReport;
-use cgpu_scheduler::{Gpu, Order, Observation, TenantId};
+use cgpu_scheduler::tuning::Tuning;
+use cgpu_scheduler::{Gpu, Observation, Order, TenantId};
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::grant::Turn;
 use cgpu_shm::notes::Measured;
@@ -67,8 +67,10 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
         polled.extend(&notified);
         polled.sort_unstable();
         polled.dedup();
-        let observations: Vec<Observation> =
-            polled.into_iter().map(|number| observe_container(&containers[number], number, notified.contains(&number))).collect();
+        let observations: Vec<Observation> = polled
+            .into_iter()
+            .map(|number| observe_container(&containers[number], number, notified.contains(&number)))
+            .collect();
         let plan = scheduler.advance(now, &observations);
         plan.orders.iter().for_each(|order| apply_order(containers, order));
         for (number, container) in containers.iter().enumerate() {
@@ -102,7 +104,8 @@ fn observe_container(container: &Container, number: usize, notified: bool) -> Ob
 }
 
 fn apply_order(containers: &[Container], order: &Order) {
-    let Some(container) = usize::try_from(order.tenant.0).ok().and_then(|number| containers.get(number)) else {
+    let Some(container) = usize::try_from(order.tenant.0).ok().and_then(|number| containers.get(number))
+    else {
         return;
     };
     let (grantor, gate) = (&container.grantor, &order.gate);
