@@ -8,7 +8,6 @@
 //!
 //! A kubelet that starts removes all sockets of its folder, ours among them, and makes its own anew.
 
-use std::convert::Infallible;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -16,27 +15,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cgpu_kubelet_api::device_plugin_server::{DevicePlugin, DevicePluginServer};
+use cgpu_kubelet_api::{
+    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateRequest, ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest, ContainerPreferredAllocationResponse, DevicePluginOptions, Empty,
+    ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
+    PreferredAllocationResponse,
+};
 use cgpu_kubernetes_core::devices::{self, Devices};
 use cgpu_kubernetes_core::slice::Token;
-use futures_util::{Stream, stream};
+use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
-use tonic::body::Body;
-use tonic::server::Grpc;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
-use tonic_prost::ProstCodec;
-use tower::service_fn;
 use tracing::{info, warn};
 
 use crate::cdi::Cdi;
 use crate::kubelet::{self, Identity};
 use crate::node::Sight;
 use crate::pods::Pods;
-use crate::protocol::{
-    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse, Empty, Ids,
-    ListAndWatchResponse, PreferredRequest, PreferredResponse, path,
-};
 use crate::supply::{Resource, message};
 
 /// How often it is looked whether the kubelet is still the same.
@@ -91,11 +89,7 @@ impl Endpoint {
         let listener = listen(&own).map_err(|error| format!("{} cannot be made: {error}", own.display()))?;
         let ours = Identity::of(&own);
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
-        let plugin = self.clone();
-        let service = service_fn(move |request: http::Request<Body>| {
-            let plugin = plugin.clone();
-            async move { Ok::<_, Infallible>(plugin.answer(request).await) }
-        });
+        let service = DevicePluginServer::new(self.clone());
         let accepted = stream::unfold(listener, |listener| async move {
             let stream = listener.accept().await.map(|(stream, _)| stream);
             Some((stream, listener))
@@ -122,28 +116,6 @@ impl Endpoint {
         outcome
     }
 
-    async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
-        match request.uri().path() {
-            path::OPTIONS => unary(request, |_: Empty| Ok(kubelet::options())).await,
-            path::PRE_START => unary(request, |_: Ids| Ok(Empty {})).await,
-            path::PREFERRED => unary(request, |wanted: PreferredRequest| Ok(self.preferred(wanted))).await,
-            path::ALLOCATE => unary(request, |wanted: AllocateRequest| self.allocate(&wanted)).await,
-            path::LIST_AND_WATCH => {
-                let listed = self.listed();
-                let mut grpc = Grpc::new(ProstCodec::<ListAndWatchResponse, Empty>::default());
-                let mut listed = Some(listed);
-                let service = service_fn(move |_: Request<Empty>| {
-                    let listed = listed.take();
-                    async move {
-                        listed.map(Response::new).ok_or_else(|| Status::internal("asked twice in one call"))
-                    }
-                });
-                grpc.server_streaming(service, request).await
-            }
-            other => Status::unimplemented(format!("no call {other} here")).into_http(),
-        }
-    }
-
     /// All devices now, and all of them whenever that changes.
     fn listed(&self) -> impl Stream<Item = Result<ListAndWatchResponse, Status>> + Send + 'static {
         let resource = self.resource;
@@ -165,42 +137,39 @@ impl Endpoint {
         })
     }
 
-    /// Ids that were nobody's lately come first: whoever had them may not be known to have ended yet.
-    fn preferred(&self, wanted: PreferredRequest) -> PreferredResponse {
+    /// Ids that no slice began with lately come first: the pod of one that did may not be known to have ended yet.
+    fn preferred(
+        &self,
+        request: ContainerPreferredAllocationRequest,
+    ) -> ContainerPreferredAllocationResponse {
         let dialect = self.resource.names_slices();
-        let answer = |container: crate::protocol::ContainerPreferredRequest| {
-            let size = usize::try_from(container.size).unwrap_or(0);
-            let mut ids = container.must_include;
-            let mut free: Vec<(bool, u64, String)> = container
-                .available
-                .into_iter()
-                .filter(|id| !ids.contains(id))
-                .filter_map(|id| {
-                    let number = devices::number(&id)?;
-                    let used = dialect.is_some_and(|dialect| self.pods.begins(dialect, number));
-                    Some((used, number, id))
-                })
-                .collect();
-            free.sort_unstable();
-            ids.extend(free.into_iter().map(|(_, _, id)| id));
-            ids.truncate(size);
-            Ids { ids }
-        };
-        PreferredResponse { containers: wanted.containers.into_iter().map(answer).collect() }
-    }
-
-    fn allocate(&self, wanted: &AllocateRequest) -> Result<AllocateResponse, Status> {
-        let given: Result<Vec<_>, Status> =
-            wanted.containers.iter().map(|container| self.allocate_one(container)).collect();
-        Ok(AllocateResponse { containers: given? })
+        let size = usize::try_from(request.allocation_size).unwrap_or(0);
+        let mut device_ids = request.must_include_device_ids;
+        let mut free: Vec<(bool, u64, String)> = request
+            .available_device_ids
+            .into_iter()
+            .filter(|id| !device_ids.contains(id))
+            .filter_map(|id| {
+                let number = devices::number(&id)?;
+                let used = dialect.is_some_and(|dialect| self.pods.begins(dialect, number));
+                Some((used, number, id))
+            })
+            .collect();
+        free.sort_unstable();
+        device_ids.extend(free.into_iter().map(|(_, _, id)| id));
+        device_ids.truncate(size);
+        ContainerPreferredAllocationResponse { device_ids }
     }
 
     /// A name for what the container has, by which it is told from all others when it is known.
-    fn allocate_one(&self, wanted: &Ids) -> Result<ContainerAllocateResponse, Status> {
+    fn allocate_container(
+        &self,
+        request: &ContainerAllocateRequest,
+    ) -> Result<ContainerAllocateResponse, Status> {
         let Some(dialect) = self.resource.names_slices() else {
             return Ok(ContainerAllocateResponse::default());
         };
-        let token = Token::of_ids(dialect, wanted.ids.iter().map(String::as_str))
+        let token = Token::of_ids(dialect, request.device_ids.iter().map(String::as_str))
             .map_err(|refusal| Status::invalid_argument(refusal.sentence()))?;
         let mut cdi_devices = Vec::new();
         if let Some(cdi) = &self.cdi {
@@ -213,7 +182,48 @@ impl Endpoint {
         info!(%token, resource = self.resource.name(), "allocated");
         let variables =
             cgpu_kubernetes_core::binding::provisional(token).map(|(name, value)| (name.to_owned(), value));
-        Ok(ContainerAllocateResponse { variables: variables.into(), cdi_devices })
+        Ok(ContainerAllocateResponse { envs: variables.into(), cdi_devices })
+    }
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for Endpoint {
+    type ListAndWatchStream = BoxStream<'static, Result<ListAndWatchResponse, Status>>;
+
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<Empty>,
+    ) -> Result<Response<DevicePluginOptions>, Status> {
+        Ok(Response::new(kubelet::options()))
+    }
+
+    async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        Ok(Response::new(self.listed().boxed()))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<PreferredAllocationRequest>,
+    ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        let requests = request.into_inner().container_requests.into_iter();
+        let container_responses = requests.map(|request| self.preferred(request)).collect();
+        Ok(Response::new(PreferredAllocationResponse { container_responses }))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<AllocateRequest>,
+    ) -> Result<Response<AllocateResponse>, Status> {
+        let requests = request.get_ref().container_requests.iter();
+        let container_responses = requests.map(|request| self.allocate_container(request)).collect::<Result<_, _>>()?;
+        Ok(Response::new(AllocateResponse { container_responses }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        _: Request<PreStartContainerRequest>,
+    ) -> Result<Response<PreStartContainerResponse>, Status> {
+        Ok(Response::new(PreStartContainerResponse {}))
     }
 }
 
@@ -242,17 +252,4 @@ fn say(said: &mut String, what: String) {
         warn!("{what}");
         *said = what;
     }
-}
-
-async fn unary<M, R>(
-    request: http::Request<Body>,
-    answer: impl Fn(M) -> Result<R, Status>,
-) -> http::Response<Body>
-where
-    M: prost::Message + Default + Send + Sync + 'static,
-    R: prost::Message + Send + Sync + 'static,
-{
-    let service =
-        service_fn(|message: Request<M>| std::future::ready(answer(message.into_inner()).map(Response::new)));
-    Grpc::new(ProstCodec::<R, M>::default()).unary(service, request).await
 }

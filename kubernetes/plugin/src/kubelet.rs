@@ -4,12 +4,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http::uri::PathAndQuery;
+use cgpu_kubelet_api::registration_client::RegistrationClient;
+use cgpu_kubelet_api::{DevicePluginOptions, RegisterRequest, VERSION};
+use tonic::Status;
 use tonic::transport::Endpoint;
-use tonic::{Request, Status};
-use tonic_prost::ProstCodec;
 
-use crate::protocol::{Empty, PluginOptions, RegisterRequest, VERSION, path};
 use crate::supply::Resource;
 
 /// How long it may take to answer.
@@ -37,8 +36,8 @@ impl Identity {
 }
 
 /// What the plugin does beyond the necessary.
-pub(crate) fn options() -> PluginOptions {
-    PluginOptions { pre_start_required: false, preferred_allocation: true }
+pub(crate) fn options() -> DevicePluginOptions {
+    DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
 }
 
 /// Makes a resource known. Its socket must be served already: the kubelet connects at once.
@@ -48,15 +47,12 @@ pub(crate) async fn register(folder: &Path, resource: Resource) -> Result<(), St
     let endpoint = Endpoint::from_shared(address).map_err(unreachable)?;
     let channel =
         endpoint.connect_timeout(PATIENCE).timeout(PATIENCE).connect().await.map_err(unreachable)?;
-    let mut client = tonic::client::Grpc::new(channel);
-    client.ready().await.map_err(unreachable)?;
     let request = RegisterRequest {
         version: VERSION.to_owned(),
         endpoint: resource.socket().to_owned(),
-        resource: resource.name().to_owned(),
+        resource_name: resource.name().to_owned(),
         options: Some(options()),
     };
-    let codec = ProstCodec::<RegisterRequest, Empty>::default();
-    client.unary(Request::new(request), PathAndQuery::from_static(path::REGISTER), codec).await?;
+    RegistrationClient::new(channel).register(request).await?;
     Ok(())
 }

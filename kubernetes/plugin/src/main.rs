@@ -24,7 +24,6 @@ mod kubelet;
 mod node;
 mod options;
 mod pods;
-mod protocol;
 mod supply;
 
 use std::process::ExitCode;

@@ -1,11 +1,10 @@
 //! What is offered to the kubelet: resources, and how many of each.
 
+use cgpu_kubelet_api::{Device, HEALTHY, ListAndWatchResponse, UNHEALTHY};
 use cgpu_kubernetes_core::devices::{Devices, id};
 use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::{CORE, Dialect, HAMI_GPUS, MEMORY};
 use cgpu_kubernetes_core::refusal::Refusal;
-
-use crate::protocol::{Device, HEALTHY, ListAndWatchResponse, UNHEALTHY};
 
 /// A resource, each with a socket of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cgpu_kubelet_api::{
+    AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest, PreferredAllocationRequest,
+};
 use serde_json::Value;
+use tonic::Status;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
 
-use super::registration::{client, codec, path};
-use super::wire::{Allocated, ContainerAllocated, ContainerPreferred, Containers, Ids, Preferred};
+use super::registration::client;
 use super::{Given, Offer, Shared, locked};
 
 /// A plugin that has registered.
@@ -25,7 +28,7 @@ struct Plugin {
 struct Share {
     ids: BTreeSet<String>,
     is_init: bool,
-    answer: ContainerAllocated,
+    answer: ContainerAllocateResponse,
 }
 
 /// Whose: a pod's uid, a container, a resource.
@@ -188,13 +191,11 @@ async fn give(shared: &Shared, place: &Place, amount: usize, is_init: bool) -> R
     let more: Vec<String> = free.iter().filter(|id| !ids.contains(*id)).take(missing).cloned().collect();
     ids.extend(more);
     // The real one asks in no order.
-    let wanted = Ids { ids: ids.iter().rev().cloned().collect() };
-    let mut client = client(&channel);
-    client.ready().await.map_err(|error| error.to_string())?;
-    let request = Request::new(Containers { containers: vec![wanted] });
-    let answer = client.unary(request, path("Allocate"), codec::<Containers, Allocated>()).await;
+    let wanted = ContainerAllocateRequest { device_ids: ids.iter().rev().cloned().collect() };
+    let request = AllocateRequest { container_requests: vec![wanted] };
+    let answer = client(&channel).allocate(request).await;
     let answer = answer.map_err(|status| unexpected(&status))?.into_inner();
-    let [answer] = <[ContainerAllocated; 1]>::try_from(answer.containers)
+    let [answer] = <[ContainerAllocateResponse; 1]>::try_from(answer.container_responses)
         .map_err(|all| format!("{} answers for one container", all.len()))?;
     let share = Share { ids, is_init, answer };
     locked(shared).given.insert(place.clone(), share.clone());
@@ -207,17 +208,14 @@ async fn preferred(
     ids: &BTreeSet<String>,
     amount: usize,
 ) -> Result<BTreeSet<String>, Status> {
-    let container = ContainerPreferred {
-        available: free.union(ids).cloned().collect(),
-        must_include: ids.iter().cloned().collect(),
+    let container = ContainerPreferredAllocationRequest {
+        available_device_ids: free.union(ids).cloned().collect(),
+        must_include_device_ids: ids.iter().cloned().collect(),
         allocation_size: i32::try_from(amount).expect("a number of devices"),
     };
-    let mut client = client(channel);
-    client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
-    let request = Request::new(Preferred { container_requests: vec![container] });
-    let answer: Containers =
-        client.unary(request, path("GetPreferredAllocation"), codec()).await?.into_inner();
-    Ok(answer.containers.into_iter().flat_map(|container| container.ids).collect())
+    let request = PreferredAllocationRequest { container_requests: vec![container] };
+    let answer = client(channel).get_preferred_allocation(request).await?.into_inner();
+    Ok(answer.container_responses.into_iter().flat_map(|container| container.device_ids).collect())
 }
 
 fn unexpected(status: &Status) -> String {

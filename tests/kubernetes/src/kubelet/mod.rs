@@ -7,7 +7,6 @@
 
 mod devices;
 mod registration;
-mod wire;
 
 use std::collections::BTreeMap;
 use std::fs;
