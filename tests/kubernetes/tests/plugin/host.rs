@@ -1,0 +1,147 @@
+//! A node with a kubelet and an engine, the API server that knows it, and pods on it.
+
+use std::collections::BTreeMap;
+
+use cgpu_e2e::{Child, Outcome, Scene};
+use cgpu_kubernetes_tests::api_server::{ApiServer, Key};
+use cgpu_kubernetes_tests::engine::{Container, Engine};
+use cgpu_kubernetes_tests::kubelet::{Given, Kubelet};
+use serde_json::{Value, json};
+
+pub(crate) const MEMORY: &str = "aliyun.com/gpu-mem";
+pub(crate) const CORE: &str = "aliyun.com/gpu-core.percentage";
+pub(crate) const COUNT: &str = "aliyun.com/gpu-count";
+pub(crate) const NODE: &str = "n1";
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// A node with a kubelet and an engine, and the API server that knows it. What lives longer than a test's own things comes first.
+pub(crate) struct Host<'a> {
+    pub(crate) scene: &'a Scene,
+    pub(crate) server: ApiServer,
+    pub(crate) kubelet: Kubelet,
+    pub(crate) engine: Engine<'a>,
+}
+
+impl<'a> Host<'a> {
+    pub(crate) fn new(scene: &'a Scene, gpus: &str) -> Self {
+        Self::labelled(scene, gpus, &json!({}))
+    }
+
+    pub(crate) fn labelled(scene: &'a Scene, gpus: &str, labels: &Value) -> Self {
+        let server = ApiServer::start();
+        server.put("nodes", json!({"metadata": {"name": NODE, "labels": labels}, "status": {"capacity": {"cpu": "2"}, "allocatable": {"cpu": "2"}}}));
+        let engine = Engine::new(scene, gpus, &scene.path("cdi"));
+        Self { scene, server, kubelet: Kubelet::start(&scene.path("plugins")), engine }
+    }
+
+    pub(crate) fn command(&self, options: &[&str]) -> std::process::Command {
+        let dist = self.scene.dist();
+        let mut command = self.scene.native(&dist.file("cgpu-device-plugin"));
+        command.arg("--kubeconfig").arg(self.server.kubeconfig(&self.scene.path("")));
+        command.args(["--node-name", NODE]);
+        for (option, path) in [
+            ("--kubelet-dir", self.scene.path("plugins")),
+            ("--root", self.scene.root()),
+            ("--cdi-dir", self.scene.path("cdi")),
+            ("--runtime", dist.file("cgpu-runtime")),
+        ] {
+            command.arg(option).arg(path);
+        }
+        command.args(options);
+        command
+    }
+
+    /// Starts the plugin; it may not have registered yet.
+    pub(crate) fn plugin(&self, options: &[&str]) -> Child {
+        Child::start_for(self.command(options), self.scene.lifetime())
+    }
+
+    pub(crate) fn node(&self) -> Value {
+        self.server.object(&Key::node(NODE)).expect("the node")
+    }
+
+    /// The GPUs as they stand on the node.
+    pub(crate) fn gpus(&self) -> Vec<Value> {
+        let text = self.node()["metadata"]["annotations"]["cgpu.dev/gpus"].as_str().map(str::to_owned);
+        let told: Value = serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default();
+        told["gpus"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Whether GPUs are well, as it stands on the node.
+    pub(crate) fn stands(&self, healthy: [bool; 2]) {
+        self.scene.eventually("what stands on the node", || {
+            let gpus = self.gpus();
+            (gpus[0]["healthy"] == healthy[0] && gpus[1]["healthy"] == healthy[1]).then_some(())
+        });
+    }
+
+    /// A GPU reports an error (XID).
+    pub(crate) fn report(&self, gpu: &str, code: &str) {
+        let mut command = self.scene.native(&self.scene.dist().file("cgpu-sim"));
+        command.args(["xid", gpu, code]);
+        Outcome::of(command).exits(0);
+    }
+
+    pub(crate) fn uuid(&self, gpu: usize) -> String {
+        self.gpus()[gpu]["uuid"].as_str().expect("a UUID").to_owned()
+    }
+
+    /// A pod on the node, as somebody placed it: containers with their limits, and who has what of which GPU. Null: it was placed past the extender.
+    pub(crate) fn pod(&self, name: &str, containers: &[(&str, &[(&str, &str)])], allocation: &Value) -> Value {
+        let containers: Vec<Value> =
+            containers.iter().map(|(name, limits)| container(name, limits)).collect();
+        self.put(name, &json!({ "nodeName": NODE, "containers": containers }), allocation)
+    }
+
+    pub(crate) fn put(&self, name: &str, spec: &Value, allocation: &Value) -> Value {
+        let mut annotations = json!({});
+        if !allocation.is_null() {
+            annotations = json!({
+                "scheduler.framework.gpushare.allocation": allocation.to_string(),
+                "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+                "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1",
+                "cgpu.dev/node": NODE,
+            });
+        }
+        self.server.put(
+            "pods",
+            json!({
+                "metadata": {"name": name, "namespace": "test", "annotations": annotations},
+                "spec": spec, "status": {"phase": "Pending"},
+            }),
+        )
+    }
+
+    pub(crate) fn admit(&self, pod: &Value) -> Vec<Given> {
+        self.kubelet.admit(pod).expect("devices for the pod")
+    }
+
+    pub(crate) fn create(&self, pod: &Value, given: &Given) -> Container {
+        self.engine.create(pod, given).expect("a container")
+    }
+
+    /// Waits for what stands on a pod.
+    pub(crate) fn annotated(&self, pod: &str, name: &str, text: &str) {
+        self.scene.eventually(&format!("{name} of {pod} is {text}"), || {
+            let pod = self.server.object(&Key::pod("test", pod))?;
+            (pod["metadata"]["annotations"][name] == text).then_some(())
+        });
+    }
+}
+
+pub(crate) fn container(name: &str, limits: &[(&str, &str)]) -> Value {
+    let limits: BTreeMap<&str, &str> = limits.iter().copied().collect();
+    json!({"name": name, "resources": {"limits": limits, "requests": limits}})
+}
+
+/// What a container's `limits` say: bytes by GPU.
+pub(crate) fn limits(container: &Container) -> BTreeMap<String, u64> {
+    let text = container.limits.as_deref().expect("limits");
+    let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    words
+        .filter_map(|words| match words[..] {
+            ["gpu", uuid, bytes] => Some((uuid.to_owned(), bytes.parse().expect("a number"))),
+            _ => None,
+        })
+        .collect()
+}

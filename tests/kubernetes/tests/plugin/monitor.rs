@@ -1,0 +1,75 @@
+//! GPUs and their errors, as the monitor reports them where the plugin has no NVML.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
+use cgpu_e2e::{Child, Monitor, Scene, contained};
+use serde_json::{Value, json};
+
+use crate::host::{Host, MEMORY, MIB, limits};
+
+/// A plugin as in its pod: without the driver's library, and without the node's processes, so that the monitor's has no number there.
+fn contained_plugin(host: &Host<'_>, options: &[&str]) -> Child {
+    let mut command = host.command(options);
+    command.env_remove("LD_LIBRARY_PATH");
+    let command = contained(&command, true).unwrap_or(command);
+    Child::start_for(command, host.scene.lifetime())
+}
+
+/// Whether the monitor hears of errors of GPUs; none: it does not tell.
+fn listens(scene: &Scene) -> Option<bool> {
+    let mut monitor = UnixStream::connect(scene.root().join("monitor.sock")).ok()?;
+    monitor.write_all(b"{\"op\":\"health\"}\n").ok()?;
+    let mut line = String::new();
+    BufReader::new(monitor).read_line(&mut line).ok()?;
+    let told: Value = serde_json::from_str(&line).ok()?;
+    told["health"]["listens"].as_bool()
+}
+
+#[test]
+fn inventory_without_nvml_comes_from_the_monitor() {
+    let scene = Scene::new("T4:15109");
+    let host = Host::new(&scene, "T4:15109");
+    let _monitor = Monitor::start(&scene);
+    let _plugin = contained_plugin(&host, &[]);
+    host.kubelet.offers(MEMORY, 14, 14);
+    let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
+    assert_eq!(
+        limits(&host.create(&pod, &host.admit(&pod)[0])),
+        [(host.uuid(0), 15109 * 2 / 14 * MIB)].into()
+    );
+}
+
+#[test]
+fn nvml_is_reopened_after_its_gpus_are_lost() {
+    let scene = Scene::new("T4:15109");
+    // Whoever waits for errors asks once how many GPUs there are, and whoever samples, three times a second.
+    let _monitor = Monitor::start_faulty(&scene, "nvmlDeviceGetCount*:20+:NVML_ERROR_GPU_IS_LOST");
+    scene.eventually("the monitor listens for errors", || listens(&scene).filter(|listens| *listens));
+    scene.eventually("it has opened NVML anew, in vain", || listens(&scene).filter(|listens| !listens));
+}
+
+#[test]
+fn health_without_nvml_comes_from_the_monitor() {
+    let scene = Scene::new("T4:15109,A10:23028");
+    let host = Host::new(&scene, "T4:15109,A10:23028");
+    let _monitor = Monitor::start(&scene);
+    scene.eventually("the monitor listens for errors", || listens(&scene).filter(|listens| *listens));
+    let plugin = contained_plugin(&host, &["--recovery", "3600"]);
+    host.kubelet.offers(MEMORY, 36, 36);
+    // A page fault is a program's own; an uncorrected memory error is not.
+    host.report("0", "31");
+    host.report("1", "48");
+    host.kubelet.offers(MEMORY, 14, 36);
+    host.stands([true, false]);
+    plugin.kill();
+    // What comes while no plugin is there, the monitor has heard.
+    host.report("0", "79");
+    let plugin = contained_plugin(&host, &["--recovery", "3600"]);
+    host.stands([false, false]);
+    host.kubelet.offers(MEMORY, 0, 36);
+    plugin.kill();
+    let _plugin = contained_plugin(&host, &["--recovery", "1"]);
+    host.stands([true, true]);
+    host.kubelet.offers(MEMORY, 36, 36);
+}

@@ -1,0 +1,59 @@
+//! The node at the API server, and an API server that is down.
+
+use cgpu_e2e::Scene;
+use cgpu_kubernetes_tests::api_server::Key;
+use serde_json::{Value, json};
+
+use crate::host::{CORE, COUNT, Host, MEMORY, NODE};
+
+#[test]
+fn labels_decide_what_is_offered() {
+    let scene = Scene::new("T4:15109");
+    let host = Host::labelled(&scene, "T4:15109", &json!({"ack.node.gpu.schedule": "cgpu"}));
+    let _plugin = host.plugin(&[]);
+    host.kubelet.offers(MEMORY, 14, 14);
+    host.kubelet.offers(CORE, 0, 0);
+    let label = |labels: Value| {
+        assert!(host.server.edit(&Key::node(NODE), |node| node["metadata"]["labels"] = labels));
+    };
+    label(json!({"ack.node.gpu.schedule": "topology"}));
+    host.kubelet.offers(MEMORY, 0, 0);
+    label(json!({"gpushare": "false"}));
+    host.kubelet.offers(CORE, 0, 0);
+    label(json!({"gpushare": "true", "cgpu.disable.isolation": "true"}));
+    host.kubelet.offers(MEMORY, 14, 14);
+    host.kubelet.offers(CORE, 100, 100);
+    let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
+    let made = host.create(&pod, &host.admit(&pod)[0]);
+    assert_eq!(made.limits, None);
+    assert_eq!(made.variables["CGPU_DISABLE"], "true");
+    assert_eq!(made.variables["NVIDIA_VISIBLE_DEVICES"], host.uuid(0));
+
+    // A person who removes what stands on the node has it back.
+    let edited = host.server.edit(&Key::node(NODE), |node| {
+        node["metadata"]["annotations"] = json!({});
+        node["status"]["allocatable"] = json!({});
+    });
+    assert!(edited);
+    host.scene.eventually("the GPUs on the node", || {
+        (host.gpus().len() == 1 && host.node()["status"]["allocatable"][COUNT] == "1").then_some(())
+    });
+}
+
+#[test]
+fn containers_start_while_the_api_server_is_down() {
+    let scene = Scene::new("T4:15109");
+    let mut host = Host::new(&scene, "T4:15109");
+    let _plugin = host.plugin(&[]);
+    host.kubelet.offers(MEMORY, 14, 14);
+    let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
+    let given = host.admit(&pod);
+    host.create(&pod, &given[0]);
+    host.annotated("p", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
+    host.server.close();
+    host.create(&pod, &given[0]);
+    host.server.reopen();
+    let other = host.pod("q", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
+    host.create(&other, &host.admit(&other)[0]);
+    host.annotated("q", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
+}

@@ -1,0 +1,57 @@
+//! Containers that must not start.
+
+use cgpu_e2e::Scene;
+use cgpu_kubernetes_tests::kubelet::Given;
+use serde_json::{Value, json};
+
+use crate::host::{Host, MEMORY, MIB, NODE, container, limits};
+
+#[test]
+fn pod_without_a_valid_claim_is_not_started() {
+    let scene = Scene::new("T4:15109");
+    let host = Host::new(&scene, "T4:15109");
+    let _plugin = host.plugin(&[]);
+    host.kubelet.offers(MEMORY, 14, 14);
+    let main: &[(&str, &[(&str, &str)])] = &[("main", &[(MEMORY, "2")])];
+    let refused = |pod: &Value, given: &Given, why: &str| {
+        let refusal = host.engine.create(pod, given).unwrap_err();
+        assert!(refusal.contains(why), "{refusal}");
+    };
+    let bypassed = host.pod("bypassed", main, &Value::Null);
+    refused(
+        &bypassed,
+        &host.admit(&bypassed)[0],
+        "container `main` of test/bypassed gets no slice of a GPU: no GPU was chosen for test/bypassed: it came past the scheduler extender",
+    );
+    // Amounts that do not agree, whoever changed which.
+    let edited = host.pod("edited", main, &json!({"0": {"0": 3}}));
+    refused(&edited, &host.admit(&edited)[0], "was given 3 units, but asks for 2");
+    let small = host.pod("small", main, &json!({"0": {"0": 2}}));
+    let mut given = host.admit(&small)[0].clone();
+    let larger = host.pod("larger", &[("main", &[(MEMORY, "3")])], &json!({"0": {"0": 3}}));
+    let of_larger = host.admit(&larger);
+    given.variables.clone_from(&of_larger[0].variables);
+    given.devices.clone_from(&of_larger[0].devices);
+    refused(&small, &given, "asks for 2 units, but the kubelet counted 3 for it");
+    // A pod of the same name that is another.
+    let mut other = small.clone();
+    other["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000");
+    refused(&other, &host.admit(&small)[0], "which has gone");
+    // Its author names a limit, or none, or another's slice: none of it counts.
+    let mut willing = json!({"nodeName": NODE, "containers": [container("main", &[(MEMORY, "2")])]});
+    willing["containers"][0]["env"] = json!([
+        {"name": "CGPU_DISABLE", "value": "true"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        {"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "14"}, {"name": "CGPU_SLICE", "value": "a-2"}]);
+    let willing = host.put("willing", &willing, &json!({"0": {"0": 2}}));
+    let made = host.create(&willing, &host.admit(&willing)[0]);
+    assert_eq!(limits(&made), [(host.uuid(0), 15109 * 2 / 14 * MIB)].into());
+    // Variables alone are no claim on a node where claims are kept.
+    let mut asking = json!({"nodeName": NODE, "containers": [container("main", &[])]});
+    asking["containers"][0]["env"] = json!([{"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "2"}]);
+    let asking = host.put("asking", &asking, &Value::Null);
+    refused(&asking, &host.admit(&asking)[0], "ask for aliyun.com/gpu-mem");
+    // An engine that starts containers by another runtime.
+    let elsewhere = host.pod("elsewhere", main, &json!({"0": {"0": 2}}));
+    let refusal = host.engine.create_by_another(&elsewhere, &host.admit(&elsewhere)[0]).unwrap_err();
+    assert!(refusal.contains("but cgpu-runtime does not start it"), "{refusal}");
+}
