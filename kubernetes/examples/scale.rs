@@ -55,8 +55,8 @@ fn main() {
         change.apply(&mut claimed);
         claimed.metadata.resource_version = "2".into();
         cluster.see_pod(&claimed);
-        let (_, books) = cluster.node(&node).expect("a node");
-        let pods = books.holders.iter().map(|holder| &holder.pod);
+        let (_, accounting) = cluster.node(&node).expect("a node");
+        let pods = accounting.holders.iter().map(|holder| &holder.pod);
         cluster.confirm(&binding.pod_uid, &node, pods).expect("nobody else");
         binds.push(started.elapsed().as_secs_f64() * 1e3);
         both.extend(binds.last().map(|bind| filter + bind));

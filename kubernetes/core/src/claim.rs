@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::ask::units_in_all;
-use crate::books::{NodeBooks, Standing};
+use crate::accounting::{NodeAccounting, Standing};
 use crate::claimant::Claimant;
 use crate::gpus::NodeGpus;
 use crate::names::annotation;
@@ -66,20 +66,20 @@ impl Change {
 ///
 /// # Errors
 /// It is bound, asks for what is not understood, or the node has not enough.
-pub fn claim(pod: &Claimant, node: &NodeGpus, books: &NodeBooks, now: u64) -> Result<Change, Refusal> {
+pub fn claim(pod: &Claimant, node: &NodeGpus, accounting: &NodeAccounting, now: u64) -> Result<Change, Refusal> {
     if let Some(bound) = &pod.bound {
         return Err(Refusal::new(format!("{} is bound to node `{bound}` already", pod.title())));
     }
     let demand = pod.demand()?;
     let asks = pod.asks.as_ref().map_err(Clone::clone)?;
     let others;
-    let books = if books.holders.iter().any(|holder| holder.pod.uid == pod.uid) {
-        others = books.without(node, &pod.uid);
+    let accounting = if accounting.holders.iter().any(|holder| holder.pod.uid == pod.uid) {
+        others = accounting.without(node, &pod.uid);
         &others
     } else {
-        books
+        accounting
     };
-    let places = placement::choose(node, books, &demand).map_err(|reason| {
+    let places = placement::choose(node, accounting, &demand).map_err(|reason| {
         Refusal::new(format!("{} does not fit on node `{}`: {}", pod.title(), node.name, reason.text))
     })?;
     let mut split: BTreeMap<usize, BTreeMap<u32, u64>> = BTreeMap::new();
@@ -114,14 +114,14 @@ pub(crate) fn confirm<'a>(
     node: &NodeGpus,
     pods: impl IntoIterator<Item = &'a Arc<Claimant>>,
 ) -> Result<(), Refusal> {
-    let books = NodeBooks::of(node, pods);
-    let Some(own) = books.holders.iter().find(|holder| holder.pod.uid == uid) else {
+    let accounting = NodeAccounting::of(node, pods);
+    let Some(own) = accounting.holders.iter().find(|holder| holder.pod.uid == uid) else {
         return Err(Refusal::new("the claim is gone: somebody withdrew it"));
     };
     let Standing::Holds(shares) = &own.standing else {
         return Err(Refusal::new("the claim was edited"));
     };
-    match books.overfull(node).find(|gpu| shares.iter().any(|(own, _)| own == gpu)) {
+    match accounting.overfull(node).find(|gpu| shares.iter().any(|(own, _)| own == gpu)) {
         Some(gpu) => Err(Refusal::new(format!(
             "another scheduler claimed GPU {gpu} of node `{}` at the same time",
             node.name

@@ -64,7 +64,7 @@ impl Claimant {
         has_ended(pod) && Ask::of_pod(pod, dialects) != Ok(Vec::new())
     }
 
-    /// The node whose books it is in: where it is bound, else the one that was claimed for it.
+    /// The node whose accounting it is in: where it is bound, else the one that was claimed for it.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
         self.bound.as_deref().or_else(|| self.claimed())
@@ -91,7 +91,7 @@ impl Claimant {
     }
 }
 
-/// What a pod is to whoever keeps the books.
+/// What a pod is to the accounting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sighting {
     /// It asks for GPUs.

@@ -1,12 +1,12 @@
-//! Pods and nodes as they were last seen, and the books of each node.
+//! Pods and nodes as they were last seen, and the accounting of each node.
 //!
-//! Events are taken one by one and may be lost, late or doubled; a list replaces everything but the memory of what is gone. The books of a node
-//! are computed anew from what names it, so it does not matter by which way it came to be.
+//! Events are taken one by one and may be lost, late or doubled; a list replaces everything but the memory of what is gone. The accounting of a node
+//! is computed anew from what names it, so it does not matter by which way it came to be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::books::NodeBooks;
+use crate::accounting::NodeAccounting;
 use crate::claim;
 use crate::claimant::{Claimant, Sighting};
 use crate::gpus::NodeGpus;
@@ -20,7 +20,7 @@ struct Place {
     gpus: Option<NodeGpus>,
     /// Uids of the pods that name it.
     pods: BTreeSet<String>,
-    books: NodeBooks,
+    accounting: NodeAccounting,
 }
 
 /// So many of the pods that went last are remembered, and never more than twice as many; late events are not as late as that.
@@ -141,7 +141,7 @@ impl Cluster {
     fn see_gpus(&mut self, gpus: NodeGpus) {
         let name = gpus.name.clone();
         let place = self.nodes.entry(name.clone()).or_default();
-        // Nodes say every few seconds that they live; that changes no books.
+        // Nodes say every few seconds that they live; that does not change the accounting.
         if place.gpus.as_ref() != Some(&gpus) {
             place.gpus = Some(gpus);
             self.compute(&name);
@@ -199,16 +199,16 @@ impl Cluster {
         }
     }
 
-    /// The GPUs and books of a node that is there.
+    /// The GPUs and the accounting of a node that is there.
     #[must_use]
-    pub fn node(&self, name: &str) -> Option<(&NodeGpus, &NodeBooks)> {
+    pub fn node(&self, name: &str) -> Option<(&NodeGpus, &NodeAccounting)> {
         let place = self.nodes.get(name)?;
-        Some((place.gpus.as_ref()?, &place.books))
+        Some((place.gpus.as_ref()?, &place.accounting))
     }
 
     /// All that are there, by name.
-    pub fn nodes(&self) -> impl Iterator<Item = (&NodeGpus, &NodeBooks)> {
-        self.nodes.values().filter_map(|place| Some((place.gpus.as_ref()?, &place.books)))
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeGpus, &NodeAccounting)> {
+        self.nodes.values().filter_map(|place| Some((place.gpus.as_ref()?, &place.accounting)))
     }
 
     /// A pod that asks for GPUs.
@@ -246,18 +246,18 @@ impl Cluster {
         })
     }
 
-    /// Whether the books are what they would be if everything had been seen at once. For tests.
+    /// Whether the accounting is what it would be if everything had been seen at once. For tests.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.nodes.iter().all(|(name, place)| {
             let naming: BTreeSet<&String> =
                 self.pods.values().filter(|pod| pod.node() == Some(name)).map(|pod| &pod.uid).collect();
-            let books = place.gpus.as_ref().map(|gpus| NodeBooks::of(gpus, self.pods.values()));
-            naming == place.pods.iter().collect() && books.unwrap_or_default() == place.books
+            let accounting = place.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, self.pods.values()));
+            naming == place.pods.iter().collect() && accounting.unwrap_or_default() == place.accounting
         }) && self.pods.values().all(|pod| pod.node().is_none_or(|name| self.nodes.contains_key(name)))
     }
 
-    /// The books of its node are to be computed then.
+    /// The accounting of its node is to be computed then.
     fn add(&mut self, pod: Arc<Claimant>) {
         if let Some(name) = pod.node() {
             self.nodes.entry(name.to_owned()).or_default().pods.insert(pod.uid.clone());
@@ -280,7 +280,7 @@ impl Cluster {
             return;
         }
         let pods = place.pods.iter().filter_map(|uid| self.pods.get(uid));
-        place.books = place.gpus.as_ref().map(|gpus| NodeBooks::of(gpus, pods)).unwrap_or_default();
+        place.accounting = place.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, pods)).unwrap_or_default();
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::books::NodeBooks;
+use crate::accounting::NodeAccounting;
 use crate::claim::{self, Change};
 use crate::claimant::Claimant;
 use crate::cluster::Cluster;
@@ -212,10 +212,10 @@ pub fn bind(cluster: &Cluster, binding: &Binding, now: u64) -> Result<Change, Re
     if pod.title() != title {
         return Err(Refusal::new(format!("the pod {} is {}, not {title}", binding.pod_uid, pod.title())));
     }
-    let (node, books) = cluster
+    let (node, accounting) = cluster
         .node(&binding.node)
         .ok_or_else(|| Refusal::new(format!("the node `{}` has not been seen", binding.node)))?;
-    claim::claim(pod, node, books, now)
+    claim::claim(pod, node, accounting, now)
 }
 
 /// A pod that is to be placed, and what it needs.
@@ -235,18 +235,18 @@ impl Asking {
         Self { uid, claimed, demand: claimant.map(|claimant| claimant.demand()).transpose() }
     }
 
-    /// With the node and its books as they are without this pod's own claim.
+    /// With the node and its accounting without this pod's own claim.
     fn look<T>(
         &self,
         cluster: &Cluster,
         name: &str,
-        with: impl FnOnce(&NodeGpus, &NodeBooks) -> T,
+        with: impl FnOnce(&NodeGpus, &NodeAccounting) -> T,
     ) -> Option<T> {
-        let (node, books) = cluster.node(name)?;
+        let (node, accounting) = cluster.node(name)?;
         if self.claimed.as_deref() == Some(name) {
-            return Some(with(node, &books.without(node, &self.uid)));
+            return Some(with(node, &accounting.without(node, &self.uid)));
         }
-        Some(with(node, books))
+        Some(with(node, accounting))
     }
 
     fn fits(&self, cluster: &Cluster, name: &str) -> Result<(), Reason> {
@@ -255,15 +255,15 @@ impl Asking {
             Ok(None) => return Ok(()),
             Err(refusal) => return Err(Reason::lasting(refusal.sentence())),
         };
-        self.look(cluster, name, |node, books| placement::choose(node, books, demand).map(|_| ()))
+        self.look(cluster, name, |node, accounting| placement::choose(node, accounting, demand).map(|_| ()))
             .unwrap_or_else(|| Err(Reason::lasting("the node has not been seen yet")))
     }
 
     fn fullness(&self, cluster: &Cluster, name: &str) -> Option<u64> {
         let demand = self.demand.as_ref().ok()?.as_ref()?;
-        self.look(cluster, name, |node, books| {
-            let places = placement::choose(node, books, demand).ok()?;
-            Some(placement::fullness(node, books, demand, &places))
+        self.look(cluster, name, |node, accounting| {
+            let places = placement::choose(node, accounting, demand).ok()?;
+            Some(placement::fullness(node, accounting, demand, &places))
         })?
     }
 }
@@ -328,7 +328,7 @@ pub fn inspect(cluster: &Cluster, only: Option<&str>) -> Inspected {
     let nodes: Vec<InspectedNode> = cluster
         .nodes()
         .filter(|(node, _)| chosen(node))
-        .map(|(node, books)| inspected(node, books))
+        .map(|(node, accounting)| inspected(node, accounting))
         .collect();
     let error = match only {
         Some(name) if nodes.is_empty() => format!("the node {name} is not there"),
@@ -337,9 +337,9 @@ pub fn inspect(cluster: &Cluster, only: Option<&str>) -> Inspected {
     Inspected { nodes, error }
 }
 
-fn inspected(node: &NodeGpus, books: &NodeBooks) -> InspectedNode {
+fn inspected(node: &NodeGpus, accounting: &NodeAccounting) -> InspectedNode {
     let pods = |place: usize| {
-        let holders = books.holders.iter().map(move |holder| (&holder.pod, holder.units(place)));
+        let holders = accounting.holders.iter().map(move |holder| (&holder.pod, holder.units(place)));
         holders.filter(|(_, used)| *used > 0).map(|(pod, used)| InspectedPod {
             name: pod.name.clone(),
             namespace: pod.namespace.clone(),
@@ -353,7 +353,7 @@ fn inspected(node: &NodeGpus, books: &NodeBooks) -> InspectedNode {
         .map(|(place, gpu)| InspectedGpu {
             id: gpu.index,
             total: gpu.units,
-            used: books.units(place),
+            used: accounting.units(place),
             pods: pods(place).collect(),
         })
         .collect();

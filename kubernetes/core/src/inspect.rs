@@ -6,7 +6,7 @@ mod summary;
 use serde::Serialize;
 
 use crate::ask::units_in_all;
-use crate::books::{Holder, NodeBooks, Standing};
+use crate::accounting::{Holder, NodeAccounting, Standing};
 use crate::claimant::Claimant;
 use crate::cluster::Cluster;
 use crate::gpus::NodeGpus;
@@ -116,7 +116,7 @@ impl Overview {
         let nodes: Vec<NodeView> = cluster
             .nodes()
             .filter(|(node, _)| only.is_none_or(|name| name == node.name))
-            .map(|(node, books)| NodeView::of(node, books))
+            .map(|(node, accounting)| NodeView::of(node, accounting))
             .collect();
         if let Some(name) = only
             && nodes.is_empty()
@@ -176,7 +176,7 @@ fn percent(part: u64, whole: u64) -> u64 {
 }
 
 impl NodeView {
-    fn of(node: &NodeGpus, books: &NodeBooks) -> Self {
+    fn of(node: &NodeGpus, accounting: &NodeAccounting) -> Self {
         let gpus: Vec<GpuView> = node
             .gpus
             .iter()
@@ -184,14 +184,14 @@ impl NodeView {
             .map(|(place, gpu)| GpuView {
                 index: gpu.index,
                 uuid: gpu.uuid.clone(),
-                allocated: books.units(place),
+                allocated: accounting.units(place),
                 total: gpu.units,
-                percent: books.held[place].percent,
-                containers: books.held[place].places,
+                percent: accounting.held[place].percent,
+                containers: accounting.held[place].places,
                 healthy: gpu.healthy,
             })
             .collect();
-        let pods: Vec<PodView> = books.holders.iter().map(|holder| PodView::of(holder, node)).collect();
+        let pods: Vec<PodView> = accounting.holders.iter().map(|holder| PodView::of(holder, node)).collect();
         let pending = pods.iter().fold(0_u64, |sum, pod| sum.saturating_add(pod.pending));
         Self {
             name: node.name.clone(),
@@ -234,8 +234,8 @@ impl Waiting {
             Ok(demand) => {
                 let mut reasons = Vec::new();
                 let mut fits = false;
-                for (node, books) in cluster.nodes() {
-                    match placement::choose(node, books, &demand) {
+                for (node, accounting) in cluster.nodes() {
+                    match placement::choose(node, accounting, &demand) {
                         Ok(_) => fits = true,
                         Err(reason) => reasons.push(format!("{}: {}", node.name, reason.text)),
                     }

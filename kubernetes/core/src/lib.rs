@@ -4,12 +4,12 @@
 //!   pod ----> ask -----> demand --+
 //!     |                           +--> placement --> claim --> annotations of the pod
 //!     +-----> allocation --+      |                              (somebody writes them)
-//!                          +--> books
+//!                          +--> accounting
 //!   node ---> GPUs -------+      |
 //!                                 +--> inspect, extender
 //! ```
 //!
-//! Nothing here does I/O, knows the time or keeps a sum: the books of a node are computed from its GPUs and the pods that name it.
+//! Nothing here does I/O, knows the time or keeps a sum: the accounting of a node is computed from its GPUs and the pods that name it.
 //! `docs/kubernetes.md` has the design.
 
 #![forbid(unsafe_code)]
@@ -17,7 +17,7 @@
 pub mod allocation;
 pub mod ask;
 pub mod binding;
-pub mod books;
+pub mod accounting;
 pub mod claim;
 pub mod claimant;
 pub mod cluster;

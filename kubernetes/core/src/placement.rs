@@ -1,6 +1,6 @@
 //! Which GPUs of a node a pod gets, and which node.
 
-use crate::books::NodeBooks;
+use crate::accounting::NodeAccounting;
 use crate::demand::Demand;
 use crate::gpus::{NodeGpus, Placement};
 use crate::reason::{self, Look, Reason};
@@ -16,7 +16,7 @@ use crate::reason::{self, Look, Reason};
 ///
 /// # Errors
 /// Why there are not enough.
-pub fn choose(node: &NodeGpus, books: &NodeBooks, demand: &Demand) -> Result<Vec<usize>, Reason> {
+pub fn choose(node: &NodeGpus, accounting: &NodeAccounting, demand: &Demand) -> Result<Vec<usize>, Reason> {
     if let Some(closed) = &node.closed {
         return Err(Reason::lasting(closed.sentence()));
     }
@@ -26,8 +26,8 @@ pub fn choose(node: &NodeGpus, books: &NodeBooks, demand: &Demand) -> Result<Vec
         .enumerate()
         .map(|(place, gpu)| {
             let need = demand.of_gpu(0, gpu);
-            let free = books.free(node, place);
-            let overfull = books.is_overfull(node, place);
+            let free = accounting.free(node, place);
+            let overfull = accounting.is_overfull(node, place);
             Look { place, need, free, overfull, healthy: gpu.healthy, large: need.fits(gpu.whole()) }
         })
         .collect();
@@ -46,8 +46,8 @@ pub fn choose(node: &NodeGpus, books: &NodeBooks, demand: &Demand) -> Result<Vec
 
 /// How full a node would be with the pod on it, in millionths.
 #[must_use]
-pub fn fullness(node: &NodeGpus, books: &NodeBooks, demand: &Demand, places: &[usize]) -> u64 {
-    let held = books.held.iter().fold(0_u64, |sum, share| sum.saturating_add(share.units));
+pub fn fullness(node: &NodeGpus, accounting: &NodeAccounting, demand: &Demand, places: &[usize]) -> u64 {
+    let held = accounting.held.iter().fold(0_u64, |sum, share| sum.saturating_add(share.units));
     let new = places.iter().enumerate().fold(0_u64, |sum, (rank, place)| {
         sum.saturating_add(node.gpus.get(*place).map_or(0, |gpu| demand.of_gpu(rank, gpu).units))
     });

@@ -219,7 +219,7 @@ fn counted(ask: &Ask) -> (Dialect, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::books::NodeBooks;
+    use crate::accounting::NodeAccounting;
     use crate::claim;
     use crate::doubles::{container, node, sharing};
     use crate::names::{Dialects, MEMORY};
@@ -231,7 +231,7 @@ mod tests {
 
     fn placed(mut pod: Pod) -> Claimant {
         let waiting = Claimant::of(&pod, Dialects::default()).unwrap();
-        claim::claim(&waiting, &here(), &NodeBooks::of(&here(), []), 1).unwrap().apply(&mut pod);
+        claim::claim(&waiting, &here(), &NodeAccounting::of(&here(), []), 1).unwrap().apply(&mut pod);
         pod.spec.node_name = "n".into();
         Claimant::of(&pod, Dialects::default()).unwrap()
     }

@@ -72,7 +72,7 @@ pub fn of(
         ),
     ];
     let percent = match ask.amount {
-        // As the books hold it; rounded down, 1 percent over two GPUs would be no limit.
+        // As the accounting holds it; rounded down, 1 percent over two GPUs would be no limit.
         Amount::InAll { percent, .. } => percent.div_ceil(u32::try_from(gpus.len().max(1)).unwrap_or(1)),
         Amount::Each { percent, .. } => percent,
     };

@@ -480,10 +480,10 @@ impl World {
         for extender in &self.extenders {
             let cluster = &extender.cluster;
             assert!(cluster.is_valid());
-            let held: u64 = cluster.nodes().flat_map(|(_, books)| &books.held).map(|share| share.units).sum();
-            assert_eq!(held, taken, "what the books say and what was taken");
-            for (node, books) in cluster.nodes() {
-                assert_eq!(books.overfull(node).count(), 0);
+            let held: u64 = cluster.nodes().flat_map(|(_, accounting)| &accounting.held).map(|share| share.units).sum();
+            assert_eq!(held, taken, "what the accounting says and what was taken");
+            for (node, accounting) in cluster.nodes() {
+                assert_eq!(accounting.overfull(node).count(), 0);
             }
             assert_eq!(cluster.stale(u64::MAX).count(), 0, "a claim is left");
         }

@@ -58,7 +58,7 @@ fn placed(nodes: usize, gpus: usize, sizes: &[u64], placement: Placement) -> (u6
         pod.metadata.resource_version = "2".into();
         cluster.see_pod(&pod);
     }
-    let held = cluster.nodes().flat_map(|(_, books)| &books.held);
+    let held = cluster.nodes().flat_map(|(_, accounting)| &accounting.held);
     held.fold((0, 0), |(units, gpus), share| (units + share.units, gpus + usize::from(share.units > 0)))
 }
 

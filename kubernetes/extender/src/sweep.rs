@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cgpu_kubernetes_client::{Api, Failure};
-use cgpu_kubernetes_core::books::Standing;
+use cgpu_kubernetes_core::accounting::Standing;
 use cgpu_kubernetes_core::claim;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -51,7 +51,7 @@ async fn withdraw(api: &Api, sight: &Sight) {
 fn tell(sight: &Sight, notices: &Notices) {
     let cluster = sight.look();
     for holder in
-        cluster.nodes().flat_map(|(_, books)| &books.holders).filter(|holder| holder.pod.bound.is_some())
+        cluster.nodes().flat_map(|(_, accounting)| &accounting.holders).filter(|holder| holder.pod.bound.is_some())
     {
         match &holder.standing {
             Standing::Holds(_) => {}

@@ -6,8 +6,8 @@ fn claimant(pod: &Pod) -> Arc<Claimant> {
     Arc::new(Claimant::of(pod, Dialects { hami: true }).unwrap())
 }
 
-fn claimed(pod: &Pod, node: &NodeGpus, books: &NodeBooks) -> (Pod, Change) {
-    let change = claim(&claimant(pod), node, books, 7).unwrap();
+fn claimed(pod: &Pod, node: &NodeGpus, accounting: &NodeAccounting) -> (Pod, Change) {
+    let change = claim(&claimant(pod), node, accounting, 7).unwrap();
     let mut pod = pod.clone();
     change.apply(&mut pod);
     (pod, change)
@@ -16,7 +16,7 @@ fn claimed(pod: &Pod, node: &NodeGpus, books: &NodeBooks) -> (Pod, Change) {
 #[test]
 fn a_claim_is_written_as_gpushare_writes_it_and_more() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
-    let (_, change) = claimed(&sharing("p", 8), &node, &NodeBooks::of(&node, []));
+    let (_, change) = claimed(&sharing("p", 8), &node, &NodeAccounting::of(&node, []));
     assert_eq!(
         change.patch().to_string(),
         r#"{"metadata":{"uid":"uid-p","resourceVersion":"1","annotations":{"ALIYUN_COM_GPU_MEM_ASSIGNED":"false","ALIYUN_COM_GPU_MEM_ASSUME_TIME":"7","ALIYUN_COM_GPU_MEM_DEV":"14","ALIYUN_COM_GPU_MEM_IDX":"0","ALIYUN_COM_GPU_MEM_POD":"8","cgpu.dev/node":"n","scheduler.framework.gpushare.allocation":"{\"0\":{\"0\":8}}"}}}"#
@@ -30,7 +30,7 @@ fn what_is_written_is_read_back_as_what_is_needed() {
     multi.metadata.labels = texts(&[("aliyun.com/gpu-count", "2")]);
     multi.spec.containers.push(container("second", &[(MEMORY, "4")]));
     multi.spec.init_containers.push(container("init", &[(MEMORY, "18")]));
-    let (pod, change) = claimed(&multi, &node, &NodeBooks::of(&node, []));
+    let (pod, change) = claimed(&multi, &node, &NodeAccounting::of(&node, []));
     assert_eq!(
         change.annotations[annotation::ALLOCATION].as_deref(),
         Some(r#"{"0":{"0":4,"2":4},"1":{"0":2,"2":2},"2":{"0":9,"2":9}}"#)
@@ -39,28 +39,28 @@ fn what_is_written_is_read_back_as_what_is_needed() {
         (&change.annotations[annotation::INDEX], change.annotations[annotation::POD].as_deref()),
         (&None, Some("18"))
     );
-    let books = NodeBooks::of(&node, [&claimant(&pod)]);
-    assert_eq!(books.held.iter().map(|share| share.units).collect::<Vec<_>>(), [9, 0, 9]);
+    let accounting = NodeAccounting::of(&node, [&claimant(&pod)]);
+    assert_eq!(accounting.held.iter().map(|share| share.units).collect::<Vec<_>>(), [9, 0, 9]);
     // Unequal GPUs are written with their sizes.
     let mut wide = sharing("w", 12);
     wide.metadata.labels = texts(&[("aliyun.com/gpu-count", "3")]);
-    let (pod, change) = claimed(&wide, &node, &books);
+    let (pod, change) = claimed(&wide, &node, &accounting);
     assert_eq!(change.annotations[annotation::DEVICE].as_deref(), Some("14,22,14"));
-    assert_eq!(NodeBooks::of(&node, [&claimant(&pod)]).held[1].units, 4);
+    assert_eq!(NodeAccounting::of(&node, [&claimant(&pod)]).held[1].units, 4);
 }
 
 #[test]
 fn of_two_who_claim_the_same_room_the_later_sees_the_earlier() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
-    let empty = NodeBooks::of(&node, []);
+    let empty = NodeAccounting::of(&node, []);
     let (one, _) = claimed(&sharing("a", 8), &node, &empty);
-    // Its books are old.
+    // Its accounting is old.
     let (other, _) = claimed(&sharing("b", 8), &node, &empty);
     let (one, other) = (claimant(&one), claimant(&other));
     assert_eq!(confirm(&one.uid, &node, [&one]), Ok(()));
     let refusal = confirm(&other.uid, &node, [&one, &other]).unwrap_err().to_string();
     assert_eq!(refusal, "another scheduler claimed GPU 0 of node `n` at the same time");
-    let (small, _) = claimed(&sharing("c", 2), &node, &NodeBooks::of(&node, [&one]));
+    let (small, _) = claimed(&sharing("c", 2), &node, &NodeAccounting::of(&node, [&one]));
     assert_eq!(confirm("uid-c", &node, [&one, &claimant(&small)]), Ok(()));
     assert!(confirm("uid-d", &node, [&one]).is_err());
 }
@@ -68,12 +68,12 @@ fn of_two_who_claim_the_same_room_the_later_sees_the_earlier() {
 #[test]
 fn its_own_claim_does_not_stand_in_a_pods_way() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
-    let (pod, _) = claimed(&sharing("a", 8), &node, &NodeBooks::of(&node, []));
+    let (pod, _) = claimed(&sharing("a", 8), &node, &NodeAccounting::of(&node, []));
     let pod = claimant(&pod);
-    let books = NodeBooks::of(&node, [&pod]);
-    assert!(claim(&pod, &node, &books, 8).is_ok());
+    let accounting = NodeAccounting::of(&node, [&pod]);
+    assert!(claim(&pod, &node, &accounting, 8).is_ok());
     assert!(
-        claim(&claimant(&sharing("b", 8)), &node, &books, 8)
+        claim(&claimant(&sharing("b", 8)), &node, &accounting, 8)
             .unwrap_err()
             .sentence()
             .ends_with("does not fit on node `n`: 1/1 GPUs: 6 of 8 units free")
@@ -83,7 +83,7 @@ fn its_own_claim_does_not_stand_in_a_pods_way() {
 #[test]
 fn a_claim_that_came_to_nothing_is_withdrawn_whole() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
-    let (mut pod, _) = claimed(&sharing("a", 8), &node, &NodeBooks::of(&node, []));
+    let (mut pod, _) = claimed(&sharing("a", 8), &node, &NodeAccounting::of(&node, []));
     assert!(!is_stale(&claimant(&pod), 7 + PATIENCE));
     assert!(is_stale(&claimant(&pod), 8 + PATIENCE));
     // A clock that was put back does not keep it for ever.
@@ -98,7 +98,7 @@ fn a_claim_that_came_to_nothing_is_withdrawn_whole() {
     bound.spec.node_name = "n".into();
     assert!(!is_stale(&claimant(&bound), u64::MAX));
     assert!(
-        claim(&claimant(&bound), &node, &NodeBooks::of(&node, []), 8)
+        claim(&claimant(&bound), &node, &NodeAccounting::of(&node, []), 8)
             .unwrap_err()
             .sentence()
             .contains("is bound to node `n` already")
@@ -112,13 +112,13 @@ fn a_pod_that_cannot_be_understood_is_not_claimed_for() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     for limits in [&[(MEMORY, "-1")][..], &[(MEMORY, "1.5")], &[("nvidia.com/gpu", "99")]] {
         assert!(
-            claim(&claimant(&pod("p", limits)), &node, &NodeBooks::of(&node, []), 1).is_err(),
+            claim(&claimant(&pod("p", limits)), &node, &NodeAccounting::of(&node, []), 1).is_err(),
             "{limits:?}"
         );
     }
 }
 
-/// Whatever the books are: what is chosen by them is confirmed by them.
+/// Whatever the accounting is: what is chosen by it is confirmed by it.
 #[test]
 fn what_is_claimed_where_compute_is_overfull_is_confirmed() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
@@ -126,14 +126,14 @@ fn what_is_claimed_where_compute_is_overfull_is_confirmed() {
         let (pod, _) = claimed(
             &pod(name, &[(MEMORY, "4"), (crate::names::CORE, "80")]),
             &node,
-            &NodeBooks::of(&node, []),
+            &NodeAccounting::of(&node, []),
         );
         claimant(&pod)
     };
     let pods = [busy("a"), busy("b")];
-    let books = NodeBooks::of(&node, &pods);
-    assert_eq!(books.overfull(&node).collect::<Vec<_>>(), [0]);
-    let (pod, _) = claimed(&sharing("c", 2), &node, &books);
+    let accounting = NodeAccounting::of(&node, &pods);
+    assert_eq!(accounting.overfull(&node).collect::<Vec<_>>(), [0]);
+    let (pod, _) = claimed(&sharing("c", 2), &node, &accounting);
     let own = claimant(&pod);
     assert_eq!(confirm("uid-c", &node, pods.iter().chain([&own])), Ok(()));
 }

@@ -8,8 +8,8 @@ fn held(cluster: &Cluster, name: &str) -> u64 {
 }
 
 fn claimed(cluster: &Cluster, pod: &Pod, name: &str, now: u64) -> Pod {
-    let (node, books) = cluster.node(name).unwrap();
-    let change = claim::claim(cluster.pod(&pod.metadata.uid).unwrap(), node, books, now).unwrap();
+    let (node, accounting) = cluster.node(name).unwrap();
+    let change = claim::claim(cluster.pod(&pod.metadata.uid).unwrap(), node, accounting, now).unwrap();
     let mut pod = pod.clone();
     change.apply(&mut pod);
     pod.metadata.resource_version = "2".into();
@@ -17,7 +17,7 @@ fn claimed(cluster: &Cluster, pod: &Pod, name: &str, now: u64) -> Pod {
 }
 
 #[test]
-fn events_of_any_kind_leave_books_that_a_list_would_make() {
+fn events_of_any_kind_leave_the_accounting_of_a_list() {
     let mut cluster = Cluster::new(Dialects::default());
     let waiting = sharing("a", 8);
     cluster.see_pod(&waiting);

@@ -18,11 +18,11 @@ fn gpus(sizes: &[u64]) -> NodeGpus {
     NodeGpus::of(&node("n", "GiB", &mib))
 }
 
-fn books(node: &NodeGpus, held: &[u64]) -> NodeBooks {
+fn accounting(node: &NodeGpus, held: &[u64]) -> NodeAccounting {
     let held =
         held.iter().map(|units| Share { units: *units, percent: 0, places: u32::from(*units > 0) }).collect();
     assert_eq!(node.gpus.len(), Vec::len(&held));
-    NodeBooks { held, holders: vec![] }
+    NodeAccounting { held, holders: vec![] }
 }
 
 fn demand(units: u64, gpus: usize) -> Demand {
@@ -32,20 +32,20 @@ fn demand(units: u64, gpus: usize) -> Demand {
 
 fn refused(sizes: &[u64], held: &[u64], units: u64, number: usize) -> (String, bool) {
     let node = gpus(sizes);
-    let reason = choose(&node, &books(&node, held), &demand(units, number)).unwrap_err();
+    let reason = choose(&node, &accounting(&node, held), &demand(units, number)).unwrap_err();
     (reason.text, reason.resolvable)
 }
 
 #[test]
 fn binpack_takes_the_fullest_gpu_and_spread_the_emptiest() {
     let mut node = gpus(&[14, 14, 14, 14]);
-    let books = books(&node, &[4, 8, 0, 8]);
-    assert_eq!(choose(&node, &books, &demand(6, 1)), Ok(vec![1]));
-    assert_eq!(choose(&node, &books, &demand(7, 1)), Ok(vec![0]));
-    assert_eq!(choose(&node, &books, &demand(2, 3)), Ok(vec![0, 1, 3]));
+    let accounting = accounting(&node, &[4, 8, 0, 8]);
+    assert_eq!(choose(&node, &accounting, &demand(6, 1)), Ok(vec![1]));
+    assert_eq!(choose(&node, &accounting, &demand(7, 1)), Ok(vec![0]));
+    assert_eq!(choose(&node, &accounting, &demand(2, 3)), Ok(vec![0, 1, 3]));
     node.placement = Placement::Spread;
-    assert_eq!(choose(&node, &books, &demand(6, 1)), Ok(vec![2]));
-    assert_eq!(choose(&node, &books, &demand(2, 2)), Ok(vec![0, 2]));
+    assert_eq!(choose(&node, &accounting, &demand(6, 1)), Ok(vec![2]));
+    assert_eq!(choose(&node, &accounting, &demand(2, 2)), Ok(vec![0, 2]));
 }
 
 #[test]
@@ -76,38 +76,38 @@ fn reasons_say_how_many_gpus_lack_what() {
 fn health_compute_and_places_count_as_well() {
     let mut node = gpus(&[14, 14, 14]);
     node.gpus[0].healthy = false;
-    let mut books = books(&node, &[0, 4, 4]);
-    assert_eq!(choose(&node, &books, &demand(4, 1)), Ok(vec![1]));
-    books.held[1].places = 25;
-    books.held[2].percent = 80;
+    let mut accounting = accounting(&node, &[0, 4, 4]);
+    assert_eq!(choose(&node, &accounting, &demand(4, 1)), Ok(vec![1]));
+    accounting.held[1].places = 25;
+    accounting.held[2].percent = 80;
     let mut wants = demand(4, 1);
     wants.needs[0].percent = 30;
-    let reason = choose(&node, &books, &wants).unwrap_err();
+    let reason = choose(&node, &accounting, &wants).unwrap_err();
     assert_eq!(
         reason.text,
         "1/3 GPUs: unhealthy; 1/3 GPUs: 20 of 30 percent free; 1/3 GPUs: 0 of 1 places free"
     );
     assert!(reason.resolvable);
     node.closed = Some(crate::refusal::Refusal::new("shut"));
-    assert_eq!(choose(&node, &books, &wants), Err(Reason::lasting("shut")));
+    assert_eq!(choose(&node, &accounting, &wants), Err(Reason::lasting("shut")));
 }
 
 /// A look at such a claim would refuse it, and it would be made and withdrawn for ever.
 #[test]
 fn an_overfull_gpu_takes_nobody_whatever_is_asked() {
     let node = gpus(&[14, 14]);
-    let mut books = books(&node, &[4, 8]);
-    books.held[1].percent = 130;
+    let mut accounting = accounting(&node, &[4, 8]);
+    accounting.held[1].percent = 130;
     // The second GPU is the fuller one, and has memory and places enough; but compute is over-full there.
-    assert_eq!(books.overfull(&node).collect::<Vec<_>>(), [1]);
-    assert_eq!(choose(&node, &books, &demand(4, 1)), Ok(vec![0]));
-    let reason = choose(&node, &books, &demand(4, 2)).unwrap_err();
+    assert_eq!(accounting.overfull(&node).collect::<Vec<_>>(), [1]);
+    assert_eq!(choose(&node, &accounting, &demand(4, 1)), Ok(vec![0]));
+    let reason = choose(&node, &accounting, &demand(4, 2)).unwrap_err();
     assert_eq!(
         (reason.text.as_str(), reason.resolvable),
         ("1 of the 2 GPUs asked for; 1/2 GPUs: over-full", true)
     );
-    books.held[1].percent = 100;
-    assert_eq!(choose(&node, &books, &demand(4, 1)), Ok(vec![1]));
+    accounting.held[1].percent = 100;
+    assert_eq!(choose(&node, &accounting, &demand(4, 1)), Ok(vec![1]));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn hamis_small_amounts_fit_on_no_gpu_that_is_smaller_than_a_unit() {
     {
         let asking = pod("p", &[("nvidia.com/gpu", "1"), limits]);
         let waiting = Claimant::of(&asking, Dialects { hami: true }).unwrap();
-        let claim = claim::claim(&waiting, &node, &NodeBooks::of(&node, []), 1).unwrap();
+        let claim = claim::claim(&waiting, &node, &NodeAccounting::of(&node, []), 1).unwrap();
         assert_eq!(claim.annotations[annotation::INDEX].as_deref(), Some("1"), "{limits:?}");
     }
 }
@@ -130,26 +130,26 @@ fn scores_rank_nodes_by_how_full_they_would_be() {
     assert_eq!(scores(&[7, 7], Placement::Binpack), [10, 10]);
     assert_eq!(scores(&[], Placement::Binpack), [0; 0]);
     let node = gpus(&[14, 14]);
-    assert_eq!(fullness(&node, &books(&node, &[4, 3]), &demand(7, 1), &[1]), 500_000);
+    assert_eq!(fullness(&node, &accounting(&node, &[4, 3]), &demand(7, 1), &[1]), 500_000);
 }
 
 /// Places pods one after the other, by the same way as a cluster: claims are written on them and read back.
-fn placed(node: &NodeGpus, sizes: &[u64], gpus: &[usize]) -> (NodeBooks, Vec<bool>) {
+fn placed(node: &NodeGpus, sizes: &[u64], gpus: &[usize]) -> (NodeAccounting, Vec<bool>) {
     let mut pods: Vec<Arc<Claimant>> = Vec::new();
     let mut all = Vec::new();
     for (number, size) in sizes.iter().enumerate() {
         let mut pod: Pod = sharing(&format!("p{number}"), size * gpus[number] as u64);
         pod.metadata.labels = texts(&[("aliyun.com/gpu-count", &gpus[number].to_string())]);
-        let books = NodeBooks::of(node, &pods);
+        let accounting = NodeAccounting::of(node, &pods);
         let waiting = Claimant::of(&pod, Dialects::default()).unwrap();
-        let claim = claim::claim(&waiting, node, &books, 1);
+        let claim = claim::claim(&waiting, node, &accounting, 1);
         all.push(claim.is_ok());
         if let Ok(claim) = claim {
             claim.apply(&mut pod);
             pods.push(Arc::new(Claimant::of(&pod, Dialects::default()).unwrap()));
         }
     }
-    (NodeBooks::of(node, &pods), all)
+    (NodeAccounting::of(node, &pods), all)
 }
 
 /// The fewest equal GPUs that hold all of these: tries every way.
@@ -185,9 +185,9 @@ proptest! {
     #[test]
     fn binpack_takes_no_more_gpus_than_the_theorem_allows(sizes in prop::collection::vec(1_u64..=14, 1..9)) {
         let node = gpus(&vec![14; sizes.len()]);
-        let (books, all) = placed(&node, &sizes, &vec![1; sizes.len()]);
+        let (accounting, all) = placed(&node, &sizes, &vec![1; sizes.len()]);
         prop_assert!(all.iter().all(|placed| *placed));
-        let used = books.held.iter().filter(|share| share.units > 0).count();
+        let used = accounting.held.iter().filter(|share| share.units > 0).count();
         let best = fewest(&sizes, 14);
         prop_assert!(used * 10 <= best * 17, "{used} GPUs, {best} would do");
     }
@@ -207,10 +207,10 @@ proptest! {
         for (number, (units, count)) in wanted.iter().enumerate() {
             let mut pod = sharing(&format!("p{number}"), units * *count as u64);
             pod.metadata.labels = texts(&[("aliyun.com/gpu-count", &count.to_string())]);
-            let books = NodeBooks::of(&node, &pods);
-            let room = (0..sizes.len()).filter(|place| books.free(&node, *place).units >= *units).count();
+            let accounting = NodeAccounting::of(&node, &pods);
+            let room = (0..sizes.len()).filter(|place| accounting.free(&node, *place).units >= *units).count();
             let waiting = Claimant::of(&pod, Dialects::default()).unwrap();
-            match claim::claim(&waiting, &node, &books, 1) {
+            match claim::claim(&waiting, &node, &accounting, 1) {
                 Ok(claim) => {
                     prop_assert!(room >= *count);
                     claim.apply(&mut pod);
@@ -218,9 +218,9 @@ proptest! {
                 }
                 Err(_) => prop_assert!(room < *count),
             }
-            let books = NodeBooks::of(&node, &pods);
-            prop_assert_eq!(books.overfull(&node).count(), 0);
-            let held: u64 = books.held.iter().map(|share| share.units).sum();
+            let accounting = NodeAccounting::of(&node, &pods);
+            prop_assert_eq!(accounting.overfull(&node).count(), 0);
+            let held: u64 = accounting.held.iter().map(|share| share.units).sum();
             let asked: u64 = pods.iter().map(|pod| crate::ask::units_in_all(pod.asks.as_ref().unwrap(), None)).sum();
             prop_assert_eq!(held, asked);
         }
@@ -235,8 +235,8 @@ fn binpack_is_close_to_optimal_on_average() {
     for _ in 0..300 {
         let sizes: Vec<u64> = (0..8).map(|_| random.u64(1..=14)).collect();
         let node = gpus(&[14; 8]);
-        let (books, _) = placed(&node, &sizes, &[1; 8]);
-        used += books.held.iter().filter(|share| share.units > 0).count();
+        let (accounting, _) = placed(&node, &sizes, &[1; 8]);
+        used += accounting.held.iter().filter(|share| share.units > 0).count();
         best += fewest(&sizes, 14);
     }
     assert!(used * 100 <= best * 108, "{used} GPUs, {best} would do");
@@ -247,7 +247,7 @@ fn hamis_names_are_placed_as_well() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
     let asks = [("nvidia.com/gpu", "2"), ("nvidia.com/gpumem", "3000"), ("nvidia.com/gpucores", "30")];
     let waiting = Claimant::of(&pod("p", &asks), Dialects { hami: true }).unwrap();
-    let claim = claim::claim(&waiting, &node, &NodeBooks::of(&node, []), 1).unwrap();
+    let claim = claim::claim(&waiting, &node, &NodeAccounting::of(&node, []), 1).unwrap();
     assert_eq!(claim.annotations[annotation::ALLOCATION].as_deref(), Some(r#"{"0":{"0":3,"1":3}}"#));
     assert_eq!(node.gpus[0].units, Gpu::plain(0, 14).units);
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::books::NodeBooks;
+use crate::accounting::NodeAccounting;
 use crate::claim;
 use crate::doubles::{node, pod, sharing, texts};
 use crate::names::{Dialects, MEMORY, annotation};
@@ -9,7 +9,7 @@ fn environment(pod: &Pod, node: &Node) -> String {
     let node = NodeGpus::of(node);
     let mut pod = pod.clone();
     let waiting = Claimant::of(&pod, Dialects { hami: true }).unwrap();
-    claim::claim(&waiting, &node, &NodeBooks::of(&node, []), 1).unwrap().apply(&mut pod);
+    claim::claim(&waiting, &node, &NodeAccounting::of(&node, []), 1).unwrap().apply(&mut pod);
     let placed = Claimant::of(&pod, Dialects { hami: true }).unwrap();
     let variables = super::of(&placed, "main", &node).unwrap().unwrap();
     variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
@@ -62,7 +62,7 @@ fn a_container_keeps_its_part_when_the_unit_changes() {
     let mut pod = sharing("p", 2);
     let before = NodeGpus::of(&node("n", "GiB", &[15109]));
     let waiting = Claimant::of(&pod, Dialects::default()).unwrap();
-    claim::claim(&waiting, &before, &NodeBooks::of(&before, []), 1).unwrap().apply(&mut pod);
+    claim::claim(&waiting, &before, &NodeAccounting::of(&before, []), 1).unwrap().apply(&mut pod);
     let placed = Claimant::of(&pod, Dialects::default()).unwrap();
     let after = NodeGpus::of(&node("n", "128MiB", &[15109]));
     let variables = super::of(&placed, "main", &after).unwrap().unwrap();

@@ -15,7 +15,7 @@ const PLUGIN: &str = "cgpu-device-plugin";
 pub(super) const HANDLER: &str = "cgpu";
 
 pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
-    let (Some(seen), Some((gpus, books))) = (facts.nodes.get(name), facts.cluster.node(name)) else {
+    let (Some(seen), Some((gpus, accounting))) = (facts.nodes.get(name), facts.cluster.node(name)) else {
         return;
     };
     let labels = &seen.node.metadata.labels;
@@ -56,8 +56,8 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
         if !gpu.healthy {
             findings.add(Cause::GpuUnhealthy, &subject, format!("GPU {} ({uuid})", gpu.index));
         }
-        if books.is_overfull(gpus, place) {
-            let held = books.held.get(place).map_or(0, |share| share.units);
+        if accounting.is_overfull(gpus, place) {
+            let held = accounting.held.get(place).map_or(0, |share| share.units);
             findings.add(
                 Cause::OverFull,
                 &subject,

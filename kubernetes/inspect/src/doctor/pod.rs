@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_kubernetes_core::books::Standing;
+use cgpu_kubernetes_core::accounting::Standing;
 use cgpu_kubernetes_core::claimant::Claimant;
 use cgpu_kubernetes_core::demand::Demand;
 use cgpu_kubernetes_core::placement;
@@ -66,8 +66,8 @@ fn waits(
     let mut reasons: BTreeMap<String, (Vec<&str>, bool)> = BTreeMap::new();
     let mut has_room = false;
     // A node that has no GPUs and no mark is none that anybody would ask.
-    for (node, books) in facts.cluster.nodes().filter(|(node, _)| !node.gpus.is_empty()) {
-        match placement::choose(node, books, demand) {
+    for (node, accounting) in facts.cluster.nodes().filter(|(node, _)| !node.gpus.is_empty()) {
+        match placement::choose(node, accounting, demand) {
             Ok(_) => has_room = true,
             Err(reason) => {
                 let (nodes, resolvable) = reasons.entry(reason.text).or_default();
@@ -118,10 +118,10 @@ fn is_bound(
     subject: &str,
     findings: &mut Findings,
 ) {
-    let Some((node, books)) = facts.cluster.node(name) else {
+    let Some((node, accounting)) = facts.cluster.node(name) else {
         return findings.add(Cause::NodeNotReady, subject, format!("there is no node {name}"));
     };
-    let standing = books.holders.iter().find(|holder| holder.pod.uid == claimant.uid).map(|it| &it.standing);
+    let standing = accounting.holders.iter().find(|holder| holder.pod.uid == claimant.uid).map(|it| &it.standing);
     let has_gpus = match standing {
         Some(Standing::Nothing(refusal)) => {
             findings.add(Cause::Bypassed, subject, refusal.sentence());

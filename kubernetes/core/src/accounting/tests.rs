@@ -35,21 +35,21 @@ fn pod(name: &str, units: &str, phase: &str, annotations: &[(&str, &str)]) -> Op
 }
 
 fn held(pods: &[Option<Arc<Claimant>>]) -> Vec<u64> {
-    NodeBooks::of(&node(), pods.iter().flatten()).held.iter().map(|share| share.units).collect()
+    NodeAccounting::of(&node(), pods.iter().flatten()).held.iter().map(|share| share.units).collect()
 }
 
 #[test]
-fn books_are_what_the_pods_say() {
+fn accounting_is_what_the_pods_hold() {
     let running = pod("a", "8", "Running", &[(annotation::INDEX, "1")]);
     let pending = pod("b", "2", "Pending", &[(annotation::INDEX, "1")]);
     assert_eq!(held(&[running.clone(), pending.clone()]), [0, 10]);
     // Who has ended holds nothing, whatever it still says.
     assert_eq!(held(&[running.clone(), pod("b", "2", "Succeeded", &[(annotation::INDEX, "1")])]), [0, 8]);
     assert_eq!(held(&[pod("b", "2", "Failed", &[(annotation::INDEX, "1")])]), [0, 0]);
-    let books = NodeBooks::of(&node(), [running, pending].iter().flatten());
-    assert_eq!(books.free(&node(), 1).units, 12);
-    assert_eq!(books.free(&node(), 2), Share::NONE);
-    assert_eq!(books.without(&node(), "uid of a").held[1].units, 2);
+    let accounting = NodeAccounting::of(&node(), [running, pending].iter().flatten());
+    assert_eq!(accounting.free(&node(), 1).units, 12);
+    assert_eq!(accounting.free(&node(), 2), Share::NONE);
+    assert_eq!(accounting.without(&node(), "uid of a").held[1].units, 2);
 }
 
 #[test]
@@ -84,9 +84,9 @@ fn a_gpu_that_holds_more_than_it_has_is_shown_and_nothing_wraps() {
         pod("a", "10", "Running", &[(annotation::INDEX, "0")]),
         pod("b", "10", "Running", &[(annotation::INDEX, "0")]),
     ];
-    let (node, books) = (node(), NodeBooks::of(&node(), pods.iter().flatten()));
-    assert_eq!(books.overfull(&node).collect::<Vec<_>>(), [0]);
-    assert_eq!(books.free(&node, 0).units, 0);
+    let (node, accounting) = (node(), NodeAccounting::of(&node(), pods.iter().flatten()));
+    assert_eq!(accounting.overfull(&node).collect::<Vec<_>>(), [0]);
+    assert_eq!(accounting.free(&node, 0).units, 0);
 }
 
 #[test]

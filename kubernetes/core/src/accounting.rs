@@ -1,4 +1,5 @@
-//! The books of a node: who holds what of which GPU. Computed from the node and its pods, never kept up by adding and taking away.
+//! The accounting of a node: which pod holds what of which GPU. It is computed from the node and its
+//! pods, never maintained by adding and subtracting.
 
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ fn given(pod: &Claimant, node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> 
     }
 }
 
-/// A pod in the books.
+/// A pod in the accounting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Who.
@@ -57,16 +58,16 @@ pub struct Holder {
     pub standing: Standing,
 }
 
-/// The books.
+/// The accounting of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeBooks {
+pub struct NodeAccounting {
     /// What is held of each GPU.
     pub held: Vec<Share>,
     /// By whom, in the order of names.
     pub holders: Vec<Holder>,
 }
 
-impl NodeBooks {
+impl NodeAccounting {
     /// Makes them. Pods that name another node are passed over.
     #[must_use]
     pub fn of<'a>(node: &NodeGpus, pods: impl IntoIterator<Item = &'a Arc<Claimant>>) -> Self {
@@ -83,7 +84,7 @@ impl NodeBooks {
         Self { held, holders }
     }
 
-    /// The books as they would be without this pod.
+    /// Returns the accounting without this pod.
     #[must_use]
     pub fn without(&self, node: &NodeGpus, uid: &str) -> Self {
         Self::of(node, self.holders.iter().map(|holder| &holder.pod).filter(|pod| pod.uid != uid))
