@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::ask::most_of;
+use crate::container_request::most_of;
 use crate::claimant::Claimant;
 use crate::gpus::NodeGpus;
 use crate::refusal::Refusal;
@@ -27,7 +27,7 @@ impl Standing {
         match given(pod, node) {
             Ok(shares) => Self::Holds(shares),
             // What somebody spoilt, somebody may put right again, and then it holds what it held.
-            Err(refusal) if pod.running || (pod.asks.is_ok() && pod.allocation != Ok(None)) => {
+            Err(refusal) if pod.running || (pod.requests.is_ok() && pod.allocation != Ok(None)) => {
                 Self::Unclear(refusal)
             }
             Err(refusal) => Self::Nothing(refusal),
@@ -36,7 +36,7 @@ impl Standing {
 }
 
 fn given(pod: &Claimant, node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> {
-    let asks = pod.asks.as_ref().map_err(Clone::clone)?;
+    let requests = pod.requests.as_ref().map_err(Clone::clone)?;
     let Some(allocation) = pod.allocation.as_ref().map_err(Clone::clone)? else {
         return Err(Refusal::new("no GPU was chosen for it: it came past the scheduler extender"));
     };
@@ -45,7 +45,7 @@ fn given(pod: &Claimant, node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> 
             "its GPUs were chosen on node `{claimed}`, but it is bound to `{}`",
             node.name
         ))),
-        _ => allocation.shares(asks, node),
+        _ => allocation.shares(requests, node),
     }
 }
 
@@ -145,10 +145,10 @@ fn add(held: &mut [Share], holder: &Holder, node: &NodeGpus) {
             }
         }
         Standing::Unclear(_) => {
-            let asks = holder.pod.asks.as_deref().unwrap_or_default();
+            let requests = holder.pod.requests.as_deref().unwrap_or_default();
             for (gpu, sum) in node.gpus.iter().zip(held) {
                 // What it asks for cannot even be read: then it may have all of it.
-                *sum = sum.and(if asks.is_empty() { gpu.whole() } else { most_of(asks, gpu) });
+                *sum = sum.and(if requests.is_empty() { gpu.whole() } else { most_of(requests, gpu) });
             }
         }
         Standing::Nothing(_) => {}

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ask::{Amount, Ask, Memory, part};
+use crate::container_request::{Amount, ContainerRequest, Memory, part};
 use crate::gpus::{Gpu, NodeGpus};
 use crate::names::annotation;
 use crate::object::Texts;
@@ -71,20 +71,20 @@ impl Allocation {
     ///
     /// # Errors
     /// It does not fit what the pod asks for, or the node.
-    pub fn shares(&self, asks: &[Ask], node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> {
+    pub fn shares(&self, requests: &[ContainerRequest], node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> {
         let own;
         let containers = match &self.split {
             Split::Gpu(gpu) => {
-                own = asks
+                own = requests
                     .iter()
-                    .map(|ask| Ok((ask.index, self.on_one(ask, *gpu, node)?)))
+                    .map(|request| Ok((request.index, self.on_one(request, *gpu, node)?)))
                     .collect::<Result<_, Refusal>>()?;
                 &own
             }
             Split::Containers(containers) => containers,
         };
         if let Some((index, _)) =
-            containers.iter().find(|(index, _)| asks.iter().all(|ask| ask.index != **index))
+            containers.iter().find(|(index, _)| requests.iter().all(|request| request.index != **index))
         {
             return Err(Refusal::new(format!(
                 "{} names container {index}, which asks for nothing",
@@ -94,13 +94,13 @@ impl Allocation {
         let gpus: BTreeSet<u32> = containers.values().flat_map(BTreeMap::keys).copied().collect();
         let sizes = self.sizes_of(&gpus, node)?;
         let mut parts: BTreeMap<u32, Vec<(Role, Share)>> = BTreeMap::new();
-        for ask in asks {
+        for request in requests {
             let none = BTreeMap::new();
-            let by_gpu = containers.get(&ask.index).unwrap_or(&none);
-            agrees(ask, by_gpu, &sizes)?;
+            let by_gpu = containers.get(&request.index).unwrap_or(&none);
+            agrees(request, by_gpu, &sizes)?;
             for (index, units) in by_gpu {
                 let gpu = &sizes[index];
-                let percent = match ask.amount {
+                let percent = match request.amount {
                     Amount::InAll { percent, .. } => {
                         percent.div_ceil(u32::try_from(by_gpu.len()).unwrap_or(1))
                     }
@@ -108,15 +108,15 @@ impl Allocation {
                 };
                 let now = node.gpu(*index).map_or(0, |gpu| gpu.units);
                 let units = part(*units, now, gpu.units);
-                parts.entry(*index).or_default().push((ask.role, Share { units, percent, places: 1 }));
+                parts.entry(*index).or_default().push((request.role, Share { units, percent, places: 1 }));
             }
         }
         Ok(parts.into_iter().map(|(gpu, parts)| (gpu, most(parts))).collect())
     }
 
     /// gpushare's form: everything that a container asks for is on this one GPU.
-    pub(crate) fn on_one(&self, ask: &Ask, index: u32, node: &NodeGpus) -> Result<ByGpu, Refusal> {
-        let units = match ask.amount {
+    pub(crate) fn on_one(&self, request: &ContainerRequest, index: u32, node: &NodeGpus) -> Result<ByGpu, Refusal> {
+        let units = match request.amount {
             Amount::InAll { units, .. } => units,
             Amount::Each { memory, .. } => {
                 let sizes = self.sizes_of(&[index].into(), node)?;
@@ -168,24 +168,24 @@ fn was(gpu: &Gpu, units: u64) -> bool {
 }
 
 /// What a container was given is what it asks for: no more, or others would have less than they think; no less, or it would take more than it has.
-fn agrees(ask: &Ask, by_gpu: &ByGpu, sizes: &BTreeMap<u32, Gpu>) -> Result<(), Refusal> {
-    let refuse = |has: u64, asks: u64| {
-        Refusal::new(format!("container `{}` was given {has} units, but asks for {asks}", ask.container))
+fn agrees(request: &ContainerRequest, by_gpu: &ByGpu, sizes: &BTreeMap<u32, Gpu>) -> Result<(), Refusal> {
+    let refuse = |has: u64, requests: u64| {
+        Refusal::new(format!("container `{}` was given {has} units, but asks for {requests}", request.container))
     };
     // Whoever reads a limit of 0 takes it for none at all.
     if let Some((index, _)) = by_gpu.iter().find(|(_, units)| **units == 0) {
         return Err(Refusal::new(format!(
             "container `{}` was given 0 units of GPU {index}, expected at least 1",
-            ask.container
+            request.container
         )));
     }
     if let Some((index, units)) = by_gpu.iter().find(|(index, units)| **units > sizes[index].units) {
         return Err(Refusal::new(format!(
             "container `{}` was given {units} units of GPU {index}, which has {}",
-            ask.container, sizes[index].units
+            request.container, sizes[index].units
         )));
     }
-    match ask.amount {
+    match request.amount {
         Amount::InAll { units, .. } => {
             let given = by_gpu.values().fold(0_u64, |sum, units| sum.saturating_add(*units));
             if given != units {
@@ -196,14 +196,14 @@ fn agrees(ask: &Ask, by_gpu: &ByGpu, sizes: &BTreeMap<u32, Gpu>) -> Result<(), R
             if by_gpu.len() != gpus {
                 return Err(Refusal::new(format!(
                     "container `{}` was given {} GPUs, but asks for {gpus}",
-                    ask.container,
+                    request.container,
                     by_gpu.len()
                 )));
             }
             for (index, given) in by_gpu {
-                let asked = memory.units_of(&sizes[index]);
-                if *given != asked && memory != Memory::Whole {
-                    return Err(refuse(*given, asked));
+                let requested = memory.units_of(&sizes[index]);
+                if *given != requested && memory != Memory::Whole {
+                    return Err(refuse(*given, requested));
                 }
             }
         }

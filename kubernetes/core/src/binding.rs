@@ -112,10 +112,10 @@ mod tests {
         };
         let (slice, visible) = (of(&given, "CGPU_SLICE"), of(&given, "NVIDIA_VISIBLE_DEVICES"));
         assert_eq!((slice.as_deref(), visible.as_deref()), (Some("7-2"), Some("cgpu-slice-7-2")));
-        let ask = |visible: Option<&'static str>| {
+        let request = |visible: Option<&'static str>| {
             unbound(|name| if name == "CGPU_SLICE" { Some("7-2") } else { visible })
         };
-        assert_eq!(ask(Some("cgpu-slice-7-2")), Some("7-2"));
-        assert_eq!((ask(Some("GPU-1")), ask(None), ask(Some("cgpu-slice-7-3"))), (None, None, None));
+        assert_eq!(request(Some("cgpu-slice-7-2")), Some("7-2"));
+        assert_eq!((request(Some("GPU-1")), request(None), request(Some("cgpu-slice-7-3"))), (None, None, None));
     }
 }

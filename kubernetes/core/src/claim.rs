@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::ask::units_in_all;
+use crate::container_request::units_in_all;
 use crate::accounting::{NodeAccounting, Standing};
 use crate::claimant::Claimant;
 use crate::gpus::NodeGpus;
@@ -71,7 +71,7 @@ pub fn claim(pod: &Claimant, node: &NodeGpus, accounting: &NodeAccounting, now: 
         return Err(Refusal::new(format!("{} is bound to node `{bound}` already", pod.title())));
     }
     let demand = pod.demand()?;
-    let asks = pod.asks.as_ref().map_err(Clone::clone)?;
+    let requests = pod.requests.as_ref().map_err(Clone::clone)?;
     let others;
     let accounting = if accounting.holders.iter().any(|holder| holder.pod.uid == pod.uid) {
         others = accounting.without(node, &pod.uid);
@@ -96,7 +96,7 @@ pub fn claim(pod: &Claimant, node: &NodeGpus, accounting: &NodeAccounting, now: 
     let annotations = [
         (annotation::INDEX, first.filter(|_| places.len() == 1).map(|gpu| gpu.index.to_string())),
         (annotation::DEVICE, text(written.join(","))),
-        (annotation::POD, text(units_in_all(asks, first).to_string())),
+        (annotation::POD, text(units_in_all(requests, first).to_string())),
         (annotation::ASSIGNED, text("false".to_owned())),
         (annotation::ASSUME_TIME, text(now.to_string())),
         (annotation::ALLOCATION, text(json!(split).to_string())),

@@ -5,7 +5,7 @@ mod summary;
 
 use serde::Serialize;
 
-use crate::ask::units_in_all;
+use crate::container_request::units_in_all;
 use crate::accounting::{Holder, NodeAccounting, Standing};
 use crate::claimant::Claimant;
 use crate::cluster::Cluster;
@@ -210,11 +210,11 @@ impl NodeView {
 
 impl PodView {
     fn of(holder: &Holder, node: &NodeGpus) -> Self {
-        let asks = holder.pod.asks.as_deref().unwrap_or_default();
+        let requests = holder.pod.requests.as_deref().unwrap_or_default();
         let (pending, reason) = match &holder.standing {
             Standing::Holds(_) => (0, None),
             Standing::Unclear(refusal) | Standing::Nothing(refusal) => {
-                (units_in_all(asks, node.gpus.first()), Some(refusal.to_string()))
+                (units_in_all(requests, node.gpus.first()), Some(refusal.to_string()))
             }
         };
         Self {
@@ -246,7 +246,7 @@ impl Waiting {
         Self {
             name: pod.name.clone(),
             namespace: pod.namespace.clone(),
-            units: units_in_all(pod.asks.as_deref().unwrap_or_default(), None),
+            units: units_in_all(pod.requests.as_deref().unwrap_or_default(), None),
             gpus,
             reasons,
         }

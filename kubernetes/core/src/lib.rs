@@ -15,7 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allocation;
-pub mod ask;
+pub mod container_request;
 pub mod binding;
 pub mod accounting;
 pub mod claim;

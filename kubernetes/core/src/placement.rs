@@ -51,7 +51,7 @@ pub fn fullness(node: &NodeGpus, accounting: &NodeAccounting, demand: &Demand, p
     let new = places.iter().enumerate().fold(0_u64, |sum, (rank, place)| {
         sum.saturating_add(node.gpus.get(*place).map_or(0, |gpu| demand.of_gpu(rank, gpu).units))
     });
-    crate::ask::part(held.saturating_add(new).min(node.units()), 1_000_000, node.units())
+    crate::container_request::part(held.saturating_add(new).min(node.units()), 1_000_000, node.units())
 }
 
 /// The best that the scheduler can be told.

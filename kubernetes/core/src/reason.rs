@@ -75,35 +75,35 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, looks: &[Look]) -> Reason {
     // Too little memory counts first: it is what people ask for.
     let most = |group: &[&Look], of: fn(&Share) -> u64| {
         let free = group.iter().map(|look| of(&look.free)).max().unwrap_or(0);
-        let asked = group.iter().map(|look| of(&look.need)).max().unwrap_or(0);
-        (group.len(), free, asked)
+        let requested = group.iter().map(|look| of(&look.need)).max().unwrap_or(0);
+        (group.len(), free, requested)
     };
     let small = take(&|look| look.need.units > node.gpus[look.place].units);
     if !small.is_empty() {
         let largest = small.iter().map(|look| node.gpus[look.place].units).max().unwrap_or(0);
-        let (count, _, asked) = most(&small, |share| share.units);
-        parts.push(format!("{count}/{all} GPUs: {largest} units in all of {asked}"));
+        let (count, _, requested) = most(&small, |share| share.units);
+        parts.push(format!("{count}/{all} GPUs: {largest} units in all of {requested}"));
     }
     let short = take(&|look| look.need.units > look.free.units);
     if !short.is_empty() {
-        let (count, free, asked) = most(&short, |share| share.units);
+        let (count, free, requested) = most(&short, |share| share.units);
         let sum = looks
             .iter()
             .filter(|look| look.healthy)
             .fold(0_u64, |sum, look| sum.saturating_add(look.free.units));
         let apart =
-            if sum >= asked && gpus == 1 { format!(", {sum} on all together") } else { String::new() };
-        parts.push(format!("{count}/{all} GPUs: {free} of {asked} units free{apart}"));
+            if sum >= requested && gpus == 1 { format!(", {sum} on all together") } else { String::new() };
+        parts.push(format!("{count}/{all} GPUs: {free} of {requested} units free{apart}"));
     }
     let busy = take(&|look| look.need.percent > look.free.percent);
     if !busy.is_empty() {
-        let (count, free, asked) = most(&busy, |share| u64::from(share.percent));
-        parts.push(format!("{count}/{all} GPUs: {free} of {asked} percent free"));
+        let (count, free, requested) = most(&busy, |share| u64::from(share.percent));
+        parts.push(format!("{count}/{all} GPUs: {free} of {requested} percent free"));
     }
     let crowded = take(&|look| look.need.places > look.free.places);
     if !crowded.is_empty() {
-        let (count, free, asked) = most(&crowded, |share| u64::from(share.places));
-        parts.push(format!("{count}/{all} GPUs: {free} of {asked} places free"));
+        let (count, free, requested) = most(&crowded, |share| u64::from(share.places));
+        parts.push(format!("{count}/{all} GPUs: {free} of {requested} places free"));
     }
     // It has room for this one, but more is held of something else than there is.
     if !rest.is_empty() {

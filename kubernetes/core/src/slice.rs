@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::ask::{Amount, Ask};
+use crate::container_request::{Amount, ContainerRequest};
 use crate::claimant::Claimant;
 use crate::devices;
 use crate::gpus::NodeGpus;
@@ -101,12 +101,12 @@ impl Slices {
     /// passed over, and so is what is known better.
     pub fn recall(&mut self, pod: &Claimant, annotation: &str) {
         let told: BTreeMap<String, String> = serde_json::from_str(annotation).unwrap_or_default();
-        for ask in pod.asks.as_deref().unwrap_or_default() {
-            let token = told.get(&ask.container).and_then(|token| Token::parse(token).ok());
-            let Some(token) = token.filter(|token| counted(ask) == (token.dialect, token.count)) else {
+        for request in pod.requests.as_deref().unwrap_or_default() {
+            let token = told.get(&request.container).and_then(|token| Token::parse(token).ok());
+            let Some(token) = token.filter(|token| counted(request) == (token.dialect, token.count)) else {
                 continue;
             };
-            let owner = Owner { token, uid: pod.uid.clone(), container: ask.container.clone() };
+            let owner = Owner { token, uid: pod.uid.clone(), container: request.container.clone() };
             let is_known = |other: &Owner| other.uid == owner.uid && other.container == owner.container;
             if !self.owners.values().any(is_known) {
                 self.owners.entry((token.dialect, token.first)).or_insert(owner);
@@ -163,9 +163,9 @@ impl Slices {
         if pod.bound.as_deref() != Some(node.name.as_str()) {
             return Err(Refusal::new(format!("{title} is not bound to node `{}`", node.name)));
         }
-        let asks = pod.asks.as_ref().map_err(Clone::clone)?;
+        let requests = pod.requests.as_ref().map_err(Clone::clone)?;
         let (dialect, units) =
-            asks.iter().find(|ask| ask.container == container).map_or((Dialect::Aliyun, 0), counted);
+            requests.iter().find(|request| request.container == container).map_or((Dialect::Aliyun, 0), counted);
         if dialect != token.dialect {
             return Err(Refusal::new(format!("the slice {token} is of other names than {title} asks by")));
         }
@@ -181,7 +181,7 @@ impl Slices {
         let own = Owner { token, uid: pod.uid.clone(), container: container.to_owned() };
         let place = (token.dialect, token.first);
         if let Some(owner) =
-            self.owners.get(&place).filter(|owner| **owner != own && !may_take_over(asks, owner, &own))
+            self.owners.get(&place).filter(|owner| **owner != own && !may_take_over(requests, owner, &own))
         {
             return Err(Refusal::new(format!(
                 "the slice {token} is container `{}`'s of pod {}, not {title}'s",
@@ -202,15 +202,15 @@ impl Slices {
 
 /// The kubelet gives an init container's ids to the containers after it, in the same pod; and when the pod's sandbox is made anew, they are the
 /// init container's again.
-fn may_take_over(asks: &[Ask], owner: &Owner, own: &Owner) -> bool {
+fn may_take_over(requests: &[ContainerRequest], owner: &Owner, own: &Owner) -> bool {
     let is_init =
-        |name: &str| asks.iter().any(|ask| ask.container == name && ask.role == crate::share::Role::Init);
+        |name: &str| requests.iter().any(|request| request.container == name && request.role == crate::share::Role::Init);
     owner.uid == own.uid && (is_init(&owner.container) || is_init(&own.container))
 }
 
 /// Ids that the kubelet counts for a container.
-fn counted(ask: &Ask) -> (Dialect, u64) {
-    match ask.amount {
+fn counted(request: &ContainerRequest) -> (Dialect, u64) {
+    match request.amount {
         Amount::InAll { units, .. } => (Dialect::Aliyun, units),
         Amount::Each { gpus, .. } => (Dialect::Hami, gpus as u64),
     }

@@ -1,7 +1,7 @@
 //! The environment of a container, as gpushare makes it.
 
 use crate::allocation::Allocation;
-use crate::ask::{Amount, Ask, Memory, units_in_all};
+use crate::container_request::{Amount, ContainerRequest, Memory, units_in_all};
 use crate::claimant::Claimant;
 use crate::gpus::{Gpu, NodeGpus};
 use crate::names::variable;
@@ -16,8 +16,8 @@ pub fn of(
     container: &str,
     node: &NodeGpus,
 ) -> Result<Option<Vec<(&'static str, String)>>, Refusal> {
-    let asks = pod.asks.as_ref().map_err(Clone::clone)?;
-    let Some(ask) = asks.iter().find(|ask| ask.container == container) else { return Ok(None) };
+    let requests = pod.requests.as_ref().map_err(Clone::clone)?;
+    let Some(request) = requests.iter().find(|request| request.container == container) else { return Ok(None) };
     let Some(allocation) = pod.allocation.as_ref().map_err(Clone::clone)? else {
         return Err(Refusal::new(format!(
             "no GPU was chosen for {}: it came past the scheduler extender; name its scheduler in `schedulerName`, or have the extender configured",
@@ -32,8 +32,8 @@ pub fn of(
         )));
     }
     // All of it is looked at, so that no container starts in a pod that another of cannot.
-    allocation.shares(asks, node)?;
-    let own = allocation.of_container(ask, node)?;
+    allocation.shares(requests, node)?;
+    let own = allocation.of_container(request, node)?;
     let gpus: Vec<(&Gpu, u64)> =
         own.iter().filter_map(|(index, units)| Some((node.gpu(*index)?, *units))).collect();
     let list = |of: &dyn Fn(&Gpu, u64) -> String| {
@@ -56,12 +56,12 @@ pub fn of(
         }
         Ok(text)
     };
-    let exact = exact_mib(ask, &gpus);
+    let exact = exact_mib(request, &gpus);
     let sizes = allocation.sizes_of(&own.keys().copied().collect(), node)?;
     let mut variables = vec![
         (variable::VISIBLE, list(&|gpu, _| gpu.uuid.clone().unwrap_or_else(|| gpu.index.to_string()))),
         (variable::INDEX, list(&|gpu, _| gpu.index.to_string())),
-        (variable::POD, units_in_all(asks, gpus.first().map(|(gpu, _)| *gpu)).to_string()),
+        (variable::POD, units_in_all(requests, gpus.first().map(|(gpu, _)| *gpu)).to_string()),
         (variable::CONTAINER, amounts(variable::CONTAINER, &|_, units| exact.unwrap_or(units))?),
         (
             variable::DEVICE,
@@ -71,7 +71,7 @@ pub fn of(
             })?,
         ),
     ];
-    let percent = match ask.amount {
+    let percent = match request.amount {
         // As the accounting holds it; rounded down, 1 percent over two GPUs would be no limit.
         Amount::InAll { percent, .. } => percent.div_ceil(u32::try_from(gpus.len().max(1)).unwrap_or(1)),
         Amount::Each { percent, .. } => percent,
@@ -86,8 +86,8 @@ pub fn of(
 }
 
 /// MiB, where these were asked for and all GPUs have said how many they have: then the limit is that, and not whole units.
-fn exact_mib(ask: &Ask, gpus: &[(&Gpu, u64)]) -> Option<u64> {
-    match ask.amount {
+fn exact_mib(request: &ContainerRequest, gpus: &[(&Gpu, u64)]) -> Option<u64> {
+    match request.amount {
         Amount::Each { memory: Memory::Mib(mib), .. } if gpus.iter().all(|(gpu, _)| gpu.mib.is_some()) => {
             Some(mib)
         }
@@ -97,11 +97,11 @@ fn exact_mib(ask: &Ask, gpus: &[(&Gpu, u64)]) -> Option<u64> {
 
 impl Allocation {
     /// The parts of one container.
-    fn of_container(&self, ask: &Ask, node: &NodeGpus) -> Result<crate::allocation::ByGpu, Refusal> {
+    fn of_container(&self, request: &ContainerRequest, node: &NodeGpus) -> Result<crate::allocation::ByGpu, Refusal> {
         match &self.split {
-            crate::allocation::Split::Gpu(gpu) => self.on_one(ask, *gpu, node),
+            crate::allocation::Split::Gpu(gpu) => self.on_one(request, *gpu, node),
             crate::allocation::Split::Containers(containers) => {
-                Ok(containers.get(&ask.index).cloned().unwrap_or_default())
+                Ok(containers.get(&request.index).cloned().unwrap_or_default())
             }
         }
     }

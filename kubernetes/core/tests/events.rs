@@ -254,11 +254,11 @@ impl Extender {
     /// What kube-scheduler asks for a pod: filter, prioritize, bind.
     fn place(&mut self, api: &mut Api, uid: &str, now: u64, is_heard: bool) {
         let Some(pod) = api.pods.get(uid).cloned() else { return };
-        let ask = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
-        let filtered = extender::filter(&self.cluster, &ask(api.nodes.keys().cloned().collect()));
+        let request = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
+        let filtered = extender::filter(&self.cluster, &request(api.nodes.keys().cloned().collect()));
         let ranked = extender::prioritize(
             &self.cluster,
-            &ask(filtered.node_names.unwrap_or_default()),
+            &request(filtered.node_names.unwrap_or_default()),
             Placement::Binpack,
         );
         let Some(best) = ranked.into_iter().max_by_key(|priority| priority.score) else { return };
@@ -492,9 +492,9 @@ impl World {
         let names: Vec<String> = self.api.nodes.keys().cloned().collect();
         for uid in self.api.waiting() {
             let pod = self.api.pods[&uid].clone();
-            let asked = Candidates { pod: Some(pod), nodes: None, node_names: Some(names.clone()) };
+            let requested = Candidates { pod: Some(pod), nodes: None, node_names: Some(names.clone()) };
             assert_eq!(
-                extender::filter(cluster, &asked).node_names.unwrap(),
+                extender::filter(cluster, &requested).node_names.unwrap(),
                 [""; 0],
                 "{uid} fits and waits"
             );

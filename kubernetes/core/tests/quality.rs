@@ -40,9 +40,9 @@ fn placed(nodes: usize, gpus: usize, sizes: &[u64], placement: Placement) -> (u6
     for (number, units) in sizes.iter().enumerate() {
         let mut pod = pod(number, *units);
         cluster.see_pod(&pod);
-        let ask = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
-        let fitting = extender::filter(&cluster, &ask(names.clone())).node_names.unwrap();
-        let ranked = extender::prioritize(&cluster, &ask(fitting), placement);
+        let request = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
+        let fitting = extender::filter(&cluster, &request(names.clone())).node_names.unwrap();
+        let ranked = extender::prioritize(&cluster, &request(fitting), placement);
         let Some(best) = ranked.into_iter().max_by_key(|priority| priority.score) else {
             cluster.lose_pod(&pod.metadata.uid);
             continue;

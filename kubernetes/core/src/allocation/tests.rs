@@ -16,8 +16,8 @@ fn node(sizes: &[u64]) -> NodeGpus {
     }
 }
 
-fn ask(index: usize, units: u64) -> Ask {
-    Ask {
+fn request(index: usize, units: u64) -> ContainerRequest {
+    ContainerRequest {
         container: format!("c{index}"),
         role: Role::Container,
         index,
@@ -29,10 +29,10 @@ fn texts(pairs: &[(&str, &str)]) -> Texts {
     pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
 }
 
-fn shares(annotations: &[(&str, &str)], asks: &[Ask], sizes: &[u64]) -> Result<Vec<(u32, u64)>, String> {
+fn shares(annotations: &[(&str, &str)], requests: &[ContainerRequest], sizes: &[u64]) -> Result<Vec<(u32, u64)>, String> {
     let allocation =
         Allocation::read(&texts(annotations)).map_err(|refusal| refusal.to_string())?.expect("one");
-    let shares = allocation.shares(asks, &node(sizes)).map_err(|refusal| refusal.to_string())?;
+    let shares = allocation.shares(requests, &node(sizes)).map_err(|refusal| refusal.to_string())?;
     Ok(shares.iter().map(|(gpu, share)| (*gpu, share.units)).collect())
 }
 
@@ -44,13 +44,13 @@ const SPLIT: &str = annotation::ALLOCATION;
 fn both_forms_are_read_and_the_longer_counts() {
     assert_eq!(Allocation::read(&texts(&[("other", "x")])), Ok(None));
     assert_eq!(Allocation::read(&texts(&[(INDEX, "-1")])), Ok(None));
-    assert_eq!(shares(&[(INDEX, "1")], &[ask(0, 8), ask(1, 3)], &[14, 14]), Ok(vec![(1, 11)]));
+    assert_eq!(shares(&[(INDEX, "1")], &[request(0, 8), request(1, 3)], &[14, 14]), Ok(vec![(1, 11)]));
     assert_eq!(
-        shares(&[(SPLIT, r#"{"0":{"0":4,"2":4},"1":{"2":3}}"#)], &[ask(0, 8), ask(1, 3)], &[14; 3]),
+        shares(&[(SPLIT, r#"{"0":{"0":4,"2":4},"1":{"2":3}}"#)], &[request(0, 8), request(1, 3)], &[14; 3]),
         Ok(vec![(0, 4), (2, 7)])
     );
     assert_eq!(
-        shares(&[(INDEX, "0"), (SPLIT, r#"{"0":{"1":8}}"#)], &[ask(0, 8)], &[14; 2]),
+        shares(&[(INDEX, "0"), (SPLIT, r#"{"0":{"1":8}}"#)], &[request(0, 8)], &[14; 2]),
         Ok(vec![(1, 8)])
     );
 }
@@ -58,10 +58,10 @@ fn both_forms_are_read_and_the_longer_counts() {
 #[test]
 fn units_are_parts_of_the_gpu_they_came_from() {
     // 2 of 14 GiB are 17 of the 118 units of 128 MiB that the same GPU has after the switch.
-    assert_eq!(shares(&[(INDEX, "0"), (DEVICE, "14")], &[ask(0, 2)], &[118]), Ok(vec![(0, 17)]));
-    assert_eq!(shares(&[(INDEX, "0"), (DEVICE, "118")], &[ask(0, 16)], &[14]), Ok(vec![(0, 2)]));
+    assert_eq!(shares(&[(INDEX, "0"), (DEVICE, "14")], &[request(0, 2)], &[118]), Ok(vec![(0, 17)]));
+    assert_eq!(shares(&[(INDEX, "0"), (DEVICE, "118")], &[request(0, 16)], &[14]), Ok(vec![(0, 2)]));
     assert_eq!(
-        shares(&[(SPLIT, r#"{"0":{"0":7,"1":7}}"#), (DEVICE, "14,22")], &[ask(0, 14)], &[28, 44]),
+        shares(&[(SPLIT, r#"{"0":{"0":7,"1":7}}"#), (DEVICE, "14,22")], &[request(0, 14)], &[28, 44]),
         Ok(vec![(0, 14), (1, 14)])
     );
 }
@@ -90,14 +90,14 @@ fn what_was_edited_by_hand_is_refused_in_words() {
         (&[(SPLIT, r#"{"0":{"0":8},"3":{"0":1}}"#)], "names container 3, which asks for nothing"),
         (&[(SPLIT, r#"{"0":{"0":18446744073709551615,"1":18446744073709551615}}"#)], "which has 14"),
     ] {
-        let refusal = shares(annotations, &[ask(0, 8)], &[14, 14]).expect_err(sentence);
+        let refusal = shares(annotations, &[request(0, 8)], &[14, 14]).expect_err(sentence);
         assert!(refusal.contains(sentence), "{annotations:?}: {refusal}");
     }
 }
 
 #[test]
 fn amounts_of_each_gpu_must_be_what_was_asked() {
-    let each = |gpus, memory| Ask {
+    let each = |gpus, memory| ContainerRequest {
         container: "c".into(),
         role: Role::Container,
         index: 0,
@@ -136,18 +136,18 @@ proptest! {
         limits in prop::collection::vec(1_u64..16, 1..3),
         agreeing in any::<bool>(),
     ) {
-        let asks: Vec<Ask> = limits
+        let requests: Vec<ContainerRequest> = limits
             .iter()
             .enumerate()
             .map(|(index, limit)| {
                 let written = split.get(&index).map_or(0, |gpus| gpus.values().sum());
-                ask(index, if agreeing && written > 0 { written } else { *limit })
+                request(index, if agreeing && written > 0 { written } else { *limit })
             })
             .collect();
         let text = serde_json::to_string(&split).unwrap();
-        if let Ok(shares) = shares(&[(SPLIT, &text)], &asks, &sizes) {
+        if let Ok(shares) = shares(&[(SPLIT, &text)], &requests, &sizes) {
             let sum: u64 = shares.iter().map(|(_, units)| units).sum();
-            prop_assert_eq!(sum, crate::ask::units_in_all(&asks, None));
+            prop_assert_eq!(sum, crate::container_request::units_in_all(&requests, None));
             prop_assert!(shares.iter().all(|(gpu, _)| (*gpu as usize) < sizes.len()));
         }
     }
@@ -159,7 +159,7 @@ proptest! {
         let mut longer = annotations.clone();
         longer.insert(SPLIT.into(), split);
         for allocation in [with, Allocation::read(&longer)].into_iter().flatten().flatten() {
-            let _ = allocation.shares(&[ask(0, 8)], &node(&[14, 14]));
+            let _ = allocation.shares(&[request(0, 8)], &node(&[14, 14]));
         }
     }
 }

@@ -76,16 +76,16 @@ fn schedulers_that_send_whole_nodes_get_them_back() {
 #[test]
 fn what_is_wrong_with_a_pod_is_said_of_every_node() {
     let cluster = cluster(&[node("n1", "GiB", &[15109])], &[]);
-    let asks = |pod: Pod, names: &[&str]| Candidates {
+    let requests = |pod: Pod, names: &[&str]| Candidates {
         pod: Some(pod),
         node_names: Some(names.iter().map(|name| (*name).to_owned()).collect()),
         nodes: None,
     };
-    let answer = filter(&cluster, &asks(pod("p", &[("aliyun.com/gpu-mem", "1.5")]), &["n1"]));
+    let answer = filter(&cluster, &requests(pod("p", &[("aliyun.com/gpu-mem", "1.5")]), &["n1"]));
     assert!(answer.failed_and_unresolvable_nodes["n1"].contains("`1.5`, which is not a whole number"));
     // Who asks for nothing is let through, and a node that is not known is not.
-    assert_eq!(filter(&cluster, &asks(pod("p", &[]), &["n1", "n9"])).node_names.unwrap(), ["n1", "n9"]);
-    let answer = filter(&cluster, &asks(sharing("p", 2), &["n1", "n9"]));
+    assert_eq!(filter(&cluster, &requests(pod("p", &[]), &["n1", "n9"])).node_names.unwrap(), ["n1", "n9"]);
+    let answer = filter(&cluster, &requests(sharing("p", 2), &["n1", "n9"]));
     assert_eq!(
         answer.failed_and_unresolvable_nodes["n9"],
         "node(s) with no GPUs for the pod (the node has not been seen yet)"

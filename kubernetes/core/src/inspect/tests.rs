@@ -18,9 +18,9 @@ fn deploy(cluster: &mut Cluster, name: &str, units: u64) -> String {
     let mut pod: Pod = sharing(name, units);
     cluster.see_pod(&pod);
     let names: Vec<String> = cluster.nodes().map(|(node, _)| node.name.clone()).collect();
-    let ask = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
-    let fitting = extender::filter(cluster, &ask(names)).node_names.unwrap();
-    let ranked = extender::prioritize(cluster, &ask(fitting), Placement::Binpack);
+    let request = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
+    let fitting = extender::filter(cluster, &request(names)).node_names.unwrap();
+    let ranked = extender::prioritize(cluster, &request(fitting), Placement::Binpack);
     let node = ranked.iter().max_by_key(|priority| priority.score).expect("room").host.clone();
     let binding = Binding {
         pod_name: name.into(),

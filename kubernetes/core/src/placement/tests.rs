@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::ask::Memory;
+use crate::container_request::Memory;
 use crate::claim;
 use crate::claimant::Claimant;
 use crate::demand::Need;
@@ -221,8 +221,8 @@ proptest! {
             let accounting = NodeAccounting::of(&node, &pods);
             prop_assert_eq!(accounting.overfull(&node).count(), 0);
             let held: u64 = accounting.held.iter().map(|share| share.units).sum();
-            let asked: u64 = pods.iter().map(|pod| crate::ask::units_in_all(pod.asks.as_ref().unwrap(), None)).sum();
-            prop_assert_eq!(held, asked);
+            let requested: u64 = pods.iter().map(|pod| crate::container_request::units_in_all(pod.requests.as_ref().unwrap(), None)).sum();
+            prop_assert_eq!(held, requested);
         }
     }
 }
@@ -245,8 +245,8 @@ fn binpack_is_close_to_optimal_on_average() {
 #[test]
 fn hamis_names_are_placed_as_well() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
-    let asks = [("nvidia.com/gpu", "2"), ("nvidia.com/gpumem", "3000"), ("nvidia.com/gpucores", "30")];
-    let waiting = Claimant::of(&pod("p", &asks), Dialects { hami: true }).unwrap();
+    let requests = [("nvidia.com/gpu", "2"), ("nvidia.com/gpumem", "3000"), ("nvidia.com/gpucores", "30")];
+    let waiting = Claimant::of(&pod("p", &requests), Dialects { hami: true }).unwrap();
     let claim = claim::claim(&waiting, &node, &NodeAccounting::of(&node, []), 1).unwrap();
     assert_eq!(claim.annotations[annotation::ALLOCATION].as_deref(), Some(r#"{"0":{"0":3,"1":3}}"#));
     assert_eq!(node.gpus[0].units, Gpu::plain(0, 14).units);

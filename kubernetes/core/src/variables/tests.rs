@@ -114,7 +114,7 @@ fn no_amount_is_ever_0() {
         Dialects { hami: true },
     )
     .unwrap();
-    claimant.asks.as_mut().unwrap()[0].amount = Amount::Each { gpus: 1, memory: Memory::Mib(0), percent: 0 };
+    claimant.requests.as_mut().unwrap()[0].amount = Amount::Each { gpus: 1, memory: Memory::Mib(0), percent: 0 };
     claimant.allocation = Allocation::read(&texts(&[(annotation::ALLOCATION, r#"{"0":{"0":1}}"#)]));
     assert_eq!(
         super::of(&claimant, "main", &here).unwrap_err().to_string(),

@@ -159,7 +159,7 @@ fn is_bound(
 
 /// What the pod itself says against its limits.
 fn is_held(facts: &Facts, seen: &SeenPod, claimant: &Claimant, subject: &str, findings: &mut Findings) {
-    let asking = claimant.asks.as_deref().unwrap_or_default();
+    let asking = claimant.requests.as_deref().unwrap_or_default();
     let off: Vec<&str> = seen
         .switched_off()
         .into_iter()

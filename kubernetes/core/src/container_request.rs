@@ -1,4 +1,5 @@
-//! What the containers of a pod ask for, by their limits alone: these cannot be changed once the pod is there.
+//! What the containers of a pod request, by their limits alone: limits cannot be changed once the pod
+//! exists.
 
 use crate::gpus::Gpu;
 use crate::names::{Dialect, Dialects, HAMI_GPUS, Meaning, RESOURCES, Resource};
@@ -65,9 +66,9 @@ pub enum Amount {
     },
 }
 
-/// What one container asks for.
+/// What one container requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct ContainerRequest {
     /// Its name.
     pub container: String,
     /// When it runs.
@@ -78,7 +79,7 @@ pub struct Ask {
     pub amount: Amount,
 }
 
-impl Ask {
+impl ContainerRequest {
     /// Those of a pod, init containers first, as they run. None: it asks for nothing of ours.
     ///
     /// # Errors
@@ -91,14 +92,14 @@ impl Ask {
         });
         let then =
             containers.iter().enumerate().map(|(index, container)| (container, Role::Container, index));
-        let mut asks = Vec::new();
+        let mut requests = Vec::new();
         for (container, role, index) in first.chain(then) {
             if let Some(amount) = amount_of(container, dialects)? {
-                asks.push(Self { container: container.name.clone(), role, index, amount });
+                requests.push(Self { container: container.name.clone(), role, index, amount });
             }
         }
-        let in_all = |ask: &Self| matches!(ask.amount, Amount::InAll { .. });
-        if let [one, rest @ ..] = asks.as_slice()
+        let in_all = |request: &Self| matches!(request.amount, Amount::InAll { .. });
+        if let [one, rest @ ..] = requests.as_slice()
             && let Some(other) = rest.iter().find(|other| in_all(other) != in_all(one))
         {
             return Err(Refusal::new(format!(
@@ -107,7 +108,7 @@ impl Ask {
                 if in_all(one) { &other.container } else { &one.container },
             )));
         }
-        Ok(asks)
+        Ok(requests)
     }
 
     /// The most it can have of this GPU, wherever the rest is.
@@ -122,19 +123,19 @@ impl Ask {
 
 /// The most that a pod can have of a GPU, when nobody knows on which GPUs it is.
 #[must_use]
-pub fn most_of(asks: &[Ask], gpu: &Gpu) -> Share {
-    most(asks.iter().map(|ask| (ask.role, ask.most_of(gpu))))
+pub fn most_of(requests: &[ContainerRequest], gpu: &Gpu) -> Share {
+    most(requests.iter().map(|request| (request.role, request.most_of(gpu))))
 }
 
 /// Units that a pod asks for in all, as tables show them; of HAMi's names, as a GPU of `unit` MiB each would count them.
 #[must_use]
-pub fn units_in_all(asks: &[Ask], gpu: Option<&Gpu>) -> u64 {
-    let units = |ask: &Ask| match (ask.amount, gpu) {
+pub fn units_in_all(requests: &[ContainerRequest], gpu: Option<&Gpu>) -> u64 {
+    let units = |request: &ContainerRequest| match (request.amount, gpu) {
         (Amount::InAll { units, .. }, _) => units,
         (Amount::Each { gpus, memory, .. }, Some(gpu)) => memory.units_of(gpu).saturating_mul(gpus as u64),
         (Amount::Each { .. }, None) => 0,
     };
-    most(asks.iter().map(|ask| (ask.role, Share { units: units(ask), ..Share::NONE }))).units
+    most(requests.iter().map(|request| (request.role, Share { units: units(request), ..Share::NONE }))).units
 }
 
 /// What limits say; where there is no limit, the request.

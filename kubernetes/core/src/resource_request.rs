@@ -1,6 +1,6 @@
 //! What a pod needs of each GPU, once it is said over how many GPUs.
 
-use crate::ask::{Amount, Ask, Memory};
+use crate::container_request::{Amount, ContainerRequest, Memory};
 use crate::gpus::Gpu;
 use crate::names::{COUNT, POD_LABELS};
 use crate::object::Texts;
@@ -49,7 +49,7 @@ impl Demand {
     ///
     /// # Errors
     /// It does not divide, is more than a GPU can be, or the label is not understood.
-    pub fn of(asks: &[Ask], labels: &Texts) -> Result<Self, Refusal> {
+    pub fn of(requests: &[ContainerRequest], labels: &Texts) -> Result<Self, Refusal> {
         let mut notes = Vec::new();
         for name in labels.keys().filter(|name| name.starts_with(POD_LABELS) && *name != COUNT) {
             notes.push(format!("the label {} means nothing here; expected {COUNT}", quoted(name)));
@@ -58,24 +58,24 @@ impl Demand {
             None => 1,
             Some(text) => labelled(text)?,
         };
-        let mut needs = Vec::with_capacity(asks.len());
-        for ask in asks {
-            let need = match ask.amount {
-                Amount::InAll { units, percent } => divided(ask, units, percent, label)?,
+        let mut needs = Vec::with_capacity(requests.len());
+        for request in requests {
+            let need = match request.amount {
+                Amount::InAll { units, percent } => divided(request, units, percent, label)?,
                 Amount::Each { gpus, memory, percent } => {
                     if gpus > MOST_GPUS {
                         return Err(Refusal::new(format!(
                             "container `{}` asks for {gpus} GPUs, expected at most {MOST_GPUS}",
-                            ask.container
+                            request.container
                         )));
                     }
-                    Need { index: ask.index, role: ask.role, gpus, memory, percent }
+                    Need { index: request.index, role: request.role, gpus, memory, percent }
                 }
             };
             needs.push(need);
         }
         let gpus = needs.iter().map(|need| need.gpus).max().unwrap_or(0);
-        if labels.contains_key(COUNT) && asks.iter().any(|ask| matches!(ask.amount, Amount::Each { .. })) {
+        if labels.contains_key(COUNT) && requests.iter().any(|request| matches!(request.amount, Amount::Each { .. })) {
             notes.push(format!(
                 "the label {COUNT} counts for aliyun.com/gpu-mem alone; nvidia.com/gpu says how many GPUs"
             ));
@@ -90,11 +90,11 @@ impl Demand {
     }
 }
 
-fn divided(ask: &Ask, units: u64, percent: u32, gpus: usize) -> Result<Need, Refusal> {
+fn divided(request: &ContainerRequest, units: u64, percent: u32, gpus: usize) -> Result<Need, Refusal> {
     let wrong = |name: &str, amount: u64| {
         Refusal::new(format!(
             "{name} of container `{}` is {amount}, which does not divide by the {gpus} GPUs of the label {COUNT}; expected a multiple of {gpus}",
-            ask.container
+            request.container
         ))
     };
     if !units.is_multiple_of(gpus as u64) {
@@ -108,11 +108,11 @@ fn divided(ask: &Ask, units: u64, percent: u32, gpus: usize) -> Result<Need, Ref
         return Err(Refusal::new(format!(
             "{} of container `{}` is {percent} over {gpus} GPUs, expected at most 100 for each",
             crate::names::CORE,
-            ask.container
+            request.container
         )));
     };
     let memory = Memory::Units(units / gpus as u64);
-    Ok(Need { index: ask.index, role: ask.role, gpus, memory, percent: each })
+    Ok(Need { index: request.index, role: request.role, gpus, memory, percent: each })
 }
 
 fn labelled(text: &str) -> Result<usize, Refusal> {
@@ -130,8 +130,8 @@ fn labelled(text: &str) -> Result<usize, Refusal> {
 mod tests {
     use super::*;
 
-    fn ask(index: usize, role: Role, units: u64, percent: u32) -> Ask {
-        Ask { container: format!("c{index}"), role, index, amount: Amount::InAll { units, percent } }
+    fn request(index: usize, role: Role, units: u64, percent: u32) -> ContainerRequest {
+        ContainerRequest { container: format!("c{index}"), role, index, amount: Amount::InAll { units, percent } }
     }
 
     fn label(text: &str) -> Texts {
@@ -141,15 +141,15 @@ mod tests {
     #[test]
     fn memory_is_divided_over_the_gpus() {
         // Document 000: 8 over 4 GPUs.
-        let demand = Demand::of(&[ask(0, Role::Container, 8, 0)], &label("4")).unwrap();
+        let demand = Demand::of(&[request(0, Role::Container, 8, 0)], &label("4")).unwrap();
         assert_eq!(demand.gpus, 4);
         let gpu = Gpu::plain(0, 15);
         assert_eq!(demand.of_gpu(3, &gpu), Share { units: 2, percent: 0, places: 1 });
         assert_eq!(demand.of_gpu(4, &gpu), Share::NONE);
-        let both = Demand::of(&[ask(0, Role::Container, 8, 100), ask(1, Role::Container, 4, 0)], &label("2"))
+        let both = Demand::of(&[request(0, Role::Container, 8, 100), request(1, Role::Container, 4, 0)], &label("2"))
             .unwrap();
         assert_eq!(both.of_gpu(1, &gpu), Share { units: 6, percent: 50, places: 2 });
-        let plain = Demand::of(&[ask(0, Role::Container, 8, 30)], &Texts::new()).unwrap();
+        let plain = Demand::of(&[request(0, Role::Container, 8, 30)], &Texts::new()).unwrap();
         assert_eq!((plain.gpus, plain.of_gpu(0, &gpu).units), (1, 8));
     }
 
@@ -177,7 +177,7 @@ mod tests {
             (8, 0, "99999999999999999999999", "expected a number of GPUs"),
         ] {
             let refusal =
-                Demand::of(&[ask(0, Role::Container, units, percent)], &label(text)).unwrap_err().to_string();
+                Demand::of(&[request(0, Role::Container, units, percent)], &label(text)).unwrap_err().to_string();
             assert!(refusal.contains(sentence), "{text}: {refusal}");
         }
     }
@@ -186,7 +186,7 @@ mod tests {
     fn labels_that_nobody_knows_are_told() {
         let labels =
             [("aliyun.com/gpu-cout".to_owned(), "4".to_owned()), ("app".to_owned(), "x".to_owned())].into();
-        let demand = Demand::of(&[ask(0, Role::Container, 8, 0)], &labels).unwrap();
+        let demand = Demand::of(&[request(0, Role::Container, 8, 0)], &labels).unwrap();
         assert_eq!(
             demand.notes,
             ["the label `aliyun.com/gpu-cout` means nothing here; expected aliyun.com/gpu-count"]
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn containers_may_have_fewer_gpus_than_their_pod() {
-        let each = |index, gpus| Ask {
+        let each = |index, gpus| ContainerRequest {
             container: format!("c{index}"),
             role: Role::Container,
             index,

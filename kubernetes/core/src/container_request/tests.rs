@@ -16,8 +16,8 @@ fn pod(init: Vec<Container>, containers: Vec<Container>) -> Pod {
 
 fn one(limits: &[(&str, &str)]) -> Result<Option<Amount>, String> {
     let pod = pod(vec![], vec![container("c", limits)]);
-    Ask::of_pod(&pod, Dialects { hami: true })
-        .map(|asks| asks.first().map(|ask| ask.amount))
+    ContainerRequest::of_pod(&pod, Dialects { hami: true })
+        .map(|requests| requests.first().map(|request| request.amount))
         .map_err(|refusal| refusal.to_string())
 }
 
@@ -55,7 +55,7 @@ fn limits_say_what_is_asked_for() {
     assert_eq!(one(&[("nvidia.com/gpu", "2")]), each(2, Memory::Whole, 0));
     // Names that are not switched on are somebody else's.
     let pod = pod(vec![], vec![container("c", &[("nvidia.com/gpu", "1")])]);
-    assert_eq!(Ask::of_pod(&pod, Dialects::default()), Ok(vec![]));
+    assert_eq!(ContainerRequest::of_pod(&pod, Dialects::default()), Ok(vec![]));
 }
 
 #[test]
@@ -98,13 +98,13 @@ fn what_cannot_be_understood_is_refused_in_words() {
     }
     let mut twice = container("c", &[("aliyun.com/gpu-mem", "2")]);
     twice.resources.requests.insert("aliyun.com/gpu-mem".into(), "3".into());
-    let refusal = Ask::of_pod(&pod(vec![], vec![twice]), Dialects::default()).unwrap_err().to_string();
+    let refusal = ContainerRequest::of_pod(&pod(vec![], vec![twice]), Dialects::default()).unwrap_err().to_string();
     assert!(refusal.contains("is `2` as a limit and `3` as a request"), "{refusal}");
     let mixed = pod(
         vec![],
         vec![container("a", &[("nvidia.com/gpu", "1")]), container("b", &[("aliyun.com/gpu-mem", "1")])],
     );
-    let refusal = Ask::of_pod(&mixed, Dialects { hami: true }).unwrap_err().to_string();
+    let refusal = ContainerRequest::of_pod(&mixed, Dialects { hami: true }).unwrap_err().to_string();
     assert!(
         refusal
             .contains("container `b` asks by names of aliyun.com and container `a` by names of nvidia.com"),
@@ -116,8 +116,8 @@ fn what_cannot_be_understood_is_refused_in_words() {
 fn a_request_without_a_limit_counts() {
     let mut asking = container("c", &[]);
     asking.resources.requests.insert("aliyun.com/gpu-mem".into(), "3".into());
-    let asks = Ask::of_pod(&pod(vec![], vec![asking]), Dialects::default()).unwrap();
-    assert_eq!(asks[0].amount, Amount::InAll { units: 3, percent: 0 });
+    let requests = ContainerRequest::of_pod(&pod(vec![], vec![asking]), Dialects::default()).unwrap();
+    assert_eq!(requests[0].amount, Amount::InAll { units: 3, percent: 0 });
 }
 
 #[test]
@@ -127,10 +127,10 @@ fn containers_keep_their_places() {
     let init = container("i", &[("aliyun.com/gpu-mem", "4")]);
     let plain = container("none", &[]);
     let main = container("m", &[("aliyun.com/gpu-mem", "2")]);
-    let asks = Ask::of_pod(&pod(vec![sidecar, init], vec![plain, main]), Dialects::default()).unwrap();
-    let seen: Vec<_> = asks.iter().map(|ask| (ask.container.as_str(), ask.role, ask.index)).collect();
+    let requests = ContainerRequest::of_pod(&pod(vec![sidecar, init], vec![plain, main]), Dialects::default()).unwrap();
+    let seen: Vec<_> = requests.iter().map(|request| (request.container.as_str(), request.role, request.index)).collect();
     assert_eq!(seen, [("s", Role::Sidecar, 2), ("i", Role::Init, 3), ("m", Role::Container, 1)]);
-    assert_eq!(units_in_all(&asks, None), 5);
+    assert_eq!(units_in_all(&requests, None), 5);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::allocation::Allocation;
-use crate::ask::Ask;
+use crate::container_request::ContainerRequest;
 use crate::demand::Demand;
 use crate::names::{Dialects, POD_LABELS};
 use crate::object::{Pod, Texts};
@@ -25,7 +25,7 @@ pub struct Claimant {
     /// Whether it has been started.
     pub running: bool,
     /// What it asks for.
-    pub asks: Result<Vec<Ask>, Refusal>,
+    pub requests: Result<Vec<ContainerRequest>, Refusal>,
     /// Those of its labels that are about GPUs.
     pub labels: Texts,
     /// What it was given.
@@ -39,8 +39,8 @@ impl Claimant {
         if has_ended(pod) {
             return None;
         }
-        let asks = Ask::of_pod(pod, dialects);
-        if asks.as_ref().is_ok_and(Vec::is_empty) {
+        let requests = ContainerRequest::of_pod(pod, dialects);
+        if requests.as_ref().is_ok_and(Vec::is_empty) {
             return None;
         }
         let metadata = &pod.metadata;
@@ -52,7 +52,7 @@ impl Claimant {
             version: metadata.resource_version.clone(),
             bound: Some(&pod.spec.node_name).filter(|name| !name.is_empty()).cloned(),
             running: pod.status.phase == "Running",
-            asks,
+            requests,
             labels: labels.map(|(name, text)| (name.clone(), text.clone())).collect(),
             allocation: Allocation::read(&metadata.annotations),
         })
@@ -61,7 +61,7 @@ impl Claimant {
     /// Whether it asked for something of ours and has ended, which is for ever.
     #[must_use]
     pub fn has_ended(pod: &Pod, dialects: Dialects) -> bool {
-        has_ended(pod) && Ask::of_pod(pod, dialects) != Ok(Vec::new())
+        has_ended(pod) && ContainerRequest::of_pod(pod, dialects) != Ok(Vec::new())
     }
 
     /// The node whose accounting it is in: where it is bound, else the one that was claimed for it.
@@ -81,7 +81,7 @@ impl Claimant {
     /// # Errors
     /// What is wrong with what it asks for.
     pub fn demand(&self) -> Result<Demand, Refusal> {
-        Demand::of(self.asks.as_ref().map_err(Clone::clone)?, &self.labels)
+        Demand::of(self.requests.as_ref().map_err(Clone::clone)?, &self.labels)
     }
 
     /// `namespace/name`, for sentences.
