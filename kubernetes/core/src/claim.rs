@@ -70,7 +70,7 @@ pub fn claim(pod: &Claimant, node: &NodeGpus, accounting: &NodeAccounting, now: 
     if let Some(bound) = &pod.bound {
         return Err(Refusal::new(format!("{} is bound to node `{bound}` already", pod.title())));
     }
-    let demand = pod.demand()?;
+    let request = pod.resource_request()?;
     let requests = pod.requests.as_ref().map_err(Clone::clone)?;
     let others;
     let accounting = if accounting.holders.iter().any(|holder| holder.pod.uid == pod.uid) {
@@ -79,11 +79,11 @@ pub fn claim(pod: &Claimant, node: &NodeGpus, accounting: &NodeAccounting, now: 
     } else {
         accounting
     };
-    let places = placement::choose(node, accounting, &demand).map_err(|reason| {
+    let places = placement::choose(node, accounting, &request).map_err(|reason| {
         Refusal::new(format!("{} does not fit on node `{}`: {}", pod.title(), node.name, reason.text))
     })?;
     let mut split: BTreeMap<usize, BTreeMap<u32, u64>> = BTreeMap::new();
-    for need in &demand.needs {
+    for need in &request.needs {
         let gpus = places.iter().take(need.gpus).map(|place| &node.gpus[*place]);
         split.insert(need.index, gpus.map(|gpu| (gpu.index, need.of(gpu).units)).collect());
     }

@@ -12,7 +12,7 @@ use crate::accounting::NodeAccounting;
 use crate::claim::{self, Change};
 use crate::claimant::Claimant;
 use crate::cluster::Cluster;
-use crate::demand::Demand;
+use crate::resource_request::ResourceRequest;
 use crate::gpus::{NodeGpus, Placement};
 use crate::object::Pod;
 use crate::placement;
@@ -224,7 +224,7 @@ struct Asking {
     /// The node that it has a claim on already, from an attempt before.
     claimed: Option<String>,
     /// None: nothing of ours.
-    demand: Result<Option<Demand>, Refusal>,
+    resource_request: Result<Option<ResourceRequest>, Refusal>,
 }
 
 impl Asking {
@@ -232,7 +232,7 @@ impl Asking {
         let claimant = Claimant::of(pod, cluster.dialects());
         let uid = pod.metadata.uid.clone();
         let claimed = cluster.pod(&uid).and_then(|known| known.claimed()).map(str::to_owned);
-        Self { uid, claimed, demand: claimant.map(|claimant| claimant.demand()).transpose() }
+        Self { uid, claimed, resource_request: claimant.map(|claimant| claimant.resource_request()).transpose() }
     }
 
     /// With the node and its accounting without this pod's own claim.
@@ -250,20 +250,20 @@ impl Asking {
     }
 
     fn fits(&self, cluster: &Cluster, name: &str) -> Result<(), Reason> {
-        let demand = match &self.demand {
-            Ok(Some(demand)) => demand,
+        let request = match &self.resource_request {
+            Ok(Some(request)) => request,
             Ok(None) => return Ok(()),
             Err(refusal) => return Err(Reason::lasting(refusal.sentence())),
         };
-        self.look(cluster, name, |node, accounting| placement::choose(node, accounting, demand).map(|_| ()))
+        self.look(cluster, name, |node, accounting| placement::choose(node, accounting, request).map(|_| ()))
             .unwrap_or_else(|| Err(Reason::lasting("the node has not been seen yet")))
     }
 
     fn fullness(&self, cluster: &Cluster, name: &str) -> Option<u64> {
-        let demand = self.demand.as_ref().ok()?.as_ref()?;
+        let request = self.resource_request.as_ref().ok()?.as_ref()?;
         self.look(cluster, name, |node, accounting| {
-            let places = placement::choose(node, accounting, demand).ok()?;
-            Some(placement::fullness(node, accounting, demand, &places))
+            let places = placement::choose(node, accounting, request).ok()?;
+            Some(placement::fullness(node, accounting, request, &places))
         })?
     }
 }

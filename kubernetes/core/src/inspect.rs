@@ -229,18 +229,18 @@ impl PodView {
 
 impl Waiting {
     fn of(pod: &Claimant, cluster: &Cluster) -> Self {
-        let (gpus, reasons) = match pod.demand() {
+        let (gpus, reasons) = match pod.resource_request() {
             Err(refusal) => (0, vec![refusal.to_string()]),
-            Ok(demand) => {
+            Ok(request) => {
                 let mut reasons = Vec::new();
                 let mut fits = false;
                 for (node, accounting) in cluster.nodes() {
-                    match placement::choose(node, accounting, &demand) {
+                    match placement::choose(node, accounting, &request) {
                         Ok(_) => fits = true,
                         Err(reason) => reasons.push(format!("{}: {}", node.name, reason.text)),
                     }
                 }
-                (demand.gpus, if fits { Vec::new() } else { reasons })
+                (request.gpus, if fits { Vec::new() } else { reasons })
             }
         };
         Self {

@@ -1,7 +1,7 @@
-//! Slices for pods: what they ask for, what they hold, which GPUs they get, and how that is told.
+//! Slices for pods: what they request, what they hold, which GPUs they get, and how that is shown.
 //!
 //! ```text
-//!   pod ----> ask -----> demand --+
+//!   pod ----> requests -----------+
 //!     |                           +--> placement --> claim --> annotations of the pod
 //!     +-----> allocation --+      |                              (somebody writes them)
 //!                          +--> accounting
@@ -21,7 +21,7 @@ pub mod accounting;
 pub mod claim;
 pub mod claimant;
 pub mod cluster;
-pub mod demand;
+pub mod resource_request;
 pub mod devices;
 #[cfg(test)]
 mod doubles;

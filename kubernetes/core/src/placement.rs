@@ -1,7 +1,7 @@
 //! Which GPUs of a node a pod gets, and which node.
 
 use crate::accounting::NodeAccounting;
-use crate::demand::Demand;
+use crate::resource_request::ResourceRequest;
 use crate::gpus::{NodeGpus, Placement};
 use crate::reason::{self, Look, Reason};
 
@@ -16,7 +16,7 @@ use crate::reason::{self, Look, Reason};
 ///
 /// # Errors
 /// Why there are not enough.
-pub fn choose(node: &NodeGpus, accounting: &NodeAccounting, demand: &Demand) -> Result<Vec<usize>, Reason> {
+pub fn choose(node: &NodeGpus, accounting: &NodeAccounting, request: &ResourceRequest) -> Result<Vec<usize>, Reason> {
     if let Some(closed) = &node.closed {
         return Err(Reason::lasting(closed.sentence()));
     }
@@ -25,31 +25,31 @@ pub fn choose(node: &NodeGpus, accounting: &NodeAccounting, demand: &Demand) -> 
         .iter()
         .enumerate()
         .map(|(place, gpu)| {
-            let need = demand.of_gpu(0, gpu);
+            let need = request.of_gpu(0, gpu);
             let free = accounting.free(node, place);
             let overfull = accounting.is_overfull(node, place);
             Look { place, need, free, overfull, healthy: gpu.healthy, large: need.fits(gpu.whole()) }
         })
         .collect();
     let mut fitting: Vec<&Look> = looks.iter().filter(|look| look.fits()).collect();
-    if fitting.len() < demand.gpus {
-        return Err(reason::of(node, demand.gpus, &looks));
+    if fitting.len() < request.gpus {
+        return Err(reason::of(node, request.gpus, &looks));
     }
     match node.placement {
         Placement::Binpack => fitting.sort_by_key(|look| (look.free.units, look.place)),
         Placement::Spread => fitting.sort_by_key(|look| (std::cmp::Reverse(look.free.units), look.place)),
     }
-    let mut places: Vec<usize> = fitting.iter().take(demand.gpus).map(|look| look.place).collect();
+    let mut places: Vec<usize> = fitting.iter().take(request.gpus).map(|look| look.place).collect();
     places.sort_unstable();
     Ok(places)
 }
 
 /// How full a node would be with the pod on it, in millionths.
 #[must_use]
-pub fn fullness(node: &NodeGpus, accounting: &NodeAccounting, demand: &Demand, places: &[usize]) -> u64 {
+pub fn fullness(node: &NodeGpus, accounting: &NodeAccounting, request: &ResourceRequest, places: &[usize]) -> u64 {
     let held = accounting.held.iter().fold(0_u64, |sum, share| sum.saturating_add(share.units));
     let new = places.iter().enumerate().fold(0_u64, |sum, (rank, place)| {
-        sum.saturating_add(node.gpus.get(*place).map_or(0, |gpu| demand.of_gpu(rank, gpu).units))
+        sum.saturating_add(node.gpus.get(*place).map_or(0, |gpu| request.of_gpu(rank, gpu).units))
     });
     crate::container_request::part(held.saturating_add(new).min(node.units()), 1_000_000, node.units())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::allocation::Allocation;
 use crate::container_request::ContainerRequest;
-use crate::demand::Demand;
+use crate::resource_request::ResourceRequest;
 use crate::names::{Dialects, POD_LABELS};
 use crate::object::{Pod, Texts};
 use crate::refusal::Refusal;
@@ -80,8 +80,8 @@ impl Claimant {
     ///
     /// # Errors
     /// What is wrong with what it asks for.
-    pub fn demand(&self) -> Result<Demand, Refusal> {
-        Demand::of(self.requests.as_ref().map_err(Clone::clone)?, &self.labels)
+    pub fn resource_request(&self) -> Result<ResourceRequest, Refusal> {
+        ResourceRequest::of(self.requests.as_ref().map_err(Clone::clone)?, &self.labels)
     }
 
     /// `namespace/name`, for sentences.

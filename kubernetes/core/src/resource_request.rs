@@ -1,4 +1,4 @@
-//! What a pod needs of each GPU, once it is said over how many GPUs.
+//! What a pod requests of each of its GPUs.
 
 use crate::container_request::{Amount, ContainerRequest, Memory};
 use crate::gpus::Gpu;
@@ -33,9 +33,9 @@ impl Need {
     }
 }
 
-/// What a pod needs.
+/// What a pod requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Demand {
+pub struct ResourceRequest {
     /// GPUs, all of one node.
     pub gpus: usize,
     /// By container, as they run.
@@ -44,7 +44,7 @@ pub struct Demand {
     pub notes: Vec<String>,
 }
 
-impl Demand {
+impl ResourceRequest {
     /// Divides what is asked for by the GPUs that the pod's label says.
     ///
     /// # Errors
@@ -141,15 +141,15 @@ mod tests {
     #[test]
     fn memory_is_divided_over_the_gpus() {
         // Document 000: 8 over 4 GPUs.
-        let demand = Demand::of(&[request(0, Role::Container, 8, 0)], &label("4")).unwrap();
-        assert_eq!(demand.gpus, 4);
+        let request = ResourceRequest::of(&[request(0, Role::Container, 8, 0)], &label("4")).unwrap();
+        assert_eq!(request.gpus, 4);
         let gpu = Gpu::plain(0, 15);
-        assert_eq!(demand.of_gpu(3, &gpu), Share { units: 2, percent: 0, places: 1 });
-        assert_eq!(demand.of_gpu(4, &gpu), Share::NONE);
-        let both = Demand::of(&[request(0, Role::Container, 8, 100), request(1, Role::Container, 4, 0)], &label("2"))
+        assert_eq!(request.of_gpu(3, &gpu), Share { units: 2, percent: 0, places: 1 });
+        assert_eq!(request.of_gpu(4, &gpu), Share::NONE);
+        let both = ResourceRequest::of(&[request(0, Role::Container, 8, 100), request(1, Role::Container, 4, 0)], &label("2"))
             .unwrap();
         assert_eq!(both.of_gpu(1, &gpu), Share { units: 6, percent: 50, places: 2 });
-        let plain = Demand::of(&[request(0, Role::Container, 8, 30)], &Texts::new()).unwrap();
+        let plain = ResourceRequest::of(&[request(0, Role::Container, 8, 30)], &Texts::new()).unwrap();
         assert_eq!((plain.gpus, plain.of_gpu(0, &gpu).units), (1, 8));
     }
 
@@ -177,7 +177,7 @@ mod tests {
             (8, 0, "99999999999999999999999", "expected a number of GPUs"),
         ] {
             let refusal =
-                Demand::of(&[request(0, Role::Container, units, percent)], &label(text)).unwrap_err().to_string();
+                ResourceRequest::of(&[request(0, Role::Container, units, percent)], &label(text)).unwrap_err().to_string();
             assert!(refusal.contains(sentence), "{text}: {refusal}");
         }
     }
@@ -186,12 +186,12 @@ mod tests {
     fn labels_that_nobody_knows_are_told() {
         let labels =
             [("aliyun.com/gpu-cout".to_owned(), "4".to_owned()), ("app".to_owned(), "x".to_owned())].into();
-        let demand = Demand::of(&[request(0, Role::Container, 8, 0)], &labels).unwrap();
+        let request = ResourceRequest::of(&[request(0, Role::Container, 8, 0)], &labels).unwrap();
         assert_eq!(
-            demand.notes,
+            request.notes,
             ["the label `aliyun.com/gpu-cout` means nothing here; expected aliyun.com/gpu-count"]
         );
-        assert_eq!(demand.gpus, 1);
+        assert_eq!(request.gpus, 1);
     }
 
     #[test]
@@ -202,10 +202,10 @@ mod tests {
             index,
             amount: Amount::Each { gpus, memory: Memory::Units(3), percent: 0 },
         };
-        let demand = Demand::of(&[each(0, 2), each(1, 1)], &label("9")).unwrap();
+        let request = ResourceRequest::of(&[each(0, 2), each(1, 1)], &label("9")).unwrap();
         let gpu = Gpu::plain(0, 14);
-        assert_eq!((demand.gpus, demand.of_gpu(0, &gpu).units, demand.of_gpu(1, &gpu).units), (2, 6, 3));
-        assert_eq!(demand.notes.len(), 1);
-        assert!(Demand::of(&[each(0, 17)], &Texts::new()).is_err());
+        assert_eq!((request.gpus, request.of_gpu(0, &gpu).units, request.of_gpu(1, &gpu).units), (2, 6, 3));
+        assert_eq!(request.notes.len(), 1);
+        assert!(ResourceRequest::of(&[each(0, 17)], &Texts::new()).is_err());
     }
 }

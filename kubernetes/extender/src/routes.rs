@@ -140,13 +140,13 @@ impl Desk {
     fn judge(&self, pod: &Pod) {
         let dialects = self.sight.look().dialects();
         let Some(claimant) = Claimant::of(pod, dialects) else { return };
-        match claimant.demand() {
+        match claimant.resource_request() {
             Err(refusal) => {
                 debug!(pod = claimant.title(), %refusal, "refused");
                 self.notices.warn(&claimant, notices::REFUSED, refusal.sentence());
             }
-            Ok(demand) => {
-                for note in &demand.notes {
+            Ok(request) => {
+                for note in &request.notes {
                     self.notices.note(&claimant, notices::PASSED_OVER, note);
                 }
             }

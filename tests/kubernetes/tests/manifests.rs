@@ -10,7 +10,7 @@ use std::process::Command;
 
 use cgpu_e2e::{Child, Dist, skip};
 use cgpu_kubernetes_core::claimant::Claimant;
-use cgpu_kubernetes_core::demand::Demand;
+use cgpu_kubernetes_core::resource_request::ResourceRequest;
 use cgpu_kubernetes_core::names::{self, Dialect, Dialects, RESOURCES, label};
 use cgpu_kubernetes_core::object::Pod;
 use cgpu_kubernetes_core::unit::Unit;
@@ -318,22 +318,22 @@ fn pods(file: &str) -> Vec<Pod> {
     pods
 }
 
-fn demands(file: &str, dialects: Dialects) -> Vec<Demand> {
-    let demand = |pod: &Pod| {
-        Claimant::of(pod, dialects).expect("it asks for GPUs").demand().expect("it is understood")
+fn demands(file: &str, dialects: Dialects) -> Vec<ResourceRequest> {
+    let resource_request = |pod: &Pod| {
+        Claimant::of(pod, dialects).expect("it asks for GPUs").resource_request().expect("it is understood")
     };
-    let demands: Vec<Demand> = pods(file).iter().map(demand).collect();
-    for demand in &demands {
-        assert!(demand.notes.is_empty(), "{:?}", demand.notes);
+    let demands: Vec<ResourceRequest> = pods(file).iter().map(resource_request).collect();
+    for resource_request in &demands {
+        assert!(resource_request.notes.is_empty(), "{:?}", resource_request.notes);
     }
     demands
 }
 
 /// GPUs, and memory and percent of each of the only container.
 fn asked(file: &str, dialects: Dialects) -> Vec<(usize, Memory, u32)> {
-    let of = |demand: Demand| {
-        let [need] = demand.needs.as_slice() else { panic!("{demand:?}") };
-        (demand.gpus, need.memory, need.percent)
+    let of = |resource_request: ResourceRequest| {
+        let [need] = resource_request.needs.as_slice() else { panic!("{resource_request:?}") };
+        (resource_request.gpus, need.memory, need.percent)
     };
     demands(file, dialects).into_iter().map(of).collect()
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::container_request::Memory;
 use crate::claim;
 use crate::claimant::Claimant;
-use crate::demand::Need;
+use crate::resource_request::Need;
 use crate::doubles::{node, pod, sharing, texts};
 use crate::gpus::Gpu;
 use crate::names::{Dialects, annotation};
@@ -25,14 +25,14 @@ fn accounting(node: &NodeGpus, held: &[u64]) -> NodeAccounting {
     NodeAccounting { held, holders: vec![] }
 }
 
-fn demand(units: u64, gpus: usize) -> Demand {
+fn request(units: u64, gpus: usize) -> ResourceRequest {
     let need = Need { index: 0, role: Role::Container, gpus, memory: Memory::Units(units), percent: 0 };
-    Demand { gpus, needs: vec![need], notes: vec![] }
+    ResourceRequest { gpus, needs: vec![need], notes: vec![] }
 }
 
 fn refused(sizes: &[u64], held: &[u64], units: u64, number: usize) -> (String, bool) {
     let node = gpus(sizes);
-    let reason = choose(&node, &accounting(&node, held), &demand(units, number)).unwrap_err();
+    let reason = choose(&node, &accounting(&node, held), &request(units, number)).unwrap_err();
     (reason.text, reason.resolvable)
 }
 
@@ -40,12 +40,12 @@ fn refused(sizes: &[u64], held: &[u64], units: u64, number: usize) -> (String, b
 fn binpack_takes_the_fullest_gpu_and_spread_the_emptiest() {
     let mut node = gpus(&[14, 14, 14, 14]);
     let accounting = accounting(&node, &[4, 8, 0, 8]);
-    assert_eq!(choose(&node, &accounting, &demand(6, 1)), Ok(vec![1]));
-    assert_eq!(choose(&node, &accounting, &demand(7, 1)), Ok(vec![0]));
-    assert_eq!(choose(&node, &accounting, &demand(2, 3)), Ok(vec![0, 1, 3]));
+    assert_eq!(choose(&node, &accounting, &request(6, 1)), Ok(vec![1]));
+    assert_eq!(choose(&node, &accounting, &request(7, 1)), Ok(vec![0]));
+    assert_eq!(choose(&node, &accounting, &request(2, 3)), Ok(vec![0, 1, 3]));
     node.placement = Placement::Spread;
-    assert_eq!(choose(&node, &accounting, &demand(6, 1)), Ok(vec![2]));
-    assert_eq!(choose(&node, &accounting, &demand(2, 2)), Ok(vec![0, 2]));
+    assert_eq!(choose(&node, &accounting, &request(6, 1)), Ok(vec![2]));
+    assert_eq!(choose(&node, &accounting, &request(2, 2)), Ok(vec![0, 2]));
 }
 
 #[test]
@@ -77,10 +77,10 @@ fn health_compute_and_places_count_as_well() {
     let mut node = gpus(&[14, 14, 14]);
     node.gpus[0].healthy = false;
     let mut accounting = accounting(&node, &[0, 4, 4]);
-    assert_eq!(choose(&node, &accounting, &demand(4, 1)), Ok(vec![1]));
+    assert_eq!(choose(&node, &accounting, &request(4, 1)), Ok(vec![1]));
     accounting.held[1].places = 25;
     accounting.held[2].percent = 80;
-    let mut wants = demand(4, 1);
+    let mut wants = request(4, 1);
     wants.needs[0].percent = 30;
     let reason = choose(&node, &accounting, &wants).unwrap_err();
     assert_eq!(
@@ -100,14 +100,14 @@ fn an_overfull_gpu_takes_nobody_whatever_is_asked() {
     accounting.held[1].percent = 130;
     // The second GPU is the fuller one, and has memory and places enough; but compute is over-full there.
     assert_eq!(accounting.overfull(&node).collect::<Vec<_>>(), [1]);
-    assert_eq!(choose(&node, &accounting, &demand(4, 1)), Ok(vec![0]));
-    let reason = choose(&node, &accounting, &demand(4, 2)).unwrap_err();
+    assert_eq!(choose(&node, &accounting, &request(4, 1)), Ok(vec![0]));
+    let reason = choose(&node, &accounting, &request(4, 2)).unwrap_err();
     assert_eq!(
         (reason.text.as_str(), reason.resolvable),
         ("1 of the 2 GPUs asked for; 1/2 GPUs: over-full", true)
     );
     accounting.held[1].percent = 100;
-    assert_eq!(choose(&node, &accounting, &demand(4, 1)), Ok(vec![1]));
+    assert_eq!(choose(&node, &accounting, &request(4, 1)), Ok(vec![1]));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn scores_rank_nodes_by_how_full_they_would_be() {
     assert_eq!(scores(&[7, 7], Placement::Binpack), [10, 10]);
     assert_eq!(scores(&[], Placement::Binpack), [0; 0]);
     let node = gpus(&[14, 14]);
-    assert_eq!(fullness(&node, &accounting(&node, &[4, 3]), &demand(7, 1), &[1]), 500_000);
+    assert_eq!(fullness(&node, &accounting(&node, &[4, 3]), &request(7, 1), &[1]), 500_000);
 }
 
 /// Places pods one after the other, by the same way as a cluster: claims are written on them and read back.

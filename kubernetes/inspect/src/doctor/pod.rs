@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cgpu_kubernetes_core::accounting::Standing;
 use cgpu_kubernetes_core::claimant::Claimant;
-use cgpu_kubernetes_core::demand::Demand;
+use cgpu_kubernetes_core::resource_request::ResourceRequest;
 use cgpu_kubernetes_core::placement;
 
 use super::causes::Cause;
@@ -32,15 +32,15 @@ pub(super) fn examine(facts: &Facts, seen: &SeenPod, was_named: bool, findings: 
         }
         return;
     };
-    let demand = match claimant.demand() {
-        Ok(demand) => demand,
+    let request = match claimant.resource_request() {
+        Ok(request) => request,
         Err(refusal) => return findings.add(Cause::NotUnderstood, &subject, refusal.sentence()),
     };
-    for note in &demand.notes {
+    for note in &request.notes {
         findings.add(Cause::LabelIgnored, &subject, note);
     }
     match &claimant.bound {
-        None => waits(facts, seen, claimant, &demand, &subject, findings),
+        None => waits(facts, seen, claimant, &request, &subject, findings),
         Some(node) => is_bound(facts, seen, claimant, node, &subject, findings),
     }
 }
@@ -55,7 +55,7 @@ fn waits(
     facts: &Facts,
     seen: &SeenPod,
     claimant: &Claimant,
-    demand: &Demand,
+    request: &ResourceRequest,
     subject: &str,
     findings: &mut Findings,
 ) {
@@ -67,7 +67,7 @@ fn waits(
     let mut has_room = false;
     // A node that has no GPUs and no mark is none that anybody would ask.
     for (node, accounting) in facts.cluster.nodes().filter(|(node, _)| !node.gpus.is_empty()) {
-        match placement::choose(node, accounting, demand) {
+        match placement::choose(node, accounting, request) {
             Ok(_) => has_room = true,
             Err(reason) => {
                 let (nodes, resolvable) = reasons.entry(reason.text).or_default();
