@@ -2,7 +2,7 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use cgpu_kubernetes_core::claimant::Sighting;
+use cgpu_kubernetes_core::pod_request::PodObservation;
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::object::{Node, Pod};
@@ -38,20 +38,20 @@ fn write(cluster: &RwLock<Cluster>) -> std::sync::RwLockWriteGuard<'_, Cluster> 
 }
 
 impl Keeper<Pod> for RwLock<Cluster> {
-    type Kept = Sighting;
+    type Kept = PodObservation;
 
-    fn condense(&self, record: Pod) -> Sighting {
+    fn condense(&self, record: Pod) -> PodObservation {
         let dialects = self.read().unwrap_or_else(PoisonError::into_inner).dialects();
-        Sighting::of(&record, dialects)
+        PodObservation::of(&record, dialects)
     }
 
-    fn replace(&self, all: List<Sighting>) {
+    fn replace(&self, all: List<PodObservation>) {
         write(self).replace_pods(all.items, &all.version);
     }
 
     fn see(&self, record: Pod) {
-        let sighting = self.condense(record);
-        write(self).see(sighting);
+        let observation = self.condense(record);
+        write(self).see(observation);
     }
 
     fn lose(&self, record: Pod) {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::container_request::most_of;
-use crate::claimant::Claimant;
+use crate::pod_request::PodRequest;
 use crate::gpus::NodeGpus;
 use crate::refusal::Refusal;
 use crate::share::Share;
@@ -23,7 +23,7 @@ pub enum Standing {
 impl Standing {
     /// What `pod` is to `node`.
     #[must_use]
-    pub fn of(pod: &Claimant, node: &NodeGpus) -> Self {
+    pub fn of(pod: &PodRequest, node: &NodeGpus) -> Self {
         match given(pod, node) {
             Ok(shares) => Self::Holds(shares),
             // What somebody spoilt, somebody may put right again, and then it holds what it held.
@@ -35,7 +35,7 @@ impl Standing {
     }
 }
 
-fn given(pod: &Claimant, node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> {
+fn given(pod: &PodRequest, node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> {
     let requests = pod.requests.as_ref().map_err(Clone::clone)?;
     let Some(allocation) = pod.allocation.as_ref().map_err(Clone::clone)? else {
         return Err(Refusal::new("no GPU was chosen for it: it came past the scheduler extender"));
@@ -53,7 +53,7 @@ fn given(pod: &Claimant, node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Who.
-    pub pod: Arc<Claimant>,
+    pub pod: Arc<PodRequest>,
     /// What.
     pub standing: Standing,
 }
@@ -70,7 +70,7 @@ pub struct NodeAccounting {
 impl NodeAccounting {
     /// Makes them. Pods that name another node are passed over.
     #[must_use]
-    pub fn of<'a>(node: &NodeGpus, pods: impl IntoIterator<Item = &'a Arc<Claimant>>) -> Self {
+    pub fn of<'a>(node: &NodeGpus, pods: impl IntoIterator<Item = &'a Arc<PodRequest>>) -> Self {
         let mut holders: Vec<Holder> = pods
             .into_iter()
             .filter(|pod| pod.node() == Some(node.name.as_str()))

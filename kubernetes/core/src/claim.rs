@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::container_request::units_in_all;
 use crate::accounting::{NodeAccounting, Standing};
-use crate::claimant::Claimant;
+use crate::pod_request::PodRequest;
 use crate::gpus::NodeGpus;
 use crate::names::annotation;
 use crate::object::Pod;
@@ -66,7 +66,7 @@ impl Change {
 ///
 /// # Errors
 /// It is bound, asks for what is not understood, or the node has not enough.
-pub fn claim(pod: &Claimant, node: &NodeGpus, accounting: &NodeAccounting, now: u64) -> Result<Change, Refusal> {
+pub fn claim(pod: &PodRequest, node: &NodeGpus, accounting: &NodeAccounting, now: u64) -> Result<Change, Refusal> {
     if let Some(bound) = &pod.bound {
         return Err(Refusal::new(format!("{} is bound to node `{bound}` already", pod.title())));
     }
@@ -112,7 +112,7 @@ pub fn claim(pod: &Claimant, node: &NodeGpus, accounting: &NodeAccounting, now: 
 pub(crate) fn confirm<'a>(
     uid: &str,
     node: &NodeGpus,
-    pods: impl IntoIterator<Item = &'a Arc<Claimant>>,
+    pods: impl IntoIterator<Item = &'a Arc<PodRequest>>,
 ) -> Result<(), Refusal> {
     let accounting = NodeAccounting::of(node, pods);
     let Some(own) = accounting.holders.iter().find(|holder| holder.pod.uid == uid) else {
@@ -132,13 +132,13 @@ pub(crate) fn confirm<'a>(
 
 /// Removes a claim.
 #[must_use]
-pub fn withdraw(pod: &Claimant) -> Change {
+pub fn withdraw(pod: &PodRequest) -> Change {
     change(pod, annotation::ALL.into_iter().map(|name| (name, None)).collect())
 }
 
 /// Whether a claim has come to nothing: it is old, or from a time that has not come, and the pod is bound nowhere.
 #[must_use]
-pub fn is_stale(pod: &Claimant, now: u64) -> bool {
+pub fn is_stale(pod: &PodRequest, now: u64) -> bool {
     let claimed = match &pod.allocation {
         Ok(allocation) => allocation
             .as_ref()
@@ -149,7 +149,7 @@ pub fn is_stale(pod: &Claimant, now: u64) -> bool {
     pod.bound.is_none() && claimed.is_some_and(|since| since.abs_diff(now) > PATIENCE)
 }
 
-fn change(pod: &Claimant, annotations: BTreeMap<&'static str, Option<String>>) -> Change {
+fn change(pod: &PodRequest, annotations: BTreeMap<&'static str, Option<String>>) -> Change {
     Change {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::accounting::NodeAccounting;
 use crate::claim;
-use crate::claimant::{Claimant, Sighting};
+use crate::pod_request::{PodRequest, PodObservation};
 use crate::gpus::NodeGpus;
 use crate::names::Dialects;
 use crate::object::{Node, Pod};
@@ -58,7 +58,7 @@ impl Gone {
 pub struct Cluster {
     dialects: Dialects,
     nodes: BTreeMap<String, Place>,
-    pods: BTreeMap<String, Arc<Claimant>>,
+    pods: BTreeMap<String, Arc<PodRequest>>,
     gone: Gone,
 }
 
@@ -83,7 +83,7 @@ impl Cluster {
     ) {
         let dialects = self.dialects;
         self.replace_nodes(nodes.into_iter().map(NodeGpus::of));
-        self.replace_pods(pods.into_iter().map(|pod| Sighting::of(pod, dialects)), "");
+        self.replace_pods(pods.into_iter().map(|pod| PodObservation::of(pod, dialects)), "");
     }
 
     /// These are the nodes that there are.
@@ -102,20 +102,20 @@ impl Cluster {
     ///
     /// Without a version the list must not be older than what was seen, or pods that came in between would be taken for gone until the next list:
     /// the API server is to be asked for one without `resourceVersion=0`.
-    pub fn replace_pods(&mut self, pods: impl IntoIterator<Item = Sighting>, version: &str) {
+    pub fn replace_pods(&mut self, pods: impl IntoIterator<Item = PodObservation>, version: &str) {
         let mut known = std::mem::take(&mut self.pods);
         self.nodes.values_mut().for_each(|place| place.pods.clear());
         let mut ended = Vec::new();
-        for sighting in pods {
-            match sighting {
-                Sighting::Claims(listed) => {
+        for observation in pods {
+            match observation {
+                PodObservation::Requests(listed) => {
                     self.gone.remove(&listed.uid);
                     let newer =
                         known.remove(&listed.uid).filter(|known| is_older(&listed.version, &known.version));
                     self.add(newer.unwrap_or(listed));
                 }
-                Sighting::Ended(uid) => ended.push(uid),
-                Sighting::Other(_) => {}
+                PodObservation::Ended(uid) => ended.push(uid),
+                PodObservation::Other(_) => {}
             }
         }
         ended.iter().for_each(|uid| {
@@ -158,36 +158,36 @@ impl Cluster {
 
     /// A pod came or changed. An older version than the one that is known is passed over.
     pub fn see_pod(&mut self, pod: &Pod) {
-        self.see(Sighting::of(pod, self.dialects));
+        self.see(PodObservation::of(pod, self.dialects));
     }
 
     /// A pod came or changed. An older version than the one that is known is passed over.
-    pub fn see(&mut self, sighting: Sighting) {
-        let uid = sighting.uid().to_owned();
+    pub fn see(&mut self, observation: PodObservation) {
+        let uid = observation.uid().to_owned();
         if self.gone.has(&uid) {
             return;
         }
         let known = self.pods.get(&uid).cloned();
-        match sighting {
-            Sighting::Claims(claimant) => {
+        match observation {
+            PodObservation::Requests(pod_request) => {
                 if let Some(known) = known {
-                    if is_older(&claimant.version, &known.version) {
+                    if is_older(&pod_request.version, &known.version) {
                         return;
                     }
-                    if known.node() != claimant.node() {
+                    if known.node() != pod_request.node() {
                         self.unname_node(&known);
                     }
                 }
-                let name = claimant.node().map(str::to_owned);
-                self.add(claimant);
+                let name = pod_request.node().map(str::to_owned);
+                self.add(pod_request);
                 if let Some(name) = name {
                     self.compute(&name);
                 }
             }
             // It has ended, which is for ever, also where it was not known: what it was before may come late.
-            Sighting::Ended(uid) => self.lose_pod(&uid),
-            Sighting::Other(_) if known.is_some() => self.lose_pod(&uid),
-            Sighting::Other(_) => {}
+            PodObservation::Ended(uid) => self.lose_pod(&uid),
+            PodObservation::Other(_) if known.is_some() => self.lose_pod(&uid),
+            PodObservation::Other(_) => {}
         }
     }
 
@@ -213,12 +213,12 @@ impl Cluster {
 
     /// A pod that asks for GPUs.
     #[must_use]
-    pub fn pod(&self, uid: &str) -> Option<&Arc<Claimant>> {
+    pub fn pod(&self, uid: &str) -> Option<&Arc<PodRequest>> {
         self.pods.get(uid)
     }
 
     /// All of these, by uid.
-    pub fn pods(&self) -> impl Iterator<Item = &Arc<Claimant>> {
+    pub fn pods(&self) -> impl Iterator<Item = &Arc<PodRequest>> {
         self.pods.values()
     }
 
@@ -230,7 +230,7 @@ impl Cluster {
         &self,
         uid: &str,
         node: &str,
-        pods: impl IntoIterator<Item = &'a Arc<Claimant>>,
+        pods: impl IntoIterator<Item = &'a Arc<PodRequest>>,
     ) -> Result<(), Refusal> {
         let (gpus, _) = self
             .node(node)
@@ -239,7 +239,7 @@ impl Cluster {
     }
 
     /// Claims that have come to nothing: old ones, and those on nodes that are not there.
-    pub fn stale(&self, now: u64) -> impl Iterator<Item = &Arc<Claimant>> {
+    pub fn stale(&self, now: u64) -> impl Iterator<Item = &Arc<PodRequest>> {
         self.pods().filter(move |pod| {
             let lost = pod.bound.is_none() && pod.claimed().is_some_and(|name| self.node(name).is_none());
             lost || claim::is_stale(pod, now)
@@ -258,14 +258,14 @@ impl Cluster {
     }
 
     /// The accounting of its node is to be computed then.
-    fn add(&mut self, pod: Arc<Claimant>) {
+    fn add(&mut self, pod: Arc<PodRequest>) {
         if let Some(name) = pod.node() {
             self.nodes.entry(name.to_owned()).or_default().pods.insert(pod.uid.clone());
         }
         self.pods.insert(pod.uid.clone(), pod);
     }
 
-    fn unname_node(&mut self, pod: &Claimant) {
+    fn unname_node(&mut self, pod: &PodRequest) {
         let Some(name) = pod.node() else { return };
         if let Some(place) = self.nodes.get_mut(name) {
             place.pods.remove(&pod.uid);

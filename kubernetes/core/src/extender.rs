@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::accounting::NodeAccounting;
 use crate::claim::{self, Change};
-use crate::claimant::Claimant;
+use crate::pod_request::PodRequest;
 use crate::cluster::Cluster;
 use crate::resource_request::ResourceRequest;
 use crate::gpus::{NodeGpus, Placement};
@@ -229,10 +229,10 @@ struct Asking {
 
 impl Asking {
     fn of(pod: &Pod, cluster: &Cluster) -> Self {
-        let claimant = Claimant::of(pod, cluster.dialects());
+        let pod_request = PodRequest::of(pod, cluster.dialects());
         let uid = pod.metadata.uid.clone();
         let claimed = cluster.pod(&uid).and_then(|known| known.claimed()).map(str::to_owned);
-        Self { uid, claimed, resource_request: claimant.map(|claimant| claimant.resource_request()).transpose() }
+        Self { uid, claimed, resource_request: pod_request.map(|pod_request| pod_request.resource_request()).transpose() }
     }
 
     /// With the node and its accounting without this pod's own claim.

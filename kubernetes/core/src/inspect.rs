@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::container_request::units_in_all;
 use crate::accounting::{Holder, NodeAccounting, Standing};
-use crate::claimant::Claimant;
+use crate::pod_request::PodRequest;
 use crate::cluster::Cluster;
 use crate::gpus::NodeGpus;
 use crate::placement;
@@ -228,7 +228,7 @@ impl PodView {
 }
 
 impl Waiting {
-    fn of(pod: &Claimant, cluster: &Cluster) -> Self {
+    fn of(pod: &PodRequest, cluster: &Cluster) -> Self {
         let (gpus, reasons) = match pod.resource_request() {
             Err(refusal) => (0, vec![refusal.to_string()]),
             Ok(request) => {

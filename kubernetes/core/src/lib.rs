@@ -19,7 +19,7 @@ pub mod container_request;
 pub mod binding;
 pub mod accounting;
 pub mod claim;
-pub mod claimant;
+pub mod pod_request;
 pub mod cluster;
 pub mod resource_request;
 pub mod devices;

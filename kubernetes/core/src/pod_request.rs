@@ -1,4 +1,4 @@
-//! A pod, as far as GPUs are concerned.
+//! A pod that requests GPUs, as far as GPUs are concerned.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::names::{Dialects, POD_LABELS};
 use crate::object::{Pod, Texts};
 use crate::refusal::Refusal;
 
-/// What is kept of a pod that asks for GPUs.
+/// What is kept of a pod that requests GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claimant {
+pub struct PodRequest {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -32,8 +32,8 @@ pub struct Claimant {
     pub allocation: Result<Option<Allocation>, Refusal>,
 }
 
-impl Claimant {
-    /// None: it asks for nothing of ours, or has ended and holds nothing.
+impl PodRequest {
+    /// Returns none if the pod requests nothing of ours, or has ended and holds nothing.
     #[must_use]
     pub fn of(pod: &Pod, dialects: Dialects) -> Option<Self> {
         if has_ended(pod) {
@@ -91,24 +91,24 @@ impl Claimant {
     }
 }
 
-/// What a pod is to the accounting.
+/// A pod as the accounting sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sighting {
-    /// It asks for GPUs.
-    Claims(Arc<Claimant>),
-    /// It asked for GPUs and has ended, which is for ever. Its uid.
+pub enum PodObservation {
+    /// It requests GPUs.
+    Requests(Arc<PodRequest>),
+    /// It requested GPUs and has ended, which is final. Its uid.
     Ended(String),
     /// It has nothing to do with GPUs. Its uid.
     Other(String),
 }
 
-impl Sighting {
+impl PodObservation {
     /// What this one is.
     #[must_use]
     pub fn of(pod: &Pod, dialects: Dialects) -> Self {
-        match Claimant::of(pod, dialects) {
-            Some(claimant) => Self::Claims(Arc::new(claimant)),
-            None if Claimant::has_ended(pod, dialects) => Self::Ended(pod.metadata.uid.clone()),
+        match PodRequest::of(pod, dialects) {
+            Some(pod_request) => Self::Requests(Arc::new(pod_request)),
+            None if PodRequest::has_ended(pod, dialects) => Self::Ended(pod.metadata.uid.clone()),
             None => Self::Other(pod.metadata.uid.clone()),
         }
     }
@@ -117,7 +117,7 @@ impl Sighting {
     #[must_use]
     pub fn uid(&self) -> &str {
         match self {
-            Self::Claims(claimant) => &claimant.uid,
+            Self::Requests(pod_request) => &pod_request.uid,
             Self::Ended(uid) | Self::Other(uid) => uid,
         }
     }

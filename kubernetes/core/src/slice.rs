@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::container_request::{Amount, ContainerRequest};
-use crate::claimant::Claimant;
+use crate::pod_request::PodRequest;
 use crate::devices;
 use crate::gpus::NodeGpus;
 use crate::names::Dialect;
@@ -99,7 +99,7 @@ pub struct Slices {
 impl Slices {
     /// Takes over what a plugin before us has given: the value of a pod's annotation [`crate::names::annotation::SLICES`]. What its containers do not ask for is
     /// passed over, and so is what is known better.
-    pub fn recall(&mut self, pod: &Claimant, annotation: &str) {
+    pub fn recall(&mut self, pod: &PodRequest, annotation: &str) {
         let told: BTreeMap<String, String> = serde_json::from_str(annotation).unwrap_or_default();
         for request in pod.requests.as_deref().unwrap_or_default() {
             let token = told.get(&request.container).and_then(|token| Token::parse(token).ok());
@@ -154,7 +154,7 @@ impl Slices {
     pub fn give(
         &mut self,
         token: Token,
-        pod: &Claimant,
+        pod: &PodRequest,
         container: &str,
         node: &NodeGpus,
         lives: impl Fn(&str) -> bool,
@@ -229,18 +229,18 @@ mod tests {
         NodeGpus::of(&node("n", "GiB", &[15109, 15109]))
     }
 
-    fn placed(mut pod: Pod) -> Claimant {
-        let waiting = Claimant::of(&pod, Dialects::default()).unwrap();
+    fn placed(mut pod: Pod) -> PodRequest {
+        let waiting = PodRequest::of(&pod, Dialects::default()).unwrap();
         claim::claim(&waiting, &here(), &NodeAccounting::of(&here(), []), 1).unwrap().apply(&mut pod);
         pod.spec.node_name = "n".into();
-        Claimant::of(&pod, Dialects::default()).unwrap()
+        PodRequest::of(&pod, Dialects::default()).unwrap()
     }
 
     fn token(ids: &[&str]) -> Token {
         Token::of_ids(Dialect::Aliyun, ids.iter().copied()).unwrap()
     }
 
-    fn given(slices: &mut Slices, ids: &[&str], pod: &Claimant, container: &str) -> Result<String, String> {
+    fn given(slices: &mut Slices, ids: &[&str], pod: &PodRequest, container: &str) -> Result<String, String> {
         let given = slices.give(token(ids), pod, container, &here(), |_| true);
         given.map(|variables| variables[3].1.clone()).map_err(|refusal| refusal.to_string())
     }
@@ -338,14 +338,14 @@ mod tests {
     fn who_came_past_the_extender_gets_no_slice() {
         let mut pod = sharing("p", 2);
         pod.spec.node_name = "n".into();
-        let bypassed = Claimant::of(&pod, Dialects::default()).unwrap();
+        let bypassed = PodRequest::of(&pod, Dialects::default()).unwrap();
         assert!(
             given(&mut Slices::default(), &["1", "2"], &bypassed, "main")
                 .unwrap_err()
                 .contains("came past the scheduler extender")
         );
         pod.spec.node_name = "m".into();
-        let elsewhere = Claimant::of(&pod, Dialects::default()).unwrap();
+        let elsewhere = PodRequest::of(&pod, Dialects::default()).unwrap();
         assert_eq!(
             given(&mut Slices::default(), &["1", "2"], &elsewhere, "main").unwrap_err(),
             "container `main` of test/p is not bound to node `n`"

@@ -2,7 +2,7 @@
 
 use crate::allocation::Allocation;
 use crate::container_request::{Amount, ContainerRequest, Memory, units_in_all};
-use crate::claimant::Claimant;
+use crate::pod_request::PodRequest;
 use crate::gpus::{Gpu, NodeGpus};
 use crate::names::variable;
 use crate::refusal::{Refusal, quoted};
@@ -12,7 +12,7 @@ use crate::refusal::{Refusal, quoted};
 /// # Errors
 /// The pod was not placed on this node, or not so that it has what it asks for.
 pub fn of(
-    pod: &Claimant,
+    pod: &PodRequest,
     container: &str,
     node: &NodeGpus,
 ) -> Result<Option<Vec<(&'static str, String)>>, Refusal> {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cgpu_kubernetes_core::claim::{self, Change, PATIENCE};
-use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::extender::{self, Binding, Candidates};
 use cgpu_kubernetes_core::gpus::{NodeGpus, Placement};
@@ -315,9 +315,9 @@ impl Extender {
 }
 
 /// What the API server lists of a node: its pods, and those that are bound nowhere.
-fn on_or_nowhere(api: &Api, node: &str) -> Vec<Arc<Claimant>> {
+fn on_or_nowhere(api: &Api, node: &str) -> Vec<Arc<PodRequest>> {
     let listed = api.pods.values().filter(|pod| pod.spec.node_name.is_empty() || pod.spec.node_name == node);
-    listed.filter_map(|pod| Claimant::of(pod, Dialects::default()).map(Arc::new)).collect()
+    listed.filter_map(|pod| PodRequest::of(pod, Dialects::default()).map(Arc::new)).collect()
 }
 
 struct World {

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cgpu_kubernetes_client::{Api, Failure, Query};
 use cgpu_kubernetes_core::claim::{self, Change};
-use cgpu_kubernetes_core::claimant::{Claimant, Sighting};
+use cgpu_kubernetes_core::pod_request::{PodRequest, PodObservation};
 use cgpu_kubernetes_core::extender::{self, Binding};
 use cgpu_kubernetes_core::object::Pod;
 use cgpu_kubernetes_core::refusal::Refusal;
@@ -146,9 +146,9 @@ impl Binder {
                 return Err(Refusal::new(sentence).into());
             }
             let dialects = self.sight.look().dialects();
-            match Sighting::of(&pod, dialects) {
-                Sighting::Other(_) => return Ok(Plan::Plain(pod)),
-                Sighting::Claims(_) | Sighting::Ended(_) => self.sight.see(&pod),
+            match PodObservation::of(&pod, dialects) {
+                PodObservation::Other(_) => return Ok(Plan::Plain(pod)),
+                PodObservation::Requests(_) | PodObservation::Ended(_) => self.sight.see(&pod),
             }
         }
         let cluster = self.sight.look();
@@ -176,14 +176,14 @@ impl Binder {
 
     /// Who may have something of a node: those that are bound nowhere, then those that are bound there. A pod that is bound in between is in both lists; the
     /// other way round it would be in none.
-    async fn listed(&self, node: &str) -> Result<BTreeMap<String, Arc<Claimant>>, Failure> {
+    async fn listed(&self, node: &str) -> Result<BTreeMap<String, Arc<PodRequest>>, Failure> {
         let dialects = self.sight.look().dialects();
         let mut found = BTreeMap::new();
         for name in ["", node] {
             let list = self.api.list::<Pod>(&Query::all().field(format!("spec.nodeName={name}"))).await?;
             for pod in &list.items {
-                if let Some(claimant) = Claimant::of(pod, dialects) {
-                    found.insert(claimant.uid.clone(), Arc::new(claimant));
+                if let Some(pod_request) = PodRequest::of(pod, dialects) {
+                    found.insert(pod_request.uid.clone(), Arc::new(pod_request));
                 }
             }
         }
@@ -192,18 +192,18 @@ impl Binder {
 
     async fn withdraw(&self, pod: &Pod) {
         let dialects = self.sight.look().dialects();
-        let Some(claimant) = Claimant::of(pod, dialects) else { return };
-        match self.api.change(&claim::withdraw(&claimant)).await {
+        let Some(pod_request) = PodRequest::of(pod, dialects) else { return };
+        match self.api.change(&claim::withdraw(&pod_request)).await {
             Ok(pod) => self.sight.see(&pod),
             // It is withdrawn after a minute.
-            Err(failure) => debug!(pod = claimant.title(), %failure, "the claim was not withdrawn"),
+            Err(failure) => debug!(pod = pod_request.title(), %failure, "the claim was not withdrawn"),
         }
     }
 
     /// Binds what was claimed, as long as that claim stands.
     async fn settle(&self, binding: &Binding, mut pod: Pod) -> Result<(), Obstacle> {
         let dialects = self.sight.look().dialects();
-        let claim = |pod: &Pod| Claimant::of(pod, dialects).map(|claimant| claimant.allocation);
+        let claim = |pod: &Pod| PodRequest::of(pod, dialects).map(|pod_request| pod_request.allocation);
         let claimed = claim(&pod);
         let mut failure = Failure::Conflict(String::new());
         for _ in 0..TRIES {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cgpu_kubernetes_client::{About, Api, Gravity, Notice};
-use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::{debug, warn};
 
@@ -48,16 +48,16 @@ impl Notices {
     }
 
     /// Something that somebody should do something about.
-    pub(crate) fn warn(&self, pod: &Claimant, reason: &'static str, sentence: &str) {
+    pub(crate) fn warn(&self, pod: &PodRequest, reason: &'static str, sentence: &str) {
         self.tell(pod, Gravity::Warning, reason, sentence);
     }
 
     /// Something that is good to know.
-    pub(crate) fn note(&self, pod: &Claimant, reason: &'static str, sentence: &str) {
+    pub(crate) fn note(&self, pod: &PodRequest, reason: &'static str, sentence: &str) {
         self.tell(pod, Gravity::Normal, reason, sentence);
     }
 
-    fn tell(&self, pod: &Claimant, gravity: Gravity, reason: &'static str, sentence: &str) {
+    fn tell(&self, pod: &PodRequest, gravity: Gravity, reason: &'static str, sentence: &str) {
         // kube-scheduler may have sent it without.
         if pod.namespace.is_empty() || pod.name.is_empty() {
             return;

@@ -9,7 +9,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::Response;
 use axum::routing::get;
-use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::extender::{self, Binding, Bound, Call, Candidates, Filtered};
 use cgpu_kubernetes_core::gpus::Placement;
 use cgpu_kubernetes_core::object::Pod;
@@ -129,9 +129,9 @@ impl Desk {
         warn!(pod, node = binding.node, %obstacle, "not bound");
         // kube-scheduler tells people the number of the answer, not its words.
         let known = self.sight.look().pod(&binding.pod_uid).cloned();
-        if let Some(claimant) = known {
+        if let Some(pod_request) = known {
             let sentence = format!("on node `{}`: {obstacle}", binding.node);
-            self.notices.warn(&claimant, notices::NOT_BOUND, &sentence);
+            self.notices.warn(&pod_request, notices::NOT_BOUND, &sentence);
         }
         refused(obstacle.to_string())
     }
@@ -139,15 +139,15 @@ impl Desk {
     /// Tells what is wrong with what a pod asks for, on the pod itself.
     fn judge(&self, pod: &Pod) {
         let dialects = self.sight.look().dialects();
-        let Some(claimant) = Claimant::of(pod, dialects) else { return };
-        match claimant.resource_request() {
+        let Some(pod_request) = PodRequest::of(pod, dialects) else { return };
+        match pod_request.resource_request() {
             Err(refusal) => {
-                debug!(pod = claimant.title(), %refusal, "refused");
-                self.notices.warn(&claimant, notices::REFUSED, refusal.sentence());
+                debug!(pod = pod_request.title(), %refusal, "refused");
+                self.notices.warn(&pod_request, notices::REFUSED, refusal.sentence());
             }
             Ok(request) => {
                 for note in &request.notes {
-                    self.notices.note(&claimant, notices::PASSED_OVER, note);
+                    self.notices.note(&pod_request, notices::PASSED_OVER, note);
                 }
             }
         }

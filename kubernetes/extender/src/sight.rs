@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use cgpu_kubernetes_client::{Failure, Keeper, List};
-use cgpu_kubernetes_core::claimant::Sighting;
+use cgpu_kubernetes_core::pod_request::PodObservation;
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::Dialects;
@@ -76,13 +76,13 @@ impl Sight {
 }
 
 impl Keeper<Pod> for Sight {
-    type Kept = Sighting;
+    type Kept = PodObservation;
 
-    fn condense(&self, record: Pod) -> Sighting {
+    fn condense(&self, record: Pod) -> PodObservation {
         self.cluster.condense(record)
     }
 
-    fn replace(&self, all: List<Sighting>) {
+    fn replace(&self, all: List<PodObservation>) {
         Keeper::<Pod>::replace(&self.cluster, all);
         self.pods.listed.store(true, Ordering::Release);
     }

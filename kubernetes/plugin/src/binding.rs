@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cgpu_kubernetes_client::{Api, Failure, Keeper};
 use cgpu_kubernetes_core::binding::{Answer, LONGEST_LINE, Question, SOCKET};
-use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::object::Pod;
 use cgpu_kubernetes_core::refusal::Refusal;
 use cgpu_kubernetes_core::slice::Token;
@@ -127,20 +127,20 @@ impl Binding {
                 question.namespace, question.pod
             )))
         })?;
-        let claimant = Claimant::of(&pod, self.pods.dialects()).ok_or_else(|| {
+        let pod_request = PodRequest::of(&pod, self.pods.dialects()).ok_or_else(|| {
             Refusal::new(format!(
                 "{}/{} asks for nothing of this node's GPUs, or has ended",
                 question.namespace, question.pod
             ))
         })?;
-        let give = || self.pods.give(token, &claimant, &question.container, &node);
+        let give = || self.pods.give(token, &pod_request, &question.container, &node);
         let refusal = match give() {
             Ok(variables) => return Ok(variables),
             Err(refusal) => refusal,
         };
         // The kubelet knows that a pod has ended before the API server does, and that before us.
         match self.pods.owner(token) {
-            Some(owner) if owner.metadata.uid != claimant.uid && self.has_ended(&owner).await => give(),
+            Some(owner) if owner.metadata.uid != pod_request.uid && self.has_ended(&owner).await => give(),
             _ => Err(refusal),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cgpu_kubernetes_client::{Api, Failure, Keeper, List};
-use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::{Dialect, Dialects, annotation};
 use cgpu_kubernetes_core::object::Pod;
@@ -70,7 +70,7 @@ impl Pods {
     pub(crate) fn give(
         &self,
         token: Token,
-        pod: &Claimant,
+        pod: &PodRequest,
         container: &str,
         node: &NodeGpus,
     ) -> Result<Vec<(&'static str, String)>, Refusal> {
@@ -149,9 +149,9 @@ impl Inner {
     fn recall(&mut self, dialects: Dialects) {
         for pod in self.living.values() {
             if let Some(told) = pod.metadata.annotations.get(annotation::SLICES)
-                && let Some(claimant) = Claimant::of(pod, dialects)
+                && let Some(pod_request) = PodRequest::of(pod, dialects)
             {
-                self.slices.recall(&claimant, told);
+                self.slices.recall(&pod_request, told);
             }
         }
     }

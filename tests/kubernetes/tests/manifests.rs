@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cgpu_e2e::{Child, Dist, skip};
-use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::resource_request::ResourceRequest;
 use cgpu_kubernetes_core::names::{self, Dialect, Dialects, RESOURCES, label};
 use cgpu_kubernetes_core::object::Pod;
@@ -320,7 +320,7 @@ fn pods(file: &str) -> Vec<Pod> {
 
 fn demands(file: &str, dialects: Dialects) -> Vec<ResourceRequest> {
     let resource_request = |pod: &Pod| {
-        Claimant::of(pod, dialects).expect("it asks for GPUs").resource_request().expect("it is understood")
+        PodRequest::of(pod, dialects).expect("it asks for GPUs").resource_request().expect("it is understood")
     };
     let demands: Vec<ResourceRequest> = pods(file).iter().map(resource_request).collect();
     for resource_request in &demands {
@@ -352,7 +352,7 @@ fn the_examples_ask_for_what_their_documents_say() {
     // 3000 MiB and 30 percent; of memory by two names the amount counts.
     let hami = Dialects { hami: true };
     assert_eq!(asked("003-hami.yaml", hami), [(1, Memory::Mib(3000), 30), (1, Memory::Mib(3000), 0)]);
-    assert!(pods("003-hami.yaml").iter().all(|pod| Claimant::of(pod, plain).is_none()));
+    assert!(pods("003-hami.yaml").iter().all(|pod| PodRequest::of(pod, plain).is_none()));
 }
 
 /// The policy that does what HAMi's webhook does names what is HAMi's. What an API server makes of it: `cluster.rs`.

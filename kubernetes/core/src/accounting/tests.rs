@@ -14,7 +14,7 @@ fn node() -> NodeGpus {
     })
 }
 
-fn pod(name: &str, units: &str, phase: &str, annotations: &[(&str, &str)]) -> Option<Arc<Claimant>> {
+fn pod(name: &str, units: &str, phase: &str, annotations: &[(&str, &str)]) -> Option<Arc<PodRequest>> {
     let limits = [(MEMORY.to_owned(), units.into())].into();
     let container = Container {
         name: "c".into(),
@@ -31,10 +31,10 @@ fn pod(name: &str, units: &str, phase: &str, annotations: &[(&str, &str)]) -> Op
         spec: PodSpec { node_name: "n".into(), containers: vec![container], ..Default::default() },
         status: PodStatus { phase: phase.into() },
     };
-    Claimant::of(&pod, Dialects::default()).map(Arc::new)
+    PodRequest::of(&pod, Dialects::default()).map(Arc::new)
 }
 
-fn held(pods: &[Option<Arc<Claimant>>]) -> Vec<u64> {
+fn held(pods: &[Option<Arc<PodRequest>>]) -> Vec<u64> {
     NodeAccounting::of(&node(), pods.iter().flatten()).held.iter().map(|share| share.units).collect()
 }
 

@@ -2,12 +2,12 @@ use super::*;
 use crate::doubles::{container, node, pod, sharing, texts};
 use crate::names::{Dialects, MEMORY};
 
-fn claimant(pod: &Pod) -> Arc<Claimant> {
-    Arc::new(Claimant::of(pod, Dialects { hami: true }).unwrap())
+fn pod_request(pod: &Pod) -> Arc<PodRequest> {
+    Arc::new(PodRequest::of(pod, Dialects { hami: true }).unwrap())
 }
 
 fn claimed(pod: &Pod, node: &NodeGpus, accounting: &NodeAccounting) -> (Pod, Change) {
-    let change = claim(&claimant(pod), node, accounting, 7).unwrap();
+    let change = claim(&pod_request(pod), node, accounting, 7).unwrap();
     let mut pod = pod.clone();
     change.apply(&mut pod);
     (pod, change)
@@ -39,14 +39,14 @@ fn what_is_written_is_read_back_as_what_is_needed() {
         (&change.annotations[annotation::INDEX], change.annotations[annotation::POD].as_deref()),
         (&None, Some("18"))
     );
-    let accounting = NodeAccounting::of(&node, [&claimant(&pod)]);
+    let accounting = NodeAccounting::of(&node, [&pod_request(&pod)]);
     assert_eq!(accounting.held.iter().map(|share| share.units).collect::<Vec<_>>(), [9, 0, 9]);
     // Unequal GPUs are written with their sizes.
     let mut wide = sharing("w", 12);
     wide.metadata.labels = texts(&[("aliyun.com/gpu-count", "3")]);
     let (pod, change) = claimed(&wide, &node, &accounting);
     assert_eq!(change.annotations[annotation::DEVICE].as_deref(), Some("14,22,14"));
-    assert_eq!(NodeAccounting::of(&node, [&claimant(&pod)]).held[1].units, 4);
+    assert_eq!(NodeAccounting::of(&node, [&pod_request(&pod)]).held[1].units, 4);
 }
 
 #[test]
@@ -56,12 +56,12 @@ fn of_two_who_claim_the_same_room_the_later_sees_the_earlier() {
     let (one, _) = claimed(&sharing("a", 8), &node, &empty);
     // Its accounting is old.
     let (other, _) = claimed(&sharing("b", 8), &node, &empty);
-    let (one, other) = (claimant(&one), claimant(&other));
+    let (one, other) = (pod_request(&one), pod_request(&other));
     assert_eq!(confirm(&one.uid, &node, [&one]), Ok(()));
     let refusal = confirm(&other.uid, &node, [&one, &other]).unwrap_err().to_string();
     assert_eq!(refusal, "another scheduler claimed GPU 0 of node `n` at the same time");
     let (small, _) = claimed(&sharing("c", 2), &node, &NodeAccounting::of(&node, [&one]));
-    assert_eq!(confirm("uid-c", &node, [&one, &claimant(&small)]), Ok(()));
+    assert_eq!(confirm("uid-c", &node, [&one, &pod_request(&small)]), Ok(()));
     assert!(confirm("uid-d", &node, [&one]).is_err());
 }
 
@@ -69,11 +69,11 @@ fn of_two_who_claim_the_same_room_the_later_sees_the_earlier() {
 fn its_own_claim_does_not_stand_in_a_pods_way() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     let (pod, _) = claimed(&sharing("a", 8), &node, &NodeAccounting::of(&node, []));
-    let pod = claimant(&pod);
+    let pod = pod_request(&pod);
     let accounting = NodeAccounting::of(&node, [&pod]);
     assert!(claim(&pod, &node, &accounting, 8).is_ok());
     assert!(
-        claim(&claimant(&sharing("b", 8)), &node, &accounting, 8)
+        claim(&pod_request(&sharing("b", 8)), &node, &accounting, 8)
             .unwrap_err()
             .sentence()
             .ends_with("does not fit on node `n`: 1/1 GPUs: 6 of 8 units free")
@@ -84,21 +84,21 @@ fn its_own_claim_does_not_stand_in_a_pods_way() {
 fn a_claim_that_came_to_nothing_is_withdrawn_whole() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     let (mut pod, _) = claimed(&sharing("a", 8), &node, &NodeAccounting::of(&node, []));
-    assert!(!is_stale(&claimant(&pod), 7 + PATIENCE));
-    assert!(is_stale(&claimant(&pod), 8 + PATIENCE));
+    assert!(!is_stale(&pod_request(&pod), 7 + PATIENCE));
+    assert!(is_stale(&pod_request(&pod), 8 + PATIENCE));
     // A clock that was put back does not keep it for ever.
     let mut ahead = pod.clone();
     ahead.metadata.annotations.insert(annotation::ASSUME_TIME.into(), "99999999999999999".into());
-    assert!(is_stale(&claimant(&ahead), 8 + PATIENCE));
+    assert!(is_stale(&pod_request(&ahead), 8 + PATIENCE));
     ahead.metadata.annotations.insert(annotation::ASSUME_TIME.into(), "soon".into());
-    assert!(is_stale(&claimant(&ahead), 8 + PATIENCE));
-    let change = withdraw(&claimant(&pod));
+    assert!(is_stale(&pod_request(&ahead), 8 + PATIENCE));
+    let change = withdraw(&pod_request(&pod));
     assert!(change.patch()["metadata"]["annotations"]["cgpu.dev/node"].is_null());
     let mut bound = pod.clone();
     bound.spec.node_name = "n".into();
-    assert!(!is_stale(&claimant(&bound), u64::MAX));
+    assert!(!is_stale(&pod_request(&bound), u64::MAX));
     assert!(
-        claim(&claimant(&bound), &node, &NodeAccounting::of(&node, []), 8)
+        claim(&pod_request(&bound), &node, &NodeAccounting::of(&node, []), 8)
             .unwrap_err()
             .sentence()
             .contains("is bound to node `n` already")
@@ -112,7 +112,7 @@ fn a_pod_that_cannot_be_understood_is_not_claimed_for() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     for limits in [&[(MEMORY, "-1")][..], &[(MEMORY, "1.5")], &[("nvidia.com/gpu", "99")]] {
         assert!(
-            claim(&claimant(&pod("p", limits)), &node, &NodeAccounting::of(&node, []), 1).is_err(),
+            claim(&pod_request(&pod("p", limits)), &node, &NodeAccounting::of(&node, []), 1).is_err(),
             "{limits:?}"
         );
     }
@@ -128,12 +128,12 @@ fn what_is_claimed_where_compute_is_overfull_is_confirmed() {
             &node,
             &NodeAccounting::of(&node, []),
         );
-        claimant(&pod)
+        pod_request(&pod)
     };
     let pods = [busy("a"), busy("b")];
     let accounting = NodeAccounting::of(&node, &pods);
     assert_eq!(accounting.overfull(&node).collect::<Vec<_>>(), [0]);
     let (pod, _) = claimed(&sharing("c", 2), &node, &accounting);
-    let own = claimant(&pod);
+    let own = pod_request(&pod);
     assert_eq!(confirm("uid-c", &node, pods.iter().chain([&own])), Ok(()));
 }

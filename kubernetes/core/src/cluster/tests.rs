@@ -144,7 +144,7 @@ fn of_those_that_are_gone_the_last_are_remembered() {
 #[test]
 fn a_list_does_not_undo_what_is_newer_than_it() {
     let here = node("n", "GiB", &[15109]);
-    let sighted = |pod: &Pod| Sighting::of(pod, Dialects::default());
+    let sighted = |pod: &Pod| PodObservation::of(pod, Dialects::default());
     let mut cluster = Cluster::new(Dialects::default());
     cluster.replace([&here], [&sharing("a", 8), &sharing("b", 4)]);
     let listed = sharing("a", 8);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::container_request::Memory;
 use crate::claim;
-use crate::claimant::Claimant;
+use crate::pod_request::PodRequest;
 use crate::resource_request::Need;
 use crate::doubles::{node, pod, sharing, texts};
 use crate::gpus::Gpu;
@@ -117,7 +117,7 @@ fn hamis_small_amounts_fit_on_no_gpu_that_is_smaller_than_a_unit() {
         [("nvidia.com/gpumem", "100"), ("nvidia.com/gpumem-percentage", "50"), ("nvidia.com/gpu", "1")]
     {
         let asking = pod("p", &[("nvidia.com/gpu", "1"), limits]);
-        let waiting = Claimant::of(&asking, Dialects { hami: true }).unwrap();
+        let waiting = PodRequest::of(&asking, Dialects { hami: true }).unwrap();
         let claim = claim::claim(&waiting, &node, &NodeAccounting::of(&node, []), 1).unwrap();
         assert_eq!(claim.annotations[annotation::INDEX].as_deref(), Some("1"), "{limits:?}");
     }
@@ -135,18 +135,18 @@ fn scores_rank_nodes_by_how_full_they_would_be() {
 
 /// Places pods one after the other, by the same way as a cluster: claims are written on them and read back.
 fn placed(node: &NodeGpus, sizes: &[u64], gpus: &[usize]) -> (NodeAccounting, Vec<bool>) {
-    let mut pods: Vec<Arc<Claimant>> = Vec::new();
+    let mut pods: Vec<Arc<PodRequest>> = Vec::new();
     let mut all = Vec::new();
     for (number, size) in sizes.iter().enumerate() {
         let mut pod: Pod = sharing(&format!("p{number}"), size * gpus[number] as u64);
         pod.metadata.labels = texts(&[("aliyun.com/gpu-count", &gpus[number].to_string())]);
         let accounting = NodeAccounting::of(node, &pods);
-        let waiting = Claimant::of(&pod, Dialects::default()).unwrap();
+        let waiting = PodRequest::of(&pod, Dialects::default()).unwrap();
         let claim = claim::claim(&waiting, node, &accounting, 1);
         all.push(claim.is_ok());
         if let Ok(claim) = claim {
             claim.apply(&mut pod);
-            pods.push(Arc::new(Claimant::of(&pod, Dialects::default()).unwrap()));
+            pods.push(Arc::new(PodRequest::of(&pod, Dialects::default()).unwrap()));
         }
     }
     (NodeAccounting::of(node, &pods), all)
@@ -203,18 +203,18 @@ proptest! {
         if spread {
             node.placement = Placement::Spread;
         }
-        let mut pods: Vec<Arc<Claimant>> = Vec::new();
+        let mut pods: Vec<Arc<PodRequest>> = Vec::new();
         for (number, (units, count)) in wanted.iter().enumerate() {
             let mut pod = sharing(&format!("p{number}"), units * *count as u64);
             pod.metadata.labels = texts(&[("aliyun.com/gpu-count", &count.to_string())]);
             let accounting = NodeAccounting::of(&node, &pods);
             let room = (0..sizes.len()).filter(|place| accounting.free(&node, *place).units >= *units).count();
-            let waiting = Claimant::of(&pod, Dialects::default()).unwrap();
+            let waiting = PodRequest::of(&pod, Dialects::default()).unwrap();
             match claim::claim(&waiting, &node, &accounting, 1) {
                 Ok(claim) => {
                     prop_assert!(room >= *count);
                     claim.apply(&mut pod);
-                    pods.push(Arc::new(Claimant::of(&pod, Dialects::default()).unwrap()));
+                    pods.push(Arc::new(PodRequest::of(&pod, Dialects::default()).unwrap()));
                 }
                 Err(_) => prop_assert!(room < *count),
             }
@@ -246,7 +246,7 @@ fn binpack_is_close_to_optimal_on_average() {
 fn hamis_names_are_placed_as_well() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
     let requests = [("nvidia.com/gpu", "2"), ("nvidia.com/gpumem", "3000"), ("nvidia.com/gpucores", "30")];
-    let waiting = Claimant::of(&pod("p", &requests), Dialects { hami: true }).unwrap();
+    let waiting = PodRequest::of(&pod("p", &requests), Dialects { hami: true }).unwrap();
     let claim = claim::claim(&waiting, &node, &NodeAccounting::of(&node, []), 1).unwrap();
     assert_eq!(claim.annotations[annotation::ALLOCATION].as_deref(), Some(r#"{"0":{"0":3,"1":3}}"#));
     assert_eq!(node.gpus[0].units, Gpu::plain(0, 14).units);

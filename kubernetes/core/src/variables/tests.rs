@@ -8,9 +8,9 @@ use crate::object::{Node, Pod};
 fn environment(pod: &Pod, node: &Node) -> String {
     let node = NodeGpus::of(node);
     let mut pod = pod.clone();
-    let waiting = Claimant::of(&pod, Dialects { hami: true }).unwrap();
+    let waiting = PodRequest::of(&pod, Dialects { hami: true }).unwrap();
     claim::claim(&waiting, &node, &NodeAccounting::of(&node, []), 1).unwrap().apply(&mut pod);
-    let placed = Claimant::of(&pod, Dialects { hami: true }).unwrap();
+    let placed = PodRequest::of(&pod, Dialects { hami: true }).unwrap();
     let variables = super::of(&placed, "main", &node).unwrap().unwrap();
     variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
 }
@@ -61,9 +61,9 @@ fn unequal_gpus_have_lists() {
 fn a_container_keeps_its_part_when_the_unit_changes() {
     let mut pod = sharing("p", 2);
     let before = NodeGpus::of(&node("n", "GiB", &[15109]));
-    let waiting = Claimant::of(&pod, Dialects::default()).unwrap();
+    let waiting = PodRequest::of(&pod, Dialects::default()).unwrap();
     claim::claim(&waiting, &before, &NodeAccounting::of(&before, []), 1).unwrap().apply(&mut pod);
-    let placed = Claimant::of(&pod, Dialects::default()).unwrap();
+    let placed = PodRequest::of(&pod, Dialects::default()).unwrap();
     let after = NodeGpus::of(&node("n", "128MiB", &[15109]));
     let variables = super::of(&placed, "main", &after).unwrap().unwrap();
     assert!(
@@ -79,7 +79,7 @@ fn who_was_not_placed_here_gets_no_environment() {
     let said = |annotations: &[(&str, &str)]| {
         let mut pod = sharing("p", 2);
         pod.metadata.annotations = texts(annotations);
-        super::of(&Claimant::of(&pod, Dialects::default()).unwrap(), "main", &here).unwrap_err().to_string()
+        super::of(&PodRequest::of(&pod, Dialects::default()).unwrap(), "main", &here).unwrap_err().to_string()
     };
     assert!(said(&[]).starts_with("no GPU was chosen for test/p: it came past the scheduler extender"));
     assert!(
@@ -87,7 +87,7 @@ fn who_was_not_placed_here_gets_no_environment() {
             .starts_with("the GPUs of test/p were chosen on node `m`, not on `n`")
     );
     assert!(said(&[(annotation::INDEX, "3")]).contains("it names GPU 3"));
-    let plain = Claimant::of(&pod("p", &[(MEMORY, "2")]), Dialects::default()).unwrap();
+    let plain = PodRequest::of(&pod("p", &[(MEMORY, "2")]), Dialects::default()).unwrap();
     assert_eq!(super::of(&plain, "other", &here), Ok(None));
 }
 
@@ -98,8 +98,8 @@ fn no_amount_is_ever_0() {
     let made = |limits: &[(&str, &str)], split: &str| {
         let mut pod = pod("p", limits);
         pod.metadata.annotations = texts(&[(annotation::ALLOCATION, split)]);
-        let claimant = Claimant::of(&pod, Dialects { hami: true }).unwrap();
-        super::of(&claimant, "main", &here).map_err(|refusal| refusal.to_string())
+        let pod_request = PodRequest::of(&pod, Dialects { hami: true }).unwrap();
+        super::of(&pod_request, "main", &here).map_err(|refusal| refusal.to_string())
     };
     let refusal = Err("container `main` was given 0 units of GPU 0, expected at least 1".to_owned());
     assert_eq!(made(&[(MEMORY, "8")], r#"{"0":{"0":0,"1":8}}"#), refusal);
@@ -109,15 +109,15 @@ fn no_amount_is_ever_0() {
         made(&[(MEMORY, "8"), (crate::names::CORE, "1")], r#"{"0":{"0":4,"1":4}}"#).unwrap().unwrap();
     assert!(variables.contains(&(variable::PERCENT, "1".into())), "{variables:?}");
     // An ask that no limits make: it stops here if anywhere.
-    let mut claimant = Claimant::of(
+    let mut pod_request = PodRequest::of(
         &pod("p", &[("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "1")]),
         Dialects { hami: true },
     )
     .unwrap();
-    claimant.requests.as_mut().unwrap()[0].amount = Amount::Each { gpus: 1, memory: Memory::Mib(0), percent: 0 };
-    claimant.allocation = Allocation::read(&texts(&[(annotation::ALLOCATION, r#"{"0":{"0":1}}"#)]));
+    pod_request.requests.as_mut().unwrap()[0].amount = Amount::Each { gpus: 1, memory: Memory::Mib(0), percent: 0 };
+    pod_request.allocation = Allocation::read(&texts(&[(annotation::ALLOCATION, r#"{"0":{"0":1}}"#)]));
     assert_eq!(
-        super::of(&claimant, "main", &here).unwrap_err().to_string(),
+        super::of(&pod_request, "main", &here).unwrap_err().to_string(),
         "ALIYUN_COM_GPU_MEM_CONTAINER of container `main` of test/p would be `0`, expected at least 1 for each GPU"
     );
 }

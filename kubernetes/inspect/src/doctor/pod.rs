@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cgpu_kubernetes_core::accounting::Standing;
-use cgpu_kubernetes_core::claimant::Claimant;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::resource_request::ResourceRequest;
 use cgpu_kubernetes_core::placement;
 
@@ -19,29 +19,29 @@ pub(super) fn examine(facts: &Facts, seen: &SeenPod, was_named: bool, findings: 
     let subject = format!("pod {}", seen.title());
     if matches!(seen.pod.status.phase.as_str(), "Failed" | "Succeeded") {
         let (reason, message) = (&seen.status.reason, &seen.status.message);
-        if is_rejected(seen) && Claimant::has_ended(&seen.pod, facts.cluster.dialects()) {
+        if is_rejected(seen) && PodRequest::has_ended(&seen.pod, facts.cluster.dialects()) {
             findings.add(Cause::Rejected, &subject, format!("{reason}: {message}"));
         } else if was_named {
             findings.add(Cause::Ended, &subject, [reason.as_str(), message].join(" "));
         }
         return;
     }
-    let Some(claimant) = facts.cluster.pod(&seen.pod.metadata.uid) else {
+    let Some(pod_request) = facts.cluster.pod(&seen.pod.metadata.uid) else {
         if was_named {
             findings.add(Cause::AsksNothing, &subject, "");
         }
         return;
     };
-    let request = match claimant.resource_request() {
+    let request = match pod_request.resource_request() {
         Ok(request) => request,
         Err(refusal) => return findings.add(Cause::NotUnderstood, &subject, refusal.sentence()),
     };
     for note in &request.notes {
         findings.add(Cause::LabelIgnored, &subject, note);
     }
-    match &claimant.bound {
-        None => waits(facts, seen, claimant, &request, &subject, findings),
-        Some(node) => is_bound(facts, seen, claimant, node, &subject, findings),
+    match &pod_request.bound {
+        None => waits(facts, seen, pod_request, &request, &subject, findings),
+        Some(node) => is_bound(facts, seen, pod_request, node, &subject, findings),
     }
 }
 
@@ -54,12 +54,12 @@ fn is_rejected(seen: &SeenPod) -> bool {
 fn waits(
     facts: &Facts,
     seen: &SeenPod,
-    claimant: &Claimant,
+    pod_request: &PodRequest,
     request: &ResourceRequest,
     subject: &str,
     findings: &mut Findings,
 ) {
-    if let Some(node) = claimant.claimed() {
+    if let Some(node) = pod_request.claimed() {
         return findings.add(Cause::Claimed, subject, format!("on node {node}"));
     }
     // Nodes by the reason that they have, and whether it passes when others go.
@@ -113,7 +113,7 @@ fn named(nodes: &[&str]) -> String {
 fn is_bound(
     facts: &Facts,
     seen: &SeenPod,
-    claimant: &Claimant,
+    pod_request: &PodRequest,
     name: &str,
     subject: &str,
     findings: &mut Findings,
@@ -121,20 +121,20 @@ fn is_bound(
     let Some((node, accounting)) = facts.cluster.node(name) else {
         return findings.add(Cause::NodeNotReady, subject, format!("there is no node {name}"));
     };
-    let standing = accounting.holders.iter().find(|holder| holder.pod.uid == claimant.uid).map(|it| &it.standing);
+    let standing = accounting.holders.iter().find(|holder| holder.pod.uid == pod_request.uid).map(|it| &it.standing);
     let has_gpus = match standing {
         Some(Standing::Nothing(refusal)) => {
             findings.add(Cause::Bypassed, subject, refusal.sentence());
             false
         }
         Some(Standing::Unclear(refusal)) => {
-            let cause = if claimant.allocation == Ok(None) { Cause::Bypassed } else { Cause::Spoilt };
+            let cause = if pod_request.allocation == Ok(None) { Cause::Bypassed } else { Cause::Spoilt };
             findings.add(cause, subject, refusal.sentence());
             false
         }
         Some(Standing::Holds(_)) | None => true,
     };
-    if !claimant.running {
+    if !pod_request.running {
         let unready = facts.nodes.get(name).and_then(|node| node.unready());
         let obstacles = seen.obstacles();
         if let Some(found) = &unready {
@@ -147,19 +147,19 @@ fn is_bound(
             findings.add(Cause::Starting, subject, format!("on node {name}"));
         }
     }
-    is_held(facts, seen, claimant, subject, findings);
+    is_held(facts, seen, pod_request, subject, findings);
     // What the node says of all its containers is told of the node, too: who asks about one pod sees both.
     if !node.isolated {
         return;
     }
-    if claimant.running && has_gpus && seen.is_unbound() {
+    if pod_request.running && has_gpus && seen.is_unbound() {
         findings.add(Cause::NotBound, subject, format!("on node {name}"));
     }
 }
 
 /// What the pod itself says against its limits.
-fn is_held(facts: &Facts, seen: &SeenPod, claimant: &Claimant, subject: &str, findings: &mut Findings) {
-    let asking = claimant.requests.as_deref().unwrap_or_default();
+fn is_held(facts: &Facts, seen: &SeenPod, pod_request: &PodRequest, subject: &str, findings: &mut Findings) {
+    let asking = pod_request.requests.as_deref().unwrap_or_default();
     let off: Vec<&str> = seen
         .switched_off()
         .into_iter()
