@@ -92,8 +92,8 @@ impl NodeAccounting {
 
     /// What is left of a GPU; nothing of one that does not exist.
     #[must_use]
-    pub fn free(&self, node: &NodeGpus, place: usize) -> Share {
-        match (node.gpus.get(place), self.held.get(place)) {
+    pub fn free(&self, node: &NodeGpus, position: usize) -> Share {
+        match (node.gpus.get(position), self.held.get(position)) {
             (Some(gpu), Some(held)) => gpu.whole().without(*held),
             _ => Share::NONE,
         }
@@ -101,30 +101,30 @@ impl NodeAccounting {
 
     /// Whether more is held of a GPU than there is, of anything.
     #[must_use]
-    pub fn is_overfull(&self, node: &NodeGpus, place: usize) -> bool {
-        node.gpus.get(place).zip(self.held.get(place)).is_some_and(|(gpu, held)| !held.fits(gpu.whole()))
+    pub fn is_overfull(&self, node: &NodeGpus, position: usize) -> bool {
+        node.gpus.get(position).zip(self.held.get(position)).is_some_and(|(gpu, held)| !held.fits(gpu.whole()))
     }
 
     /// The GPUs of which more is held than there is.
     pub fn overfull<'a>(&'a self, node: &'a NodeGpus) -> impl Iterator<Item = u32> + 'a {
-        let over = node.gpus.iter().enumerate().filter(|(place, _)| self.is_overfull(node, *place));
+        let over = node.gpus.iter().enumerate().filter(|(position, _)| self.is_overfull(node, *position));
         over.map(|(_, gpu)| gpu.index)
     }
 
     /// Units that are held, as a table shows them.
     #[must_use]
-    pub fn units(&self, place: usize) -> u64 {
-        self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.units(place)))
+    pub fn units(&self, position: usize) -> u64 {
+        self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.units(position)))
     }
 }
 
 impl Holder {
     /// Units of a GPU that are surely this one's.
     #[must_use]
-    pub fn units(&self, place: usize) -> u64 {
+    pub fn units(&self, position: usize) -> u64 {
         match &self.standing {
             Standing::Holds(shares) => {
-                shares.iter().find(|(gpu, _)| *gpu as usize == place).map_or(0, |(_, share)| share.units)
+                shares.iter().find(|(gpu, _)| *gpu as usize == position).map_or(0, |(_, share)| share.units)
             }
             Standing::Unclear(_) | Standing::Nothing(_) => 0,
         }

@@ -108,7 +108,7 @@ impl Allocation {
                 };
                 let now = node.gpu(*index).map_or(0, |gpu| gpu.units);
                 let units = part(*units, now, gpu.units);
-                parts.entry(*index).or_default().push((request.role, Share { units, percent, places: 1 }));
+                parts.entry(*index).or_default().push((request.role, Share { units, percent, containers: 1 }));
             }
         }
         Ok(parts.into_iter().map(|(gpu, parts)| (gpu, most(parts))).collect())
@@ -141,14 +141,14 @@ impl Allocation {
             )));
         }
         let mut sizes = BTreeMap::new();
-        for (place, index) in gpus.iter().enumerate() {
+        for (position, index) in gpus.iter().enumerate() {
             let Some(gpu) = node.gpu(*index) else {
                 return Err(Refusal::new(format!(
                     "it names GPU {index}, but the node has {} GPUs",
                     node.gpus.len()
                 )));
             };
-            let units = self.sizes.get(place).or(self.sizes.first()).copied().unwrap_or(gpu.units);
+            let units = self.sizes.get(position).or(self.sizes.first()).copied().unwrap_or(gpu.units);
             if !was(gpu, units) {
                 return Err(Refusal::new(format!(
                     "{} says that GPU {index} had {units} units, which {} MiB are not in any unit",

@@ -79,22 +79,22 @@ pub fn claim(pod: &PodRequest, node: &NodeGpus, accounting: &NodeAccounting, now
     } else {
         accounting
     };
-    let places = placement::choose(node, accounting, &request).map_err(|reason| {
+    let positions = placement::choose(node, accounting, &request).map_err(|reason| {
         Refusal::new(format!("{} does not fit on node `{}`: {}", pod.title(), node.name, reason.text))
     })?;
     let mut split: BTreeMap<usize, BTreeMap<u32, u64>> = BTreeMap::new();
     for need in &request.needs {
-        let gpus = places.iter().take(need.gpus).map(|place| &node.gpus[*place]);
+        let gpus = positions.iter().take(need.gpus).map(|position| &node.gpus[*position]);
         split.insert(need.index, gpus.map(|gpu| (gpu.index, need.of(gpu).units)).collect());
     }
-    let sizes: Vec<u64> = places.iter().map(|place| node.gpus[*place].units).collect();
+    let sizes: Vec<u64> = positions.iter().map(|position| node.gpus[*position].units).collect();
     let equal = sizes.windows(2).all(|pair| pair[0] == pair[1]);
-    let first = places.first().map(|place| &node.gpus[*place]);
+    let first = positions.first().map(|position| &node.gpus[*position]);
     let written: Vec<String> =
         sizes.iter().take(if equal { 1 } else { sizes.len() }).map(u64::to_string).collect();
     let text = |value: String| Some(value);
     let annotations = [
-        (annotation::INDEX, first.filter(|_| places.len() == 1).map(|gpu| gpu.index.to_string())),
+        (annotation::INDEX, first.filter(|_| positions.len() == 1).map(|gpu| gpu.index.to_string())),
         (annotation::DEVICE, text(written.join(","))),
         (annotation::POD, text(units_in_all(requests, first).to_string())),
         (annotation::ASSIGNED, text("false".to_owned())),

@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 
 /// A node that is known, or that a pod names.
 #[derive(Debug, Default)]
-struct Place {
+struct NodeEntry {
     gpus: Option<NodeGpus>,
     /// Uids of the pods that name it.
     pods: BTreeSet<String>,
@@ -57,7 +57,7 @@ impl Gone {
 #[derive(Debug, Default)]
 pub struct Cluster {
     dialects: Dialects,
-    nodes: BTreeMap<String, Place>,
+    nodes: BTreeMap<String, NodeEntry>,
     pods: BTreeMap<String, Arc<PodRequest>>,
     gone: Gone,
 }
@@ -104,7 +104,7 @@ impl Cluster {
     /// the API server is to be asked for one without `resourceVersion=0`.
     pub fn replace_pods(&mut self, pods: impl IntoIterator<Item = PodObservation>, version: &str) {
         let mut known = std::mem::take(&mut self.pods);
-        self.nodes.values_mut().for_each(|place| place.pods.clear());
+        self.nodes.values_mut().for_each(|entry| entry.pods.clear());
         let mut ended = Vec::new();
         for observation in pods {
             match observation {
@@ -140,18 +140,18 @@ impl Cluster {
 
     fn see_gpus(&mut self, gpus: NodeGpus) {
         let name = gpus.name.clone();
-        let place = self.nodes.entry(name.clone()).or_default();
+        let entry = self.nodes.entry(name.clone()).or_default();
         // Nodes say every few seconds that they live; that does not change the accounting.
-        if place.gpus.as_ref() != Some(&gpus) {
-            place.gpus = Some(gpus);
+        if entry.gpus.as_ref() != Some(&gpus) {
+            entry.gpus = Some(gpus);
             self.compute(&name);
         }
     }
 
     /// A node went.
     pub fn lose_node(&mut self, name: &str) {
-        if let Some(place) = self.nodes.get_mut(name) {
-            place.gpus = None;
+        if let Some(entry) = self.nodes.get_mut(name) {
+            entry.gpus = None;
             self.compute(name);
         }
     }
@@ -202,13 +202,13 @@ impl Cluster {
     /// The GPUs and the accounting of a node that is there.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<(&NodeGpus, &NodeAccounting)> {
-        let place = self.nodes.get(name)?;
-        Some((place.gpus.as_ref()?, &place.accounting))
+        let entry = self.nodes.get(name)?;
+        Some((entry.gpus.as_ref()?, &entry.accounting))
     }
 
     /// All that are there, by name.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeGpus, &NodeAccounting)> {
-        self.nodes.values().filter_map(|place| Some((place.gpus.as_ref()?, &place.accounting)))
+        self.nodes.values().filter_map(|entry| Some((entry.gpus.as_ref()?, &entry.accounting)))
     }
 
     /// A pod that asks for GPUs.
@@ -249,11 +249,11 @@ impl Cluster {
     /// Whether the accounting is what it would be if everything had been seen at once. For tests.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.nodes.iter().all(|(name, place)| {
+        self.nodes.iter().all(|(name, entry)| {
             let naming: BTreeSet<&String> =
                 self.pods.values().filter(|pod| pod.node() == Some(name)).map(|pod| &pod.uid).collect();
-            let accounting = place.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, self.pods.values()));
-            naming == place.pods.iter().collect() && accounting.unwrap_or_default() == place.accounting
+            let accounting = entry.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, self.pods.values()));
+            naming == entry.pods.iter().collect() && accounting.unwrap_or_default() == entry.accounting
         }) && self.pods.values().all(|pod| pod.node().is_none_or(|name| self.nodes.contains_key(name)))
     }
 
@@ -267,20 +267,20 @@ impl Cluster {
 
     fn unname_node(&mut self, pod: &PodRequest) {
         let Some(name) = pod.node() else { return };
-        if let Some(place) = self.nodes.get_mut(name) {
-            place.pods.remove(&pod.uid);
+        if let Some(entry) = self.nodes.get_mut(name) {
+            entry.pods.remove(&pod.uid);
             self.compute(name);
         }
     }
 
     fn compute(&mut self, name: &str) {
-        let Some(place) = self.nodes.get_mut(name) else { return };
-        if place.gpus.is_none() && place.pods.is_empty() {
+        let Some(entry) = self.nodes.get_mut(name) else { return };
+        if entry.gpus.is_none() && entry.pods.is_empty() {
             self.nodes.remove(name);
             return;
         }
-        let pods = place.pods.iter().filter_map(|uid| self.pods.get(uid));
-        place.accounting = place.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, pods)).unwrap_or_default();
+        let pods = entry.pods.iter().filter_map(|uid| self.pods.get(uid));
+        entry.accounting = entry.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, pods)).unwrap_or_default();
     }
 }
 

@@ -86,9 +86,9 @@ impl ContainerRequest {
     /// An amount that cannot be understood, or two dialects at once.
     pub fn of_pod(pod: &Pod, dialects: Dialects) -> Result<Vec<Self>, Refusal> {
         let containers = &pod.spec.containers;
-        let first = pod.spec.init_containers.iter().enumerate().map(|(place, container)| {
+        let first = pod.spec.init_containers.iter().enumerate().map(|(position, container)| {
             let role = if container.restart_policy == "Always" { Role::Sidecar } else { Role::Init };
-            (container, role, containers.len() + place)
+            (container, role, containers.len() + position)
         });
         let then =
             containers.iter().enumerate().map(|(index, container)| (container, Role::Container, index));
@@ -115,8 +115,8 @@ impl ContainerRequest {
     #[must_use]
     fn most_of(&self, gpu: &Gpu) -> Share {
         match self.amount {
-            Amount::InAll { units, percent } => Share { units, percent, places: 1 },
-            Amount::Each { memory, percent, .. } => Share { units: memory.units_of(gpu), percent, places: 1 },
+            Amount::InAll { units, percent } => Share { units, percent, containers: 1 },
+            Amount::Each { memory, percent, .. } => Share { units: memory.units_of(gpu), percent, containers: 1 },
         }
     }
 }

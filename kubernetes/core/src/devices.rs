@@ -76,8 +76,8 @@ impl Devices {
 
     /// Places of containers, each of one GPU.
     #[must_use]
-    pub fn places(node: &NodeGpus) -> Self {
-        Self::counted(node, |gpu| gpu.places.into())
+    pub fn containers(node: &NodeGpus) -> Self {
+        Self::counted(node, |gpu| gpu.containers.into())
     }
 
     fn counted(node: &NodeGpus, of: impl Fn(&Gpu) -> u64) -> Self {
@@ -123,10 +123,10 @@ mod tests {
     /// The message, byte by byte, as protobuf has it.
     fn encoded(devices: Devices) -> u64 {
         let mut bytes = Vec::new();
-        for place in 0..devices.all {
-            let health = if place < devices.healthy { "Healthy" } else { "Unhealthy" };
+        for index in 0..devices.all {
+            let health = if index < devices.healthy { "Healthy" } else { "Unhealthy" };
             let mut device = Vec::new();
-            for (tag, text) in [(0x0a, id(place)), (0x12, health.to_owned())] {
+            for (tag, text) in [(0x0a, id(index)), (0x12, health.to_owned())] {
                 device.push(tag);
                 device.push(u8::try_from(text.len()).unwrap());
                 device.extend(text.bytes());
@@ -168,16 +168,16 @@ mod tests {
         gpus.gpus[0].healthy = false;
         assert_eq!(Devices::of(&gpus), Ok(Devices { healthy: 22, all: 36 }));
         assert_eq!(Devices::percent(&gpus), Devices { healthy: 100, all: 200 });
-        assert_eq!(Devices::places(&gpus), Devices { healthy: 25, all: 50 });
+        assert_eq!(Devices::containers(&gpus), Devices { healthy: 25, all: 50 });
         gpus.closed = Some(Refusal::new("closed"));
         let none = Devices { healthy: 0, all: 0 };
-        assert_eq!((Devices::of(&gpus), Devices::places(&gpus)), (Ok(none), none));
+        assert_eq!((Devices::of(&gpus), Devices::containers(&gpus)), (Ok(none), none));
     }
 
     proptest! {
         #[test]
-        fn ids_are_numbers(place in any::<u64>()) {
-            prop_assert_eq!(number(&id(place)), Some(place));
+        fn ids_are_numbers(index in any::<u64>()) {
+            prop_assert_eq!(number(&id(index)), Some(index));
         }
 
         #[test]

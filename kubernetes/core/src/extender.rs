@@ -262,8 +262,8 @@ impl Asking {
     fn fullness(&self, cluster: &Cluster, name: &str) -> Option<u64> {
         let request = self.resource_request.as_ref().ok()?.as_ref()?;
         self.look(cluster, name, |node, accounting| {
-            let places = placement::choose(node, accounting, request).ok()?;
-            Some(placement::fullness(node, accounting, request, &places))
+            let positions = placement::choose(node, accounting, request).ok()?;
+            Some(placement::fullness(node, accounting, request, &positions))
         })?
     }
 }
@@ -338,8 +338,8 @@ pub fn inspect(cluster: &Cluster, only: Option<&str>) -> Inspected {
 }
 
 fn inspected(node: &NodeGpus, accounting: &NodeAccounting) -> InspectedNode {
-    let pods = |place: usize| {
-        let holders = accounting.holders.iter().map(move |holder| (&holder.pod, holder.units(place)));
+    let pods = |position: usize| {
+        let holders = accounting.holders.iter().map(move |holder| (&holder.pod, holder.units(position)));
         holders.filter(|(_, used)| *used > 0).map(|(pod, used)| InspectedPod {
             name: pod.name.clone(),
             namespace: pod.namespace.clone(),
@@ -350,11 +350,11 @@ fn inspected(node: &NodeGpus, accounting: &NodeAccounting) -> InspectedNode {
         .gpus
         .iter()
         .enumerate()
-        .map(|(place, gpu)| InspectedGpu {
+        .map(|(position, gpu)| InspectedGpu {
             id: gpu.index,
             total: gpu.units,
-            used: accounting.units(place),
-            pods: pods(place).collect(),
+            used: accounting.units(position),
+            pods: pods(position).collect(),
         })
         .collect();
     InspectedNode {

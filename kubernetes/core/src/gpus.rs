@@ -11,8 +11,8 @@ use crate::refusal::{Refusal, quoted};
 use crate::share::Share;
 use crate::unit::Unit;
 
-/// Containers that a GPU has places for: as many as a monitor gives turns to.
-pub const PLACES: u32 = 25;
+/// Number of containers that can share a GPU: as many as a monitor gives turns to.
+pub const MAX_CONTAINERS: u32 = 25;
 
 /// GPUs that a node may have.
 const MOST: u32 = 64;
@@ -33,7 +33,7 @@ pub struct Gpu {
     /// Percent of compute that can be set aside.
     pub percent: u32,
     /// Containers it has room for.
-    pub places: u32,
+    pub containers: u32,
     /// Whether it may be given to anybody new.
     pub healthy: bool,
 }
@@ -49,7 +49,7 @@ impl Gpu {
             unit: Unit::Gib,
             mib: None,
             percent: 100,
-            places: PLACES,
+            containers: MAX_CONTAINERS,
             // Of a GPU that is smaller than a unit nobody can have any.
             healthy: units > 0,
         }
@@ -58,7 +58,7 @@ impl Gpu {
     /// All of it.
     #[must_use]
     pub fn whole(&self) -> Share {
-        Share { units: self.units, percent: self.percent, places: self.places }
+        Share { units: self.units, percent: self.percent, containers: self.containers }
     }
 }
 

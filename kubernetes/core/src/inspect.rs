@@ -181,13 +181,13 @@ impl NodeView {
             .gpus
             .iter()
             .enumerate()
-            .map(|(place, gpu)| GpuView {
+            .map(|(position, gpu)| GpuView {
                 index: gpu.index,
                 uuid: gpu.uuid.clone(),
-                allocated: accounting.units(place),
+                allocated: accounting.units(position),
                 total: gpu.units,
-                percent: accounting.held[place].percent,
-                containers: accounting.held[place].places,
+                percent: accounting.held[position].percent,
+                containers: accounting.held[position].containers,
                 healthy: gpu.healthy,
             })
             .collect();
@@ -220,7 +220,7 @@ impl PodView {
         Self {
             name: holder.pod.name.clone(),
             namespace: holder.pod.namespace.clone(),
-            units: (0..node.gpus.len()).map(|place| holder.units(place)).collect(),
+            units: (0..node.gpus.len()).map(|position| holder.units(position)).collect(),
             pending,
             reason,
         }

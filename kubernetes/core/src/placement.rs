@@ -5,7 +5,7 @@ use crate::resource_request::ResourceRequest;
 use crate::gpus::{NodeGpus, Placement};
 use crate::reason::{self, Look, Reason};
 
-/// Chooses GPUs, by their places.
+/// Chooses GPUs and returns their positions in the node's list.
 ///
 /// Every GPU must have room for what the pod has of its first GPU, which has the most. Of those that fit, the fullest or the emptiest are
 /// taken; of equal ones, the first.
@@ -24,11 +24,11 @@ pub fn choose(node: &NodeGpus, accounting: &NodeAccounting, request: &ResourceRe
         .gpus
         .iter()
         .enumerate()
-        .map(|(place, gpu)| {
+        .map(|(position, gpu)| {
             let need = request.of_gpu(0, gpu);
-            let free = accounting.free(node, place);
-            let overfull = accounting.is_overfull(node, place);
-            Look { place, need, free, overfull, healthy: gpu.healthy, large: need.fits(gpu.whole()) }
+            let free = accounting.free(node, position);
+            let overfull = accounting.is_overfull(node, position);
+            Look { position, need, free, overfull, healthy: gpu.healthy, large: need.fits(gpu.whole()) }
         })
         .collect();
     let mut fitting: Vec<&Look> = looks.iter().filter(|look| look.fits()).collect();
@@ -36,20 +36,20 @@ pub fn choose(node: &NodeGpus, accounting: &NodeAccounting, request: &ResourceRe
         return Err(reason::of(node, request.gpus, &looks));
     }
     match node.placement {
-        Placement::Binpack => fitting.sort_by_key(|look| (look.free.units, look.place)),
-        Placement::Spread => fitting.sort_by_key(|look| (std::cmp::Reverse(look.free.units), look.place)),
+        Placement::Binpack => fitting.sort_by_key(|look| (look.free.units, look.position)),
+        Placement::Spread => fitting.sort_by_key(|look| (std::cmp::Reverse(look.free.units), look.position)),
     }
-    let mut places: Vec<usize> = fitting.iter().take(request.gpus).map(|look| look.place).collect();
-    places.sort_unstable();
-    Ok(places)
+    let mut positions: Vec<usize> = fitting.iter().take(request.gpus).map(|look| look.position).collect();
+    positions.sort_unstable();
+    Ok(positions)
 }
 
 /// How full a node would be with the pod on it, in millionths.
 #[must_use]
-pub fn fullness(node: &NodeGpus, accounting: &NodeAccounting, request: &ResourceRequest, places: &[usize]) -> u64 {
+pub fn fullness(node: &NodeGpus, accounting: &NodeAccounting, request: &ResourceRequest, positions: &[usize]) -> u64 {
     let held = accounting.held.iter().fold(0_u64, |sum, share| sum.saturating_add(share.units));
-    let new = places.iter().enumerate().fold(0_u64, |sum, (rank, place)| {
-        sum.saturating_add(node.gpus.get(*place).map_or(0, |gpu| request.of_gpu(rank, gpu).units))
+    let new = positions.iter().enumerate().fold(0_u64, |sum, (rank, position)| {
+        sum.saturating_add(node.gpus.get(*position).map_or(0, |gpu| request.of_gpu(rank, gpu).units))
     });
     crate::container_request::part(held.saturating_add(new).min(node.units()), 1_000_000, node.units())
 }

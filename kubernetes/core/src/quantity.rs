@@ -73,10 +73,10 @@ impl Quantity {
             return Ok(Self(0));
         }
         let digits: i128 = format!("{whole}{fraction}").parse().map_err(|_| Unfit::Huge)?;
-        let places = i32::try_from(fraction.len()).map_err(|_| Unfit::Huge)?;
+        let decimals = i32::try_from(fraction.len()).map_err(|_| Unfit::Huge)?;
         let (digits, tens) = match scale {
-            Scale::Ten(tens) => (digits, tens.saturating_sub(places)),
-            Scale::Two(twos) => (digits.checked_mul(1 << twos).ok_or(Unfit::Huge)?, -places),
+            Scale::Ten(tens) => (digits, tens.saturating_sub(decimals)),
+            Scale::Two(twos) => (digits.checked_mul(1 << twos).ok_or(Unfit::Huge)?, -decimals),
         };
         let nanos = shifted(digits, tens.saturating_add(NANO_DIGITS)).ok_or(Unfit::Huge)?;
         if nanos > i128::from(i64::MAX) * 10_i128.pow(NANO_DIGITS.unsigned_abs()) {
@@ -230,8 +230,8 @@ mod tests {
         }
 
         #[test]
-        fn suffixes_multiply(number in 0_u64..1 << 20, place in 0_usize..7) {
-            let (suffix, factor) = [("", 1), ("k", 1000), ("Ki", 1024), ("M", 1_000_000), ("Mi", 1 << 20), ("Gi", 1 << 30), ("e6", 1_000_000)][place];
+        fn suffixes_multiply(number in 0_u64..1 << 20, index in 0_usize..7) {
+            let (suffix, factor) = [("", 1), ("k", 1000), ("Ki", 1024), ("M", 1_000_000), ("Mi", 1 << 20), ("Gi", 1 << 30), ("e6", 1_000_000)][index];
             prop_assert_eq!(whole(&format!("{number}{suffix}")), Ok(number * factor));
         }
 

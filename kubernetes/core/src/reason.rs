@@ -33,7 +33,7 @@ impl Reason {
 /// A GPU as somebody looked at it: what was asked of it, what it has left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
-    pub(crate) place: usize,
+    pub(crate) position: usize,
     pub(crate) need: Share,
     pub(crate) free: Share,
     /// Whether more is held of it than there is, of anything.
@@ -78,9 +78,9 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, looks: &[Look]) -> Reason {
         let requested = group.iter().map(|look| of(&look.need)).max().unwrap_or(0);
         (group.len(), free, requested)
     };
-    let small = take(&|look| look.need.units > node.gpus[look.place].units);
+    let small = take(&|look| look.need.units > node.gpus[look.position].units);
     if !small.is_empty() {
-        let largest = small.iter().map(|look| node.gpus[look.place].units).max().unwrap_or(0);
+        let largest = small.iter().map(|look| node.gpus[look.position].units).max().unwrap_or(0);
         let (count, _, requested) = most(&small, |share| share.units);
         parts.push(format!("{count}/{all} GPUs: {largest} units in all of {requested}"));
     }
@@ -100,9 +100,9 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, looks: &[Look]) -> Reason {
         let (count, free, requested) = most(&busy, |share| u64::from(share.percent));
         parts.push(format!("{count}/{all} GPUs: {free} of {requested} percent free"));
     }
-    let crowded = take(&|look| look.need.places > look.free.places);
+    let crowded = take(&|look| look.need.containers > look.free.containers);
     if !crowded.is_empty() {
-        let (count, free, requested) = most(&crowded, |share| u64::from(share.places));
+        let (count, free, requested) = most(&crowded, |share| u64::from(share.containers));
         parts.push(format!("{count}/{all} GPUs: {free} of {requested} places free"));
     }
     // It has room for this one, but more is held of something else than there is.

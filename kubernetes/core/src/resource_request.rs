@@ -29,7 +29,7 @@ impl Need {
     /// Of this GPU.
     #[must_use]
     pub fn of(&self, gpu: &Gpu) -> Share {
-        Share { units: self.memory.units_of(gpu), percent: self.percent, places: 1 }
+        Share { units: self.memory.units_of(gpu), percent: self.percent, containers: 1 }
     }
 }
 
@@ -85,8 +85,8 @@ impl ResourceRequest {
 
     /// What the pod has of `gpu` at most at any time, if that is its GPU of this place (0 is the first).
     #[must_use]
-    pub fn of_gpu(&self, place: usize, gpu: &Gpu) -> Share {
-        most(self.needs.iter().filter(|need| need.gpus > place).map(|need| (need.role, need.of(gpu))))
+    pub fn of_gpu(&self, position: usize, gpu: &Gpu) -> Share {
+        most(self.needs.iter().filter(|need| need.gpus > position).map(|need| (need.role, need.of(gpu))))
     }
 }
 
@@ -144,11 +144,11 @@ mod tests {
         let request = ResourceRequest::of(&[request(0, Role::Container, 8, 0)], &label("4")).unwrap();
         assert_eq!(request.gpus, 4);
         let gpu = Gpu::plain(0, 15);
-        assert_eq!(request.of_gpu(3, &gpu), Share { units: 2, percent: 0, places: 1 });
+        assert_eq!(request.of_gpu(3, &gpu), Share { units: 2, percent: 0, containers: 1 });
         assert_eq!(request.of_gpu(4, &gpu), Share::NONE);
         let both = ResourceRequest::of(&[request(0, Role::Container, 8, 100), request(1, Role::Container, 4, 0)], &label("2"))
             .unwrap();
-        assert_eq!(both.of_gpu(1, &gpu), Share { units: 6, percent: 50, places: 2 });
+        assert_eq!(both.of_gpu(1, &gpu), Share { units: 6, percent: 50, containers: 2 });
         let plain = ResourceRequest::of(&[request(0, Role::Container, 8, 30)], &Texts::new()).unwrap();
         assert_eq!((plain.gpus, plain.of_gpu(0, &gpu).units), (1, 8));
     }

@@ -8,12 +8,12 @@ pub struct Share {
     /// Percent of its compute that is set aside.
     pub percent: u32,
     /// Containers.
-    pub places: u32,
+    pub containers: u32,
 }
 
 impl Share {
     /// Nothing.
-    pub const NONE: Self = Self { units: 0, percent: 0, places: 0 };
+    pub const NONE: Self = Self { units: 0, percent: 0, containers: 0 };
 
     /// Both together; saturates.
     #[must_use]
@@ -21,7 +21,7 @@ impl Share {
         Self {
             units: self.units.saturating_add(other.units),
             percent: self.percent.saturating_add(other.percent),
-            places: self.places.saturating_add(other.places),
+            containers: self.containers.saturating_add(other.containers),
         }
     }
 
@@ -31,7 +31,7 @@ impl Share {
         Self {
             units: self.units.saturating_sub(other.units),
             percent: self.percent.saturating_sub(other.percent),
-            places: self.places.saturating_sub(other.places),
+            containers: self.containers.saturating_sub(other.containers),
         }
     }
 
@@ -41,14 +41,14 @@ impl Share {
         Self {
             units: self.units.max(other.units),
             percent: self.percent.max(other.percent),
-            places: self.places.max(other.places),
+            containers: self.containers.max(other.containers),
         }
     }
 
     /// Whether it can be had from `free`.
     #[must_use]
     pub fn fits(self, free: Self) -> bool {
-        self.units <= free.units && self.percent <= free.percent && self.places <= free.places
+        self.units <= free.units && self.percent <= free.percent && self.containers <= free.containers
     }
 }
 
@@ -84,13 +84,13 @@ mod tests {
     use super::*;
 
     fn units(units: u64) -> Share {
-        Share { units, percent: 0, places: 1 }
+        Share { units, percent: 0, containers: 1 }
     }
 
     #[test]
     fn init_containers_and_sidecars_count_as_kubernetes_counts() {
         use Role::{Container, Init, Sidecar};
-        for (parts, expected, places) in [
+        for (parts, expected, containers) in [
             (&[(Container, 2), (Container, 3)][..], 5, 2),
             (&[(Init, 8), (Container, 2)], 8, 1),
             (&[(Init, 1), (Container, 2)], 2, 1),
@@ -101,13 +101,13 @@ mod tests {
             (&[], 0, 0),
         ] {
             let most = most(parts.iter().map(|(role, amount)| (*role, units(*amount))));
-            assert_eq!((most.units, most.places), (expected, places), "{parts:?}");
+            assert_eq!((most.units, most.containers), (expected, containers), "{parts:?}");
         }
     }
 
     #[test]
     fn nothing_wraps() {
-        let all = Share { units: u64::MAX, percent: u32::MAX, places: u32::MAX };
+        let all = Share { units: u64::MAX, percent: u32::MAX, containers: u32::MAX };
         assert_eq!(all.and(all), all);
         assert_eq!(Share::NONE.without(all), Share::NONE);
     }

@@ -179,9 +179,9 @@ impl Slices {
             .ok_or_else(|| Refusal::new(format!("{title} asks for nothing")))?;
         self.retain(lives);
         let own = Owner { token, uid: pod.uid.clone(), container: container.to_owned() };
-        let place = (token.dialect, token.first);
+        let key = (token.dialect, token.first);
         if let Some(owner) =
-            self.owners.get(&place).filter(|owner| **owner != own && !may_take_over(requests, owner, &own))
+            self.owners.get(&key).filter(|owner| **owner != own && !may_take_over(requests, owner, &own))
         {
             return Err(Refusal::new(format!(
                 "the slice {token} is container `{}`'s of pod {}, not {title}'s",
@@ -191,11 +191,11 @@ impl Slices {
         let another = self
             .owners
             .iter()
-            .find(|(at, owner)| **at != place && owner.uid == own.uid && owner.container == own.container);
+            .find(|(at, owner)| **at != key && owner.uid == own.uid && owner.container == own.container);
         if let Some((_, Owner { token: other, .. })) = another {
             return Err(Refusal::new(format!("{title} has the slice {other} already, and not {token}")));
         }
-        self.owners.insert(place, own);
+        self.owners.insert(key, own);
         Ok(variables)
     }
 }

@@ -13,13 +13,13 @@ pub(crate) fn aligned(text: &str) -> String {
     let mut out = String::with_capacity(text.len() * 2);
     // Width of the column that a cell is in, for the lines up to where it ends.
     let mut columns: Vec<(usize, usize)> = Vec::new();
-    for (place, line) in lines.iter().enumerate() {
+    for (row, line) in lines.iter().enumerate() {
         let start = out.len();
         let (last, cells) = line.split_last().expect("split gives at least one");
         for (column, cell) in cells.iter().enumerate() {
-            columns.truncate(columns.iter().position(|(_, end)| *end <= place).unwrap_or(columns.len()));
+            columns.truncate(columns.iter().position(|(_, end)| *end <= row).unwrap_or(columns.len()));
             if column == columns.len() {
-                columns.push(measured(&lines, place, column));
+                columns.push(measured(&lines, row, column));
             }
             out.push_str(cell);
             let width = columns.get(column).map_or(0, |(width, _)| *width);
@@ -28,7 +28,7 @@ pub(crate) fn aligned(text: &str) -> String {
         columns.truncate(cells.len());
         out.push_str(last);
         out.truncate(start + out[start..].trim_end_matches(' ').len());
-        if place + 1 < lines.len() {
+        if row + 1 < lines.len() {
             out.push('\n');
         }
     }

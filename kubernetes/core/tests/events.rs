@@ -285,8 +285,8 @@ impl Extender {
         if self.attempts.is_empty() {
             return;
         }
-        let place = random.usize(0..self.attempts.len());
-        let attempt = &mut self.attempts[place];
+        let index = random.usize(0..self.attempts.len());
+        let attempt = &mut self.attempts[index];
         if looks && !attempt.looked {
             attempt.looked = true;
             let pods = on_or_nowhere(api, &attempt.node);
@@ -295,11 +295,11 @@ impl Extender {
                 if let Some(pod) = own.map(|pod| api.patch("withdrawn", &claim::withdraw(pod))) {
                     pod.iter().for_each(|pod| self.cluster.see_pod(pod));
                 }
-                self.attempts.swap_remove(place);
+                self.attempts.swap_remove(index);
             }
             return;
         }
-        let attempt = self.attempts.swap_remove(place);
+        let attempt = self.attempts.swap_remove(index);
         api.bind(&attempt.uid, &attempt.version, &attempt.node);
     }
 
@@ -388,8 +388,8 @@ impl World {
     }
 
     fn of_any(&mut self, act: impl FnOnce(&mut Api, &str, &mut Rng)) {
-        let place = self.random.usize(0..self.api.pods.len().max(1));
-        if let Some(uid) = self.api.pods.keys().nth(place).cloned() {
+        let index = self.random.usize(0..self.api.pods.len().max(1));
+        if let Some(uid) = self.api.pods.keys().nth(index).cloned() {
             act(&mut self.api, &uid, &mut self.random);
         }
     }
@@ -542,7 +542,7 @@ fn node(name: &str, mib: &[u64], sick: &[usize]) -> Node {
     let gpus: Vec<_> = mib
         .iter()
         .enumerate()
-        .map(|(place, mib)| json!({"uuid": format!("GPU-{name}-{place}"), "mib": mib, "healthy": !sick.contains(&place)}))
+        .map(|(index, mib)| json!({"uuid": format!("GPU-{name}-{index}"), "mib": mib, "healthy": !sick.contains(&index)}))
         .collect();
     let gpus = json!({"unit": "GiB", "gpus": gpus}).to_string();
     serde_json::from_value(json!({"metadata": {"name": name, "annotations": {"cgpu.dev/gpus": gpus}}}))

@@ -108,13 +108,13 @@ mod tests {
     #[test]
     fn a_slice_is_a_device_until_it_is_nobodys_for_long() {
         let folder = tempfile::tempdir().unwrap();
-        let place = folder.path().join("cdi");
-        let cdi = Cdi::new(&place, Path::new("/usr/bin/cgpu-runtime"));
+        let cdi_dir = folder.path().join("cdi");
+        let cdi = Cdi::new(&cdi_dir, Path::new("/usr/bin/cgpu-runtime"));
         cdi.sweep(|_| false).unwrap();
         for ids in [&["7", "8"][..], &["9"]] {
             cdi.put(token(ids)).unwrap();
         }
-        let text = fs::read_to_string(place.join("cgpu-slice-7-2.json")).unwrap();
+        let text = fs::read_to_string(cdi_dir.join("cgpu-slice-7-2.json")).unwrap();
         let told: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(told["kind"], "cgpu.dev/slice");
         let device = &told["devices"][0];
@@ -127,21 +127,21 @@ mod tests {
         assert_eq!(Cdi::name(token(&["7", "8"])), "cgpu.dev/slice=7-2");
 
         // Somebody else's files are left alone, and so is what is young.
-        fs::write(place.join("nvidia.json"), "{}").unwrap();
+        fs::write(cdi_dir.join("nvidia.json"), "{}").unwrap();
         cdi.sweep(|_| false).unwrap();
-        assert!(place.join("cgpu-slice-9-1.json").exists());
+        assert!(cdi_dir.join("cgpu-slice-9-1.json").exists());
         for name in ["cgpu-slice-7-2.json", "cgpu-slice-9-1.json", "nvidia.json"] {
-            let file = fs::File::options().write(true).open(place.join(name)).unwrap();
+            let file = fs::File::options().write(true).open(cdi_dir.join(name)).unwrap();
             file.set_modified(std::time::SystemTime::now() - 2 * UNCLAIMED).unwrap();
         }
         cdi.sweep(|other| other == token(&["9"])).unwrap();
-        let mut left: Vec<String> = fs::read_dir(&place)
+        let mut left: Vec<String> = fs::read_dir(&cdi_dir)
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
         assert_eq!(left, ["cgpu-slice-9-1.json", "nvidia.json"]);
         cdi.ensure(token(&["7", "8"])).unwrap();
-        assert!(place.join("cgpu-slice-7-2.json").exists());
+        assert!(cdi_dir.join("cgpu-slice-7-2.json").exists());
     }
 }

@@ -13,7 +13,7 @@ pub(crate) enum Resource {
     Memory,
     /// Percent of compute.
     Percent,
-    /// GPUs, as HAMi counts them: as often as a GPU has places.
+    /// GPUs, as HAMi counts them: each as often as containers can share it.
     Gpus,
 }
 
@@ -53,7 +53,7 @@ impl Resource {
         match self {
             Self::Memory => Devices::of(node),
             Self::Percent => Ok(Devices::percent(node)),
-            Self::Gpus => Ok(Devices::places(node)),
+            Self::Gpus => Ok(Devices::containers(node)),
         }
     }
 }

@@ -44,11 +44,11 @@ fn main() {
         filters.push(filter);
         let answer = reply.json();
         let fitting = answer["NodeNames"].as_array().expect("names");
-        let Some(place) = random.among(fitting.len()) else {
+        let Some(index) = random.among(fitting.len()) else {
             refused += 1;
             continue;
         };
-        let node = fitting[place].as_str().expect("a name");
+        let node = fitting[index].as_str().expect("a name");
         let started = Instant::now();
         let reply = bind(&mut caller, &asking, node);
         assert_eq!(reply.status, 200, "{reply:?}");

@@ -42,10 +42,10 @@ fn unit(overview: &Overview) -> &'static str {
 
 fn row(node: &NodeView, most: usize, pending: bool) -> String {
     let mut row = format!("{}\t{}\t", node.name, node.address);
-    for place in 0..most {
+    for position in 0..most {
         row += &node
             .gpus
-            .get(place)
+            .get(position)
             .map_or_else(|| "0/0\t".to_owned(), |gpu| format!("{}/{}\t", gpu.allocated, gpu.total));
     }
     if pending {

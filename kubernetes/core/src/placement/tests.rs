@@ -20,7 +20,7 @@ fn gpus(sizes: &[u64]) -> NodeGpus {
 
 fn accounting(node: &NodeGpus, held: &[u64]) -> NodeAccounting {
     let held =
-        held.iter().map(|units| Share { units: *units, percent: 0, places: u32::from(*units > 0) }).collect();
+        held.iter().map(|units| Share { units: *units, percent: 0, containers: u32::from(*units > 0) }).collect();
     assert_eq!(node.gpus.len(), Vec::len(&held));
     NodeAccounting { held, holders: vec![] }
 }
@@ -78,7 +78,7 @@ fn health_compute_and_places_count_as_well() {
     node.gpus[0].healthy = false;
     let mut accounting = accounting(&node, &[0, 4, 4]);
     assert_eq!(choose(&node, &accounting, &request(4, 1)), Ok(vec![1]));
-    accounting.held[1].places = 25;
+    accounting.held[1].containers = 25;
     accounting.held[2].percent = 80;
     let mut wants = request(4, 1);
     wants.needs[0].percent = 30;
@@ -208,7 +208,7 @@ proptest! {
             let mut pod = sharing(&format!("p{number}"), units * *count as u64);
             pod.metadata.labels = texts(&[("aliyun.com/gpu-count", &count.to_string())]);
             let accounting = NodeAccounting::of(&node, &pods);
-            let room = (0..sizes.len()).filter(|place| accounting.free(&node, *place).units >= *units).count();
+            let room = (0..sizes.len()).filter(|position| accounting.free(&node, *position).units >= *units).count();
             let waiting = PodRequest::of(&pod, Dialects::default()).unwrap();
             match claim::claim(&waiting, &node, &accounting, 1) {
                 Ok(claim) => {

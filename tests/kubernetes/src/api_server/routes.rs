@@ -53,7 +53,7 @@ async fn answer(
     let query = uri.query().unwrap_or_default();
     let whole = format!("{}?{query}", uri.path());
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let place = {
+    let entry = {
         let mut journal = world.journal();
         let (method, path) = (method.to_string(), uri.path().to_owned());
         journal.push(Request { method, path, query: query.to_owned(), body: body.clone(), status: 0 });
@@ -72,7 +72,7 @@ async fn answer(
             let parameters = parameters(query);
             match serve(&world, &method, uri.path(), &parameters, &headers, &body) {
                 Ok(Served::Watch(watch)) => {
-                    world.journal()[place].status = 200;
+                    world.journal()[entry].status = 200;
                     return reply(200, watches::body(&world, watch));
                 }
                 Ok(Served::Object(code, object)) => Ok((code, object)),
@@ -91,7 +91,7 @@ async fn answer(
                 "message": message, "reason": reason, "code": code}),
         )
     });
-    world.journal()[place].status = code;
+    world.journal()[entry].status = code;
     reply(code, Body::from(object.to_string()))
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::assets::Assets;
 use super::certificates::Authority;
-use super::machine::{Daemon, Place};
+use super::machine::{Daemon, Machine};
 use super::until;
 
 /// Where the API server is for everybody, pods among them: the first address of the services' range.
@@ -38,7 +38,7 @@ pub(super) fn network(addresses: &[&str]) -> String {
 
 impl ControlPlane {
     /// Starts all of it, and waits until the API server is ready.
-    pub(super) fn start(machine: &Place, assets: &Assets, folder: &Path) -> Self {
+    pub(super) fn start(machine: &Machine, assets: &Assets, folder: &Path) -> Self {
         let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
         let authority = Authority::new(&folder.join("authority"));
         let tokens = authority.sign("tokens", "tokens", None, &[]);
@@ -126,7 +126,7 @@ impl ControlPlane {
     }
 
     /// kube-scheduler goes and comes again.
-    pub(super) fn restart_scheduler(&mut self, machine: &Place, assets: &Assets) {
+    pub(super) fn restart_scheduler(&mut self, machine: &Machine, assets: &Assets) {
         if let Some(scheduler) = self.scheduler.take() {
             scheduler.end("TERM");
         }
@@ -134,7 +134,7 @@ impl ControlPlane {
     }
 
     /// A second kube-scheduler, as our manifests configure it, with the rights that they give it. Its configuration is in them, but for where things are here.
-    pub(super) fn start_second_scheduler(&mut self, machine: &Place, assets: &Assets, folder: &Path) {
+    pub(super) fn start_second_scheduler(&mut self, machine: &Machine, assets: &Assets, folder: &Path) {
         let user = "system:serviceaccount:kube-system:cgpu-scheduler";
         let papers = self.authority.kubeconfig("second-scheduler", user, None, SERVER);
         let configuration = folder.join("second-scheduler.yaml");
@@ -160,12 +160,12 @@ fn second_scheduling(kubeconfig: &Path) -> String {
 /// The example of ours for a cluster's own kube-scheduler, for this one.
 fn scheduling(kubeconfig: &Path) -> String {
     let example = include_str!("../../../../kubernetes/examples/control-plane.yaml");
-    let place = "/etc/kubernetes/scheduler.conf";
+    let path = "/etc/kubernetes/scheduler.conf";
     assert!(
-        example.contains(place) && example.contains(&format!("http://127.0.0.1:{EXTENDER}/")),
+        example.contains(path) && example.contains(&format!("http://127.0.0.1:{EXTENDER}/")),
         "{example}"
     );
-    example.replace(place, &kubeconfig.to_string_lossy())
+    example.replace(path, &kubeconfig.to_string_lossy())
 }
 
 /// Where the example looks for the extender, on the control plane's machine.

@@ -15,8 +15,8 @@ const LIFETIME: Duration = Duration::from_secs(900);
 const TAIL: usize = 60;
 
 /// The whole machine, or the part of it that sees a node's files.
-pub(super) struct Place {
-    keeper: Child,
+pub(super) struct Machine {
+    init_process: Child,
     /// How others come in: arguments of `nsenter`, one call after the other.
     enter: Vec<String>,
     folder: PathBuf,
@@ -30,17 +30,17 @@ pub(super) struct Daemon {
     enter: Vec<String>,
 }
 
-impl Place {
+impl Machine {
     /// A machine, after this shell script has run in it.
-    pub(super) fn machine(folder: &Path, setup: &str) -> Self {
+    pub(super) fn new(folder: &Path, setup: &str) -> Self {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-        let keeper = keep(command, setup, &[folder.as_os_str()]);
-        let own = keeper.pid();
+        let init_process = start_init(command, setup, &[folder.as_os_str()]);
+        let own = init_process.pid();
         let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).expect("its children");
         let first = children.split_whitespace().next().expect("a first process");
         let enter = ["nsenter", "--target", first, "--net", "--mount", "--pid", "--"].map(str::to_owned);
-        Self { keeper, enter: enter.into(), folder: folder.to_owned(), daemons: Cell::new(0) }
+        Self { init_process, enter: enter.into(), folder: folder.to_owned(), daemons: Cell::new(0) }
     }
 
     /// A part of it with mounts of its own, after this shell script has run there.
@@ -50,11 +50,11 @@ impl Place {
         let number = folder.join("keeper.pid");
         let setup = format!("echo $$ > \"$1/keeper.pid\"\n{setup}");
         let all: Vec<&OsStr> = [folder.as_os_str()].into_iter().chain(arguments.iter().copied()).collect();
-        let keeper = keep(command, &setup, &all);
+        let init_process = start_init(command, &setup, &all);
         let first = fs::read_to_string(number).expect("its number");
         let more = ["nsenter", "--target", first.trim(), "--mount", "--"].map(str::to_owned);
         let enter = self.enter.iter().cloned().chain(more).collect();
-        Self { keeper, enter, folder: folder.to_owned(), daemons: Cell::new(0) }
+        Self { init_process, enter, folder: folder.to_owned(), daemons: Cell::new(0) }
     }
 
     /// A program there, without what this machine's variables say.
@@ -82,19 +82,19 @@ impl Place {
     /// Ends everything in it.
     pub(super) fn end(&mut self) {
         // Its first process goes with this one, and with that all others.
-        self.keeper.signal(9);
-        while self.keeper.runs() {
+        self.init_process.signal(9);
+        while self.init_process.runs() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
     /// Whether its first process is there.
     pub(super) fn lives(&mut self) -> bool {
-        self.keeper.runs()
+        self.init_process.runs()
     }
 }
 
-impl Drop for Place {
+impl Drop for Machine {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
@@ -146,10 +146,10 @@ fn entering(enter: &[String], program: impl AsRef<OsStr>) -> Command {
 }
 
 /// A shell that sets the place up, says so, and then buries whoever dies there without a parent.
-fn keep(mut command: Command, setup: &str, arguments: &[&OsStr]) -> Child {
+fn start_init(mut command: Command, setup: &str, arguments: &[&OsStr]) -> Child {
     let script = format!("set -e\n{setup}\necho ready\nwhile :; do sleep 3600 & wait; done");
     command.args(["sh", "-c", &script, "sh"]).args(arguments);
-    let mut keeper = Child::start_for(command, LIFETIME);
-    assert_eq!(keeper.line(), "ready");
-    keeper
+    let mut init_process = Child::start_for(command, LIFETIME);
+    assert_eq!(init_process.line(), "ready");
+    init_process
 }

@@ -29,7 +29,7 @@ use tempfile::TempDir;
 
 use assets::Assets;
 use control_plane::{ControlPlane, EXTENDER};
-use machine::{Daemon, Place};
+use machine::{Daemon, Machine};
 pub use node::{Nature, Node};
 
 /// After so long it will not come: containers are made, programs of Go start, and the machine may be busy with others.
@@ -58,7 +58,7 @@ pub struct Cluster {
     nodes: Vec<Node>,
     forward: Option<Daemon>,
     plane: ControlPlane,
-    machine: Place,
+    machine: Machine,
     assets: Assets,
     folder: TempDir,
 }
@@ -74,18 +74,18 @@ impl Cluster {
         // Not in memory: containers' files lie in it. What is made of it for containers must not lie on overlays.
         let folder = tempfile::Builder::new().prefix("cgpu-cluster-").tempdir().expect("a temporary folder");
         let addresses: Vec<&str> = natures.iter().map(|nature| nature.address).collect();
-        let machine = Place::machine(folder.path(), &control_plane::network(&addresses));
+        let machine = Machine::new(folder.path(), &control_plane::network(&addresses));
         let images = image::archive(&Scene::new(natures[0].gpus), folder.path());
         let plane = ControlPlane::start(&machine, &assets, folder.path());
         let mut cluster = Self { nodes: Vec::new(), forward: None, plane, machine, assets, folder };
         for (index, nature) in natures.iter().enumerate() {
-            let place = cluster.folder.path().join(nature.name);
+            let path = cluster.folder.path().join(nature.name);
             let node = Node::start(
                 &cluster.machine,
                 &cluster.assets,
                 &cluster.plane,
                 *nature,
-                &place,
+                &path,
                 &images,
                 2 + 60 * index,
             );
@@ -326,9 +326,9 @@ impl Cluster {
             kinds.contains(&kind.to_lowercase().as_str())
         };
         let part: Vec<&str> = text.split("\n---\n").filter(is_one).collect();
-        let place = self.folder.path().join("part.yaml");
-        fs::write(&place, part.join("\n---\n")).expect("a file");
-        place.to_string_lossy().into_owned()
+        let path = self.folder.path().join("part.yaml");
+        fs::write(&path, part.join("\n---\n")).expect("a file");
+        path.to_string_lossy().into_owned()
     }
 
     /// What the cluster says of itself, for those who must find out what went wrong.

@@ -9,7 +9,7 @@ use cgpu_e2e::{Dist, Outcome};
 use super::assets::Assets;
 use super::control_plane::{ControlPlane, SERVER};
 use super::image::PAUSE;
-use super::machine::{Daemon, Place};
+use super::machine::{Daemon, Machine};
 use super::until;
 
 /// How a node is to be.
@@ -27,7 +27,7 @@ pub struct Nature {
 pub struct Node {
     /// How it is.
     pub nature: Nature,
-    place: Place,
+    machine: Machine,
     assets: Assets,
     containerd: Option<Daemon>,
     kubelet: Option<Daemon>,
@@ -41,9 +41,9 @@ pub struct Node {
 const SETUP: &str = r#"
 mount --make-rshared /
 mkdir -p "$1/kubelet" "$1/containerd" "$1/cgpu"
-for place in etc var opt run usr; do
-    mkdir -p "$1/over/$place" "$1/changes/$place"
-    mount -t overlay overlay -o "lowerdir=/$place,upperdir=$1/over/$place,workdir=$1/changes/$place" "/$place"
+for folder in etc var opt run usr; do
+    mkdir -p "$1/over/$folder" "$1/changes/$folder"
+    mount -t overlay overlay -o "lowerdir=/$folder,upperdir=$1/over/$folder,workdir=$1/changes/$folder" "/$folder"
 done
 mkdir -p /var/lib/kubelet /var/lib/containerd /run/cgpu /etc/cni/net.d /opt/cni/bin
 mount --bind "$1/kubelet" /var/lib/kubelet
@@ -66,7 +66,7 @@ rm -rf /run/systemd/system /run/containerd
 impl Node {
     /// Starts one, and waits until its kubelet says that it is ready.
     pub(super) fn start(
-        machine: &Place,
+        machine: &Machine,
         assets: &Assets,
         plane: &ControlPlane,
         nature: Nature,
@@ -76,7 +76,7 @@ impl Node {
     ) -> Self {
         fs::create_dir_all(folder).expect("a folder");
         let identity = format!("cgpu-test-{}-{}", std::process::id(), nature.name);
-        let place = machine.part(folder, SETUP, &[] as &[&OsStr]);
+        let part = machine.part(folder, SETUP, &[] as &[&OsStr]);
         let group = make_groups(&identity);
         let kubeconfig = plane.authority.kubeconfig(
             nature.name,
@@ -95,7 +95,7 @@ impl Node {
         ];
         let mut node = Self {
             nature,
-            place,
+            machine: part,
             assets: assets.clone(),
             containerd: None,
             kubelet: None,
@@ -118,7 +118,7 @@ impl Node {
         let dist = Dist::find();
         let path = |path: PathBuf| path.to_string_lossy().into_owned();
         let install = path(sources.join("deploy/install.sh"));
-        self.place.run("sh", &[&install, "--no-start", &path(dist.folder().to_owned())]).exits(0);
+        self.machine.run("sh", &[&install, "--no-start", &path(dist.folder().to_owned())]).exits(0);
         let cni = include_str!("cni.sh");
         let network = r#"{"cniVersion":"1.0.0","name":"test","plugins":[{"type":"test"}]}"#;
         let containerd = format!(
@@ -141,8 +141,8 @@ impl Node {
         ] {
             self.write(file, text);
         }
-        self.place.run("chmod", &["755", "/opt/cni/bin/test", "/opt/cni/bin/loopback"]).exits(0);
-        self.place.run("/usr/bin/cgpu", &["setup", "containerd", "--default"]).exits(0);
+        self.machine.run("chmod", &["755", "/opt/cni/bin/test", "/opt/cni/bin/loopback"]).exits(0);
+        self.machine.run("/usr/bin/cgpu", &["setup", "containerd", "--default"]).exits(0);
     }
 
     /// Writes a file as the node sees it.
@@ -150,7 +150,7 @@ impl Node {
     /// # Panics
     /// If it cannot.
     pub fn write(&self, file: &str, text: &str) {
-        let mut command = self.place.inside("sh");
+        let mut command = self.machine.inside("sh");
         command.args([
             "-c",
             "mkdir -p \"$(dirname \"$1\")\" && printf '%s' \"$2\" > \"$1\"",
@@ -164,12 +164,12 @@ impl Node {
     /// Runs a program on the node to its end.
     #[must_use]
     pub fn run(&self, program: &str, arguments: &[&str]) -> Outcome {
-        self.place.run(program, arguments)
+        self.machine.run(program, arguments)
     }
 
     fn ctr(&self, arguments: &[&str]) -> Outcome {
         let all: Vec<&str> = ["--namespace", "k8s.io"].iter().chain(arguments).copied().collect();
-        self.place.run(self.assets.beside_containerd("ctr"), &all)
+        self.machine.run(self.assets.beside_containerd("ctr"), &all)
     }
 
     /// Starts containerd, and waits until it answers.
@@ -184,7 +184,7 @@ impl Node {
             format!("PATH={folder}:{path}:/usr/sbin:/sbin"),
             self.assets.containerd.to_string_lossy().into_owned(),
         ];
-        let mut daemon = self.place.start("containerd", Path::new("env"), &arguments);
+        let mut daemon = self.machine.start("containerd", Path::new("env"), &arguments);
         until("containerd answers", || {
             assert!(daemon.runs(), "containerd has ended");
             (self.ctr(&["version"]).code() == Some(0)).then_some(())
@@ -194,21 +194,21 @@ impl Node {
 
     /// Starts the kubelet.
     pub fn start_kubelet(&mut self) {
-        self.kubelet = Some(self.place.start("kubelet", &self.assets.kubelet, &self.arguments));
+        self.kubelet = Some(self.machine.start("kubelet", &self.assets.kubelet, &self.arguments));
     }
 
     /// Starts the monitor, on the node's simulated GPUs.
     pub fn start_monitor(&mut self) {
         let gpus = self.nature.gpus;
         let state = format!("/run/cgpu/gpus/{}", gpus.replace('/', "+"));
-        self.place.run("mkdir", &["-p", "/run/cgpu/gpus"]).exits(0);
+        self.machine.run("mkdir", &["-p", "/run/cgpu/gpus"]).exits(0);
         let arguments = [
             "LD_LIBRARY_PATH=/usr/lib/cgpu/sim".to_owned(),
             format!("CGPU_SIM_GPUS={gpus}"),
             format!("CGPU_SIM_STATE={state}"),
             "/usr/bin/cgpu-monitor".to_owned(),
         ];
-        self.monitor = Some(self.place.start("cgpu-monitor", Path::new("env"), &arguments));
+        self.monitor = Some(self.machine.start("cgpu-monitor", Path::new("env"), &arguments));
     }
 
     /// Ends the kubelet.

@@ -32,14 +32,14 @@ struct Share {
 }
 
 /// Whose: a pod's uid, a container, a resource.
-type Place = (String, String, String);
+type AllocationKey = (String, String, String);
 
 /// Everything.
 #[derive(Default)]
 pub(crate) struct Manager {
     plugins: BTreeMap<String, Plugin>,
     registrations: BTreeMap<String, usize>,
-    given: BTreeMap<Place, Share>,
+    given: BTreeMap<AllocationKey, Share>,
     ended: BTreeSet<String>,
     pub(crate) complaints: Vec<String>,
 }
@@ -101,25 +101,25 @@ impl Manager {
     }
 
     /// Ids that a container may have, and those of its pod's init containers, which it gets first.
-    fn choice(&mut self, place: &Place) -> (BTreeSet<String>, BTreeSet<String>) {
+    fn choice(&mut self, key: &AllocationKey) -> (BTreeSet<String>, BTreeSet<String>) {
         let Self { given, ended, plugins, .. } = self;
         given.retain(|(uid, ..), _| !ended.contains(uid));
-        let of_resource = |other: &Place| other.2 == place.2;
+        let of_resource = |other: &AllocationKey| other.2 == key.2;
         let reusable: BTreeSet<String> = given
             .iter()
-            .filter(|(other, share)| of_resource(other) && other.0 == place.0 && share.is_init)
+            .filter(|(other, share)| of_resource(other) && other.0 == key.0 && share.is_init)
             .flat_map(|(_, share)| share.ids.clone())
             .collect();
         // What a container of the pod has that is no init container is not given once more.
         let kept: BTreeSet<&String> = given
             .iter()
-            .filter(|(other, share)| of_resource(other) && other.0 == place.0 && !share.is_init)
+            .filter(|(other, share)| of_resource(other) && other.0 == key.0 && !share.is_init)
             .flat_map(|(_, share)| &share.ids)
             .collect();
         let reusable: BTreeSet<String> = reusable.into_iter().filter(|id| !kept.contains(id)).collect();
         let used: BTreeSet<&String> =
             given.iter().filter(|(other, _)| of_resource(other)).flat_map(|(_, share)| &share.ids).collect();
-        let devices = plugins.get(&place.2).and_then(|plugin| plugin.devices.as_ref());
+        let devices = plugins.get(&key.2).and_then(|plugin| plugin.devices.as_ref());
         let free = devices
             .into_iter()
             .flatten()
@@ -149,8 +149,8 @@ pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Given>, St
                 continue;
             }
             let amount: usize = amount.as_str().and_then(|text| text.parse().ok()).expect("a whole number");
-            let place = (uid.clone(), name.clone(), resource.clone());
-            let share = give(shared, &place, amount, is_init).await?;
+            let key = (uid.clone(), name.clone(), resource.clone());
+            let share = give(shared, &key, amount, is_init).await?;
             given.ids.insert(resource.clone(), share.ids.iter().cloned().collect());
             given.variables.extend(share.answer.envs);
             given.devices.extend(share.answer.cdi_devices.into_iter().map(|device| device.name));
@@ -160,23 +160,23 @@ pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Given>, St
     Ok(started)
 }
 
-async fn give(shared: &Shared, place: &Place, amount: usize, is_init: bool) -> Result<Share, String> {
-    if let Some(known) = locked(shared).given.get(place).cloned() {
+async fn give(shared: &Shared, key: &AllocationKey, amount: usize, is_init: bool) -> Result<Share, String> {
+    if let Some(known) = locked(shared).given.get(key).cloned() {
         return Ok(known);
     }
-    let (reusable, free) = locked(shared).choice(place);
+    let (reusable, free) = locked(shared).choice(key);
     let mut ids: BTreeSet<String> = reusable.into_iter().take(amount).collect();
     if ids.len() + free.len() < amount {
         return Err(format!(
             "requested number of devices unavailable for {}. Requested: {}, Available: {}",
-            place.2,
+            key.2,
             amount - ids.len(),
             free.len()
         ));
     }
     let (channel, prefers) = {
         let manager = locked(shared);
-        let plugin = manager.plugins.get(&place.2).ok_or("the plugin has gone")?;
+        let plugin = manager.plugins.get(&key.2).ok_or("the plugin has gone")?;
         (plugin.channel.clone(), plugin.prefers)
     };
     if ids.len() < amount && prefers {
@@ -198,7 +198,7 @@ async fn give(shared: &Shared, place: &Place, amount: usize, is_init: bool) -> R
     let [answer] = <[ContainerAllocateResponse; 1]>::try_from(answer.container_responses)
         .map_err(|all| format!("{} answers for one container", all.len()))?;
     let share = Share { ids, is_init, answer };
-    locked(shared).given.insert(place.clone(), share.clone());
+    locked(shared).given.insert(key.clone(), share.clone());
     Ok(share)
 }
 

@@ -33,9 +33,9 @@ fn equal_containers_of_a_pod_get_their_own_slices() {
     );
     let given = host.admit(&pod);
     // What comes first is not what was asked for first.
-    for place in [2, 1, 0] {
-        let gpu = usize::from(place != 1);
-        let made = host.create(&pod, &given[place]);
+    for index in [2, 1, 0] {
+        let gpu = usize::from(index != 1);
+        let made = host.create(&pod, &given[index]);
         let expected = [
             ("NVIDIA_VISIBLE_DEVICES", host.uuid(gpu)),
             ("ALIYUN_COM_GPU_MEM_IDX", gpu.to_string()),
@@ -47,10 +47,10 @@ fn equal_containers_of_a_pod_get_their_own_slices() {
             assert_eq!(made.variables.get(name), Some(&value), "{made:?}");
         }
         let percent = made.variables.get("ALIYUN_COM_GPU_CORE_PERCENTAGE").map(String::as_str);
-        assert_eq!(percent, (place == 1).then_some("30"));
+        assert_eq!(percent, (index == 1).then_some("30"));
         assert_eq!(limits(&made), [(host.uuid(gpu), 15109 * 2 / 14 * MIB)].into());
         // Whoever looks by `kubectl exec ... env`, as the documents do, sees the same.
-        assert_eq!(host.engine.exec(&pod, &given[place], &made), made.variables);
+        assert_eq!(host.engine.exec(&pod, &given[index], &made), made.variables);
     }
     host.annotated("p", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
     // A container that restarts is given the same, and told the same.
