@@ -21,18 +21,18 @@ fn main() {
     let mut cluster = Cluster::new(Dialects::default());
     let names: Vec<String> = (0..NODES).map(|number| format!("node-{number:04}.example.internal")).collect();
     for name in &names {
-        cluster.see_node(&node(name));
+        cluster.apply_node(&node(name));
     }
     let started = Instant::now();
     for number in 0..PODS {
         let (node, gpu) = (number % NODES, number / NODES % GPUS);
-        cluster.see_pod(&pod(number, random.u64(1..=6), Some((&names[node], gpu))));
+        cluster.apply_pod(&pod(number, random.u64(1..=6), Some((&names[node], gpu))));
     }
     let load = started.elapsed();
     let waiting: Vec<Pod> = (0..ROUNDS).map(|number| pod(PODS + number, random.u64(1..=14), None)).collect();
     let (mut filters, mut binds, mut both, mut refused) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for pod in &waiting {
-        cluster.see_pod(pod);
+        cluster.apply_pod(pod);
         let body = json!({"Pod": pod, "Nodes": null, "NodeNames": names}).to_string();
         let started = Instant::now();
         let candidates: Candidates = extender::decode(body.as_bytes()).expect("a request");
@@ -54,7 +54,7 @@ fn main() {
         let mut claimed = pod.clone();
         change.apply(&mut claimed);
         claimed.metadata.resource_version = "2".into();
-        cluster.see_pod(&claimed);
+        cluster.apply_pod(&claimed);
         let (_, accounting) = cluster.node(&node).expect("a node");
         let pods = accounting.holders.iter().map(|holder| &holder.pod);
         cluster.confirm(&binding.pod_uid, &node, pods).expect("nobody else");

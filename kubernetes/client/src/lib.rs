@@ -1,9 +1,10 @@
-//! The way to the API server, for all programs of this folder: `kube` carries the requests, the records are the core's ([`cgpu_kubernetes_core::object`]).
+//! Access to the API server for all programs of this folder: `kube` sends the requests, the records are
+//! the core's ([`cgpu_kubernetes_core::object`]).
 //!
 //! ```text
 //!   kubeconfig | in-cluster --> Access --> Api --+-- get, list, patch, change, bind ---> records of the core, or a Failure
-//!                                                +-- mirror::keep: list, watch, list again --> a Keeper (the core's Cluster, mostly)
-//!                                                +-- Notice: what is told about a pod, as an event
+//!                                                +-- reflector::run: list, watch, list again --> an EventHandler (mostly the core's Cluster)
+//!                                                +-- Event: a message about a pod or a node
 //!                                                +-- Election: who of several does what one must do
 //! ```
 //!
@@ -12,11 +13,11 @@
 //! | a client as kubectl would make it | [`Access`] (a clap `Args`: `--kubeconfig --context --cluster --user --server --token ...`; flatten it), then `access.api().await` |
 //! | one object | `api.get::<Pod>(namespace, name)`, `api.get::<Node>("", name)` |
 //! | all that fit | `api.list::<Pod>(&Query::all().field("spec.nodeName=n1").label("app=x"))`: as of one version, never from a cache that may be behind |
-//! | what is and what comes | `mirror::keep(&api, &query, &pace, &keeper)` never ends; an `RwLock<Cluster>` is a [`Keeper`] of pods and of nodes |
+//! | all objects, and their changes | `reflector::run(&api, &query, &timing, &handler)` never ends; an `RwLock<Cluster>` is an [`EventHandler`] of pods and of nodes |
 //! | annotations of a claim | `api.change(&change)`: the core's conditioned patch; [`Failure::Conflict`] if the pod is another by now |
 //! | any merge patch | `api.patch::<Node>("", name, &json)`, `api.patch_status::<Node>("", name, &json)`. With `metadata.resourceVersion` in it, it is conditioned |
 //! | a pod on a node | `api.bind(&pod, node)`, on condition of uid and version |
-//! | an event on a pod | `api.tell(&notice)`: the same again counts on |
+//! | an event on a pod | `api.publish(&event)`: the same event again increments its count |
 //! | one of several | [`Election`], over a Lease |
 //!
 //! Nothing here decides anything about GPUs.
@@ -27,9 +28,9 @@ mod access;
 mod api;
 mod backoff;
 mod failure;
-mod keeper;
+mod handler;
 mod lease;
-pub mod mirror;
+pub mod reflector;
 mod notice;
 mod query;
 mod record;
@@ -39,9 +40,9 @@ pub use access::Access;
 pub use api::{Api, List};
 pub use backoff::Backoff;
 pub use failure::Failure;
-pub use keeper::Keeper;
+pub use handler::EventHandler;
 pub use lease::{Election, Term};
-pub use mirror::Pace;
+pub use reflector::Timing;
 pub use notice::{About, Gravity, Notice};
 pub use query::Query;
 pub use record::Record;

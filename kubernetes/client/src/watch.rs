@@ -1,4 +1,4 @@
-//! What comes after a version.
+//! One watch: what changes after a version.
 
 use futures_util::{Stream, StreamExt};
 use http::Method;
@@ -9,24 +9,24 @@ use crate::failure::Failure;
 use crate::query::Query;
 use crate::record::Record;
 
-/// Something that happened.
+/// A change that a watch reports.
 #[derive(Clone, Debug)]
-pub(crate) enum Happening<R> {
-    /// It came or changed.
-    Seen(R),
-    /// It went, or is not meant by the query any more; as it was then.
-    Lost(R),
-    /// Nothing, up to this version.
-    Nothing(String),
+pub(crate) enum ObjectChange<R> {
+    /// The object was created or changed.
+    Applied(R),
+    /// The object was deleted, or does not match the query any more. Its last state.
+    Deleted(R),
+    /// No change up to this version.
+    Bookmark(String),
 }
 
-/// What happens after `version`, for as long as the API server keeps the line open: not longer than `seconds`.
+/// Watches from `version` until the API server ends the watch, after `seconds` at the latest.
 pub(crate) async fn follow<R: Record>(
     api: &Api,
     query: &Query,
     version: &str,
     seconds: u64,
-) -> Result<impl Stream<Item = Result<Happening<R>, Failure>> + Send + use<R>, Failure> {
+) -> Result<impl Stream<Item = Result<ObjectChange<R>, Failure>> + Send + use<R>, Failure> {
     let seconds = seconds.to_string();
     let parameters = [
         ("watch", "true"),
@@ -38,9 +38,9 @@ pub(crate) async fn follow<R: Record>(
     let opened = tokio::time::timeout(api.timeout(), api.client().request_events::<R>(request)).await;
     let events = opened.map_err(|_| Failure::Unreachable(format!("not within {:?}", api.timeout())))??;
     Ok(events.map(|event: kube::Result<WatchEvent<R>>| match event {
-        Ok(WatchEvent::Added(record) | WatchEvent::Modified(record)) => Ok(Happening::Seen(record)),
-        Ok(WatchEvent::Deleted(record)) => Ok(Happening::Lost(record)),
-        Ok(WatchEvent::Bookmark(mark)) => Ok(Happening::Nothing(mark.metadata.resource_version)),
+        Ok(WatchEvent::Added(record) | WatchEvent::Modified(record)) => Ok(ObjectChange::Applied(record)),
+        Ok(WatchEvent::Deleted(record)) => Ok(ObjectChange::Deleted(record)),
+        Ok(WatchEvent::Bookmark(mark)) => Ok(ObjectChange::Bookmark(mark.metadata.resource_version)),
         Ok(WatchEvent::Error(status)) => Err(Failure::of_status(status.code, &status.reason, status.message)),
         Err(error) => Err(error.into()),
     }))

@@ -91,9 +91,9 @@ impl Cluster {
         let mut lost: BTreeSet<String> = self.nodes.keys().cloned().collect();
         for gpus in nodes {
             lost.remove(&gpus.name);
-            self.see_gpus(gpus);
+            self.apply_gpus(gpus);
         }
-        lost.iter().for_each(|name| self.lose_node(name));
+        lost.iter().for_each(|name| self.delete_node(name));
     }
 
     /// These are the pods that there were when the API server had this version. Those that were known and are not among them are gone, and so are
@@ -134,11 +134,11 @@ impl Cluster {
     }
 
     /// A node came or changed.
-    pub fn see_node(&mut self, node: &Node) {
-        self.see_gpus(NodeGpus::of(node));
+    pub fn apply_node(&mut self, node: &Node) {
+        self.apply_gpus(NodeGpus::of(node));
     }
 
-    fn see_gpus(&mut self, gpus: NodeGpus) {
+    fn apply_gpus(&mut self, gpus: NodeGpus) {
         let name = gpus.name.clone();
         let entry = self.nodes.entry(name.clone()).or_default();
         // Nodes say every few seconds that they live; that does not change the accounting.
@@ -149,7 +149,7 @@ impl Cluster {
     }
 
     /// A node went.
-    pub fn lose_node(&mut self, name: &str) {
+    pub fn delete_node(&mut self, name: &str) {
         if let Some(entry) = self.nodes.get_mut(name) {
             entry.gpus = None;
             self.compute(name);
@@ -157,12 +157,12 @@ impl Cluster {
     }
 
     /// A pod came or changed. An older version than the one that is known is passed over.
-    pub fn see_pod(&mut self, pod: &Pod) {
-        self.see(PodObservation::of(pod, self.dialects));
+    pub fn apply_pod(&mut self, pod: &Pod) {
+        self.apply(PodObservation::of(pod, self.dialects));
     }
 
     /// A pod came or changed. An older version than the one that is known is passed over.
-    pub fn see(&mut self, observation: PodObservation) {
+    pub fn apply(&mut self, observation: PodObservation) {
         let uid = observation.uid().to_owned();
         if self.gone.has(&uid) {
             return;
@@ -185,14 +185,14 @@ impl Cluster {
                 }
             }
             // It has ended, which is for ever, also where it was not known: what it was before may come late.
-            PodObservation::Ended(uid) => self.lose_pod(&uid),
-            PodObservation::Other(_) if known.is_some() => self.lose_pod(&uid),
+            PodObservation::Ended(uid) => self.delete_pod(&uid),
+            PodObservation::Other(_) if known.is_some() => self.delete_pod(&uid),
             PodObservation::Other(_) => {}
         }
     }
 
     /// A pod went.
-    pub fn lose_pod(&mut self, uid: &str) {
+    pub fn delete_pod(&mut self, uid: &str) {
         self.gone.add(uid);
         if let Some(pod) = self.pods.remove(uid) {
             self.unname_node(&pod);

@@ -207,12 +207,12 @@ impl Extender {
         self.read = api.end();
     }
 
-    fn see(&mut self, event: &Event) {
+    fn apply(&mut self, event: &Event) {
         match event {
-            Event::Pod(pod) => self.cluster.see_pod(pod),
-            Event::PodGone(uid) => self.cluster.lose_pod(uid),
-            Event::Node(node) => self.cluster.see_node(node),
-            Event::NodeGone(name) => self.cluster.lose_node(name),
+            Event::Pod(pod) => self.cluster.apply_pod(pod),
+            Event::PodGone(uid) => self.cluster.delete_pod(uid),
+            Event::Node(node) => self.cluster.apply_node(node),
+            Event::NodeGone(name) => self.cluster.delete_node(name),
         }
     }
 
@@ -234,19 +234,19 @@ impl Extender {
                 3..10 => api.count("lost"),
                 10..100 => {
                     api.count("doubled");
-                    self.see(&event);
-                    self.see(&event);
+                    self.apply(&event);
+                    self.apply(&event);
                 }
                 // Once more what was some time ago. Of nodes there is no telling: the API server sends none of them so.
                 100..150 => {
                     let late = api.event(random.usize(self.read.saturating_sub(20)..self.read)).cloned();
                     if let Some(late @ (Event::Pod(_) | Event::PodGone(_))) = late {
                         api.count("late");
-                        self.see(&late);
+                        self.apply(&late);
                     }
-                    self.see(&event);
+                    self.apply(&event);
                 }
-                _ => self.see(&event),
+                _ => self.apply(&event),
             }
         }
     }
@@ -274,7 +274,7 @@ impl Extender {
             if !is_heard {
                 return api.count("lost answers");
             }
-            self.cluster.see_pod(&pod);
+            self.cluster.apply_pod(&pod);
             let version = pod.metadata.resource_version;
             self.attempts.push(Attempt { uid: uid.to_owned(), node: best.host, version, looked: false });
         }
@@ -293,7 +293,7 @@ impl Extender {
             if self.cluster.confirm(&attempt.uid, &attempt.node, &pods).is_err() {
                 let own = pods.iter().find(|pod| pod.uid == attempt.uid && pod.version == attempt.version);
                 if let Some(pod) = own.map(|pod| api.patch("withdrawn", &claim::withdraw(pod))) {
-                    pod.iter().for_each(|pod| self.cluster.see_pod(pod));
+                    pod.iter().for_each(|pod| self.cluster.apply_pod(pod));
                 }
                 self.attempts.swap_remove(index);
             }
@@ -308,7 +308,7 @@ impl Extender {
         let changes: Vec<Change> = self.cluster.stale(now).map(|pod| claim::withdraw(pod)).collect();
         for change in changes {
             if let Some(pod) = api.patch("withdrawn", &change) {
-                self.cluster.see_pod(&pod);
+                self.cluster.apply_pod(&pod);
             }
         }
     }
@@ -506,7 +506,7 @@ impl Extender {
     fn list_if_behind(&mut self, api: &Api) {
         while let Some(event) = api.event(self.read) {
             self.read += 1;
-            self.see(&event.clone());
+            self.apply(&event.clone());
         }
     }
 }

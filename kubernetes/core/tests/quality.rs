@@ -36,15 +36,15 @@ fn placed(nodes: usize, gpus: usize, sizes: &[u64], placement: Placement) -> (u6
     let label = if placement == Placement::Binpack { "binpack" } else { "spread" };
     let mut cluster = Cluster::new(Dialects::default());
     let names: Vec<String> = (0..nodes).map(|number| format!("n{number}")).collect();
-    names.iter().for_each(|name| cluster.see_node(&node(name, gpus, label)));
+    names.iter().for_each(|name| cluster.apply_node(&node(name, gpus, label)));
     for (number, units) in sizes.iter().enumerate() {
         let mut pod = pod(number, *units);
-        cluster.see_pod(&pod);
+        cluster.apply_pod(&pod);
         let request = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
         let fitting = extender::filter(&cluster, &request(names.clone())).node_names.unwrap();
         let ranked = extender::prioritize(&cluster, &request(fitting), placement);
         let Some(best) = ranked.into_iter().max_by_key(|priority| priority.score) else {
-            cluster.lose_pod(&pod.metadata.uid);
+            cluster.delete_pod(&pod.metadata.uid);
             continue;
         };
         let binding = Binding {
@@ -56,7 +56,7 @@ fn placed(nodes: usize, gpus: usize, sizes: &[u64], placement: Placement) -> (u6
         extender::bind(&cluster, &binding, 1).expect("it fits").apply(&mut pod);
         pod.spec.node_name = best.host;
         pod.metadata.resource_version = "2".into();
-        cluster.see_pod(&pod);
+        cluster.apply_pod(&pod);
     }
     let held = cluster.nodes().flat_map(|(_, accounting)| &accounting.held);
     held.fold((0, 0), |(units, gpus), share| (units + share.units, gpus + usize::from(share.units > 0)))

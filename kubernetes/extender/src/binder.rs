@@ -115,7 +115,7 @@ impl Binder {
             };
             match self.api.change(&change).await {
                 Ok(pod) => {
-                    self.sight.see(&pod);
+                    self.sight.apply(&pod);
                     debug!(
                         pod = title(binding),
                         node = binding.node,
@@ -148,7 +148,7 @@ impl Binder {
             let dialects = self.sight.look().dialects();
             match PodObservation::of(&pod, dialects) {
                 PodObservation::Other(_) => return Ok(Plan::Plain(pod)),
-                PodObservation::Requests(_) | PodObservation::Ended(_) => self.sight.see(&pod),
+                PodObservation::Requests(_) | PodObservation::Ended(_) => self.sight.apply(&pod),
             }
         }
         let cluster = self.sight.look();
@@ -194,7 +194,7 @@ impl Binder {
         let dialects = self.sight.look().dialects();
         let Some(pod_request) = PodRequest::of(pod, dialects) else { return };
         match self.api.change(&claim::withdraw(&pod_request)).await {
-            Ok(pod) => self.sight.see(&pod),
+            Ok(pod) => self.sight.apply(&pod),
             // It is withdrawn after a minute.
             Err(failure) => debug!(pod = pod_request.title(), %failure, "the claim was not withdrawn"),
         }
@@ -213,7 +213,7 @@ impl Binder {
             }
             // Whether it was bound all the same, or what came in between.
             let Ok(now) = self.api.get::<Pod>(&binding.pod_namespace, &binding.pod_name).await else { break };
-            self.sight.see(&now);
+            self.sight.apply(&now);
             if now.metadata.uid != binding.pod_uid {
                 break;
             }

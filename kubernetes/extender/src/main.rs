@@ -28,7 +28,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::serve::ListenerExt;
-use cgpu_kubernetes_client::{Api, Election, Pace, Query, mirror};
+use cgpu_kubernetes_client::{Api, Election, Timing, Query, reflector};
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
 use clap::Parser;
@@ -159,13 +159,13 @@ async fn answer(
 
 /// Keeps the copy.
 fn follow(api: &Api, sight: &Arc<Sight>, options: &Options) {
-    let pace = Pace { list: Duration::from_secs(options.resync), ..Pace::default() };
+    let timing = Timing { resync_interval: Duration::from_secs(options.resync), ..Timing::default() };
     // Those that have ended hold nothing. One that ends while it is watched is told as one that went.
     let living = Query::all().field("status.phase!=Succeeded").field("status.phase!=Failed");
     let (one, other) =
-        ((api.clone(), Arc::clone(sight), pace.clone()), (api.clone(), Arc::clone(sight), pace));
-    tokio::spawn(async move { mirror::keep::<Node>(&one.0, &Query::all(), &one.2, &*one.1).await });
-    tokio::spawn(async move { mirror::keep::<Pod>(&other.0, &living, &other.2, &*other.1).await });
+        ((api.clone(), Arc::clone(sight), timing.clone()), (api.clone(), Arc::clone(sight), timing));
+    tokio::spawn(async move { reflector::run::<Node>(&one.0, &Query::all(), &one.2, &*one.1).await });
+    tokio::spawn(async move { reflector::run::<Pod>(&other.0, &living, &other.2, &*other.1).await });
 }
 
 fn election(api: &Api, options: &Options) -> Election {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use cgpu_kubernetes_client::{Failure, Keeper, List};
+use cgpu_kubernetes_client::{Failure, EventHandler, List};
 use cgpu_kubernetes_core::pod_request::PodObservation;
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::gpus::NodeGpus;
@@ -30,7 +30,7 @@ struct Touch {
 }
 
 impl Touch {
-    fn reached(&self, how: Result<(), &Failure>) {
+    fn connection_changed(&self, how: Result<(), &Failure>) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         match how {
             Ok(()) => *lost = None,
@@ -60,8 +60,8 @@ impl Sight {
     }
 
     /// A pod as the API server has just shown it.
-    pub(crate) fn see(&self, pod: &Pod) {
-        self.cluster.write().unwrap_or_else(PoisonError::into_inner).see_pod(pod);
+    pub(crate) fn apply(&self, pod: &Pod) {
+        self.cluster.write().unwrap_or_else(PoisonError::into_inner).apply_pod(pod);
     }
 
     /// Whether there is anything to answer from.
@@ -75,7 +75,7 @@ impl Sight {
     }
 }
 
-impl Keeper<Pod> for Sight {
+impl EventHandler<Pod> for Sight {
     type Kept = PodObservation;
 
     fn condense(&self, record: Pod) -> PodObservation {
@@ -83,24 +83,24 @@ impl Keeper<Pod> for Sight {
     }
 
     fn replace(&self, all: List<PodObservation>) {
-        Keeper::<Pod>::replace(&self.cluster, all);
+        EventHandler::<Pod>::replace(&self.cluster, all);
         self.pods.listed.store(true, Ordering::Release);
     }
 
-    fn see(&self, record: Pod) {
-        Keeper::see(&self.cluster, record);
+    fn apply(&self, record: Pod) {
+        EventHandler::apply(&self.cluster, record);
     }
 
-    fn lose(&self, record: Pod) {
-        Keeper::lose(&self.cluster, record);
+    fn delete(&self, record: Pod) {
+        EventHandler::delete(&self.cluster, record);
     }
 
-    fn reached(&self, how: Result<(), &Failure>) {
-        self.pods.reached(how);
+    fn connection_changed(&self, how: Result<(), &Failure>) {
+        self.pods.connection_changed(how);
     }
 }
 
-impl Keeper<Node> for Sight {
+impl EventHandler<Node> for Sight {
     type Kept = NodeGpus;
 
     fn condense(&self, record: Node) -> NodeGpus {
@@ -108,19 +108,19 @@ impl Keeper<Node> for Sight {
     }
 
     fn replace(&self, all: List<NodeGpus>) {
-        Keeper::<Node>::replace(&self.cluster, all);
+        EventHandler::<Node>::replace(&self.cluster, all);
         self.nodes.listed.store(true, Ordering::Release);
     }
 
-    fn see(&self, record: Node) {
-        Keeper::see(&self.cluster, record);
+    fn apply(&self, record: Node) {
+        EventHandler::apply(&self.cluster, record);
     }
 
-    fn lose(&self, record: Node) {
-        Keeper::lose(&self.cluster, record);
+    fn delete(&self, record: Node) {
+        EventHandler::delete(&self.cluster, record);
     }
 
-    fn reached(&self, how: Result<(), &Failure>) {
-        self.nodes.reached(how);
+    fn connection_changed(&self, how: Result<(), &Failure>) {
+        self.nodes.connection_changed(how);
     }
 }

@@ -36,7 +36,7 @@ async fn withdraw(api: &Api, sight: &Sight) {
         match api.change(&change).await {
             Ok(new) => {
                 info!(pod, "a claim that nobody bound was withdrawn");
-                sight.see(&new);
+                sight.apply(&new);
             }
             // It has changed, or gone: our watch will tell.
             Err(failure @ (Failure::Conflict(_) | Failure::NotFound(_))) => {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cgpu_kubernetes_client::{Api, Failure, Keeper};
+use cgpu_kubernetes_client::{Api, Failure, EventHandler};
 use cgpu_kubernetes_core::binding::{Answer, LONGEST_LINE, Question, SOCKET};
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::object::Pod;
@@ -166,7 +166,7 @@ impl Binding {
                 found.metadata.uid
             )));
         }
-        self.pods.see(found.clone());
+        self.pods.apply(found.clone());
         Ok(found)
     }
 
@@ -177,15 +177,15 @@ impl Binding {
         let found: Result<Pod, Failure> = found;
         match found {
             Err(Failure::NotFound(_)) => {
-                self.pods.lose(pod.clone());
+                self.pods.delete(pod.clone());
                 true
             }
             Ok(found) if found.metadata.uid != pod.metadata.uid => {
-                self.pods.lose(pod.clone());
+                self.pods.delete(pod.clone());
                 true
             }
             Ok(found) => {
-                self.pods.see(found);
+                self.pods.apply(found);
                 self.pods.get(&pod.metadata.uid).is_none()
             }
             Err(_) => false,

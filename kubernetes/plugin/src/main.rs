@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use cgpu_kubernetes_client::{Api, Keeper, Pace, Query, mirror};
+use cgpu_kubernetes_client::{Api, EventHandler, Timing, Query, reflector};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -105,7 +105,7 @@ async fn run(options: Options) -> Result<()> {
     tokio::spawn({
         let (api, pods) = (api.clone(), Arc::clone(&pods));
         let query = Query::all().field(format!("spec.nodeName={}", options.node_name));
-        async move { mirror::keep(&api, &query, &Pace::default(), &*pods).await }
+        async move { reflector::run(&api, &query, &Timing::default(), &*pods).await }
     });
     tokio::select! {
         known = sight.wait_for(Option::is_some) => {
@@ -142,7 +142,7 @@ async fn run(options: Options) -> Result<()> {
 }
 
 async fn mirrored(api: Api, query: Query, own: node::Own) {
-    mirror::keep(&api, &query, &Pace::default(), &own).await;
+    reflector::run(&api, &query, &Timing::default(), &own).await;
 }
 
 /// Writes on pods which slices they have, makes sure that these can be resolved, and takes away what is nobody's.
@@ -152,7 +152,7 @@ async fn annotate(api: Api, pods: Arc<Pods>, cdi: Option<Cdi>) {
         let mut again = RECONCILE;
         for note in pods.notes() {
             match note.write(&api).await {
-                Ok(pod) => pods.see(pod),
+                Ok(pod) => pods.apply(pod),
                 Err(failure) => {
                     warn!("what a pod has cannot be written on it: {failure}");
                     again = PAUSE;

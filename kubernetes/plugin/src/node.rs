@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cgpu_kubernetes_client::{Api, Failure, Keeper, List};
+use cgpu_kubernetes_client::{Api, Failure, EventHandler, List};
 use cgpu_kubernetes_core::gpus::{Inventory, NodeGpus};
 use cgpu_kubernetes_core::names::{COUNT, annotation};
 use cgpu_kubernetes_core::object::{Node, Written};
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Our node, as it was last seen.
 pub(crate) struct Own(pub(crate) watch::Sender<Option<Node>>);
 
-impl Keeper<Node> for Own {
+impl EventHandler<Node> for Own {
     type Kept = Node;
 
     fn condense(&self, node: Node) -> Node {
@@ -36,12 +36,12 @@ impl Keeper<Node> for Own {
 
     fn replace(&self, all: List<Node>) {
         match all.items.into_iter().next() {
-            Some(node) => self.see(node),
+            Some(node) => self.apply(node),
             None => warn!("the API server does not know this node"),
         }
     }
 
-    fn see(&self, node: Node) {
+    fn apply(&self, node: Node) {
         self.0.send_if_modified(|known| {
             // A node says every few seconds that it lives.
             let is_same = |known: &Node| {
@@ -55,7 +55,7 @@ impl Keeper<Node> for Own {
         });
     }
 
-    fn lose(&self, _: Node) {
+    fn delete(&self, _: Node) {
         warn!("this node has gone from the API server");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cgpu_kubernetes_client::{Api, Failure, Keeper, List};
+use cgpu_kubernetes_client::{Api, Failure, EventHandler, List};
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::{Dialect, Dialects, annotation};
@@ -136,7 +136,7 @@ impl Note {
 }
 
 impl Inner {
-    fn see(&mut self, pod: Pod) {
+    fn apply(&mut self, pod: Pod) {
         let uid = pod.metadata.uid.clone();
         if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
             self.living.remove(&uid);
@@ -157,7 +157,7 @@ impl Inner {
     }
 }
 
-impl Keeper<Pod> for Pods {
+impl EventHandler<Pod> for Pods {
     type Kept = Pod;
 
     fn condense(&self, pod: Pod) -> Pod {
@@ -167,7 +167,7 @@ impl Keeper<Pod> for Pods {
     fn replace(&self, all: List<Pod>) {
         let mut inner = self.inner();
         inner.living.clear();
-        all.items.into_iter().for_each(|pod| inner.see(pod));
+        all.items.into_iter().for_each(|pod| inner.apply(pod));
         if !*self.listed.borrow() {
             inner.recall(self.dialects);
         }
@@ -176,12 +176,12 @@ impl Keeper<Pod> for Pods {
         self.changed.notify_one();
     }
 
-    fn see(&self, pod: Pod) {
-        self.inner().see(pod);
+    fn apply(&self, pod: Pod) {
+        self.inner().apply(pod);
         self.changed.notify_one();
     }
 
-    fn lose(&self, pod: Pod) {
+    fn delete(&self, pod: Pod) {
         self.inner().living.remove(&pod.metadata.uid);
         self.changed.notify_one();
     }

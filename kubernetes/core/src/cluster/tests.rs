@@ -20,37 +20,37 @@ fn claimed(cluster: &Cluster, pod: &Pod, name: &str, now: u64) -> Pod {
 fn events_of_any_kind_leave_the_accounting_of_a_list() {
     let mut cluster = Cluster::new(Dialects::default());
     let waiting = sharing("a", 8);
-    cluster.see_pod(&waiting);
-    cluster.see_node(&node("n", "GiB", &[15109]));
+    cluster.apply_pod(&waiting);
+    cluster.apply_node(&node("n", "GiB", &[15109]));
     assert_eq!(held(&cluster, "n"), 0);
     let pod = claimed(&cluster, &waiting, "n", 5);
-    cluster.see_pod(&pod);
-    cluster.see_pod(&pod);
+    cluster.apply_pod(&pod);
+    cluster.apply_pod(&pod);
     // Late news changes nothing.
-    cluster.see_pod(&waiting);
+    cluster.apply_pod(&waiting);
     assert_eq!(held(&cluster, "n"), 8);
     let mut bound = pod.clone();
     bound.spec.node_name = "n".into();
     bound.metadata.resource_version = "3".into();
-    cluster.see_pod(&bound);
+    cluster.apply_pod(&bound);
     assert_eq!(held(&cluster, "n"), 8);
     // A node that goes and comes again finds its pods.
-    cluster.lose_node("n");
+    cluster.delete_node("n");
     assert!(cluster.node("n").is_none() && cluster.is_valid());
-    cluster.see_node(&node("n", "GiB", &[15109]));
+    cluster.apply_node(&node("n", "GiB", &[15109]));
     assert_eq!(held(&cluster, "n"), 8);
-    cluster.lose_pod("uid-a");
-    cluster.see_pod(&bound);
-    cluster.lose_pod("uid-a");
+    cluster.delete_pod("uid-a");
+    cluster.apply_pod(&bound);
+    cluster.delete_pod("uid-a");
     assert_eq!(held(&cluster, "n"), 0);
     cluster.replace([&node("n", "GiB", &[15109])], [&bound]);
     assert_eq!(held(&cluster, "n"), 8);
     let mut done = bound.clone();
     done.status.phase = "Succeeded".into();
     done.metadata.resource_version = "4".into();
-    cluster.see_pod(&done);
+    cluster.apply_pod(&done);
     assert_eq!(held(&cluster, "n"), 0);
-    cluster.see_pod(&bound);
+    cluster.apply_pod(&bound);
     assert_eq!(held(&cluster, "n"), 0);
 }
 
@@ -59,13 +59,13 @@ fn claims_that_nobody_binds_are_stale() {
     let mut cluster = Cluster::new(Dialects::default());
     cluster.replace([&node("n", "GiB", &[15109])], [&sharing("a", 8)]);
     let pod = claimed(&cluster, &sharing("a", 8), "n", 5);
-    cluster.see_pod(&pod);
+    cluster.apply_pod(&pod);
     assert_eq!(cluster.stale(6).count(), 0);
     assert_eq!(cluster.stale(6 + PATIENCE).count(), 1);
     // Of a node that is not there no binding can come.
     let pods: Vec<_> = cluster.pods().cloned().collect();
     assert_eq!(cluster.confirm("uid-a", "n", &pods), Ok(()));
-    cluster.lose_node("n");
+    cluster.delete_node("n");
     assert_eq!(cluster.stale(6).count(), 1);
     assert_eq!(cluster.confirm("uid-a", "n", &pods).unwrap_err().sentence(), "the node `n` has gone");
 }
@@ -77,26 +77,26 @@ fn a_late_object_brings_no_pod_back() {
     let mut cluster = Cluster::new(Dialects::default());
     cluster.replace([&here], [&waiting]);
     let pod = claimed(&cluster, &waiting, "n", 5);
-    cluster.see_pod(&pod);
+    cluster.apply_pod(&pod);
     // It went while nobody watched: the list has it no more.
     cluster.replace([&here], []);
-    cluster.see_pod(&pod);
+    cluster.apply_pod(&pod);
     assert_eq!(held(&cluster, "n"), 0);
     // The next list does not forget that.
     cluster.replace([&here], []);
-    cluster.see_pod(&pod);
+    cluster.apply_pod(&pod);
     assert_eq!(held(&cluster, "n"), 0);
     // It was seen to go, and then comes a list.
     let mut other = pod.clone();
     other.metadata.uid = "uid-b".into();
-    cluster.see_pod(&other);
-    cluster.lose_pod("uid-b");
+    cluster.apply_pod(&other);
+    cluster.delete_pod("uid-b");
     cluster.replace([&here], []);
-    cluster.see_pod(&other);
+    cluster.apply_pod(&other);
     assert_eq!(held(&cluster, "n"), 0);
     // The list is what counts: one that is in it lives.
     cluster.replace([&here], [&pod]);
-    cluster.see_pod(&pod);
+    cluster.apply_pod(&pod);
     assert_eq!(held(&cluster, "n"), 8);
 }
 
@@ -112,19 +112,19 @@ fn a_pod_that_had_ended_when_it_was_first_seen_does_not_come_back() {
         done.metadata.resource_version = "4".into();
         // By an event, and by a list.
         let mut cluster = Cluster::new(Dialects::default());
-        cluster.see_node(&here);
-        cluster.see_pod(&done);
-        cluster.see_pod(&pod);
+        cluster.apply_node(&here);
+        cluster.apply_pod(&done);
+        cluster.apply_pod(&pod);
         assert_eq!(held(&cluster, "n"), 0);
         let mut cluster = Cluster::new(Dialects::default());
         cluster.replace([&here], [&done]);
-        cluster.see_pod(&pod);
+        cluster.apply_pod(&pod);
         assert_eq!(held(&cluster, "n"), 0);
     }
     // Who asked for nothing of ours takes no room there.
     let mut plain = crate::doubles::pod("p", &[]);
     plain.status.phase = "Succeeded".into();
-    cluster.see_pod(&plain);
+    cluster.apply_pod(&plain);
     assert!(!cluster.gone.has("uid-p"));
 }
 
@@ -132,7 +132,7 @@ fn a_pod_that_had_ended_when_it_was_first_seen_does_not_come_back() {
 fn of_those_that_are_gone_the_last_are_remembered() {
     let mut cluster = Cluster::new(Dialects::default());
     for number in 0..3 * MOST_GONE {
-        cluster.lose_pod(&format!("uid {number}"));
+        cluster.delete_pod(&format!("uid {number}"));
         let first = (number + 1).saturating_sub(MOST_GONE);
         assert!(cluster.gone.has(&format!("uid {first}")) && cluster.gone.has(&format!("uid {number}")));
     }
@@ -150,17 +150,17 @@ fn a_list_does_not_undo_what_is_newer_than_it() {
     let listed = sharing("a", 8);
     let mut pod = claimed(&cluster, &listed, "n", 5);
     pod.metadata.resource_version = "12".into();
-    cluster.see_pod(&pod);
+    cluster.apply_pod(&pod);
     let mut new = sharing("c", 1);
     new.metadata.resource_version = "11".into();
-    cluster.see_pod(&new);
+    cluster.apply_pod(&new);
     cluster.replace_pods([sighted(&listed)], "10");
     assert_eq!(held(&cluster, "n"), 8);
     assert!(cluster.pod("uid-c").is_some() && cluster.pod("uid-b").is_none());
     // What is older than the list went before it was made.
     cluster.replace_pods([], "12");
     assert_eq!((held(&cluster, "n"), cluster.pods().count()), (0, 0));
-    cluster.see_pod(&pod);
+    cluster.apply_pod(&pod);
     assert_eq!(held(&cluster, "n"), 0);
 }
 
@@ -168,7 +168,7 @@ fn a_list_does_not_undo_what_is_newer_than_it() {
 fn nodes_are_listed_by_themselves() {
     let mut cluster = Cluster::new(Dialects::default());
     cluster.replace([&node("n", "GiB", &[15109])], [&sharing("a", 8)]);
-    cluster.see_pod(&claimed(&cluster, &sharing("a", 8), "n", 5));
+    cluster.apply_pod(&claimed(&cluster, &sharing("a", 8), "n", 5));
     cluster.replace_nodes([NodeGpus::of(&node("m", "GiB", &[15109]))]);
     assert!(cluster.node("n").is_none() && cluster.is_valid());
     cluster.replace_nodes([NodeGpus::of(&node("n", "GiB", &[15109, 15109]))]);

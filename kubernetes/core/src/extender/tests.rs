@@ -151,7 +151,7 @@ fn a_claim_is_no_reason_against_its_own_pod() {
     let mut claimed = sharing("p", 8);
     bind(&cluster, &binding, 5).unwrap().apply(&mut claimed);
     claimed.metadata.resource_version = "2".into();
-    cluster.see_pod(&claimed);
+    cluster.apply_pod(&claimed);
     let candidates = |pod| Candidates { pod: Some(pod), nodes: None, node_names: Some(vec!["n1".into()]) };
     assert_eq!(filter(&cluster, &candidates(claimed)).node_names.unwrap(), ["n1"]);
     assert_eq!(

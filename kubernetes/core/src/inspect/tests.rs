@@ -8,15 +8,15 @@ use crate::object::Pod;
 /// The cluster of document 001: two nodes with a T4 each.
 fn documented() -> Cluster {
     let mut cluster = Cluster::new(Dialects::default());
-    cluster.see_node(&plain_node("sd-cluster-04", "192.168.1.214", 14, 1));
-    cluster.see_node(&plain_node("sd-cluster-05", "192.168.1.215", 14, 1));
+    cluster.apply_node(&plain_node("sd-cluster-04", "192.168.1.214", 14, 1));
+    cluster.apply_node(&plain_node("sd-cluster-05", "192.168.1.215", 14, 1));
     cluster
 }
 
 /// Does what kube-scheduler does: filters, ranks, takes the best node, of equals the last, and binds.
 fn deploy(cluster: &mut Cluster, name: &str, units: u64) -> String {
     let mut pod: Pod = sharing(name, units);
-    cluster.see_pod(&pod);
+    cluster.apply_pod(&pod);
     let names: Vec<String> = cluster.nodes().map(|(node, _)| node.name.clone()).collect();
     let request = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
     let fitting = extender::filter(cluster, &request(names)).node_names.unwrap();
@@ -31,7 +31,7 @@ fn deploy(cluster: &mut Cluster, name: &str, units: u64) -> String {
     extender::bind(cluster, &binding, 1).unwrap().apply(&mut pod);
     pod.spec.node_name.clone_from(&node);
     pod.metadata.resource_version = "2".into();
-    cluster.see_pod(&pod);
+    cluster.apply_pod(&pod);
     node
 }
 
@@ -130,11 +130,11 @@ Allocated/Total GPU Memory In Cluster:  10/14 (71%)
 #[test]
 fn what_is_bound_without_a_gpu_is_pending() {
     let mut cluster = documented();
-    cluster.see_node(&crate::doubles::node("three", "GiB", &[15109, 23028]));
+    cluster.apply_node(&crate::doubles::node("three", "GiB", &[15109, 23028]));
     deploy(&mut cluster, "a", 2);
     let mut bypassed = sharing("b", 3);
     bypassed.spec.node_name = "sd-cluster-04".into();
-    cluster.see_pod(&bypassed);
+    cluster.apply_pod(&bypassed);
     assert_eq!(
         table(&cluster),
         "\
@@ -168,11 +168,11 @@ Allocated/Total GPU Memory In Cluster:  3/14 (21%)
 #[test]
 fn json_says_why_pods_wait_and_why_they_are_pending() {
     let mut cluster = documented();
-    cluster.see_pod(&sharing("big", 16));
-    cluster.see_pod(&sharing("fine", 2));
+    cluster.apply_pod(&sharing("big", 16));
+    cluster.apply_pod(&sharing("fine", 2));
     let mut bypassed = sharing("b", 3);
     bypassed.spec.node_name = "sd-cluster-04".into();
-    cluster.see_pod(&bypassed);
+    cluster.apply_pod(&bypassed);
     let json = serde_json::to_value(Overview::of(&cluster, None).unwrap()).unwrap();
     assert_eq!(json["unit"], "GiB");
     assert_eq!(json["waiting"][0]["reasons"][0], "sd-cluster-04: 1/1 GPUs: 14 units in all of 16");

@@ -1,4 +1,4 @@
-//! Who is told what is and what comes.
+//! Receivers of what a reflector lists and watches.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -11,25 +11,25 @@ use crate::api::List;
 use crate::failure::Failure;
 use crate::record::Record;
 
-/// Keeps a copy of the objects of a kind.
-pub trait Keeper<R: Record>: Send + Sync {
-    /// What of an object is kept: of 50,000 pods that should not be much.
+/// Receives the objects of a kind.
+pub trait EventHandler<R: Record>: Send + Sync {
+    /// What is kept of an object. There may be 50,000 of them.
     type Kept: Send;
 
-    /// Makes an object into that.
+    /// Reduces an object to what is kept of it.
     fn condense(&self, record: R) -> Self::Kept;
 
-    /// These are all that there are, as of the list's version.
+    /// Replaces all objects by those of a list.
     fn replace(&self, all: List<Self::Kept>);
 
-    /// This one came or changed.
-    fn see(&self, record: R);
+    /// Adds or updates an object.
+    fn apply(&self, record: R);
 
-    /// This one went.
-    fn lose(&self, record: R);
+    /// Removes an object.
+    fn delete(&self, record: R);
 
-    /// The API server has answered, or has not: for whoever wants to know how fresh the copy is.
-    fn reached(&self, _how: Result<(), &Failure>) {}
+    /// Records whether the API server answered, which says how fresh the objects are.
+    fn connection_changed(&self, _outcome: Result<(), &Failure>) {}
 }
 
 fn write(cluster: &RwLock<Cluster>) -> std::sync::RwLockWriteGuard<'_, Cluster> {
@@ -37,7 +37,7 @@ fn write(cluster: &RwLock<Cluster>) -> std::sync::RwLockWriteGuard<'_, Cluster> 
     cluster.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Keeper<Pod> for RwLock<Cluster> {
+impl EventHandler<Pod> for RwLock<Cluster> {
     type Kept = PodObservation;
 
     fn condense(&self, record: Pod) -> PodObservation {
@@ -49,17 +49,17 @@ impl Keeper<Pod> for RwLock<Cluster> {
         write(self).replace_pods(all.items, &all.version);
     }
 
-    fn see(&self, record: Pod) {
+    fn apply(&self, record: Pod) {
         let observation = self.condense(record);
-        write(self).see(observation);
+        write(self).apply(observation);
     }
 
-    fn lose(&self, record: Pod) {
-        write(self).lose_pod(&record.metadata.uid);
+    fn delete(&self, record: Pod) {
+        write(self).delete_pod(&record.metadata.uid);
     }
 }
 
-impl Keeper<Node> for RwLock<Cluster> {
+impl EventHandler<Node> for RwLock<Cluster> {
     type Kept = NodeGpus;
 
     fn condense(&self, record: Node) -> NodeGpus {
@@ -70,11 +70,11 @@ impl Keeper<Node> for RwLock<Cluster> {
         write(self).replace_nodes(all.items);
     }
 
-    fn see(&self, record: Node) {
-        write(self).see_node(&record);
+    fn apply(&self, record: Node) {
+        write(self).apply_node(&record);
     }
 
-    fn lose(&self, record: Node) {
-        write(self).lose_node(&record.metadata.name);
+    fn delete(&self, record: Node) {
+        write(self).delete_node(&record.metadata.name);
     }
 }
