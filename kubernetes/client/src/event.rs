@@ -1,4 +1,4 @@
-//! What is told about a pod or a node, where `kubectl describe` shows it.
+//! Events about pods and nodes, as `kubectl describe` shows them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -11,58 +11,58 @@ use crate::api::Api;
 use crate::failure::Failure;
 use crate::record::escaped;
 
-/// Characters that an event's message may have.
-const LONGEST: usize = 1024;
+/// Longest message of an event, in characters.
+const MAX_MESSAGE_CHARS: usize = 1024;
 
-/// How bad it is.
+/// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Gravity {
-    /// Good to know.
+pub enum Severity {
+    /// Information.
     Normal,
-    /// Somebody should do something.
+    /// A problem that needs action.
     Warning,
 }
 
-/// What something is told about.
+/// Kind of the object that an event regards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum About {
+pub enum Regarding {
     /// A pod.
     Pod,
-    /// A node. It is in no namespace; what is told about it is in the one that is called `default`.
+    /// A node. It has no namespace; its events are in the namespace `default`.
     Node,
 }
 
-/// Something about a pod or a node, told as an event.
+/// An event about a pod or a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Notice {
-    /// Which of the two.
-    pub about: About,
+pub struct Event {
+    /// Kind of the object.
+    pub regarding: Regarding,
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's or the node's name.
     pub name: String,
     /// The pod itself; of a node its name, as kubelets say it.
     pub uid: String,
-    /// How bad it is.
-    pub gravity: Gravity,
-    /// One word in capitals and small letters, for programs.
+    /// Severity.
+    pub severity: Severity,
+    /// Reason in CamelCase, for programs.
     pub reason: &'static str,
     /// One sentence, for people.
     pub message: String,
-    /// Who says so: the program's name.
+    /// Name of the program that reports it.
     pub component: &'static str,
 }
 
-impl Notice {
+impl Event {
     /// A warning about the pod of this metadata.
     #[must_use]
     pub fn warning(pod: &Metadata, reason: &'static str, message: String, component: &'static str) -> Self {
         Self {
-            about: About::Pod,
+            regarding: Regarding::Pod,
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
-            gravity: Gravity::Warning,
+            severity: Severity::Warning,
             reason,
             message,
             component,
@@ -73,26 +73,26 @@ impl Notice {
     #[must_use]
     pub fn of_node(name: &str, reason: &'static str, message: String, component: &'static str) -> Self {
         Self {
-            about: About::Node,
+            regarding: Regarding::Node,
             namespace: String::new(),
             name: name.to_owned(),
             uid: name.to_owned(),
-            gravity: Gravity::Warning,
+            severity: Severity::Warning,
             reason,
             message,
             component,
         }
     }
 
-    /// Where the event is.
-    fn place(&self) -> &str {
-        match self.about {
-            About::Pod => &self.namespace,
-            About::Node => "default",
+    /// Returns the namespace of the event itself.
+    fn namespace_of_event(&self) -> &str {
+        match self.regarding {
+            Regarding::Pod => &self.namespace,
+            Regarding::Node => "default",
         }
     }
 
-    /// The same said again has the same name, whoever says it.
+    /// Returns the name of the event. Equal events have the same name, whichever replica reports them.
     fn event_name(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
@@ -101,18 +101,18 @@ impl Notice {
         format!("{pod}.{:016x}", hasher.finish())
     }
 
-    fn event(&self, now: &str) -> Value {
-        let message: String = self.message.chars().take(LONGEST).collect();
+    fn body(&self, now: &str) -> Value {
+        let message: String = self.message.chars().take(MAX_MESSAGE_CHARS).collect();
         json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": self.event_name(), "namespace": self.place()},
+            "metadata": {"name": self.event_name(), "namespace": self.namespace_of_event()},
             "involvedObject": {
                 "apiVersion": "v1",
-                "kind": match self.about { About::Pod => "Pod", About::Node => "Node" },
+                "kind": match self.regarding { Regarding::Pod => "Pod", Regarding::Node => "Node" },
                 "namespace": self.namespace, "name": self.name, "uid": self.uid,
             },
-            "type": match self.gravity { Gravity::Normal => "Normal", Gravity::Warning => "Warning" },
+            "type": match self.severity { Severity::Normal => "Normal", Severity::Warning => "Warning" },
             "reason": self.reason,
             "message": message,
             "count": 1,
@@ -126,19 +126,19 @@ impl Notice {
 }
 
 impl Api {
-    /// Tells it. What was told before counts one more.
+    /// Publishes an event. An event that exists already has its count incremented.
     ///
     /// # Errors
     /// There is no answer, or the namespace is about to go.
-    pub async fn tell(&self, notice: &Notice) -> Result<(), Failure> {
+    pub async fn publish(&self, event: &Event) -> Result<(), Failure> {
         let now = strtime::format("%Y-%m-%dT%H:%M:%SZ", Timestamp::now())
             .map_err(|error| Failure::Garbled(error.to_string()))?;
-        let all = format!("/api/v1/namespaces/{}/events", escaped(notice.place()));
-        match self.ask::<Value>(Method::POST, &all, Some(&notice.event(&now))).await {
+        let all = format!("/api/v1/namespaces/{}/events", escaped(event.namespace_of_event()));
+        match self.ask::<Value>(Method::POST, &all, Some(&event.body(&now))).await {
             Err(Failure::Exists(_)) => {}
             other => return other.map(|_| ()),
         }
-        let path = format!("{all}/{}", escaped(&notice.event_name()));
+        let path = format!("{all}/{}", escaped(&event.event_name()));
         let known: Value = self.ask(Method::GET, &path, None).await?;
         let count = known["count"].as_u64().unwrap_or(1).saturating_add(1);
         let patch = json!({"count": count, "lastTimestamp": now});
@@ -151,18 +151,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_notice_has_the_same_name_and_fits() {
+    fn event_name_of_equal_events_is_equal_and_fits() {
         let pod =
             Metadata { name: "p".repeat(253), namespace: "n".into(), uid: "u".into(), ..Metadata::default() };
-        let notice = |message: &str| Notice::warning(&pod, "GpuRequestRefused", message.to_owned(), "c");
-        assert_eq!(notice("a").event_name(), notice("a").event_name());
-        assert_ne!(notice("a").event_name(), notice("b").event_name());
-        assert!(notice("a").event_name().len() <= 253);
-        let event = notice(&"ä".repeat(2000)).event("2026-11-23T00:00:00Z");
-        assert_eq!(event["message"].as_str().unwrap().chars().count(), LONGEST);
-        assert_eq!(event["involvedObject"]["uid"], "u");
+        let event = |message: &str| Event::warning(&pod, "GpuRequestRefused", message.to_owned(), "c");
+        assert_eq!(event("a").event_name(), event("a").event_name());
+        assert_ne!(event("a").event_name(), event("b").event_name());
+        assert!(event("a").event_name().len() <= 253);
+        let body = event(&"ä".repeat(2000)).body("2026-11-23T00:00:00Z");
+        assert_eq!(body["message"].as_str().unwrap().chars().count(), MAX_MESSAGE_CHARS);
+        assert_eq!(body["involvedObject"]["uid"], "u");
         let node =
-            Notice::of_node("n1", "GpuNodeLabelIgnored", "m".into(), "c").event("2026-11-23T00:00:00Z");
+            Event::of_node("n1", "GpuNodeLabelIgnored", "m".into(), "c").body("2026-11-23T00:00:00Z");
         assert_eq!(
             (&node["metadata"]["namespace"], &node["involvedObject"]["kind"]),
             (&json!("default"), &json!("Node"))

@@ -4,7 +4,7 @@
 //!   kube-scheduler --HTTP--> routes --> filter, prioritize, inspect: from the copy (sight), which the mirror keeps
 //!                                   \-> bind (binder): claim, look, bind, at the API server
 //!                            sweep: withdraws what came to nothing (one of the replicas)
-//!                            notices: events on pods
+//!                            events: on pods and nodes
 //! ```
 //!
 //! What is decided is decided by `cgpu_kubernetes_core`. Nothing is kept that a restart would lose.
@@ -13,7 +13,7 @@
 
 mod binder;
 mod metrics;
-mod notices;
+mod events;
 mod options;
 mod routes;
 mod sight;
@@ -40,7 +40,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::binder::Binder;
 use crate::metrics::Metrics;
-use crate::notices::Notices;
+use crate::events::EventRecorder;
 use crate::options::{LogFormat, Options};
 use crate::routes::Desk;
 use crate::sight::Sight;
@@ -94,9 +94,9 @@ async fn serve(options: Options) -> Result<()> {
 
     let sight = Arc::new(Sight::new(Dialects { hami: options.hami }));
     let metrics = Arc::new(Metrics::new());
-    let (notices, to_tell) = Notices::new();
-    let notices = Arc::new(notices);
-    tokio::spawn(notices::tell_all(api.clone(), to_tell));
+    let (events, queue) = EventRecorder::new();
+    let events = Arc::new(events);
+    tokio::spawn(events::publish_all(api.clone(), queue));
     follow(&api, &sight, &options);
     let (leads, leading) = watch::channel(!options.leader_elect);
     let election = Arc::new(election(&api, &options));
@@ -106,11 +106,11 @@ async fn serve(options: Options) -> Result<()> {
     }
     tokio::spawn(show_leadership(leading.clone(), Arc::clone(&metrics)));
     let every = Duration::from_secs(options.sweep);
-    tokio::spawn(sweep::run(api.clone(), Arc::clone(&sight), Arc::clone(&notices), leading.clone(), every));
+    tokio::spawn(sweep::run(api.clone(), Arc::clone(&sight), Arc::clone(&events), leading.clone(), every));
 
     let binder = Binder::new(api.clone(), Arc::clone(&sight));
     let placement = options.node_placement.into();
-    let router = routes::router(Arc::new(Desk { sight, binder, notices, metrics, placement }));
+    let router = routes::router(Arc::new(Desk { sight, binder, events, metrics, placement }));
     info!(%address, tls = identity.is_some(), version = env!("CARGO_PKG_VERSION"), "listening");
     answer(listener, identity, router, ended).await?;
     if *leading.borrow() && options.leader_elect {

@@ -18,7 +18,7 @@ use tracing::{debug, trace, warn};
 
 use crate::binder::{Binder, Obstacle};
 use crate::metrics::{Metrics, Outcome};
-use crate::notices::{self, Notices};
+use crate::events::{self, EventRecorder};
 use crate::sight::Sight;
 
 /// The longest body: 5,000 whole nodes, from a scheduler that was not told to send names (`nodeCacheCapable`).
@@ -28,7 +28,7 @@ const LONGEST: usize = 128 << 20;
 pub(crate) struct Desk {
     pub sight: Arc<Sight>,
     pub binder: Binder,
-    pub notices: Arc<Notices>,
+    pub events: Arc<EventRecorder>,
     pub metrics: Arc<Metrics>,
     pub placement: Placement,
 }
@@ -131,7 +131,7 @@ impl Desk {
         let known = self.sight.look().pod(&binding.pod_uid).cloned();
         if let Some(pod_request) = known {
             let sentence = format!("on node `{}`: {obstacle}", binding.node);
-            self.notices.warn(&pod_request, notices::NOT_BOUND, &sentence);
+            self.events.warn(&pod_request, events::NOT_BOUND, &sentence);
         }
         refused(obstacle.to_string())
     }
@@ -143,11 +143,11 @@ impl Desk {
         match pod_request.resource_request() {
             Err(refusal) => {
                 debug!(pod = pod_request.title(), %refusal, "refused");
-                self.notices.warn(&pod_request, notices::REFUSED, refusal.sentence());
+                self.events.warn(&pod_request, events::REFUSED, refusal.sentence());
             }
             Ok(request) => {
                 for note in &request.notes {
-                    self.notices.note(&pod_request, notices::PASSED_OVER, note);
+                    self.events.note(&pod_request, events::PASSED_OVER, note);
                 }
             }
         }

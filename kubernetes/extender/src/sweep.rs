@@ -10,21 +10,21 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::binder::now;
-use crate::notices::{self, Notices};
+use crate::events::{self, EventRecorder};
 use crate::sight::Sight;
 
 /// Does so for ever, while `leads` says that it is for us to do.
 pub(crate) async fn run(
     api: Api,
     sight: Arc<Sight>,
-    notices: Arc<Notices>,
+    events: Arc<EventRecorder>,
     leads: watch::Receiver<bool>,
     every: Duration,
 ) {
     loop {
         if *leads.borrow() && sight.is_listed() {
             withdraw(&api, &sight).await;
-            tell(&sight, &notices);
+            record_events(&sight, &events);
         }
         tokio::time::sleep(every).await;
     }
@@ -48,7 +48,7 @@ async fn withdraw(api: &Api, sight: &Sight) {
 }
 
 /// Annotations that somebody has edited, pods that came past us, and labels of nodes that mean nothing.
-fn tell(sight: &Sight, notices: &Notices) {
+fn record_events(sight: &Sight, events: &EventRecorder) {
     let cluster = sight.look();
     for holder in
         cluster.nodes().flat_map(|(_, accounting)| &accounting.holders).filter(|holder| holder.pod.bound.is_some())
@@ -59,18 +59,18 @@ fn tell(sight: &Sight, notices: &Notices) {
                 let sentence = format!(
                     "{refusal}; until that is put right or the pod is deleted, it counts on every GPU of its node"
                 );
-                notices.warn(&holder.pod, notices::UNCLEAR, &sentence);
+                events.warn(&holder.pod, events::UNCLEAR, &sentence);
             }
             Standing::Nothing(refusal) => {
                 let sentence = format!("{refusal}; it will not be started");
-                notices.warn(&holder.pod, notices::WITHOUT, &sentence);
+                events.warn(&holder.pod, events::WITHOUT, &sentence);
             }
         }
     }
     // Nobody waits for these: where there are more than can be told, pods come first.
     for (node, _) in cluster.nodes() {
         for note in &node.notes {
-            notices.warn_of_node(&node.name, notices::NODE_LABEL, note);
+            events.warn_of_node(&node.name, events::NODE_LABEL, note);
         }
     }
 }

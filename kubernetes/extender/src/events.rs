@@ -1,0 +1,138 @@
+//! Events on pods and nodes. They are queued, so that no request waits for them, and an event is not
+//! repeated within [`REPEAT_INTERVAL`].
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use cgpu_kubernetes_client::{Regarding, Api, Severity, Event};
+use cgpu_kubernetes_core::pod_request::PodRequest;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tracing::{debug, warn};
+
+/// Interval before the same event is published again.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(300);
+
+/// Events that may wait. Further ones are dropped: what still holds is reported again.
+const QUEUE_LENGTH: usize = 1024;
+
+/// Number of published events after which old ones are forgotten.
+const REMEMBERED: usize = 8192;
+
+/// What a pod asks for makes no sense.
+pub(crate) const REFUSED: &str = "GpuRequestRefused";
+/// Something in what it asks for was passed over.
+pub(crate) const PASSED_OVER: &str = "GpuLabelIgnored";
+/// It was not bound.
+pub(crate) const NOT_BOUND: &str = "GpuNotBound";
+/// It is on a node, and it cannot be told which GPUs it has there.
+pub(crate) const UNCLEAR: &str = "GpuAllocationUnclear";
+/// It is on a node without any GPU.
+pub(crate) const WITHOUT: &str = "GpuNotAllocated";
+
+/// A label of a node was passed over.
+pub(crate) const NODE_LABEL: &str = "GpuNodeLabelIgnored";
+
+/// Queues events.
+#[derive(Debug)]
+pub(crate) struct EventRecorder {
+    sender: Sender<Event>,
+    published: Mutex<HashMap<u64, Instant>>,
+}
+
+impl EventRecorder {
+    /// Returns a recorder, and the queue that it fills.
+    pub(crate) fn new() -> (Self, Receiver<Event>) {
+        let (sender, receiver) = channel(QUEUE_LENGTH);
+        (Self { sender, published: Mutex::default() }, receiver)
+    }
+
+    /// Reports a problem of a pod.
+    pub(crate) fn warn(&self, pod: &PodRequest, reason: &'static str, sentence: &str) {
+        self.record(pod, Severity::Warning, reason, sentence);
+    }
+
+    /// Reports information about a pod.
+    pub(crate) fn note(&self, pod: &PodRequest, reason: &'static str, sentence: &str) {
+        self.record(pod, Severity::Normal, reason, sentence);
+    }
+
+    fn record(&self, pod: &PodRequest, severity: Severity, reason: &'static str, sentence: &str) {
+        // kube-scheduler may have sent it without.
+        if pod.namespace.is_empty() || pod.name.is_empty() {
+            return;
+        }
+        self.enqueue(Event {
+            regarding: Regarding::Pod,
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            severity,
+            reason,
+            message: sentence.to_owned(),
+            component: crate::NAME,
+        });
+    }
+
+    /// Reports a problem of a node.
+    pub(crate) fn warn_of_node(&self, node: &str, reason: &'static str, sentence: &str) {
+        self.enqueue(Event::of_node(node, reason, sentence.to_owned(), crate::NAME));
+    }
+
+    fn enqueue(&self, event: Event) {
+        let mut hasher = DefaultHasher::new();
+        event.hash(&mut hasher);
+        let key = hasher.finish();
+        if self.is_new(key) && self.sender.try_send(event).is_err() {
+            debug!("the queue of events is full");
+            self.published().remove(&key);
+        }
+    }
+
+    fn published(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_new(&self, key: u64) -> bool {
+        let now = Instant::now();
+        let mut published = self.published();
+        if published.len() >= REMEMBERED {
+            published.retain(|_, at| now.duration_since(*at) < REPEAT_INTERVAL);
+        }
+        let last = published.get(&key).copied();
+        let new = last.is_none_or(|at| now.duration_since(at) >= REPEAT_INTERVAL) && published.len() < 2 * REMEMBERED;
+        if new {
+            published.insert(key, now);
+        }
+        new
+    }
+}
+
+/// Publishes queued events one by one, until the recorder is dropped.
+pub(crate) async fn publish_all(api: Api, mut events: Receiver<Event>) {
+    while let Some(event) = events.recv().await {
+        let object = format!("{}/{}", event.namespace, event.name);
+        match api.publish(&event).await {
+            Ok(()) => debug!(object, reason = event.reason, "published"),
+            Err(failure) => warn!(object, reason = event.reason, %failure, "cannot publish an event"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_beyond_the_queue_is_published_later() {
+        let (events, mut queue) = EventRecorder::new();
+        let warn = |node: usize| events.warn_of_node(&node.to_string(), NODE_LABEL, "no");
+        (0..=QUEUE_LENGTH).for_each(warn);
+        assert_eq!(queue.len(), QUEUE_LENGTH);
+        while queue.try_recv().is_ok() {}
+        (0..=QUEUE_LENGTH).for_each(warn);
+        assert_eq!(queue.try_recv().unwrap().name, QUEUE_LENGTH.to_string());
+        assert!(queue.try_recv().is_err());
+    }
+}
