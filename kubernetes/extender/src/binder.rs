@@ -1,7 +1,7 @@
-//! Binding: claim, look, bind (`docs/kubernetes.md`).
+//! Binding: claim, confirm, bind (`docs/kubernetes.md`).
 //!
-//! Nothing is remembered of a binding but what stands on the pod. Whatever interrupts one, a death included, leaves a claim that the next attempt writes over,
-//! or that is withdrawn after a minute.
+//! The pod's annotations are the only state of a binding. An interrupted binding leaves a claim
+//! that the next attempt overwrites, or that is withdrawn after a minute.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,33 +18,34 @@ use cgpu_kubernetes_core::refusal::Refusal;
 use tokio::sync::Mutex;
 use tracing::{debug, info};
 
-use crate::sight::Sight;
+use crate::cache::ClusterCache;
 
-/// How often somebody else's write may come in between.
-const TRIES: usize = 4;
+/// Attempts to write a pod that others write at the same time.
+const MAX_ATTEMPTS: usize = 4;
 
-/// Nodes are spread over so many locks.
-const LANES: usize = 64;
+/// Number of locks that nodes are spread over.
+const NODE_LOCKS: usize = 64;
 
 /// Binds pods.
 pub(crate) struct Binder {
     api: Api,
-    sight: Arc<Sight>,
-    /// One claim at a time is made on a node: two that are made at once would see each other when they look, and both come to nothing. Others' claims
-    /// are not kept out by this, nor need they be.
-    lanes: Vec<Mutex<()>>,
+    cache: Arc<ClusterCache>,
+    /// Serializes claims on a node: of two claims made at once each would see the other when it is
+    /// confirmed, and both would be withdrawn. Claims of other replicas are not excluded, nor need
+    /// they be.
+    node_locks: Vec<Mutex<()>>,
 }
 
 /// Why a pod was not bound.
 #[derive(Debug)]
-pub(crate) enum Obstacle {
-    /// It must not be.
+pub(crate) enum BindError {
+    /// The request is refused.
     Refused(Refusal),
-    /// The API server would not, or did not answer.
+    /// The API server refused, or did not answer.
     Failed(&'static str, Failure),
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(refusal) => refusal.fmt(f),
@@ -53,19 +54,19 @@ impl fmt::Display for Obstacle {
     }
 }
 
-impl From<Refusal> for Obstacle {
+impl From<Refusal> for BindError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-/// What is to be done with a pod.
+/// Next step for a pod.
 enum Plan {
-    /// This is to be written on it first.
+    /// Write this claim on it.
     Claim(Change),
-    /// It asks for no GPUs.
+    /// Bind it: it requests no GPUs.
     Plain(Pod),
-    /// Whoever asks did not hear that it was done.
+    /// Nothing: it is bound already, and that answer was lost.
     Bound,
 }
 
@@ -80,34 +81,34 @@ enum Claimed {
 }
 
 impl Binder {
-    /// One that writes by `api` and chooses by what `sight` knows.
-    pub(crate) fn new(api: Api, sight: Arc<Sight>) -> Self {
-        let lanes = (0..LANES).map(|_| Mutex::new(())).collect();
-        Self { api, sight, lanes }
+    /// Creates a binder that writes through `api` and chooses from `cache`.
+    pub(crate) fn new(api: Api, cache: Arc<ClusterCache>) -> Self {
+        let node_locks = (0..NODE_LOCKS).map(|_| Mutex::new(())).collect();
+        Self { api, cache, node_locks }
     }
 
     /// Binds a pod to a node.
-    pub(crate) async fn bind(&self, binding: &Binding) -> Result<(), Obstacle> {
+    pub(crate) async fn bind(&self, binding: &Binding) -> Result<(), BindError> {
         let (pod, claimed) = match self.claim(binding).await? {
             Claimed::Bound => return Ok(()),
             Claimed::Plain(pod) => (pod, false),
             Claimed::Gpus(pod) => (pod, true),
         };
         if claimed {
-            self.look(binding, &pod).await?;
+            self.confirm(binding, &pod).await?;
         }
-        self.settle(binding, pod).await?;
+        self.bind_claimed(binding, pod).await?;
         info!(pod = title(binding), node = binding.node, "bound");
         Ok(())
     }
 
-    async fn claim(&self, binding: &Binding) -> Result<Claimed, Obstacle> {
+    async fn claim(&self, binding: &Binding) -> Result<Claimed, BindError> {
         let mut hasher = DefaultHasher::new();
         binding.node.hash(&mut hasher);
-        let lane = usize::try_from(hasher.finish() % LANES as u64).unwrap_or(0);
-        let _lane = self.lanes[lane].lock().await;
+        let index = usize::try_from(hasher.finish() % NODE_LOCKS as u64).unwrap_or(0);
+        let _lock = self.node_locks[index].lock().await;
         let mut conflict = None;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let change = match self.plan(binding, conflict.is_some()).await? {
                 Plan::Claim(change) => change,
                 Plan::Plain(pod) => return Ok(Claimed::Plain(pod)),
@@ -115,7 +116,7 @@ impl Binder {
             };
             match self.api.change(&change).await {
                 Ok(pod) => {
-                    self.sight.apply(&pod);
+                    self.cache.apply(&pod);
                     debug!(
                         pod = title(binding),
                         node = binding.node,
@@ -126,47 +127,47 @@ impl Binder {
                 }
                 // What we knew of it was old, or somebody else has just written.
                 Err(failure @ Failure::Conflict(_)) => conflict = Some(failure),
-                Err(failure) => return Err(Obstacle::Failed("the claim was not written", failure)),
+                Err(failure) => return Err(BindError::Failed("the claim was not written", failure)),
             }
         }
         let failure = conflict.unwrap_or_else(|| Failure::Conflict(String::new()));
-        Err(Obstacle::Failed("others write on the pod", failure))
+        Err(BindError::Failed("others write on the pod", failure))
     }
 
-    async fn plan(&self, binding: &Binding, stale: bool) -> Result<Plan, Obstacle> {
-        if stale || self.sight.look().pod(&binding.pod_uid).is_none() {
+    async fn plan(&self, binding: &Binding, stale: bool) -> Result<Plan, BindError> {
+        if stale || self.cache.read().pod(&binding.pod_uid).is_none() {
             // kube-scheduler may be ahead of our watch.
             let pod: Pod = self
                 .api
                 .get(&binding.pod_namespace, &binding.pod_name)
                 .await
-                .map_err(|failure| Obstacle::Failed("the pod cannot be read", failure))?;
+                .map_err(|failure| BindError::Failed("the pod cannot be read", failure))?;
             if pod.metadata.uid != binding.pod_uid {
                 let sentence = format!("the pod {} is another one by now", title(binding));
                 return Err(Refusal::new(sentence).into());
             }
-            let dialects = self.sight.look().dialects();
+            let dialects = self.cache.read().dialects();
             match PodObservation::of(&pod, dialects) {
                 PodObservation::Other(_) => return Ok(Plan::Plain(pod)),
-                PodObservation::Requests(_) | PodObservation::Ended(_) => self.sight.apply(&pod),
+                PodObservation::Requests(_) | PodObservation::Ended(_) => self.cache.apply(&pod),
             }
         }
-        let cluster = self.sight.look();
+        let cluster = self.cache.read();
         if cluster.pod(&binding.pod_uid).is_some_and(|pod| pod.bound.as_ref() == Some(&binding.node)) {
             return Ok(Plan::Bound);
         }
         Ok(Plan::Claim(extender::bind(&cluster, binding, now())?))
     }
 
-    /// Whether the claim may stand, by what the API server has; else it is withdrawn.
-    async fn look(&self, binding: &Binding, pod: &Pod) -> Result<(), Obstacle> {
+    /// Confirms the claim against the API server's lists, or withdraws it.
+    async fn confirm(&self, binding: &Binding, pod: &Pod) -> Result<(), BindError> {
         let verdict = match self.listed(&binding.node).await {
             Ok(pods) => self
-                .sight
-                .look()
+                .cache
+                .read()
                 .confirm(&binding.pod_uid, &binding.node, pods.values())
-                .map_err(Obstacle::Refused),
-            Err(failure) => Err(Obstacle::Failed("the node's pods cannot be listed", failure)),
+                .map_err(BindError::Refused),
+            Err(failure) => Err(BindError::Failed("the node's pods cannot be listed", failure)),
         };
         if verdict.is_err() {
             self.withdraw(pod).await;
@@ -174,10 +175,10 @@ impl Binder {
         verdict
     }
 
-    /// Who may have something of a node: those that are bound nowhere, then those that are bound there. A pod that is bound in between is in both lists; the
-    /// other way round it would be in none.
+    /// Lists the pods that may hold a part of a node: unbound pods first, then those of the node. A
+    /// pod that is bound in between is in both lists; in the other order it would be in neither.
     async fn listed(&self, node: &str) -> Result<BTreeMap<String, Arc<PodRequest>>, Failure> {
-        let dialects = self.sight.look().dialects();
+        let dialects = self.cache.read().dialects();
         let mut found = BTreeMap::new();
         for name in ["", node] {
             let list = self.api.list::<Pod>(&Query::all().field(format!("spec.nodeName={name}"))).await?;
@@ -191,29 +192,29 @@ impl Binder {
     }
 
     async fn withdraw(&self, pod: &Pod) {
-        let dialects = self.sight.look().dialects();
+        let dialects = self.cache.read().dialects();
         let Some(pod_request) = PodRequest::of(pod, dialects) else { return };
         match self.api.change(&claim::withdraw(&pod_request)).await {
-            Ok(pod) => self.sight.apply(&pod),
+            Ok(pod) => self.cache.apply(&pod),
             // It is withdrawn after a minute.
             Err(failure) => debug!(pod = pod_request.title(), %failure, "the claim was not withdrawn"),
         }
     }
 
-    /// Binds what was claimed, as long as that claim stands.
-    async fn settle(&self, binding: &Binding, mut pod: Pod) -> Result<(), Obstacle> {
-        let dialects = self.sight.look().dialects();
+    /// Binds a claimed pod, as long as its claim is unchanged.
+    async fn bind_claimed(&self, binding: &Binding, mut pod: Pod) -> Result<(), BindError> {
+        let dialects = self.cache.read().dialects();
         let claim = |pod: &Pod| PodRequest::of(pod, dialects).map(|pod_request| pod_request.allocation);
         let claimed = claim(&pod);
         let mut failure = Failure::Conflict(String::new());
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             match self.api.bind(&pod, &binding.node).await {
                 Ok(()) => return Ok(()),
                 Err(new) => failure = new,
             }
             // Whether it was bound all the same, or what came in between.
             let Ok(now) = self.api.get::<Pod>(&binding.pod_namespace, &binding.pod_name).await else { break };
-            self.sight.apply(&now);
+            self.cache.apply(&now);
             if now.metadata.uid != binding.pod_uid {
                 break;
             }
@@ -227,7 +228,7 @@ impl Binder {
             }
             pod = now;
         }
-        Err(Obstacle::Failed("the pod was not bound", failure))
+        Err(BindError::Failed("the pod was not bound", failure))
     }
 }
 

@@ -1,8 +1,8 @@
 //! `cgpu-scheduler-extender`: answers kube-scheduler's questions about GPUs, with gpushare's paths and bodies.
 //!
 //! ```text
-//!   kube-scheduler --HTTP--> routes --> filter, prioritize, inspect: from the copy (sight), which the mirror keeps
-//!                                   \-> bind (binder): claim, look, bind, at the API server
+//!   kube-scheduler --HTTP--> routes --> filter, prioritize, inspect: from the cache, which reflectors fill
+//!                                   \-> bind (binder): claim, confirm, bind, at the API server
 //!                            sweep: withdraws what came to nothing (one of the replicas)
 //!                            events: on pods and nodes
 //! ```
@@ -16,7 +16,7 @@ mod metrics;
 mod events;
 mod options;
 mod routes;
-mod sight;
+mod cache;
 mod sweep;
 mod tls;
 
@@ -42,15 +42,15 @@ use crate::binder::Binder;
 use crate::metrics::Metrics;
 use crate::events::EventRecorder;
 use crate::options::{LogFormat, Options};
-use crate::routes::Desk;
-use crate::sight::Sight;
+use crate::routes::Handlers;
+use crate::cache::ClusterCache;
 use crate::tls::{Files, Identity, TlsListener};
 
 /// Who we are, in events and logs.
 pub(crate) const NAME: &str = "cgpu-scheduler-extender";
 
-/// So long those who have asked something may wait for its answer when we are told to end.
-const FAREWELL: Duration = Duration::from_secs(20);
+/// Time that pending requests have after SIGTERM.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -78,10 +78,11 @@ fn run(options: Options) -> Result<()> {
     runtime.block_on(serve(options))
 }
 
-/// What fails is told by whoever asked for it. `kube_client` would tell it once more, and as an error also what is none, so it is heard only if it is named.
-fn filter(told: &str) -> Result<EnvFilter> {
-    let names = told.contains("kube_client");
-    Ok(EnvFilter::try_new(if names { told.to_owned() } else { format!("{told},kube_client=off") })?)
+/// Disables the log of `kube_client` unless the directives name it: the caller of a failed request
+/// logs it, and `kube_client` logs as an error also what is none.
+fn filter(directives: &str) -> Result<EnvFilter> {
+    let names = directives.contains("kube_client");
+    Ok(EnvFilter::try_new(if names { directives.to_owned() } else { format!("{directives},kube_client=off") })?)
 }
 
 async fn serve(options: Options) -> Result<()> {
@@ -92,12 +93,12 @@ async fn serve(options: Options) -> Result<()> {
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?;
     let address = listener.local_addr()?;
 
-    let sight = Arc::new(Sight::new(Dialects { hami: options.hami }));
+    let cache = Arc::new(ClusterCache::new(Dialects { hami: options.hami }));
     let metrics = Arc::new(Metrics::new());
     let (events, queue) = EventRecorder::new();
     let events = Arc::new(events);
     tokio::spawn(events::publish_all(api.clone(), queue));
-    follow(&api, &sight, &options);
+    follow(&api, &cache, &options);
     let (leads, leading) = watch::channel(!options.leader_elect);
     let election = Arc::new(election(&api, &options));
     if options.leader_elect {
@@ -106,11 +107,11 @@ async fn serve(options: Options) -> Result<()> {
     }
     tokio::spawn(show_leadership(leading.clone(), Arc::clone(&metrics)));
     let every = Duration::from_secs(options.sweep);
-    tokio::spawn(sweep::run(api.clone(), Arc::clone(&sight), Arc::clone(&events), leading.clone(), every));
+    tokio::spawn(sweep::run(api.clone(), Arc::clone(&cache), Arc::clone(&events), leading.clone(), every));
 
-    let binder = Binder::new(api.clone(), Arc::clone(&sight));
+    let binder = Binder::new(api.clone(), Arc::clone(&cache));
     let placement = options.node_placement.into();
-    let router = routes::router(Arc::new(Desk { sight, binder, events, metrics, placement }));
+    let router = routes::router(Arc::new(Handlers { cache, binder, events, metrics, placement }));
     info!(%address, tls = identity.is_some(), version = env!("CARGO_PKG_VERSION"), "listening");
     answer(listener, identity, router, ended).await?;
     if *leading.borrow() && options.leader_elect {
@@ -120,14 +121,14 @@ async fn serve(options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Answers until it is told to end, and what was asked before then.
+/// Serves requests until shutdown, and those that were pending then.
 async fn answer(
     listener: TcpListener,
     identity: Option<Identity>,
     router: Router,
     ended: watch::Receiver<bool>,
 ) -> Result<()> {
-    let told = |mut ended: watch::Receiver<bool>| async move {
+    let shutdown = |mut ended: watch::Receiver<bool>| async move {
         // Whoever could say so lives as long as the process.
         let _ = ended.wait_for(|ended| *ended).await;
     };
@@ -135,18 +136,18 @@ async fn answer(
         match identity {
             Some(identity) => {
                 let listener = TlsListener::new(listener, identity)?;
-                axum::serve(listener, router).with_graceful_shutdown(told(ended.clone())).await
+                axum::serve(listener, router).with_graceful_shutdown(shutdown(ended.clone())).await
             }
             None => {
                 // Answers are written in one piece: nothing is gained by waiting for more.
                 let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-                axum::serve(listener, router).with_graceful_shutdown(told(ended.clone())).await
+                axum::serve(listener, router).with_graceful_shutdown(shutdown(ended.clone())).await
             }
         }
     };
     let late = async {
-        told(ended.clone()).await;
-        tokio::time::sleep(FAREWELL).await;
+        shutdown(ended.clone()).await;
+        tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
     };
     tokio::select! {
         served = serving => Ok(served?),
@@ -157,13 +158,13 @@ async fn answer(
     }
 }
 
-/// Keeps the copy.
-fn follow(api: &Api, sight: &Arc<Sight>, options: &Options) {
+/// Starts the reflectors that fill the copy.
+fn follow(api: &Api, cache: &Arc<ClusterCache>, options: &Options) {
     let timing = Timing { resync_interval: Duration::from_secs(options.resync), ..Timing::default() };
     // Those that have ended hold nothing. One that ends while it is watched is told as one that went.
     let living = Query::all().field("status.phase!=Succeeded").field("status.phase!=Failed");
     let (one, other) =
-        ((api.clone(), Arc::clone(sight), timing.clone()), (api.clone(), Arc::clone(sight), timing));
+        ((api.clone(), Arc::clone(cache), timing.clone()), (api.clone(), Arc::clone(cache), timing));
     tokio::spawn(async move { reflector::run::<Node>(&one.0, &Query::all(), &one.2, &*one.1).await });
     tokio::spawn(async move { reflector::run::<Pod>(&other.0, &living, &other.2, &*other.1).await });
 }
@@ -188,7 +189,7 @@ fn tls_files(options: &Options) -> Option<Files> {
     Some(Files { certificate, key, client_ca: options.tls_client_ca.clone() })
 }
 
-/// Becomes true when we are told to end.
+/// Returns a flag that becomes true on SIGTERM or SIGINT.
 fn ended() -> Result<watch::Receiver<bool>> {
     let (sender, receiver) = watch::channel(false);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -197,7 +198,7 @@ fn ended() -> Result<watch::Receiver<bool>> {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        info!("told to end");
+        info!("shutting down");
         sender.send_replace(true);
         // Held open: receivers wait for the value, not for the end of the channel.
         std::future::pending::<()>().await;
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_clients_own_words_are_heard_only_where_it_is_named() {
-        let mutes = |told: &str| filter(told).unwrap().to_string().contains("kube_client=off");
+        let mutes = |directives: &str| filter(directives).unwrap().to_string().contains("kube_client=off");
         assert!(mutes("info") && mutes("trace") && mutes("info,cgpu_kubernetes_core=debug"));
         assert!(!mutes("info,kube_client=debug"));
     }

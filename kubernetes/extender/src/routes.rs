@@ -16,47 +16,47 @@ use cgpu_kubernetes_core::object::Pod;
 use serde_json::to_string;
 use tracing::{debug, trace, warn};
 
-use crate::binder::{Binder, Obstacle};
+use crate::binder::{Binder, BindError};
 use crate::metrics::{Metrics, Outcome};
 use crate::events::{self, EventRecorder};
-use crate::sight::Sight;
+use crate::cache::ClusterCache;
 
 /// The longest body: 5,000 whole nodes, from a scheduler that was not told to send names (`nodeCacheCapable`).
 const LONGEST: usize = 128 << 20;
 
-/// What answers are made from.
-pub(crate) struct Desk {
-    pub sight: Arc<Sight>,
+/// State that the handlers share.
+pub(crate) struct Handlers {
+    pub cache: Arc<ClusterCache>,
     pub binder: Binder,
     pub events: Arc<EventRecorder>,
     pub metrics: Arc<Metrics>,
     pub placement: Placement,
 }
 
-/// All of it.
-pub(crate) fn router(desk: Arc<Desk>) -> Router {
+/// Returns the routes of all paths.
+pub(crate) fn router(handlers: Arc<Handlers>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .fallback(call)
         .layer(DefaultBodyLimit::max(LONGEST))
-        .with_state(desk)
+        .with_state(handlers)
 }
 
-async fn ready(State(desk): State<Arc<Desk>>) -> (StatusCode, String) {
-    match desk.sight.obstacle() {
+async fn ready(State(handlers): State<Arc<Handlers>>) -> (StatusCode, String) {
+    match handlers.cache.unready_reason() {
         None => (StatusCode::OK, "ok".to_owned()),
-        Some(obstacle) => (StatusCode::SERVICE_UNAVAILABLE, obstacle),
+        Some(error) => (StatusCode::SERVICE_UNAVAILABLE, error),
     }
 }
 
-async fn metrics(State(desk): State<Arc<Desk>>) -> Response {
-    desk.metrics.look_at(&desk.sight.look());
-    answer(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", desk.metrics.text())
+async fn metrics(State(handlers): State<Arc<Handlers>>) -> Response {
+    handlers.metrics.look_at(&handlers.cache.read());
+    answer(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", handlers.metrics.text())
 }
 
-async fn call(State(desk): State<Arc<Desk>>, method: Method, uri: Uri, body: Bytes) -> Response {
+async fn call(State(handlers): State<Arc<Handlers>>, method: Method, uri: Uri, body: Bytes) -> Response {
     let started = Instant::now();
     let Some(call) = Call::of(method.as_str(), uri.path()) else {
         let others = ["GET", "POST"].into_iter().any(|other| Call::of(other, uri.path()).is_some());
@@ -67,46 +67,46 @@ async fn call(State(desk): State<Arc<Desk>>, method: Method, uri: Uri, body: Byt
     trace!(path = uri.path(), body = %String::from_utf8_lossy(&body), "asked");
     let (verb, response) = match call {
         Call::Version => return answer(StatusCode::OK, "text/plain", extender::version().to_owned()),
-        Call::Filter => ("filter", desk.filter(&body)),
-        Call::Prioritize => ("prioritize", desk.prioritize(&body)),
-        Call::Inspect(node) => ("inspect", desk.inspect(node)),
+        Call::Filter => ("filter", handlers.filter(&body)),
+        Call::Prioritize => ("prioritize", handlers.prioritize(&body)),
+        Call::Inspect(node) => ("inspect", handlers.inspect(node)),
         Call::Bind => {
             // Whoever asked may hang up; what has begun is still brought to an end.
-            let task = Arc::clone(&desk);
+            let task = Arc::clone(&handlers);
             let bound = tokio::spawn(async move { task.bind(&body).await }).await;
             ("bind", bound.unwrap_or_else(|error| refused(format!("the binding failed: {error}"))))
         }
     };
-    desk.metrics.took(verb, started.elapsed());
+    handlers.metrics.took(verb, started.elapsed());
     response
 }
 
-impl Desk {
+impl Handlers {
     fn filter(&self, body: &[u8]) -> Response {
         let fails = |error: String| json(&Filtered { error, ..Filtered::default() });
         let candidates: Candidates = match extender::decode(body) {
             Ok(candidates) => candidates,
             Err(refusal) => return fails(refusal.to_string()),
         };
-        if !self.sight.is_listed() {
+        if !self.cache.is_listed() {
             return fails("the cluster has not been listed yet; ask again".to_owned());
         }
         if let Some(pod) = &candidates.pod {
             self.judge(pod);
         }
-        let filtered = extender::filter(&self.sight.look(), &candidates);
+        let filtered = extender::filter(&self.cache.read(), &candidates);
         json(&filtered)
     }
 
     fn prioritize(&self, body: &[u8]) -> Response {
         match extender::decode::<Candidates>(body) {
-            Ok(candidates) => json(&extender::prioritize(&self.sight.look(), &candidates, self.placement)),
+            Ok(candidates) => json(&extender::prioritize(&self.cache.read(), &candidates, self.placement)),
             Err(refusal) => answer(StatusCode::BAD_REQUEST, "text/plain", refusal.to_string()),
         }
     }
 
     fn inspect(&self, node: Option<&str>) -> Response {
-        json(&extender::inspect(&self.sight.look(), node))
+        json(&extender::inspect(&self.cache.read(), node))
     }
 
     async fn bind(&self, body: &[u8]) -> Response {
@@ -114,31 +114,31 @@ impl Desk {
             Ok(binding) => binding,
             Err(refusal) => return refused(refusal.to_string()),
         };
-        let obstacle = match self.binder.bind(&binding).await {
+        let error = match self.binder.bind(&binding).await {
             Ok(()) => {
                 self.metrics.bound(Outcome::Bound);
                 return json(&Bound::default());
             }
-            Err(obstacle) => obstacle,
+            Err(error) => error,
         };
-        self.metrics.bound(match &obstacle {
-            Obstacle::Refused(_) => Outcome::Refused,
-            Obstacle::Failed(..) => Outcome::Failed,
+        self.metrics.bound(match &error {
+            BindError::Refused(_) => Outcome::Refused,
+            BindError::Failed(..) => Outcome::Failed,
         });
         let pod = format!("{}/{}", binding.pod_namespace, binding.pod_name);
-        warn!(pod, node = binding.node, %obstacle, "not bound");
+        warn!(pod, node = binding.node, %error, "not bound");
         // kube-scheduler tells people the number of the answer, not its words.
-        let known = self.sight.look().pod(&binding.pod_uid).cloned();
+        let known = self.cache.read().pod(&binding.pod_uid).cloned();
         if let Some(pod_request) = known {
-            let sentence = format!("on node `{}`: {obstacle}", binding.node);
+            let sentence = format!("on node `{}`: {error}", binding.node);
             self.events.warn(&pod_request, events::NOT_BOUND, &sentence);
         }
-        refused(obstacle.to_string())
+        refused(error.to_string())
     }
 
-    /// Tells what is wrong with what a pod asks for, on the pod itself.
+    /// Reports what is wrong with a pod's request as an event on the pod.
     fn judge(&self, pod: &Pod) {
-        let dialects = self.sight.look().dialects();
+        let dialects = self.cache.read().dialects();
         let Some(pod_request) = PodRequest::of(pod, dialects) else { return };
         match pod_request.resource_request() {
             Err(refusal) => {

@@ -1,4 +1,5 @@
-//! What one of the replicas does now and then: withdraws claims that came to nothing, and tells what is wrong with pods on nodes.
+//! Periodic work of the leader: withdraws claims that were not bound, and reports what is wrong
+//! with pods on nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,32 +12,32 @@ use tracing::{debug, info, warn};
 
 use crate::binder::now;
 use crate::events::{self, EventRecorder};
-use crate::sight::Sight;
+use crate::cache::ClusterCache;
 
-/// Does so for ever, while `leads` says that it is for us to do.
+/// Repeats it without end, while `leads` is true.
 pub(crate) async fn run(
     api: Api,
-    sight: Arc<Sight>,
+    cache: Arc<ClusterCache>,
     events: Arc<EventRecorder>,
     leads: watch::Receiver<bool>,
     every: Duration,
 ) {
     loop {
-        if *leads.borrow() && sight.is_listed() {
-            withdraw(&api, &sight).await;
-            record_events(&sight, &events);
+        if *leads.borrow() && cache.is_listed() {
+            withdraw(&api, &cache).await;
+            record_events(&cache, &events);
         }
         tokio::time::sleep(every).await;
     }
 }
 
-async fn withdraw(api: &Api, sight: &Sight) {
-    let stale: Vec<_> = sight.look().stale(now()).map(|pod| (pod.title(), claim::withdraw(pod))).collect();
+async fn withdraw(api: &Api, cache: &ClusterCache) {
+    let stale: Vec<_> = cache.read().stale(now()).map(|pod| (pod.title(), claim::withdraw(pod))).collect();
     for (pod, change) in stale {
         match api.change(&change).await {
             Ok(new) => {
                 info!(pod, "a claim that nobody bound was withdrawn");
-                sight.apply(&new);
+                cache.apply(&new);
             }
             // It has changed, or gone: our watch will tell.
             Err(failure @ (Failure::Conflict(_) | Failure::NotFound(_))) => {
@@ -47,9 +48,10 @@ async fn withdraw(api: &Api, sight: &Sight) {
     }
 }
 
-/// Annotations that somebody has edited, pods that came past us, and labels of nodes that mean nothing.
-fn record_events(sight: &Sight, events: &EventRecorder) {
-    let cluster = sight.look();
+/// Reports edited annotations, pods that bypassed the extender, and labels of nodes without a
+/// meaning.
+fn record_events(cache: &ClusterCache, events: &EventRecorder) {
+    let cluster = cache.read();
     for holder in
         cluster.nodes().flat_map(|(_, accounting)| &accounting.holders).filter(|holder| holder.pod.bound.is_some())
     {

@@ -22,11 +22,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{debug, info, warn};
 
-/// So long somebody may take to say who he is.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Timeout of a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connections that wait to be served.
-const WAITING: usize = 64;
+/// Accepted connections that may wait to be served.
+const MAX_PENDING_CONNECTIONS: usize = 64;
 
 /// The files that say who we are.
 #[derive(Clone, Debug)]
@@ -135,7 +135,7 @@ impl TlsListener {
     /// It has no address.
     pub(crate) fn new(listener: TcpListener, identity: Identity) -> io::Result<Self> {
         let address = listener.local_addr()?;
-        let (sender, ready) = channel(WAITING);
+        let (sender, ready) = channel(MAX_PENDING_CONNECTIONS);
         tokio::spawn(admit(listener, identity, sender));
         Ok(Self { address, ready })
     }
@@ -156,7 +156,7 @@ async fn admit(
         let acceptor = TlsAcceptor::from(identity.current());
         let ready = ready.clone();
         tokio::spawn(async move {
-            match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+            match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 // If nobody takes it any more we are ending.
                 Ok(Ok(stream)) => drop(ready.send((stream, address)).await),
                 Ok(Err(error)) => debug!(%address, %error, "no TLS"),

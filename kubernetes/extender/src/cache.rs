@@ -1,4 +1,4 @@
-//! What is known of the cluster, and how fresh that is.
+//! The copy of the cluster that requests are answered from, and its freshness.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -11,71 +11,71 @@ use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
 
-/// So long a copy may have been out of touch before we say that others should be asked.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time without an answer of the API server after which the extender is not ready.
+const STALE_AFTER: Duration = Duration::from_secs(60);
 
-/// The copy.
+/// Copy of the cluster.
 #[derive(Debug)]
-pub(crate) struct Sight {
+pub(crate) struct ClusterCache {
     cluster: RwLock<Cluster>,
-    pods: Touch,
-    nodes: Touch,
+    pods: Freshness,
+    nodes: Freshness,
 }
 
-/// Whether a kind of object has been listed, and since when the API server does not answer for it.
+/// Whether a kind of object has been listed, and since when the API server fails to answer for it.
 #[derive(Debug, Default)]
-struct Touch {
+struct Freshness {
     listed: AtomicBool,
-    lost: Mutex<Option<Instant>>,
+    failing_since: Mutex<Option<Instant>>,
 }
 
-impl Touch {
+impl Freshness {
     fn connection_changed(&self, how: Result<(), &Failure>) {
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failing_since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
         match how {
-            Ok(()) => *lost = None,
-            Err(_) => *lost = lost.or(Some(Instant::now())),
+            Ok(()) => *failing_since = None,
+            Err(_) => *failing_since = failing_since.or(Some(Instant::now())),
         }
     }
 
-    fn obstacle(&self, kind: &str) -> Option<String> {
+    fn unready_reason(&self, kind: &str) -> Option<String> {
         if !self.listed.load(Ordering::Acquire) {
             return Some(format!("the {kind} of the cluster have not been listed yet"));
         }
-        let lost = *self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        let out = lost.map(|since| since.elapsed()).filter(|out| *out > PATIENCE);
+        let failing_since = *self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let out = failing_since.map(|since| since.elapsed()).filter(|out| *out > STALE_AFTER);
         out.map(|out| format!("nothing was heard of {kind} for {} s", out.as_secs()))
     }
 }
 
-impl Sight {
-    /// One that knows nothing yet.
+impl ClusterCache {
+    /// Creates an empty copy.
     pub(crate) fn new(dialects: Dialects) -> Self {
-        Self { cluster: RwLock::new(Cluster::new(dialects)), pods: Touch::default(), nodes: Touch::default() }
+        Self { cluster: RwLock::new(Cluster::new(dialects)), pods: Freshness::default(), nodes: Freshness::default() }
     }
 
-    /// What is known.
-    pub(crate) fn look(&self) -> RwLockReadGuard<'_, Cluster> {
+    /// Locks the copy for reading.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Cluster> {
         self.cluster.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A pod as the API server has just shown it.
+    /// Adds or updates a pod that the API server has just returned.
     pub(crate) fn apply(&self, pod: &Pod) {
         self.cluster.write().unwrap_or_else(PoisonError::into_inner).apply_pod(pod);
     }
 
-    /// Whether there is anything to answer from.
+    /// Returns whether pods and nodes have been listed.
     pub(crate) fn is_listed(&self) -> bool {
         self.pods.listed.load(Ordering::Acquire) && self.nodes.listed.load(Ordering::Acquire)
     }
 
-    /// Why others should be asked instead. None: ask us.
-    pub(crate) fn obstacle(&self) -> Option<String> {
-        self.nodes.obstacle("nodes").or_else(|| self.pods.obstacle("pods"))
+    /// Returns why the extender is not ready, or none if it is.
+    pub(crate) fn unready_reason(&self) -> Option<String> {
+        self.nodes.unready_reason("nodes").or_else(|| self.pods.unready_reason("pods"))
     }
 }
 
-impl EventHandler<Pod> for Sight {
+impl EventHandler<Pod> for ClusterCache {
     type Kept = PodObservation;
 
     fn condense(&self, record: Pod) -> PodObservation {
@@ -100,7 +100,7 @@ impl EventHandler<Pod> for Sight {
     }
 }
 
-impl EventHandler<Node> for Sight {
+impl EventHandler<Node> for ClusterCache {
     type Kept = NodeGpus;
 
     fn condense(&self, record: Node) -> NodeGpus {
