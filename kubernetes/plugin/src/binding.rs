@@ -18,21 +18,21 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::node::Sight;
+use crate::node::ObservedNode;
 use crate::pods::Pods;
 
 /// Whoever asks has asked by then.
-const PATIENCE: Duration = Duration::from_secs(10);
+const IO_TIMEOUT: Duration = Duration::from_secs(10);
 /// What a start has to wait for at most before it is told that it cannot be: the GPUs, the list of pods.
-const START: Duration = Duration::from_secs(15);
-/// How long the API server may take to tell of a pod. It may be asked twice; with [`START`] that is less than the 30 s for which `cgpu-runtime` waits.
-const ASK: Duration = Duration::from_secs(5);
+const READY_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long the API server may take to tell of a pod. It may be asked twice; with [`READY_TIMEOUT`] that is less than the 30 s for which `cgpu-runtime` waits.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Who answers.
 pub(crate) struct Binding {
     pub(crate) api: Api,
     pub(crate) pods: Arc<Pods>,
-    pub(crate) sight: watch::Receiver<Sight>,
+    pub(crate) observed: watch::Receiver<ObservedNode>,
 }
 
 /// Makes the socket, for root alone.
@@ -70,7 +70,7 @@ impl Binding {
             }
             let binding = Arc::clone(&self);
             tokio::spawn(async move {
-                if let Err(error) = binding.converse(stream).await {
+                if let Err(error) = binding.handle(stream).await {
                     warn!("a question was not answered: {error}");
                 }
             });
@@ -78,11 +78,11 @@ impl Binding {
     }
 
     /// One question, one answer.
-    async fn converse(&self, mut stream: UnixStream) -> io::Result<()> {
+    async fn handle(&self, mut stream: UnixStream) -> io::Result<()> {
         let (reader, mut writer) = stream.split();
         let mut line = Vec::new();
         let mut reader = BufReader::new(reader.take(LONGEST_LINE));
-        tokio::time::timeout(PATIENCE, reader.read_until(b'\n', &mut line)).await??;
+        tokio::time::timeout(IO_TIMEOUT, reader.read_until(b'\n', &mut line)).await??;
         let answer = match serde_json::from_slice::<Question>(&line) {
             Err(error) => Answer::Refused(format!(
                 "the device plugin does not understand the question ({error}): cgpu-runtime and cgpu-device-plugin must be of one release"
@@ -91,7 +91,7 @@ impl Binding {
         };
         line = serde_json::to_vec(&answer)?;
         line.push(b'\n');
-        tokio::time::timeout(PATIENCE, writer.write_all(&line)).await?
+        tokio::time::timeout(IO_TIMEOUT, writer.write_all(&line)).await?
     }
 
     async fn answer(&self, question: &Question) -> Answer {
@@ -110,18 +110,18 @@ impl Binding {
 
     async fn bind(&self, question: &Question) -> Result<Vec<(&'static str, String)>, Refusal> {
         let token = Token::parse(&question.slice)?;
-        let mut sight = self.sight.clone();
+        let mut observed = self.observed.clone();
         let ready = async {
             self.pods.listed().await;
-            sight.wait_for(Option::is_some).await.ok().and_then(|sight| sight.clone())
+            observed.wait_for(Option::is_some).await.ok().and_then(|observed| observed.clone())
         };
-        let node = tokio::time::timeout(START, ready).await.ok().flatten();
+        let node = tokio::time::timeout(READY_TIMEOUT, ready).await.ok().flatten();
         let Some(node) = node else {
             return Err(Refusal::new(
                 "the device plugin does not know the node's GPUs and pods yet; its log says what it waits for",
             ));
         };
-        let pod = tokio::time::timeout(ASK, self.pod(question)).await.unwrap_or_else(|_| {
+        let pod = tokio::time::timeout(LOOKUP_TIMEOUT, self.pod(question)).await.unwrap_or_else(|_| {
             Err(Refusal::new(format!(
                 "the API server was asked for {}/{} and does not answer",
                 question.namespace, question.pod
@@ -172,8 +172,8 @@ impl Binding {
 
     /// Asks whether a pod that is thought to live does.
     async fn has_ended(&self, pod: &Pod) -> bool {
-        let asked = self.api.get(&pod.metadata.namespace, &pod.metadata.name);
-        let Ok(found) = tokio::time::timeout(ASK, asked).await else { return false };
+        let lookup = self.api.get(&pod.metadata.namespace, &pod.metadata.name);
+        let Ok(found) = tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await else { return false };
         let found: Result<Pod, Failure> = found;
         match found {
             Err(Failure::NotFound(_)) => {

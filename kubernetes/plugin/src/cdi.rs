@@ -21,7 +21,7 @@ use serde_json::json;
 /// The oldest version that has all that is used, names that begin with a digit among it: engines refuse those they do not know.
 const VERSION: &str = "0.5.0";
 /// A slice that was given and that nobody has asked for may belong to a container that is still being fetched; after so long it does not.
-const UNCLAIMED: Duration = Duration::from_secs(24 * 3600);
+const UNCLAIMED_RETENTION: Duration = Duration::from_secs(24 * 3600);
 /// Names of files: the token stands between.
 const PREFIX: &str = "cgpu-slice-";
 const SUFFIX: &str = ".json";
@@ -59,7 +59,7 @@ impl Cdi {
     }
 
     /// Takes away those that are nobody's, and have been so for long.
-    pub(crate) fn sweep(&self, is_somebodys: impl Fn(Token) -> bool) -> io::Result<()> {
+    pub(crate) fn sweep(&self, is_assigned: impl Fn(Token) -> bool) -> io::Result<()> {
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             entries => entries?,
@@ -73,7 +73,7 @@ impl Cdi {
                 .and_then(|token| Token::parse(token).ok());
             let Some(token) = token else { continue };
             let age = entry.metadata().and_then(|about| about.modified())?.elapsed().unwrap_or_default();
-            if age > UNCLAIMED && !is_somebodys(token) {
+            if age > UNCLAIMED_RETENTION && !is_assigned(token) {
                 fs::remove_file(entry.path())?;
             }
         }
@@ -115,9 +115,9 @@ mod tests {
             cdi.put(token(ids)).unwrap();
         }
         let text = fs::read_to_string(cdi_dir.join("cgpu-slice-7-2.json")).unwrap();
-        let told: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(told["kind"], "cgpu.dev/slice");
-        let device = &told["devices"][0];
+        let specification: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(specification["kind"], "cgpu.dev/slice");
+        let device = &specification["devices"][0];
         assert_eq!(device["name"], "7-2");
         assert_eq!(
             device["containerEdits"]["env"],
@@ -132,7 +132,7 @@ mod tests {
         assert!(cdi_dir.join("cgpu-slice-9-1.json").exists());
         for name in ["cgpu-slice-7-2.json", "cgpu-slice-9-1.json", "nvidia.json"] {
             let file = fs::File::options().write(true).open(cdi_dir.join(name)).unwrap();
-            file.set_modified(std::time::SystemTime::now() - 2 * UNCLAIMED).unwrap();
+            file.set_modified(std::time::SystemTime::now() - 2 * UNCLAIMED_RETENTION).unwrap();
         }
         cdi.sweep(|other| other == token(&["9"])).unwrap();
         let mut left: Vec<String> = fs::read_dir(&cdi_dir)

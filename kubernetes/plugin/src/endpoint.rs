@@ -33,12 +33,12 @@ use tracing::{info, warn};
 
 use crate::cdi::Cdi;
 use crate::kubelet::{self, Identity};
-use crate::node::Sight;
+use crate::node::ObservedNode;
 use crate::pods::Pods;
 use crate::supply::{Resource, message};
 
 /// How often it is looked whether the kubelet is still the same.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A resource that is offered.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ pub(crate) struct Endpoint {
     /// The kubelet's folder.
     pub(crate) folder: PathBuf,
     /// The node's GPUs.
-    pub(crate) sight: watch::Receiver<Sight>,
+    pub(crate) observed: watch::Receiver<ObservedNode>,
     /// Whose slices are.
     pub(crate) pods: Arc<Pods>,
     /// Where devices are made resolvable, unless nobody resolves any.
@@ -58,36 +58,36 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// Offers it for ever.
     pub(crate) async fn run(self) {
-        let mut said = String::new();
+        let mut last_message = String::new();
         loop {
             let kubelet = kubelet::socket(&self.folder);
             let Some(identity) = Identity::of(&kubelet) else {
-                say(&mut said, format!("no kubelet at {} yet", kubelet.display()));
-                tokio::time::sleep(LOOK).await;
+                warn_on_change(&mut last_message, format!("no kubelet at {} yet", kubelet.display()));
+                tokio::time::sleep(POLL_INTERVAL).await;
                 continue;
             };
             match self.serve(identity).await {
-                Ok(()) => said.clear(),
-                Err(why) => say(&mut said, format!("{} is not offered: {why}", self.resource.name())),
+                Ok(()) => last_message.clear(),
+                Err(why) => warn_on_change(&mut last_message, format!("{} is not offered: {why}", self.resource.name())),
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Removes the socket, so that the kubelet knows at once.
-    pub(crate) fn leave(&self) {
-        let _ = fs::remove_file(self.own());
+    pub(crate) fn remove_socket(&self) {
+        let _ = fs::remove_file(self.socket_path());
     }
 
-    fn own(&self) -> PathBuf {
+    fn socket_path(&self) -> PathBuf {
         self.folder.join(self.resource.socket())
     }
 
     /// Offers it to this kubelet, until it is another one.
     async fn serve(&self, identity: Identity) -> Result<(), String> {
-        let own = self.own();
-        let listener = listen(&own).map_err(|error| format!("{} cannot be made: {error}", own.display()))?;
-        let ours = Identity::of(&own);
+        let socket_path = self.socket_path();
+        let listener = listen(&socket_path).map_err(|error| format!("{} cannot be made: {error}", socket_path.display()))?;
+        let socket_identity = Identity::of(&socket_path);
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
         let service = DevicePluginServer::new(self.clone());
         let accepted = stream::unfold(listener, |listener| async move {
@@ -102,8 +102,8 @@ impl Endpoint {
             Ok(()) => {
                 info!(resource = self.resource.name(), "registered");
                 let kubelet = kubelet::socket(&self.folder);
-                while Identity::of(&kubelet) == Some(identity) && Identity::of(&own) == ours {
-                    tokio::time::sleep(LOOK).await;
+                while Identity::of(&kubelet) == Some(identity) && Identity::of(&socket_path) == socket_identity {
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 info!(resource = self.resource.name(), "the kubelet has gone, or is another one");
                 Ok(())
@@ -119,20 +119,20 @@ impl Endpoint {
     /// All devices now, and all of them whenever that changes.
     fn listed(&self) -> impl Stream<Item = Result<ListAndWatchResponse, Status>> + Send + 'static {
         let resource = self.resource;
-        let state = (self.sight.clone(), None::<Devices>);
-        stream::unfold(state, move |(mut sight, told)| async move {
+        let state = (self.observed.clone(), None::<Devices>);
+        stream::unfold(state, move |(mut observed, sent)| async move {
             loop {
-                let devices = offered(resource, &sight.borrow_and_update());
-                if told != Some(devices) {
+                let devices = offered(resource, &observed.borrow_and_update());
+                if sent != Some(devices) {
                     info!(
                         resource = resource.name(),
                         healthy = devices.healthy,
                         all = devices.all,
                         "offered"
                     );
-                    return Some((Ok(message(devices)), (sight, Some(devices))));
+                    return Some((Ok(message(devices)), (observed, Some(devices))));
                 }
-                sight.changed().await.ok()?;
+                observed.changed().await.ok()?;
             }
         })
     }
@@ -228,9 +228,9 @@ impl DevicePlugin for Endpoint {
 }
 
 /// How many; none while the GPUs are not known, or are more than can be told.
-fn offered(resource: Resource, sight: &Sight) -> Devices {
+fn offered(resource: Resource, observed: &ObservedNode) -> Devices {
     let none = Devices { healthy: 0, all: 0 };
-    let Some(node) = sight else { return none };
+    let Some(node) = observed else { return none };
     resource.devices(node).unwrap_or_else(|refusal| {
         warn!(resource = resource.name(), "{refusal}");
         none
@@ -247,9 +247,9 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn say(said: &mut String, what: String) {
-    if *said != what {
+fn warn_on_change(last_message: &mut String, what: String) {
+    if *last_message != what {
         warn!("{what}");
-        *said = what;
+        *last_message = what;
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cgpu_client::Client;
-use cgpu_client::health as told;
+use cgpu_client::health as monitor_health;
 use cgpu_client::inventory::HostDevice;
 use cgpu_client::message::Errno;
 use cgpu_inventory as inventory;
@@ -19,80 +19,80 @@ use nvml_wrapper::Nvml;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::health::{Health, Moment};
+use crate::health::{Health, Uptime};
 
 /// The vendor's library.
 const NVML: &str = "libnvidia-ml.so.1";
 /// How long an event is waited for; as often GPUs are asked how they are.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Before what failed is tried again; as often a monitor is asked.
-const PAUSE: Duration = Duration::from_secs(2);
+const RETRY_BACKOFF: Duration = Duration::from_secs(2);
 /// A monitor asks the driver every second. One that was not answered for so long has a driver that hangs, as it does over a GPU that has fallen off its bus. So long
 /// nobody may tell how the GPUs are, either.
-const SILENCE: Duration = Duration::from_secs(60);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// What an older monitor leaves out, and one to which NVML tells none.
-const UNHEARD: &str = ", but nobody tells of their errors";
+const ERRORS_UNREPORTED: &str = ", but nobody tells of their errors";
 const MIB: u64 = 1 << 20;
 
 /// The GPUs, by their place; none: nobody has told yet.
 pub(crate) type Gpus = Option<Vec<Entry>>;
 
 /// Looks at the GPUs for ever, on a thread of its own, and ends when nobody listens. The GPUs that are `sick` were so when somebody last looked.
-pub(crate) fn look(root: &Path, mut health: Health, sick: &BTreeSet<String>, tell: watch::Sender<Gpus>) {
+pub(crate) fn start_watcher(root: &Path, mut health: Health, sick: &BTreeSet<String>, sender: watch::Sender<Gpus>) {
     let root = root.to_owned();
-    sick.iter().for_each(|gpu| health.worsen(gpu, Moment::ZERO));
-    let mut lookout = Lookout::new(health, tell);
+    sick.iter().for_each(|gpu| health.worsen(gpu, Uptime::ZERO));
+    let mut watcher = DeviceWatcher::new(health, sender);
     std::thread::spawn(move || {
-        while !lookout.tell.is_closed() {
+        while !watcher.sender.is_closed() {
             let why = match Nvml::builder().lib_path(NVML.as_ref()).init() {
-                Ok(nvml) => lookout.ask_nvml(&nvml),
+                Ok(nvml) => watcher.poll_nvml(&nvml),
                 Err(error) => {
                     let why = format!("NVML ({NVML}) tells nothing of this node's GPUs: {error}");
-                    match lookout.ask_monitor(&root) {
+                    match watcher.poll_monitor(&root) {
                         Ok(note) => format!("{why}; the monitor tells them{note}"),
                         Err(other) => format!("{why}; {other}"),
                     }
                 }
             };
-            lookout.mind_silence(lookout.now());
-            lookout.say(why);
-            std::thread::sleep(PAUSE);
+            watcher.check_silence(watcher.now());
+            watcher.warn_on_change(why);
+            std::thread::sleep(RETRY_BACKOFF);
         }
     });
 }
 
 /// What is known of the GPUs, whoever tells.
-struct Lookout {
+struct DeviceWatcher {
     start: Instant,
     /// Those that were told of last: nobody tells of any while one of them does not answer.
     known: Vec<HostDevice>,
     health: Health,
     /// When somebody last told how they are.
-    heard: Moment,
-    said: String,
-    tell: watch::Sender<Gpus>,
+    last_report: Uptime,
+    last_message: String,
+    sender: watch::Sender<Gpus>,
 }
 
-impl Lookout {
-    fn new(health: Health, tell: watch::Sender<Gpus>) -> Self {
-        let (known, said) = (Vec::new(), String::new());
-        Self { start: Instant::now(), known, health, heard: Moment::ZERO, said, tell }
+impl DeviceWatcher {
+    fn new(health: Health, sender: watch::Sender<Gpus>) -> Self {
+        let (known, last_message) = (Vec::new(), String::new());
+        Self { start: Instant::now(), known, health, last_report: Uptime::ZERO, last_message, sender }
     }
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> Uptime {
         self.start.elapsed()
     }
 
     /// Says what has not just been said.
-    fn say(&mut self, what: String) {
-        if self.said != what {
+    fn warn_on_change(&mut self, what: String) {
+        if self.last_message != what {
             warn!("{what}");
-            self.said = what;
+            self.last_message = what;
         }
     }
 
     /// Tells how the GPUs are, until NVML fails as a whole; why it did.
-    fn ask_nvml(&mut self, nvml: &Nvml) -> String {
+    fn poll_nvml(&mut self, nvml: &Nvml) -> String {
         let unknown = match inventory::ask(nvml) {
             Ok(found) => {
                 if self.known != found {
@@ -107,19 +107,19 @@ impl Lookout {
         };
         let mut listener = Listener::new(nvml);
         if let Some(unknown) = &unknown {
-            self.say(unknown.clone());
+            self.warn_on_change(unknown.clone());
         } else if let Err(error) = &listener {
-            self.say(format!("NVML does not tell of errors (XID) of the GPUs: {error}"));
+            self.warn_on_change(format!("NVML does not tell of errors (XID) of the GPUs: {error}"));
         }
         let mut errors = Vec::new();
         loop {
-            self.hear(&inventory::health::health_checks(nvml).unwrap_or_default(), &errors, self.now());
+            self.record(&inventory::health::health_checks(nvml).unwrap_or_default(), &errors, self.now());
             errors.clear();
-            if self.tell.is_closed() {
+            if self.sender.is_closed() {
                 return String::new();
             }
             match &mut listener {
-                Ok(listener) => match listener.wait(LOOK) {
+                Ok(listener) => match listener.wait(POLL_INTERVAL) {
                     Ok(report) => errors.extend(report.map(|report| (report, Duration::ZERO))),
                     Err(error) => {
                         let why = format!("NVML tells of no more errors of the GPUs: {error}");
@@ -127,7 +127,7 @@ impl Lookout {
                     }
                 },
                 Err(_) => {
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(POLL_INTERVAL);
                     listener = Listener::new(nvml);
                 }
             }
@@ -138,9 +138,9 @@ impl Lookout {
     }
 
     /// Asks the monitor which GPUs there are and how they are; what it does not tell of them.
-    fn ask_monitor(&mut self, root: &Path) -> Result<&'static str, String> {
+    fn poll_monitor(&mut self, root: &Path) -> Result<&'static str, String> {
         let mut monitor =
-            Client::connect_within(&paths::socket(root), PAUSE).map_err(|failure| failure.to_string())?;
+            Client::connect_within(&paths::socket(root), RETRY_BACKOFF).map_err(|failure| failure.to_string())?;
         let own = rustix::process::geteuid().as_raw();
         if !monitor.monitors_user().is_some_and(|user| [0, own].contains(&user)) {
             return Err(format!("the monitor at {} is not root's", root.display()));
@@ -156,40 +156,40 @@ impl Lookout {
             Err(_) => false,
         };
         match monitor.health() {
-            Ok(told) => {
-                self.hear_monitor(&told, self.now());
-                Ok(if told.listens { "" } else { UNHEARD })
+            Ok(report) => {
+                self.record_monitor(&report, self.now());
+                Ok(if report.listens { "" } else { ERRORS_UNREPORTED })
             }
             // An older one, which does not know what it is asked.
             Err(failure) if lists && failure.errno() == Some(Errno::EINVAL) => {
-                self.heard = self.now();
-                self.publish(self.heard);
-                Ok(UNHEARD)
+                self.last_report = self.now();
+                self.publish(self.last_report);
+                Ok(ERRORS_UNREPORTED)
             }
             Err(failure) => Err(failure.to_string()),
         }
     }
 
     /// What a monitor has heard of the GPUs.
-    fn hear_monitor(&mut self, told: &told::Health, now: Moment) {
-        let is_silent = Duration::from_millis(told.age_ms) >= SILENCE;
-        let health_check = |gpu: &told::GpuHealth| HealthCheck {
+    fn record_monitor(&mut self, report: &monitor_health::Health, now: Uptime) {
+        let is_silent = Duration::from_millis(report.age_ms) >= SILENCE_TIMEOUT;
+        let health_check = |gpu: &monitor_health::GpuHealth| HealthCheck {
             index: gpu.index,
             answers: gpu.answers && !is_silent,
             wants_reset: gpu.wants_reset,
         };
-        let errors = told.gpus.iter().flat_map(|gpu| {
+        let errors = report.gpus.iter().flat_map(|gpu| {
             gpu.errors.iter().map(|error| {
                 let report = Report { gpu: Some(gpu.index), xid: error.xid };
                 (report, Duration::from_millis(error.ago_ms))
             })
         });
-        let health_checks: Vec<HealthCheck> = told.gpus.iter().map(health_check).collect();
-        self.hear(&health_checks, &errors.collect::<Vec<_>>(), now);
+        let health_checks: Vec<HealthCheck> = report.gpus.iter().map(health_check).collect();
+        self.record(&health_checks, &errors.collect::<Vec<_>>(), now);
     }
 
     /// How the GPUs answer, and what they have reported so long ago.
-    fn hear(&mut self, health_checks: &[HealthCheck], errors: &[(Report, Duration)], now: Moment) {
+    fn record(&mut self, health_checks: &[HealthCheck], errors: &[(Report, Duration)], now: Uptime) {
         for gpu in &self.known {
             let (index, uuid) = (gpu.number.gpu(), name(gpu));
             // What does not answer has fallen off its bus; what wants to retire pages wants to be reset before.
@@ -204,20 +204,20 @@ impl Lookout {
                 }
             }
         }
-        self.heard = now;
+        self.last_report = now;
         self.publish(now);
     }
 
     /// That nobody tells how the GPUs are says in the end that they are not well.
-    fn mind_silence(&mut self, now: Moment) {
-        if !self.known.is_empty() && now.saturating_sub(self.heard) >= SILENCE {
+    fn check_silence(&mut self, now: Uptime) {
+        if !self.known.is_empty() && now.saturating_sub(self.last_report) >= SILENCE_TIMEOUT {
             self.known.iter().for_each(|gpu| self.health.worsen(&name(gpu), now));
             self.publish(now);
         }
     }
 
     /// Tells the GPUs, if they are not as they were.
-    fn publish(&self, now: Moment) {
+    fn publish(&self, now: Uptime) {
         let entry = |gpu: &HostDevice| {
             let uuid = name(gpu);
             // Of a GPU that is cut into what has no names nobody can be given a part.
@@ -225,7 +225,7 @@ impl Lookout {
             Entry { mib: gpu.total.0 / MIB, healthy, uuid }
         };
         let gpus: Vec<Entry> = self.known.iter().map(entry).collect();
-        self.tell.send_if_modified(|known| {
+        self.sender.send_if_modified(|known| {
             let changes = known.as_ref() != Some(&gpus);
             if changes {
                 *known = Some(gpus);
@@ -267,39 +267,39 @@ mod tests {
         })
     }
 
-    fn told() -> told::Health {
-        let gpu = |index| told::GpuHealth { index, answers: true, wants_reset: false, errors: Vec::new() };
-        told::Health { gpus: vec![gpu(0), gpu(1)], age_ms: 0, listens: true }
+    fn healthy() -> monitor_health::Health {
+        let gpu = |index| monitor_health::GpuHealth { index, answers: true, wants_reset: false, errors: Vec::new() };
+        monitor_health::Health { gpus: vec![gpu(0), gpu(1)], age_ms: 0, listens: true }
     }
 
-    fn lookout() -> (Lookout, watch::Receiver<Gpus>) {
-        let (tell, hears) = watch::channel(None);
-        (Lookout::new(Health::new(seconds(300), [94]), tell), hears)
+    fn watcher() -> (DeviceWatcher, watch::Receiver<Gpus>) {
+        let (sender, receiver) = watch::channel(None);
+        (DeviceWatcher::new(Health::new(seconds(300), [94]), sender), receiver)
     }
 
-    fn wells(hears: &watch::Receiver<Gpus>) -> Vec<bool> {
-        hears.borrow().iter().flatten().map(|gpu| gpu.healthy).collect()
+    fn healthy_gpus(receiver: &watch::Receiver<Gpus>) -> Vec<bool> {
+        receiver.borrow().iter().flatten().map(|gpu| gpu.healthy).collect()
     }
 
     #[test]
     fn what_a_monitor_heard_makes_gpus_sick_as_what_is_heard_here() {
-        let becomes = |change: &dyn Fn(&mut told::Health), now: u64| {
-            let ((mut lookout, hears), mut told) = (lookout(), told());
-            lookout.known = found().to_vec();
-            change(&mut told);
-            lookout.hear_monitor(&told, seconds(now));
-            wells(&hears)
+        let becomes = |change: &dyn Fn(&mut monitor_health::Health), now: u64| {
+            let ((mut watcher, receiver), mut report) = (watcher(), healthy());
+            watcher.known = found().to_vec();
+            change(&mut report);
+            watcher.record_monitor(&report, seconds(now));
+            healthy_gpus(&receiver)
         };
         let reports = |gpu: usize, xid, ago: u64| {
-            move |told: &mut told::Health| {
-                told.gpus[gpu].errors.push(told::GpuError { xid, ago_ms: ago * 1000 });
+            move |report: &mut monitor_health::Health| {
+                report.gpus[gpu].errors.push(monitor_health::GpuError { xid, ago_ms: ago * 1000 });
             }
         };
         assert_eq!(becomes(&|_| {}, 1000), [true; 3]);
-        assert_eq!(becomes(&|told| told.gpus[0].answers = false, 1000), [false, true, true]);
-        assert_eq!(becomes(&|told| told.gpus[1].wants_reset = true, 1000), [true, false, false]);
-        assert_eq!(becomes(&|told| told.age_ms = 60_000, 1000), [false; 3]);
-        assert_eq!(becomes(&|told| drop(told.gpus.pop()), 1000), [true, false, false]);
+        assert_eq!(becomes(&|report| report.gpus[0].answers = false, 1000), [false, true, true]);
+        assert_eq!(becomes(&|report| report.gpus[1].wants_reset = true, 1000), [true, false, false]);
+        assert_eq!(becomes(&|report| report.age_ms = 60_000, 1000), [false; 3]);
+        assert_eq!(becomes(&|report| drop(report.gpus.pop()), 1000), [true, false, false]);
         assert_eq!(becomes(&reports(1, 48, 299), 1000), [true, false, false]);
         assert_eq!(becomes(&reports(1, 48, 300), 1000), [true; 3]);
         // A program's own, and one that somebody passes over.
@@ -311,7 +311,7 @@ mod tests {
     }
 
     /// A monitor that answers two questions, of the GPUs and how they are.
-    fn ask(lookout: &mut Lookout, replies: [Reply; 2]) -> Result<&'static str, String> {
+    fn poll(watcher: &mut DeviceWatcher, replies: [Reply; 2]) -> Result<&'static str, String> {
         let root = tempfile::tempdir().unwrap();
         let socket = UnixListener::bind(paths::socket(root.path())).unwrap();
         let monitor = std::thread::spawn(move || {
@@ -325,7 +325,7 @@ mod tests {
                 writeln!(stream, "{}", serde_json::to_string(&reply).unwrap()).unwrap();
             }
         });
-        let note = lookout.ask_monitor(root.path());
+        let note = watcher.poll_monitor(root.path());
         monitor.join().unwrap();
         note
     }
@@ -337,33 +337,33 @@ mod tests {
             let gpus = found().iter().map(ListedDevice::from).collect();
             Reply::Inventory(Inventory { gpus, age_ms: 0, simulated: None, allow_overcommit: false })
         };
-        let (mut lookout, hears) = lookout();
-        assert!(ask(&mut lookout, [refuses(Errno::ENOENT), refuses(Errno::ENOENT)]).is_err());
-        assert_eq!(*hears.borrow(), None);
-        lookout.health.worsen(&name(&found()[0]), Moment::ZERO);
-        assert_eq!(ask(&mut lookout, [lists(), Reply::Health(told())]), Ok(""));
-        assert_eq!(wells(&hears), [false, true, true]);
+        let (mut watcher, receiver) = watcher();
+        assert!(poll(&mut watcher, [refuses(Errno::ENOENT), refuses(Errno::ENOENT)]).is_err());
+        assert_eq!(*receiver.borrow(), None);
+        watcher.health.worsen(&name(&found()[0]), Uptime::ZERO);
+        assert_eq!(poll(&mut watcher, [lists(), Reply::Health(healthy())]), Ok(""));
+        assert_eq!(healthy_gpus(&receiver), [false, true, true]);
 
         // The next monitor's driver tells it nothing, or only which GPUs there are: what stood stays, whatever time goes by.
-        lookout.start -= seconds(400);
-        let heard = lookout.heard;
+        watcher.start -= seconds(400);
+        let last_report = watcher.last_report;
         for gpus in [refuses(Errno::ENOENT), refuses(Errno::EINVAL), lists()] {
-            assert!(ask(&mut lookout, [gpus, refuses(Errno::ENOENT)]).is_err());
+            assert!(poll(&mut watcher, [gpus, refuses(Errno::ENOENT)]).is_err());
         }
-        assert!(ask(&mut lookout, [refuses(Errno::ENOENT), refuses(Errno::EINVAL)]).is_err());
-        assert_eq!((wells(&hears), lookout.heard), (vec![false, true, true], heard));
-        lookout.mind_silence(heard + SILENCE - seconds(1));
-        assert_eq!(wells(&hears), [false, true, true]);
-        lookout.mind_silence(heard + SILENCE);
-        assert_eq!(wells(&hears), [false; 3]);
+        assert!(poll(&mut watcher, [refuses(Errno::ENOENT), refuses(Errno::EINVAL)]).is_err());
+        assert_eq!((healthy_gpus(&receiver), watcher.last_report), (vec![false, true, true], last_report));
+        watcher.check_silence(last_report + SILENCE_TIMEOUT - seconds(1));
+        assert_eq!(healthy_gpus(&receiver), [false, true, true]);
+        watcher.check_silence(last_report + SILENCE_TIMEOUT);
+        assert_eq!(healthy_gpus(&receiver), [false; 3]);
 
         // One does not answer, and it is said which. An older monitor says which there are and no more.
-        let (mut lookout, hears) = self::lookout();
-        assert_eq!(ask(&mut lookout, [lists(), refuses(Errno::EINVAL)]), Ok(UNHEARD));
-        assert_eq!(wells(&hears), [true; 3]);
-        let mut lost = told();
+        let (mut watcher, receiver) = self::watcher();
+        assert_eq!(poll(&mut watcher, [lists(), refuses(Errno::EINVAL)]), Ok(ERRORS_UNREPORTED));
+        assert_eq!(healthy_gpus(&receiver), [true; 3]);
+        let mut lost = healthy();
         lost.gpus[0].answers = false;
-        assert_eq!(ask(&mut lookout, [refuses(Errno::ENOENT), Reply::Health(lost)]), Ok(""));
-        assert_eq!(wells(&hears), [false, true, true]);
+        assert_eq!(poll(&mut watcher, [refuses(Errno::ENOENT), Reply::Health(lost)]), Ok(""));
+        assert_eq!(healthy_gpus(&receiver), [false, true, true]);
     }
 }

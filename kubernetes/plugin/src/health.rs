@@ -5,10 +5,10 @@ use std::time::Duration;
 
 /// Errors (XID) that programs bring upon themselves: they say nothing of the GPU. A fault in a kernel (13), a page fault (31), a channel that was reset (43) or cleaned up
 /// after (45), a video processor's exception (68), a switch that a program held up (109).
-const PROGRAMS: [u64; 6] = [13, 31, 43, 45, 68, 109];
+const PROGRAM_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
 /// A moment, since anything.
-pub(crate) type Moment = Duration;
+pub(crate) type Uptime = Duration;
 
 /// What is known of GPUs that were not always well, by UUID.
 #[derive(Debug)]
@@ -17,23 +17,23 @@ pub(crate) struct Health {
     recovery: Duration,
     ignored: BTreeSet<u64>,
     /// When something was wrong last.
-    last: BTreeMap<String, Moment>,
+    last: BTreeMap<String, Uptime>,
     /// When an error of a GPU was news last.
-    news: BTreeMap<(String, u64), Moment>,
+    news: BTreeMap<(String, u64), Uptime>,
 }
 
 /// So long after it was news the same error of the same GPU is none.
-const STALE: Duration = Duration::from_secs(60);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Health {
     /// Of GPUs of which nobody has heard anything. These errors say nothing either.
     pub(crate) fn new(recovery: Duration, ignored: impl IntoIterator<Item = u64>) -> Self {
-        let ignored = PROGRAMS.into_iter().chain(ignored).collect();
+        let ignored = PROGRAM_XIDS.into_iter().chain(ignored).collect();
         Self { recovery, ignored, last: BTreeMap::new(), news: BTreeMap::new() }
     }
 
     /// A GPU reported an error so long ago; it may be told again and again. Whether that is news of the GPU.
-    pub(crate) fn report(&mut self, gpu: &str, xid: u64, ago: Duration, now: Moment) -> bool {
+    pub(crate) fn report(&mut self, gpu: &str, xid: u64, ago: Duration, now: Uptime) -> bool {
         // It has been quiet since then, also if that was before anybody looked here.
         if self.ignored.contains(&xid) || ago >= self.recovery {
             return false;
@@ -41,7 +41,7 @@ impl Health {
         let at = now.saturating_sub(ago);
         self.worsen(gpu, at);
         let key = (gpu.to_owned(), xid);
-        let is_news = self.news.get(&key).is_none_or(|last| at >= *last + STALE);
+        let is_news = self.news.get(&key).is_none_or(|last| at >= *last + REPEAT_INTERVAL);
         if is_news {
             self.news.insert(key, at);
         }
@@ -49,13 +49,13 @@ impl Health {
     }
 
     /// Something is wrong with it: it does not answer, or asks to be reset; or whoever looked before us found it sick.
-    pub(crate) fn worsen(&mut self, gpu: &str, now: Moment) {
+    pub(crate) fn worsen(&mut self, gpu: &str, now: Uptime) {
         let last = self.last.entry(gpu.to_owned()).or_insert(now);
         *last = (*last).max(now);
     }
 
     /// Whether it may be given to anybody new.
-    pub(crate) fn is_well(&self, gpu: &str, now: Moment) -> bool {
+    pub(crate) fn is_well(&self, gpu: &str, now: Uptime) -> bool {
         self.last.get(gpu).is_none_or(|last| now.saturating_sub(*last) >= self.recovery)
     }
 }
@@ -64,7 +64,7 @@ impl Health {
 mod tests {
     use super::*;
 
-    fn at(seconds: u64) -> Moment {
+    fn at(seconds: u64) -> Uptime {
         Duration::from_secs(seconds)
     }
 

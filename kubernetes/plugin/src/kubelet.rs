@@ -12,7 +12,7 @@ use tonic::transport::Endpoint;
 use crate::supply::Resource;
 
 /// How long it may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the kubelet listens for plugins.
 pub(crate) fn socket(folder: &Path) -> PathBuf {
@@ -30,8 +30,8 @@ pub(crate) struct Identity {
 impl Identity {
     /// Of what is there.
     pub(crate) fn of(path: &Path) -> Option<Self> {
-        let about = std::fs::metadata(path).ok()?;
-        Some(Self { device: about.dev(), inode: about.ino(), changed: (about.ctime(), about.ctime_nsec()) })
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(Self { device: metadata.dev(), inode: metadata.ino(), changed: (metadata.ctime(), metadata.ctime_nsec()) })
     }
 }
 
@@ -46,7 +46,7 @@ pub(crate) async fn register(folder: &Path, resource: Resource) -> Result<(), St
     let unreachable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     let endpoint = Endpoint::from_shared(address).map_err(unreachable)?;
     let channel =
-        endpoint.connect_timeout(PATIENCE).timeout(PATIENCE).connect().await.map_err(unreachable)?;
+        endpoint.connect_timeout(REQUEST_TIMEOUT).timeout(REQUEST_TIMEOUT).connect().await.map_err(unreachable)?;
     let request = RegisterRequest {
         version: VERSION.to_owned(),
         endpoint: resource.socket().to_owned(),

@@ -47,9 +47,9 @@ use crate::pods::Pods;
 use crate::supply::Resource;
 
 /// What failed to be written is written again after this.
-const PAUSE: Duration = Duration::from_secs(5);
+const RETRY_BACKOFF: Duration = Duration::from_secs(5);
 /// What was lost is found again by then.
-const RECONCILE: Duration = Duration::from_secs(60);
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
@@ -75,12 +75,12 @@ async fn run(options: Options) -> Result<()> {
         format!("the socket for cgpu-runtime cannot be made in {}", options.root.display())
     })?;
 
-    let own = node::Own(watch::Sender::new(None));
-    let (mut node, told) = (own.0.subscribe(), watch::Sender::new(None));
-    let mut sight = told.subscribe();
-    let binding = Arc::new(Binding { api: api.clone(), pods: Arc::clone(&pods), sight: sight.clone() });
+    let own = node::OwnNode(watch::Sender::new(None));
+    let (mut node, sender) = (own.0.subscribe(), watch::Sender::new(None));
+    let mut observed = sender.subscribe();
+    let binding = Arc::new(Binding { api: api.clone(), pods: Arc::clone(&pods), observed: observed.clone() });
     tokio::spawn(binding.serve(listener));
-    tokio::spawn(mirrored(
+    tokio::spawn(reflect_node(
         api.clone(),
         Query::all().field(format!("metadata.name={}", options.node_name)),
         own,
@@ -95,11 +95,11 @@ async fn run(options: Options) -> Result<()> {
     let found = watch::Sender::new(None);
     let gpus = found.subscribe();
     let health = Health::new(Duration::from_secs(options.recovery), options.ignore_xids.iter().copied());
-    gpus::look(&options.root, health, &sick, found);
+    gpus::start_watcher(&options.root, health, &sick, found);
     let unit = options.memory_unit;
     tokio::spawn({
         let (api, node) = (api.clone(), node.clone());
-        async move { node::keep(&api, unit, gpus, node, &told).await }
+        async move { node::synchronize(&api, unit, gpus, node, &sender).await }
     });
     tokio::spawn(annotate(api.clone(), Arc::clone(&pods), cdi.clone()));
     tokio::spawn({
@@ -108,7 +108,7 @@ async fn run(options: Options) -> Result<()> {
         async move { reflector::run(&api, &query, &Timing::default(), &*pods).await }
     });
     tokio::select! {
-        known = sight.wait_for(Option::is_some) => {
+        known = observed.wait_for(Option::is_some) => {
             // More units than the kubelet can be told: somebody has to choose another.
             let known = known?.clone().context("gpus")?;
             Resource::Memory.devices(&known).map_err(|refusal| anyhow!("{refusal} (--memory-unit)"))?;
@@ -123,7 +123,7 @@ async fn run(options: Options) -> Result<()> {
         .map(|resource| Endpoint {
             resource,
             folder: options.kubelet_dir.clone(),
-            sight: sight.clone(),
+            observed: observed.clone(),
             pods: Arc::clone(&pods),
             cdi: cdi.clone(),
         })
@@ -136,12 +136,12 @@ async fn run(options: Options) -> Result<()> {
         _ = stop.recv() => {}
         _ = interrupt.recv() => {}
     }
-    endpoints.iter().for_each(Endpoint::leave);
+    endpoints.iter().for_each(Endpoint::remove_socket);
     let _ = std::fs::remove_file(socket);
     Ok(())
 }
 
-async fn mirrored(api: Api, query: Query, own: node::Own) {
+async fn reflect_node(api: Api, query: Query, own: node::OwnNode) {
     reflector::run(&api, &query, &Timing::default(), &own).await;
 }
 
@@ -149,13 +149,13 @@ async fn mirrored(api: Api, query: Query, own: node::Own) {
 async fn annotate(api: Api, pods: Arc<Pods>, cdi: Option<Cdi>) {
     pods.listed().await;
     loop {
-        let mut again = RECONCILE;
+        let mut delay = RECONCILE_INTERVAL;
         for note in pods.notes() {
             match note.write(&api).await {
                 Ok(pod) => pods.apply(pod),
                 Err(failure) => {
                     warn!("what a pod has cannot be written on it: {failure}");
-                    again = PAUSE;
+                    delay = RETRY_BACKOFF;
                 }
             }
         }
@@ -166,6 +166,6 @@ async fn annotate(api: Api, pods: Arc<Pods>, cdi: Option<Cdi>) {
                 warn!("the CDI devices cannot be looked after: {error}");
             }
         }
-        let _ = tokio::time::timeout(again, pods.changed.notified()).await;
+        let _ = tokio::time::timeout(delay, pods.changed.notified()).await;
     }
 }

@@ -19,15 +19,15 @@ use tracing::{info, warn};
 use crate::gpus::Gpus;
 
 /// The node's GPUs with what its labels say of them; none: not known yet.
-pub(crate) type Sight = Option<Arc<NodeGpus>>;
+pub(crate) type ObservedNode = Option<Arc<NodeGpus>>;
 
 /// Before what failed is written again.
-const PAUSE: Duration = Duration::from_secs(5);
+const RETRY_BACKOFF: Duration = Duration::from_secs(5);
 
 /// Our node, as it was last seen.
-pub(crate) struct Own(pub(crate) watch::Sender<Option<Node>>);
+pub(crate) struct OwnNode(pub(crate) watch::Sender<Option<Node>>);
 
-impl EventHandler<Node> for Own {
+impl EventHandler<Node> for OwnNode {
     type Kept = Node;
 
     fn condense(&self, node: Node) -> Node {
@@ -62,14 +62,14 @@ impl EventHandler<Node> for Own {
 
 /// The GPUs that a plugin before us found sick.
 pub(crate) fn sick(node: &Node) -> BTreeSet<String> {
-    let told = node.metadata.annotations.get(annotation::GPUS);
-    let inventory: Option<Inventory> = told.and_then(|text| serde_json::from_str(text).ok());
+    let previous = node.metadata.annotations.get(annotation::GPUS);
+    let inventory: Option<Inventory> = previous.and_then(|text| serde_json::from_str(text).ok());
     let gpus = inventory.map_or_else(Vec::new, |inventory| inventory.gpus);
     gpus.into_iter().filter(|gpu| !gpu.healthy).map(|gpu| gpu.uuid).collect()
 }
 
 /// The node as it is once these GPUs stand on it.
-pub(crate) fn sight(node: &Node, inventory: &Inventory) -> NodeGpus {
+pub(crate) fn with_inventory(node: &Node, inventory: &Inventory) -> NodeGpus {
     let mut node = node.clone();
     node.metadata.annotations.insert(annotation::GPUS.to_owned(), written(inventory));
     NodeGpus::of(&node)
@@ -81,40 +81,40 @@ fn written(inventory: &Inventory) -> String {
 }
 
 /// Keeps the two together for ever.
-pub(crate) async fn keep(
+pub(crate) async fn synchronize(
     api: &Api,
     unit: Unit,
     mut gpus: watch::Receiver<Gpus>,
     mut node: watch::Receiver<Option<Node>>,
-    tell: &watch::Sender<Sight>,
+    sender: &watch::Sender<ObservedNode>,
 ) {
     loop {
         let known = node.borrow_and_update().clone();
         let found = gpus.borrow_and_update().clone();
-        let mut again = None;
+        let mut delay = None;
         if let (Some(known), Some(gpus)) = (known, found) {
             let inventory = Inventory { unit, gpus };
-            let now = sight(&known, &inventory);
+            let now = with_inventory(&known, &inventory);
             now.notes.iter().for_each(|note| warn!("{note}"));
-            tell.send_if_modified(|told| {
-                let changes = told.as_deref() != Some(&now);
+            sender.send_if_modified(|previous| {
+                let changes = previous.as_deref() != Some(&now);
                 if changes {
                     if let Some(why) = &now.closed {
                         warn!("no pod may have of this node's GPUs: {why}");
                     }
-                    *told = Some(Arc::new(now));
+                    *previous = Some(Arc::new(now));
                 }
                 changes
             });
             if let Err(failure) = write(api, &known, &inventory).await {
                 warn!("the node's GPUs cannot be written: {failure}");
-                again = Some(PAUSE);
+                delay = Some(RETRY_BACKOFF);
             }
         }
         tokio::select! {
             changed = node.changed() => if changed.is_err() { return },
             changed = gpus.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(again.unwrap_or(Duration::MAX)), if again.is_some() => {}
+            () = tokio::time::sleep(delay.unwrap_or(Duration::MAX)), if delay.is_some() => {}
         }
     }
 }

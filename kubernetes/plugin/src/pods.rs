@@ -148,10 +148,10 @@ impl Inner {
     /// What a plugin before us has given. Later, whoever may annotate a pod could take by it what is about to be given to another.
     fn recall(&mut self, dialects: Dialects) {
         for pod in self.living.values() {
-            if let Some(told) = pod.metadata.annotations.get(annotation::SLICES)
+            if let Some(slices) = pod.metadata.annotations.get(annotation::SLICES)
                 && let Some(pod_request) = PodRequest::of(pod, dialects)
             {
-                self.slices.recall(&pod_request, told);
+                self.slices.recall(&pod_request, slices);
             }
         }
     }
