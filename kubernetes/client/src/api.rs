@@ -67,7 +67,7 @@ impl Api {
     /// # Errors
     /// It is not there, or there is no answer.
     pub async fn get<R: Record>(&self, namespace: &str, name: &str) -> Result<R, Failure> {
-        self.ask(Method::GET, &record::object::<R>(namespace, name), None).await
+        self.send(Method::GET, &record::object::<R>(namespace, name), None).await
     }
 
     /// All that the query means, as of one version which is not older than the request: `resourceVersion` is never said, so no cache that is behind
@@ -76,7 +76,7 @@ impl Api {
     /// # Errors
     /// There is no answer.
     pub async fn list<R: Record>(&self, query: &Query) -> Result<List<R>, Failure> {
-        let page: Page<R> = self.ask(Method::GET, &path::<R>(query, &[]), None).await?;
+        let page: Page<R> = self.send(Method::GET, &path::<R>(query, &[]), None).await?;
         Ok(List { items: page.items, version: page.metadata.resource_version })
     }
 
@@ -94,7 +94,7 @@ impl Api {
         loop {
             let mut parameters = vec![("limit", PAGE)];
             parameters.extend(next.as_deref().map(|next| ("continue", next)));
-            let page: Page<R> = self.ask(Method::GET, &path::<R>(query, &parameters), None).await?;
+            let page: Page<R> = self.send(Method::GET, &path::<R>(query, &parameters), None).await?;
             all.items.extend(page.items.into_iter().map(&mut keep));
             all.version = page.metadata.resource_version;
             next = page.metadata.next.filter(|next| !next.is_empty());
@@ -117,7 +117,7 @@ impl Api {
     /// # Errors
     /// As [`Self::change`].
     pub async fn patch<R: Record>(&self, namespace: &str, name: &str, patch: &Value) -> Result<R, Failure> {
-        self.ask(Method::PATCH, &record::object::<R>(namespace, name), Some(patch)).await
+        self.send(Method::PATCH, &record::object::<R>(namespace, name), Some(patch)).await
     }
 
     /// A merge patch of the status, which is a resource of its own: what a node has, for one.
@@ -131,7 +131,7 @@ impl Api {
         patch: &Value,
     ) -> Result<R, Failure> {
         let path = format!("{}/status", record::object::<R>(namespace, name));
-        self.ask(Method::PATCH, &path, Some(patch)).await
+        self.send(Method::PATCH, &path, Some(patch)).await
     }
 
     /// Binds a pod to a node, if it is still this version of it.
@@ -150,11 +150,11 @@ impl Api {
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         });
-        self.ask::<Value>(Method::POST, &path, Some(&binding)).await.map(|_| ())
+        self.send::<Value>(Method::POST, &path, Some(&binding)).await.map(|_| ())
     }
 
     /// One request and its answer.
-    pub(crate) async fn ask<T: DeserializeOwned>(
+    pub(crate) async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,

@@ -1,8 +1,8 @@
-//! How long to wait before the next try.
+//! Exponential backoff with jitter.
 
 use std::time::Duration;
 
-/// Twice as long each time, up to a most, and never all at the same instant.
+/// A delay that doubles up to a maximum, with jitter.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     first: Duration,
@@ -17,12 +17,12 @@ impl Backoff {
         Self { first, most, next: first }
     }
 
-    /// It went well: the next wait is the first again.
+    /// Resets the delay to the first one.
     pub fn reset(&mut self) {
         self.next = self.first;
     }
 
-    /// How long to wait now: of what is due between half and all, by `part` of 0 to 1.
+    /// Returns the next delay: between half of it and all of it, by `part` of 0 to 1.
     pub fn next(&mut self, part: f64) -> Duration {
         let due = self.next;
         self.next = (due * 2).min(self.most);

@@ -134,15 +134,15 @@ impl Api {
         let now = strtime::format("%Y-%m-%dT%H:%M:%SZ", Timestamp::now())
             .map_err(|error| Failure::Garbled(error.to_string()))?;
         let all = format!("/api/v1/namespaces/{}/events", escaped(event.namespace_of_event()));
-        match self.ask::<Value>(Method::POST, &all, Some(&event.body(&now))).await {
+        match self.send::<Value>(Method::POST, &all, Some(&event.body(&now))).await {
             Err(Failure::Exists(_)) => {}
             other => return other.map(|_| ()),
         }
         let path = format!("{all}/{}", escaped(&event.event_name()));
-        let known: Value = self.ask(Method::GET, &path, None).await?;
+        let known: Value = self.send(Method::GET, &path, None).await?;
         let count = known["count"].as_u64().unwrap_or(1).saturating_add(1);
         let patch = json!({"count": count, "lastTimestamp": now});
-        self.ask::<Value>(Method::PATCH, &path, Some(&patch)).await.map(|_| ())
+        self.send::<Value>(Method::PATCH, &path, Some(&patch)).await.map(|_| ())
     }
 }
 

@@ -1,7 +1,8 @@
-//! Who of several replicas does what only one need do: whoever holds a Lease.
+//! Leader election among replicas: the holder of a Lease leads.
 //!
-//! Clocks of machines differ, so no time that stands in a lease is believed: a holder counts as gone when its lease has not changed for as long as it
-//! says it lasts, by the clock of whoever looks. A holder that cannot renew stops before that.
+//! Clocks of machines differ, so no time in a lease is used: a lease has expired when it has not
+//! changed for its own duration, by the clock of the replica that reads it. A holder that cannot
+//! renew stops before that.
 
 use std::time::{Duration, Instant};
 
@@ -63,18 +64,18 @@ impl Lease {
     }
 }
 
-/// What is to be done about a lease.
+/// What a replica does about a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    /// It is ours: say that we are here.
+enum Action {
+    /// Renew it: it is ours.
     Renew,
-    /// Nobody has it.
+    /// Take it: it has no holder, or has expired.
     Take,
-    /// Somebody else has it.
+    /// Wait: another replica holds it.
     Wait,
 }
 
-impl Step {
+impl Action {
     /// Of a lease that has been the same for `unchanged`.
     fn of(lease: &Lease, identity: &str, unchanged: Duration) -> Self {
         match lease.holder() {
@@ -109,14 +110,14 @@ impl Election {
         let mut renewed: Option<Instant> = None;
         loop {
             let asked = Instant::now();
-            match tokio::time::timeout(self.patience(), self.step(&mut seen)).await {
+            match tokio::time::timeout(self.renew_deadline(), self.attempt(&mut seen)).await {
                 Ok(Ok(true)) => renewed = Some(asked),
                 // Somebody else has it.
                 Ok(Ok(false)) => renewed = None,
                 Ok(Err(failure)) => debug!(%failure, lease = self.name, "cannot reach the lease"),
                 Err(_) => debug!(lease = self.name, "the lease was not reached in time"),
             }
-            let leading = renewed.is_some_and(|at| at.elapsed() < self.patience());
+            let leading = renewed.is_some_and(|at| at.elapsed() < self.renew_deadline());
             if leads.send_if_modified(|leads| std::mem::replace(leads, leading) != leading) {
                 info!(lease = self.name, identity = self.identity, leading, "leadership");
             }
@@ -124,8 +125,8 @@ impl Election {
         }
     }
 
-    /// So long without a renewal it is still ours for sure.
-    fn patience(&self) -> Duration {
+    /// Returns the time after a renewal until which the lease is certainly ours.
+    fn renew_deadline(&self) -> Duration {
         self.term.lasts * 2 / 3
     }
 
@@ -136,19 +137,19 @@ impl Election {
             let version = lease.map(|lease| lease.metadata.resource_version);
             let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": ""}});
             // Whoever took it meanwhile may have it.
-            let _ = self.api.ask::<Value>(Method::PATCH, &self.path(), Some(&patch)).await;
+            let _ = self.api.send::<Value>(Method::PATCH, &self.path(), Some(&patch)).await;
         }
     }
 
-    /// Looks once and does what is to be done. True: it is ours.
-    async fn step(&self, seen: &mut Option<(Lease, Instant)>) -> Result<bool, Failure> {
+    /// Reads the lease once and takes or renews it. Returns whether it is ours.
+    async fn attempt(&self, seen: &mut Option<(Lease, Instant)>) -> Result<bool, Failure> {
         let Some(lease) = self.read().await? else {
             let spec = self.spec(true, 0)?;
             let lease = json!({
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                 "metadata": {"name": self.name}, "spec": spec,
             });
-            return match self.api.ask::<Value>(Method::POST, &self.all, Some(&lease)).await {
+            return match self.api.send::<Value>(Method::POST, &self.all, Some(&lease)).await {
                 Ok(_) => Ok(true),
                 Err(Failure::Exists(_)) => Ok(false),
                 Err(failure) => Err(failure),
@@ -158,15 +159,15 @@ impl Election {
             Some((known, since)) if *known == lease => *since,
             _ => seen.insert((lease.clone(), Instant::now())).1,
         };
-        let step = Step::of(&lease, &self.identity, since.elapsed());
+        let attempt = Action::of(&lease, &self.identity, since.elapsed());
         let transitions = lease.spec.lease_transitions.unwrap_or(0);
-        let spec = match step {
-            Step::Wait => return Ok(false),
-            Step::Renew => self.spec(false, transitions)?,
-            Step::Take => self.spec(true, transitions + 1)?,
+        let spec = match attempt {
+            Action::Wait => return Ok(false),
+            Action::Renew => self.spec(false, transitions)?,
+            Action::Take => self.spec(true, transitions + 1)?,
         };
         let patch = json!({"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec});
-        match self.api.ask::<Value>(Method::PATCH, &self.path(), Some(&patch)).await {
+        match self.api.send::<Value>(Method::PATCH, &self.path(), Some(&patch)).await {
             Ok(_) => Ok(true),
             Err(Failure::Conflict(_)) => Ok(false),
             Err(failure) => Err(failure),
@@ -174,7 +175,7 @@ impl Election {
     }
 
     async fn read(&self) -> Result<Option<Lease>, Failure> {
-        match self.api.ask(Method::GET, &self.path(), None).await {
+        match self.api.send(Method::GET, &self.path(), None).await {
             Ok(lease) => Ok(Some(lease)),
             Err(Failure::NotFound(_)) => Ok(None),
             Err(failure) => Err(failure),
@@ -217,10 +218,10 @@ mod tests {
     #[test]
     fn a_lease_is_taken_from_those_who_are_gone_alone() {
         let second = Duration::from_secs(1);
-        assert_eq!(Step::of(&lease("us"), "us", second * 100), Step::Renew);
-        assert_eq!(Step::of(&lease("they"), "us", second * 15), Step::Wait);
-        assert_eq!(Step::of(&lease("they"), "us", second * 16), Step::Take);
-        assert_eq!(Step::of(&lease(""), "us", second), Step::Take);
-        assert_eq!(Step::of(&Lease::default(), "us", second), Step::Take);
+        assert_eq!(Action::of(&lease("us"), "us", second * 100), Action::Renew);
+        assert_eq!(Action::of(&lease("they"), "us", second * 15), Action::Wait);
+        assert_eq!(Action::of(&lease("they"), "us", second * 16), Action::Take);
+        assert_eq!(Action::of(&lease(""), "us", second), Action::Take);
+        assert_eq!(Action::of(&Lease::default(), "us", second), Action::Take);
     }
 }

@@ -44,12 +44,12 @@ impl Allocation {
         let text = |name: &str| annotations.get(name).map(String::as_str);
         let split = match (text(annotation::ALLOCATION), text(annotation::INDEX)) {
             (Some(text), _) => Split::Containers(serde_json::from_str(text).map_err(|_| {
-                unfit(annotation::ALLOCATION, text, "units by GPU by container, such as `{\"0\":{\"1\":8}}`")
+                invalid(annotation::ALLOCATION, text, "units by GPU by container, such as `{\"0\":{\"1\":8}}`")
             })?),
             // So gpushare writes that it found none.
             (None, None | Some("-1")) => return Ok(None),
             (None, Some(text)) => {
-                Split::Gpu(number(text).ok_or_else(|| unfit(annotation::INDEX, text, "the index of a GPU"))?)
+                Split::Gpu(number(text).ok_or_else(|| invalid(annotation::INDEX, text, "the index of a GPU"))?)
             }
         };
         let sizes = match text(annotation::DEVICE) {
@@ -59,7 +59,7 @@ impl Allocation {
                 .map(|size| number(size).filter(|size| *size > 0))
                 .collect::<Option<_>>()
                 .ok_or_else(|| {
-                    unfit(annotation::DEVICE, text, "the units of a GPU, or of each joined by commas")
+                    invalid(annotation::DEVICE, text, "the units of a GPU, or of each joined by commas")
                 })?,
         };
         // The time only says how patient to be: of one that is not understood it is as if it were long past.
@@ -211,7 +211,7 @@ fn agrees(request: &ContainerRequest, by_gpu: &ByGpu, sizes: &BTreeMap<u32, Gpu>
     Ok(())
 }
 
-fn unfit(name: &str, text: &str, expected: &str) -> Refusal {
+fn invalid(name: &str, text: &str, expected: &str) -> Refusal {
     Refusal::new(format!("{name} is {}, expected {expected}", quoted(text)))
 }
 

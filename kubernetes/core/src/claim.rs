@@ -24,8 +24,8 @@ use crate::object::Pod;
 use crate::placement;
 use crate::refusal::Refusal;
 
-/// How long a claim may go without being bound, in nanoseconds.
-pub const PATIENCE: u64 = 60_000_000_000;
+/// Time in which a claim must be bound, in nanoseconds.
+pub const CLAIM_TIMEOUT_NANOS: u64 = 60_000_000_000;
 
 /// What is to be written on a pod, on condition that it is still the one that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,7 +146,7 @@ pub fn is_stale(pod: &PodRequest, now: u64) -> bool {
             .map(|allocation| allocation.since),
         Err(_) => None,
     };
-    pod.bound.is_none() && claimed.is_some_and(|since| since.abs_diff(now) > PATIENCE)
+    pod.bound.is_none() && claimed.is_some_and(|since| since.abs_diff(now) > CLAIM_TIMEOUT_NANOS)
 }
 
 fn change(pod: &PodRequest, annotations: BTreeMap<&'static str, Option<String>>) -> Change {

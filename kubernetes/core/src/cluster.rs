@@ -23,22 +23,23 @@ struct NodeEntry {
     accounting: NodeAccounting,
 }
 
-/// So many of the pods that went last are remembered, and never more than twice as many; late events are not as late as that.
-const MOST_GONE: usize = 65_536;
+/// Number of deleted pods that are remembered, and at most twice as many. Late events are not as
+/// late as that.
+const MAX_DELETED: usize = 65_536;
 
-/// Pods that are gone: a late event does not bring one back, for no uid comes twice.
+/// Deleted pods: a late event does not restore one, for no uid is used twice.
 #[derive(Debug, Default)]
-struct Gone {
-    /// Fewer than [`MOST_GONE`].
+struct DeletedPods {
+    /// Fewer than [`MAX_DELETED`].
     last: BTreeSet<String>,
-    /// Those before them: forgotten together when there are [`MOST_GONE`] newer ones.
+    /// Those before them: forgotten together when there are [`MAX_DELETED`] newer ones.
     before: BTreeSet<String>,
 }
 
-impl Gone {
+impl DeletedPods {
     fn add(&mut self, uid: &str) {
         self.last.insert(uid.to_owned());
-        if self.last.len() >= MOST_GONE {
+        if self.last.len() >= MAX_DELETED {
             self.before = std::mem::take(&mut self.last);
         }
     }
@@ -59,7 +60,7 @@ pub struct Cluster {
     dialects: Dialects,
     nodes: BTreeMap<String, NodeEntry>,
     pods: BTreeMap<String, Arc<PodRequest>>,
-    gone: Gone,
+    deleted: DeletedPods,
 }
 
 impl Cluster {
@@ -109,7 +110,7 @@ impl Cluster {
         for observation in pods {
             match observation {
                 PodObservation::Requests(listed) => {
-                    self.gone.remove(&listed.uid);
+                    self.deleted.remove(&listed.uid);
                     let newer =
                         known.remove(&listed.uid).filter(|known| is_older(&listed.version, &known.version));
                     self.add(newer.unwrap_or(listed));
@@ -120,13 +121,13 @@ impl Cluster {
         }
         ended.iter().for_each(|uid| {
             known.remove(uid);
-            self.gone.add(uid);
+            self.deleted.add(uid);
         });
         for (uid, pod) in known {
             if is_older(version, &pod.version) {
                 self.add(pod);
             } else {
-                self.gone.add(&uid);
+                self.deleted.add(&uid);
             }
         }
         let names: Vec<String> = self.nodes.keys().cloned().collect();
@@ -164,7 +165,7 @@ impl Cluster {
     /// A pod came or changed. An older version than the one that is known is passed over.
     pub fn apply(&mut self, observation: PodObservation) {
         let uid = observation.uid().to_owned();
-        if self.gone.has(&uid) {
+        if self.deleted.has(&uid) {
             return;
         }
         let known = self.pods.get(&uid).cloned();
@@ -193,7 +194,7 @@ impl Cluster {
 
     /// A pod went.
     pub fn delete_pod(&mut self, uid: &str) {
-        self.gone.add(uid);
+        self.deleted.add(uid);
         if let Some(pod) = self.pods.remove(uid) {
             self.unname_node(&pod);
         }

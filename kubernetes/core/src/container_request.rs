@@ -4,7 +4,7 @@
 use crate::gpus::Gpu;
 use crate::names::{Dialect, Dialects, HAMI_GPUS, Meaning, RESOURCES, Resource};
 use crate::object::{Container, Pod};
-use crate::quantity::{self, Unfit};
+use crate::quantity::{self, InvalidQuantity};
 use crate::refusal::Refusal;
 use crate::share::{Role, Share, most};
 
@@ -142,7 +142,7 @@ pub fn units_in_all(requests: &[ContainerRequest], gpu: Option<&Gpu>) -> u64 {
 fn amount_of(container: &Container, dialects: Dialects) -> Result<Option<Amount>, Refusal> {
     let mut found: Vec<(Resource, u64)> = Vec::new();
     for resource in RESOURCES {
-        if dialects.hear(resource.dialect)
+        if dialects.includes(resource.dialect)
             && let Some(number) = number_of(container, resource.name)?
         {
             found.push((resource, number));
@@ -219,11 +219,11 @@ fn number_of(container: &Container, name: &str) -> Result<Option<u64>, Refusal> 
     let limit = container.resources.limits.get(name);
     let request = container.resources.requests.get(name);
     let Some(written) = limit.or(request) else { return Ok(None) };
-    let whose = || format!("{name} of container `{}`", container.name);
-    let refuse = |unfit: Unfit| {
+    let subject = || format!("{name} of container `{}`", container.name);
+    let refuse = |invalid: InvalidQuantity| {
         Refusal::new(format!(
             "{}; expected a whole number of units, such as `2`",
-            unfit.of(&whose(), &written.0)
+            invalid.of(&subject(), &written.0)
         ))
     };
     let number = quantity::whole(&written.0).map_err(refuse)?;
@@ -232,7 +232,7 @@ fn number_of(container: &Container, name: &str) -> Result<Option<u64>, Refusal> 
     {
         return Err(Refusal::new(format!(
             "{} is `{}` as a limit and `{}` as a request, expected the same; leave the request out",
-            whose(),
+            subject(),
             limit.0,
             request.0
         )));

@@ -8,7 +8,7 @@ use crate::refusal::Refusal;
 use crate::unit::Unit;
 
 /// Bytes of a message that the kubelet takes.
-pub const LONGEST_MESSAGE: u64 = 4_194_304;
+pub const MAX_MESSAGE_BYTES: u64 = 4_194_304;
 
 /// Digits of ids.
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
@@ -54,7 +54,7 @@ impl Devices {
     pub fn of(node: &NodeGpus) -> Result<Self, Refusal> {
         let devices = Self::counted(node, |gpu| gpu.units);
         let bytes = Self { healthy: 0, ..devices }.message();
-        if bytes <= LONGEST_MESSAGE {
+        if bytes <= MAX_MESSAGE_BYTES {
             return Ok(devices);
         }
         let unit = node.gpus.first().map_or(Unit::Gib, |gpu| gpu.unit);
@@ -62,7 +62,7 @@ impl Devices {
             Unit::ALL.into_iter().filter(|other| other.mib() > unit.mib()).min_by_key(|other| other.mib());
         let advice = other.map_or_else(String::new, |other| format!("; count in units of {other} instead"));
         Err(Refusal::new(format!(
-            "the node's {} GPUs have {} units of {unit}, which take a message of {bytes} bytes, and the kubelet takes {LONGEST_MESSAGE}{advice}",
+            "the node's {} GPUs have {} units of {unit}, which take a message of {bytes} bytes, and the kubelet takes {MAX_MESSAGE_BYTES}{advice}",
             node.gpus.len(),
             devices.all
         )))

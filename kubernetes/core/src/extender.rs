@@ -155,9 +155,9 @@ pub fn filter(cluster: &Cluster, candidates: &Candidates) -> Filtered {
     let Some(pod) = &candidates.pod else {
         return Filtered { error: "the request names no pod".to_owned(), ..Filtered::default() };
     };
-    let asking = Asking::of(pod, cluster);
+    let requesting_pod = RequestingPod::of(pod, cluster);
     let mut answer = Filtered::default();
-    let mut fits = |name: &str| match asking.fits(cluster, name) {
+    let mut fits = |name: &str| match requesting_pod.fits(cluster, name) {
         Ok(()) => true,
         Err(reason) => {
             let failed = if reason.resolvable {
@@ -183,14 +183,14 @@ pub fn filter(cluster: &Cluster, candidates: &Candidates) -> Filtered {
 #[must_use]
 pub fn prioritize(cluster: &Cluster, candidates: &Candidates, placement: Placement) -> Vec<Priority> {
     let Some(pod) = &candidates.pod else { return Vec::new() };
-    let asking = Asking::of(pod, cluster);
+    let requesting_pod = RequestingPod::of(pod, cluster);
     let listed = candidates.nodes.iter().flat_map(|nodes| &nodes.items);
     let listed = listed.filter_map(|node| node["metadata"]["name"].as_str());
     let named = candidates.node_names.iter().flatten().map(String::as_str);
     // What was asked twice is answered once.
     let mut seen = HashSet::new();
     let names: Vec<&str> = named.chain(listed).filter(|name| seen.insert(*name)).collect();
-    let full: Vec<Option<u64>> = names.iter().map(|name| asking.fullness(cluster, name)).collect();
+    let full: Vec<Option<u64>> = names.iter().map(|name| requesting_pod.fullness(cluster, name)).collect();
     let known: Vec<u64> = full.iter().copied().flatten().collect();
     let mut scores = placement::scores(&known, placement).into_iter();
     let score = |full: &Option<u64>| full.and_then(|_| scores.next()).unwrap_or(0);
@@ -219,7 +219,7 @@ pub fn bind(cluster: &Cluster, binding: &Binding, now: u64) -> Result<Change, Re
 }
 
 /// A pod that is to be placed, and what it needs.
-struct Asking {
+struct RequestingPod {
     uid: String,
     /// The node that it has a claim on already, from an attempt before.
     claimed: Option<String>,
@@ -227,7 +227,7 @@ struct Asking {
     resource_request: Result<Option<ResourceRequest>, Refusal>,
 }
 
-impl Asking {
+impl RequestingPod {
     fn of(pod: &Pod, cluster: &Cluster) -> Self {
         let pod_request = PodRequest::of(pod, cluster.dialects());
         let uid = pod.metadata.uid.clone();
@@ -236,7 +236,7 @@ impl Asking {
     }
 
     /// With the node and its accounting without this pod's own claim.
-    fn look<T>(
+    fn with_node<T>(
         &self,
         cluster: &Cluster,
         name: &str,
@@ -255,13 +255,13 @@ impl Asking {
             Ok(None) => return Ok(()),
             Err(refusal) => return Err(Reason::lasting(refusal.sentence())),
         };
-        self.look(cluster, name, |node, accounting| placement::choose(node, accounting, request).map(|_| ()))
+        self.with_node(cluster, name, |node, accounting| placement::choose(node, accounting, request).map(|_| ()))
             .unwrap_or_else(|| Err(Reason::lasting("the node has not been seen yet")))
     }
 
     fn fullness(&self, cluster: &Cluster, name: &str) -> Option<u64> {
         let request = self.resource_request.as_ref().ok()?.as_ref()?;
-        self.look(cluster, name, |node, accounting| {
+        self.with_node(cluster, name, |node, accounting| {
             let positions = placement::choose(node, accounting, request).ok()?;
             Some(placement::fullness(node, accounting, request, &positions))
         })?

@@ -15,7 +15,7 @@ use crate::unit::Unit;
 pub const MAX_CONTAINERS: u32 = 25;
 
 /// GPUs that a node may have.
-const MOST: u32 = 64;
+const MAX_GPUS_OF_NODE: u32 = 64;
 
 /// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,8 +229,8 @@ fn listed(text: &str) -> Result<Vec<Gpu>, Refusal> {
     };
     let inventory: Inventory = serde_json::from_str(text)
         .map_err(|error| refuse(format!("is not what the device plugin writes ({error})")))?;
-    if inventory.gpus.len() > MOST as usize {
-        return Err(refuse(format!("lists {} GPUs, expected at most {MOST}", inventory.gpus.len())));
+    if inventory.gpus.len() > MAX_GPUS_OF_NODE as usize {
+        return Err(refuse(format!("lists {} GPUs, expected at most {MAX_GPUS_OF_NODE}", inventory.gpus.len())));
     }
     let names: BTreeSet<&str> = inventory.gpus.iter().map(|entry| entry.uuid.as_str()).collect();
     if names.len() < inventory.gpus.len() {
@@ -250,15 +250,15 @@ fn divided(node: &Node) -> Result<Vec<Gpu>, Refusal> {
     let number = |name: &str| match node.status.allocatable.get(name) {
         None => Ok(0),
         Some(written) => quantity::whole(&written.0)
-            .map_err(|unfit| Refusal::new(unfit.of(&format!("{name} of the node"), &written.0))),
+            .map_err(|invalid| Refusal::new(invalid.of(&format!("{name} of the node"), &written.0))),
     };
     let (units, count) = (number(MEMORY)?, number(COUNT)?);
     if units == 0 {
         return Ok(Vec::new());
     }
-    let Some(count) = u32::try_from(count).ok().filter(|count| (1..=MOST).contains(count)) else {
+    let Some(count) = u32::try_from(count).ok().filter(|count| (1..=MAX_GPUS_OF_NODE).contains(count)) else {
         return Err(Refusal::new(format!(
-            "{COUNT} of the node is {count}, expected 1 to {MOST} GPUs for its {units} units"
+            "{COUNT} of the node is {count}, expected 1 to {MAX_GPUS_OF_NODE} GPUs for its {units} units"
         )));
     };
     let each = units / u64::from(count);

@@ -74,7 +74,7 @@ pub struct Dialects {
 impl Dialects {
     /// Whether this one is.
     #[must_use]
-    pub fn hear(self, dialect: Dialect) -> bool {
+    pub fn includes(self, dialect: Dialect) -> bool {
         dialect == Dialect::Aliyun || self.hami
     }
 }

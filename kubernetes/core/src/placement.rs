@@ -3,7 +3,7 @@
 use crate::accounting::NodeAccounting;
 use crate::resource_request::ResourceRequest;
 use crate::gpus::{NodeGpus, Placement};
-use crate::reason::{self, Look, Reason};
+use crate::reason::{self, GpuCandidate, Reason};
 
 /// Chooses GPUs and returns their positions in the node's list.
 ///
@@ -20,7 +20,7 @@ pub fn choose(node: &NodeGpus, accounting: &NodeAccounting, request: &ResourceRe
     if let Some(closed) = &node.closed {
         return Err(Reason::lasting(closed.sentence()));
     }
-    let looks: Vec<Look> = node
+    let candidates: Vec<GpuCandidate> = node
         .gpus
         .iter()
         .enumerate()
@@ -28,18 +28,18 @@ pub fn choose(node: &NodeGpus, accounting: &NodeAccounting, request: &ResourceRe
             let need = request.of_gpu(0, gpu);
             let free = accounting.free(node, position);
             let overfull = accounting.is_overfull(node, position);
-            Look { position, need, free, overfull, healthy: gpu.healthy, large: need.fits(gpu.whole()) }
+            GpuCandidate { position, need, free, overfull, healthy: gpu.healthy, large: need.fits(gpu.whole()) }
         })
         .collect();
-    let mut fitting: Vec<&Look> = looks.iter().filter(|look| look.fits()).collect();
+    let mut fitting: Vec<&GpuCandidate> = candidates.iter().filter(|candidate| candidate.fits()).collect();
     if fitting.len() < request.gpus {
-        return Err(reason::of(node, request.gpus, &looks));
+        return Err(reason::of(node, request.gpus, &candidates));
     }
     match node.placement {
-        Placement::Binpack => fitting.sort_by_key(|look| (look.free.units, look.position)),
-        Placement::Spread => fitting.sort_by_key(|look| (std::cmp::Reverse(look.free.units), look.position)),
+        Placement::Binpack => fitting.sort_by_key(|candidate| (candidate.free.units, candidate.position)),
+        Placement::Spread => fitting.sort_by_key(|candidate| (std::cmp::Reverse(candidate.free.units), candidate.position)),
     }
-    let mut positions: Vec<usize> = fitting.iter().take(request.gpus).map(|look| look.position).collect();
+    let mut positions: Vec<usize> = fitting.iter().take(request.gpus).map(|candidate| candidate.position).collect();
     positions.sort_unstable();
     Ok(positions)
 }
@@ -55,16 +55,16 @@ pub fn fullness(node: &NodeGpus, accounting: &NodeAccounting, request: &Resource
 }
 
 /// The best that the scheduler can be told.
-pub const BEST: u64 = 10;
+pub const MAX_SCORE: u64 = 10;
 
-/// Scores of nodes that are so full, 0 to [`BEST`]: the fullest or the emptiest gets most, and the others are spread out between the two.
+/// Scores of nodes that are so full, 0 to [`MAX_SCORE`]: the fullest or the emptiest gets most, and the others are spread out between the two.
 #[must_use]
 pub fn scores(fullness: &[u64], placement: Placement) -> Vec<u64> {
     let (Some(least), Some(most)) = (fullness.iter().min(), fullness.iter().max()) else { return Vec::new() };
     let score = |full: &u64| match placement {
-        _ if least == most => BEST,
-        Placement::Binpack => (full - least) * BEST / (most - least),
-        Placement::Spread => (most - full) * BEST / (most - least),
+        _ if least == most => MAX_SCORE,
+        Placement::Binpack => (full - least) * MAX_SCORE / (most - least),
+        Placement::Spread => (most - full) * MAX_SCORE / (most - least),
     };
     fullness.iter().map(score).collect()
 }

@@ -11,7 +11,7 @@ pub struct Quantity(i128);
 
 /// Why a text is no amount that we can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum InvalidQuantity {
     /// Kubernetes would not take it either.
     Malformed,
     /// Below zero.
@@ -22,7 +22,7 @@ pub enum Unfit {
     Huge,
 }
 
-impl Unfit {
+impl InvalidQuantity {
     /// How it is said after "is `...`".
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -53,8 +53,8 @@ impl Quantity {
     /// Reads one.
     ///
     /// # Errors
-    /// [`Unfit::Malformed`], or [`Unfit::Huge`] beyond 2^63 - 1.
-    pub fn parse(text: &str) -> Result<Self, Unfit> {
+    /// [`InvalidQuantity::Malformed`], or [`InvalidQuantity::Huge`] beyond 2^63 - 1.
+    pub fn parse(text: &str) -> Result<Self, InvalidQuantity> {
         let (negative, unsigned) = match text.as_bytes().first() {
             Some(b'-') => (true, &text[1..]),
             Some(b'+') => (false, &text[1..]),
@@ -64,23 +64,23 @@ impl Quantity {
         let (number, suffix) = unsigned.split_at(end);
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if whole.len() + fraction.len() == 0 || fraction.contains('.') {
-            return Err(Unfit::Malformed);
+            return Err(InvalidQuantity::Malformed);
         }
-        let scale = scale(suffix).ok_or(Unfit::Malformed)?;
+        let scale = scale(suffix).ok_or(InvalidQuantity::Malformed)?;
         let fraction = fraction.trim_end_matches('0');
         let whole = whole.trim_start_matches('0');
         if whole.is_empty() && fraction.is_empty() {
             return Ok(Self(0));
         }
-        let digits: i128 = format!("{whole}{fraction}").parse().map_err(|_| Unfit::Huge)?;
-        let decimals = i32::try_from(fraction.len()).map_err(|_| Unfit::Huge)?;
+        let digits: i128 = format!("{whole}{fraction}").parse().map_err(|_| InvalidQuantity::Huge)?;
+        let decimals = i32::try_from(fraction.len()).map_err(|_| InvalidQuantity::Huge)?;
         let (digits, tens) = match scale {
             Scale::Ten(tens) => (digits, tens.saturating_sub(decimals)),
-            Scale::Two(twos) => (digits.checked_mul(1 << twos).ok_or(Unfit::Huge)?, -decimals),
+            Scale::Two(twos) => (digits.checked_mul(1 << twos).ok_or(InvalidQuantity::Huge)?, -decimals),
         };
-        let nanos = shifted(digits, tens.saturating_add(NANO_DIGITS)).ok_or(Unfit::Huge)?;
+        let nanos = shifted(digits, tens.saturating_add(NANO_DIGITS)).ok_or(InvalidQuantity::Huge)?;
         if nanos > i128::from(i64::MAX) * 10_i128.pow(NANO_DIGITS.unsigned_abs()) {
-            return Err(Unfit::Huge);
+            return Err(InvalidQuantity::Huge);
         }
         Ok(Self(if negative { -nanos } else { nanos }))
     }
@@ -88,16 +88,16 @@ impl Quantity {
     /// The amount, if it is a whole one that is not negative.
     ///
     /// # Errors
-    /// [`Unfit::Negative`] or [`Unfit::Fraction`].
-    pub fn whole(self) -> Result<u64, Unfit> {
+    /// [`InvalidQuantity::Negative`] or [`InvalidQuantity::Fraction`].
+    pub fn whole(self) -> Result<u64, InvalidQuantity> {
         let one = 10_i128.pow(NANO_DIGITS.unsigned_abs());
         if self.0 < 0 {
-            return Err(Unfit::Negative);
+            return Err(InvalidQuantity::Negative);
         }
         if self.0 % one != 0 {
-            return Err(Unfit::Fraction);
+            return Err(InvalidQuantity::Fraction);
         }
-        u64::try_from(self.0 / one).map_err(|_| Unfit::Huge)
+        u64::try_from(self.0 / one).map_err(|_| InvalidQuantity::Huge)
     }
 }
 
@@ -105,7 +105,7 @@ impl Quantity {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn whole(text: &str) -> Result<u64, Unfit> {
+pub fn whole(text: &str) -> Result<u64, InvalidQuantity> {
     Quantity::parse(text)?.whole()
 }
 
@@ -202,13 +202,13 @@ mod tests {
             "", "x", "1x", "1KiB", "1ki", "1K", "1 ", " 1", "--1", "1.2.3", ".", "1e", "1e+", "Gi", "1e1.5",
             "0x10", "1,5", "٣",
         ] {
-            assert_eq!(whole(text), Err(Unfit::Malformed), "{text:?}");
+            assert_eq!(whole(text), Err(InvalidQuantity::Malformed), "{text:?}");
         }
         for text in ["-1", "-1Gi", "-0.5", "-1e9"] {
-            assert_eq!(whole(text), Err(Unfit::Negative), "{text}");
+            assert_eq!(whole(text), Err(InvalidQuantity::Negative), "{text}");
         }
         for text in ["1.5", "1500m", "1n", "0.1Ki", "1e-3", "0.0000000000000000001", "1e-99999999999"] {
-            assert_eq!(whole(text), Err(Unfit::Fraction), "{text}");
+            assert_eq!(whole(text), Err(InvalidQuantity::Fraction), "{text}");
         }
         for text in [
             "9223372036854775808",
@@ -218,7 +218,7 @@ mod tests {
             "1e99999999999",
             "99999999999999999999999999999999999999999999",
         ] {
-            assert_eq!(whole(text), Err(Unfit::Huge), "{text}");
+            assert_eq!(whole(text), Err(InvalidQuantity::Huge), "{text}");
         }
         assert_eq!(whole("-0"), Ok(0));
     }
@@ -238,7 +238,7 @@ mod tests {
         #[test]
         fn fractions_are_whole_where_they_come_out_even(thousandths in 0_u64..10_000_000) {
             let text = format!("{}.{:03}", thousandths / 1000, thousandths % 1000);
-            let expected = if thousandths % 1000 == 0 { Ok(thousandths / 1000) } else { Err(Unfit::Fraction) };
+            let expected = if thousandths % 1000 == 0 { Ok(thousandths / 1000) } else { Err(InvalidQuantity::Fraction) };
             prop_assert_eq!(whole(&text), expected);
             prop_assert_eq!(whole(&format!("{text}k")), Ok(thousandths));
         }

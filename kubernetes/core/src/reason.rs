@@ -32,7 +32,7 @@ impl Reason {
 
 /// A GPU as somebody looked at it: what was asked of it, what it has left.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct GpuCandidate {
     pub(crate) position: usize,
     pub(crate) need: Share,
     pub(crate) free: Share,
@@ -43,64 +43,64 @@ pub(crate) struct Look {
     pub(crate) large: bool,
 }
 
-impl Look {
+impl GpuCandidate {
     pub(crate) fn fits(&self) -> bool {
         self.healthy && !self.overfull && self.need.fits(self.free)
     }
 }
 
 /// What the GPUs lack that do not fit, when `gpus` were asked for.
-pub(crate) fn of(node: &NodeGpus, gpus: usize, looks: &[Look]) -> Reason {
-    let all = looks.len();
+pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> Reason {
+    let all = candidates.len();
     if gpus > all {
         return Reason::lasting(format!("{gpus} GPUs asked for, the node has {all}"));
     }
-    let fitting = looks.iter().filter(|look| look.fits()).count();
+    let fitting = candidates.iter().filter(|candidate| candidate.fits()).count();
     let mut text = String::new();
     if gpus > 1 {
         let _ = write!(text, "{fitting} of the {gpus} GPUs asked for; ");
     }
     let mut parts: Vec<String> = Vec::new();
-    let unhealthy = looks.iter().filter(|look| !look.healthy).count();
+    let unhealthy = candidates.iter().filter(|candidate| !candidate.healthy).count();
     if unhealthy > 0 {
         parts.push(format!("{unhealthy}/{all} GPUs: unhealthy"));
     }
-    let misfits: Vec<&Look> = looks.iter().filter(|look| look.healthy && !look.fits()).collect();
+    let misfits: Vec<&GpuCandidate> = candidates.iter().filter(|candidate| candidate.healthy && !candidate.fits()).collect();
     let mut rest = misfits.as_slice().to_vec();
-    let mut take = |lacks: &dyn Fn(&Look) -> bool| -> Vec<&Look> {
-        let (taken, left) = rest.iter().partition(|look| lacks(look));
+    let mut take = |lacks: &dyn Fn(&GpuCandidate) -> bool| -> Vec<&GpuCandidate> {
+        let (taken, left) = rest.iter().partition(|candidate| lacks(candidate));
         rest = left;
         taken
     };
     // Too little memory counts first: it is what people ask for.
-    let most = |group: &[&Look], of: fn(&Share) -> u64| {
-        let free = group.iter().map(|look| of(&look.free)).max().unwrap_or(0);
-        let requested = group.iter().map(|look| of(&look.need)).max().unwrap_or(0);
+    let most = |group: &[&GpuCandidate], of: fn(&Share) -> u64| {
+        let free = group.iter().map(|candidate| of(&candidate.free)).max().unwrap_or(0);
+        let requested = group.iter().map(|candidate| of(&candidate.need)).max().unwrap_or(0);
         (group.len(), free, requested)
     };
-    let small = take(&|look| look.need.units > node.gpus[look.position].units);
+    let small = take(&|candidate| candidate.need.units > node.gpus[candidate.position].units);
     if !small.is_empty() {
-        let largest = small.iter().map(|look| node.gpus[look.position].units).max().unwrap_or(0);
+        let largest = small.iter().map(|candidate| node.gpus[candidate.position].units).max().unwrap_or(0);
         let (count, _, requested) = most(&small, |share| share.units);
         parts.push(format!("{count}/{all} GPUs: {largest} units in all of {requested}"));
     }
-    let short = take(&|look| look.need.units > look.free.units);
+    let short = take(&|candidate| candidate.need.units > candidate.free.units);
     if !short.is_empty() {
         let (count, free, requested) = most(&short, |share| share.units);
-        let sum = looks
+        let sum = candidates
             .iter()
-            .filter(|look| look.healthy)
-            .fold(0_u64, |sum, look| sum.saturating_add(look.free.units));
+            .filter(|candidate| candidate.healthy)
+            .fold(0_u64, |sum, candidate| sum.saturating_add(candidate.free.units));
         let apart =
             if sum >= requested && gpus == 1 { format!(", {sum} on all together") } else { String::new() };
         parts.push(format!("{count}/{all} GPUs: {free} of {requested} units free{apart}"));
     }
-    let busy = take(&|look| look.need.percent > look.free.percent);
+    let busy = take(&|candidate| candidate.need.percent > candidate.free.percent);
     if !busy.is_empty() {
         let (count, free, requested) = most(&busy, |share| u64::from(share.percent));
         parts.push(format!("{count}/{all} GPUs: {free} of {requested} percent free"));
     }
-    let crowded = take(&|look| look.need.containers > look.free.containers);
+    let crowded = take(&|candidate| candidate.need.containers > candidate.free.containers);
     if !crowded.is_empty() {
         let (count, free, requested) = most(&crowded, |share| u64::from(share.containers));
         parts.push(format!("{count}/{all} GPUs: {free} of {requested} places free"));
@@ -110,6 +110,6 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, looks: &[Look]) -> Reason {
         parts.push(format!("{}/{all} GPUs: over-full", rest.len()));
     }
     text.push_str(&parts.join("; "));
-    let resolvable = looks.iter().filter(|look| look.healthy && look.large).count() >= gpus;
+    let resolvable = candidates.iter().filter(|candidate| candidate.healthy && candidate.large).count() >= gpus;
     Reason { text, resolvable }
 }

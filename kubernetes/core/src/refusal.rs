@@ -34,8 +34,8 @@ impl std::error::Error for Refusal {}
 
 /// What somebody else wrote, fit to stand in a sentence: no more of it than helps.
 pub(crate) fn quoted(text: &str) -> String {
-    const LONGEST: usize = 80;
-    let mut short: String = text.chars().take(LONGEST).collect();
+    const MAX_CHARS: usize = 80;
+    let mut short: String = text.chars().take(MAX_CHARS).collect();
     if short.len() < text.len() {
         short.push_str("...");
     }

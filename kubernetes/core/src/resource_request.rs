@@ -8,7 +8,7 @@ use crate::refusal::{Refusal, quoted};
 use crate::share::{Role, Share, most};
 
 /// GPUs that a container can have: the region of one has room for so many.
-pub const MOST_GPUS: usize = 16;
+pub const MAX_GPUS: usize = 16;
 
 /// What one container needs, the same of each of its GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,9 +63,9 @@ impl ResourceRequest {
             let need = match request.amount {
                 Amount::InAll { units, percent } => divided(request, units, percent, label)?,
                 Amount::Each { gpus, memory, percent } => {
-                    if gpus > MOST_GPUS {
+                    if gpus > MAX_GPUS {
                         return Err(Refusal::new(format!(
-                            "container `{}` asks for {gpus} GPUs, expected at most {MOST_GPUS}",
+                            "container `{}` asks for {gpus} GPUs, expected at most {MAX_GPUS}",
                             request.container
                         )));
                     }
@@ -118,9 +118,9 @@ fn divided(request: &ContainerRequest, units: u64, percent: u32, gpus: usize) ->
 fn labelled(text: &str) -> Result<usize, Refusal> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.then(|| text.parse().ok()).flatten();
-    number.filter(|number| (1..=MOST_GPUS).contains(number)).ok_or_else(|| {
+    number.filter(|number| (1..=MAX_GPUS).contains(number)).ok_or_else(|| {
         Refusal::new(format!(
-            "the label {COUNT} is {}, expected a number of GPUs from 1 to {MOST_GPUS}",
+            "the label {COUNT} is {}, expected a number of GPUs from 1 to {MAX_GPUS}",
             quoted(text)
         ))
     })

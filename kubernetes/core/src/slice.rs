@@ -74,8 +74,8 @@ impl Token {
 /// As it stands in a variable and in a CDI device's name: at most 32 characters.
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whose = if self.dialect == Dialect::Hami { HAMIS } else { "" };
-        write!(f, "{whose}{}-{}", devices::id(self.first), devices::id(self.count))
+        let subject = if self.dialect == Dialect::Hami { HAMIS } else { "" };
+        write!(f, "{subject}{}-{}", devices::id(self.first), devices::id(self.count))
     }
 }
 
@@ -99,10 +99,10 @@ pub struct Slices {
 impl Slices {
     /// Takes over what a plugin before us has given: the value of a pod's annotation [`crate::names::annotation::SLICES`]. What its containers do not ask for is
     /// passed over, and so is what is known better.
-    pub fn recall(&mut self, pod: &PodRequest, annotation: &str) {
-        let told: BTreeMap<String, String> = serde_json::from_str(annotation).unwrap_or_default();
+    pub fn restore(&mut self, pod: &PodRequest, annotation: &str) {
+        let tokens: BTreeMap<String, String> = serde_json::from_str(annotation).unwrap_or_default();
         for request in pod.requests.as_deref().unwrap_or_default() {
-            let token = told.get(&request.container).and_then(|token| Token::parse(token).ok());
+            let token = tokens.get(&request.container).and_then(|token| Token::parse(token).ok());
             let Some(token) = token.filter(|token| counted(request) == (token.dialect, token.count)) else {
                 continue;
             };
@@ -118,10 +118,10 @@ impl Slices {
     #[must_use]
     pub fn annotation(&self, uid: &str) -> Option<String> {
         let own = self.owners.values().filter(|owner| owner.uid == uid);
-        let told: BTreeMap<&str, String> =
+        let tokens: BTreeMap<&str, String> =
             own.map(|owner| (owner.container.as_str(), owner.token.to_string())).collect();
         // A map of texts always can be written.
-        (!told.is_empty()).then(|| serde_json::to_string(&told).unwrap_or_default())
+        (!tokens.is_empty()).then(|| serde_json::to_string(&tokens).unwrap_or_default())
     }
 
     /// The pod whose container has this slice, or one that begins with the same id.
@@ -151,7 +151,7 @@ impl Slices {
     ///
     /// # Errors
     /// The pod is not on this node or has no GPUs of it, the container asks for another amount, or one of the two is another's.
-    pub fn give(
+    pub fn assign(
         &mut self,
         token: Token,
         pod: &PodRequest,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     fn given(slices: &mut Slices, ids: &[&str], pod: &PodRequest, container: &str) -> Result<String, String> {
-        let given = slices.give(token(ids), pod, container, &here(), |_| true);
+        let given = slices.assign(token(ids), pod, container, &here(), |_| true);
         given.map(|variables| variables[3].1.clone()).map_err(|refusal| refusal.to_string())
     }
 
@@ -288,13 +288,13 @@ mod tests {
         assert!(given(&mut slices, &["8", "9"], &other, "sidecar").unwrap_err().contains("asks for 0 units"));
         assert!(
             slices
-                .give(Token::of_ids(Dialect::Hami, ["8", "9"]).unwrap(), &other, "main", &here(), |_| true)
+                .assign(Token::of_ids(Dialect::Hami, ["8", "9"]).unwrap(), &other, "main", &here(), |_| true)
                 .unwrap_err()
                 .sentence()
                 .starts_with("the slice hami.8-2 is of other names than container `main` of test/q asks by")
         );
         // When a pod has gone its ids are given again.
-        let again = slices.give(token(&["4", "5"]), &other, "main", &here(), |uid| uid != "uid-p");
+        let again = slices.assign(token(&["4", "5"]), &other, "main", &here(), |uid| uid != "uid-p");
         assert!(again.is_ok(), "{again:?}");
     }
 
@@ -303,19 +303,19 @@ mod tests {
         let (pod, other) = (placed(sharing("p", 2)), placed(sharing("q", 2)));
         let mut slices = Slices::default();
         assert!(given(&mut slices, &["4", "5"], &pod, "main").is_ok());
-        let told = slices.annotation("uid-p").unwrap();
-        assert_eq!((told.as_str(), slices.annotation("uid-q")), (r#"{"main":"4-2"}"#, None));
+        let tokens = slices.annotation("uid-p").unwrap();
+        assert_eq!((tokens.as_str(), slices.annotation("uid-q")), (r#"{"main":"4-2"}"#, None));
         let mut after = Slices::default();
-        after.recall(&pod, &told);
-        assert_eq!(after.annotation("uid-p"), Some(told));
+        after.restore(&pod, &tokens);
+        assert_eq!(after.annotation("uid-p"), Some(tokens));
         assert!(given(&mut after, &["4", "5"], &other, "main").unwrap_err().contains("of pod uid-p"));
         assert!(given(&mut after, &["6", "7"], &pod, "main").unwrap_err().contains("has the slice 4-2"));
         assert!(given(&mut after, &["4", "5"], &pod, "main").is_ok());
         // Who edits the annotation takes nothing from others, and nothing from itself.
-        after.recall(&other, r#"{"main":"4-2","x":"y"}"#);
-        after.recall(&other, r#"{"main":"9-3","none":"9-2"}"#);
-        after.recall(&pod, r#"{"main":"8-2"}"#);
-        after.recall(&pod, "no JSON");
+        after.restore(&other, r#"{"main":"4-2","x":"y"}"#);
+        after.restore(&other, r#"{"main":"9-3","none":"9-2"}"#);
+        after.restore(&pod, r#"{"main":"8-2"}"#);
+        after.restore(&pod, "no JSON");
         assert_eq!(after.annotation("uid-q"), None);
         assert!(given(&mut after, &["4", "5"], &pod, "main").is_ok());
         after.retain(|uid| uid != "uid-p");

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cgpu_kubernetes_core::claim::{self, Change, PATIENCE};
+use cgpu_kubernetes_core::claim::{self, Change, CLAIM_TIMEOUT_NANOS};
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::extender::{self, Binding, Candidates};
@@ -185,7 +185,7 @@ struct Attempt {
     uid: String,
     node: String,
     version: String,
-    looked: bool,
+    confirmed: bool,
 }
 
 struct Extender {
@@ -276,19 +276,19 @@ impl Extender {
             }
             self.cluster.apply_pod(&pod);
             let version = pod.metadata.resource_version;
-            self.attempts.push(Attempt { uid: uid.to_owned(), node: best.host, version, looked: false });
+            self.attempts.push(Attempt { uid: uid.to_owned(), node: best.host, version, confirmed: false });
         }
     }
 
     /// One step of one of the attempts.
-    fn go_on(&mut self, api: &mut Api, random: &mut Rng, looks: bool) {
+    fn advance(&mut self, api: &mut Api, random: &mut Rng, confirms: bool) {
         if self.attempts.is_empty() {
             return;
         }
         let index = random.usize(0..self.attempts.len());
         let attempt = &mut self.attempts[index];
-        if looks && !attempt.looked {
-            attempt.looked = true;
+        if confirms && !attempt.confirmed {
+            attempt.confirmed = true;
             let pods = on_or_nowhere(api, &attempt.node);
             if self.cluster.confirm(&attempt.uid, &attempt.node, &pods).is_err() {
                 let own = pods.iter().find(|pod| pod.uid == attempt.uid && pod.version == attempt.version);
@@ -326,11 +326,11 @@ struct World {
     random: Rng,
     now: u64,
     born: u64,
-    looks: bool,
+    confirms: bool,
 }
 
 impl World {
-    fn new(seed: u64, looks: bool) -> Self {
+    fn new(seed: u64, confirms: bool) -> Self {
         let mut random = Rng::with_seed(seed);
         let mut api = Api::default();
         for number in 0..NODES {
@@ -341,7 +341,7 @@ impl World {
             api.sizes.insert(name, mib.iter().map(|mib| mib / 1024).collect());
         }
         let extenders = vec![Extender::new(&api), Extender::new(&api)];
-        Self { api, extenders, random, now: 1_000_000_000_000, born: 0, looks }
+        Self { api, extenders, random, now: 1_000_000_000_000, born: 0, confirms }
     }
 
     fn step(&mut self) {
@@ -382,7 +382,7 @@ impl World {
                     self.extenders[which].place(&mut self.api, uid, self.now, is_heard);
                 }
             }
-            650..850 => self.extenders[which].go_on(&mut self.api, &mut self.random, self.looks),
+            650..850 => self.extenders[which].advance(&mut self.api, &mut self.random, self.confirms),
             _ => self.extenders[which].watch(&mut self.api, &mut self.random),
         }
     }
@@ -453,7 +453,7 @@ impl World {
             self.api.set_node(node(&name, &mib, &[]));
         }
         for round in 0..4 {
-            self.now += 2 * PATIENCE;
+            self.now += 2 * CLAIM_TIMEOUT_NANOS;
             for which in 0..self.extenders.len() {
                 self.extenders[which].list(&self.api);
                 self.extenders[which].sweep(&mut self.api, self.now);
@@ -469,7 +469,7 @@ impl World {
         for uid in self.api.waiting() {
             self.extenders[which].place(&mut self.api, &uid, self.now, true);
             while !self.extenders[which].attempts.is_empty() {
-                self.extenders[which].go_on(&mut self.api, &mut self.random, true);
+                self.extenders[which].advance(&mut self.api, &mut self.random, true);
             }
             self.extenders[which].list_if_behind(&self.api);
         }
@@ -617,8 +617,8 @@ fn twenty_thousand_events_over_fifty_nodes() {
 #[test]
 #[ignore = "a soak: as many as are promised, at random"]
 fn a_hundred_thousand_events_over_fifty_nodes() {
-    let told = std::env::var("CGPU_EVENTS_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = told.unwrap_or_else(|| fastrand::u64(..));
+    let given_seed = std::env::var("CGPU_EVENTS_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given_seed.unwrap_or_else(|| fastrand::u64(..));
     println!("CGPU_EVENTS_SEED={seed}");
     was_a_fight(&run(seed, 100_000));
 }

@@ -21,11 +21,12 @@ use tracing::{info, warn};
 use crate::node::ObservedNode;
 use crate::pods::Pods;
 
-/// Whoever asks has asked by then.
+/// Timeout for reading a question and for writing its answer.
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
-/// What a start has to wait for at most before it is told that it cannot be: the GPUs, the list of pods.
+/// Time that a start waits for the GPUs and the list of pods before it is refused.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long the API server may take to tell of a pod. It may be asked twice; with [`READY_TIMEOUT`] that is less than the 30 s for which `cgpu-runtime` waits.
+/// Timeout for reading a pod from the API server. It may be read twice; with [`READY_TIMEOUT`] that
+/// is less than the 30 s for which `cgpu-runtime` waits.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Who answers.
@@ -52,7 +53,7 @@ pub(crate) fn listen(root: &Path) -> io::Result<(UnixListener, PathBuf)> {
 }
 
 impl Binding {
-    /// Answers for ever.
+    /// Answers without end.
     pub(crate) async fn serve(self: Arc<Self>, listener: UnixListener) {
         let own = rustix::process::geteuid().as_raw();
         loop {
@@ -65,7 +66,7 @@ impl Binding {
                 }
             };
             // The file's mode says so already; a folder that somebody opened to all says no more than that.
-            if !stream.peer_cred().is_ok_and(|who| [0, own].contains(&who.uid())) {
+            if !stream.peer_cred().is_ok_and(|credentials| [0, own].contains(&credentials.uid())) {
                 continue;
             }
             let binding = Arc::clone(&self);
@@ -133,14 +134,14 @@ impl Binding {
                 question.namespace, question.pod
             ))
         })?;
-        let give = || self.pods.give(token, &pod_request, &question.container, &node);
-        let refusal = match give() {
+        let assign = || self.pods.assign(token, &pod_request, &question.container, &node);
+        let refusal = match assign() {
             Ok(variables) => return Ok(variables),
             Err(refusal) => refusal,
         };
         // The kubelet knows that a pod has ended before the API server does, and that before us.
         match self.pods.owner(token) {
-            Some(owner) if owner.metadata.uid != pod_request.uid && self.has_ended(&owner).await => give(),
+            Some(owner) if owner.metadata.uid != pod_request.uid && self.has_ended(&owner).await => assign(),
             _ => Err(refusal),
         }
     }

@@ -37,7 +37,7 @@ use crate::node::ObservedNode;
 use crate::pods::Pods;
 use crate::supply::{Resource, message};
 
-/// How often it is looked whether the kubelet is still the same.
+/// Interval at which the sockets are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A resource that is offered.
@@ -56,7 +56,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Offers it for ever.
+    /// Offers the resource without end.
     pub(crate) async fn run(self) {
         let mut last_message = String::new();
         loop {

@@ -23,9 +23,9 @@ use crate::health::{Health, Uptime};
 
 /// The vendor's library.
 const NVML: &str = "libnvidia-ml.so.1";
-/// How long an event is waited for; as often GPUs are asked how they are.
+/// Timeout for an event, and interval of health checks.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Before what failed is tried again; as often a monitor is asked.
+/// Delay before a failed attempt is repeated, and interval of requests to the monitor.
 const RETRY_BACKOFF: Duration = Duration::from_secs(2);
 /// A monitor asks the driver every second. One that was not answered for so long has a driver that hangs, as it does over a GPU that has fallen off its bus. So long
 /// nobody may tell how the GPUs are, either.
@@ -61,7 +61,7 @@ pub(crate) fn start_watcher(root: &Path, mut health: Health, sick: &BTreeSet<Str
     });
 }
 
-/// What is known of the GPUs, whoever tells.
+/// The state of the GPUs, whichever source reports it.
 struct DeviceWatcher {
     start: Instant,
     /// Those that were told of last: nobody tells of any while one of them does not answer.
@@ -83,7 +83,7 @@ impl DeviceWatcher {
         self.start.elapsed()
     }
 
-    /// Says what has not just been said.
+    /// Logs a message unless it is the last one.
     fn warn_on_change(&mut self, what: String) {
         if self.last_message != what {
             warn!("{what}");
@@ -197,9 +197,9 @@ impl DeviceWatcher {
             if health_check.is_none_or(|health_check| !health_check.answers || health_check.wants_reset) {
                 self.health.worsen(&uuid, now);
             }
-            for (Report { gpu: whose, xid }, ago) in errors {
+            for (Report { gpu: reported, xid }, ago) in errors {
                 // Of an instance (MIG) it is told of the whole GPU. One of nobody knows which GPU is of all.
-                if whose.is_none_or(|whose| whose == index) && self.health.report(&uuid, *xid, *ago, now) {
+                if reported.is_none_or(|reported| reported == index) && self.health.report(&uuid, *xid, *ago, now) {
                     warn!(gpu = %gpu.number, uuid, xid, "reported an error: it is given to nobody until it was quiet for a while");
                 }
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// after (45), a video processor's exception (68), a switch that a program held up (109).
 const PROGRAM_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-/// A moment, since anything.
+/// Time since an arbitrary start.
 pub(crate) type Uptime = Duration;
 
 /// What is known of GPUs that were not always well, by UUID.

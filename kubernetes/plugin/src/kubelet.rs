@@ -11,7 +11,7 @@ use tonic::transport::Endpoint;
 
 use crate::supply::Resource;
 
-/// How long it may take to answer.
+/// Timeout of the kubelet's answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the kubelet listens for plugins.

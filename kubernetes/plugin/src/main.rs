@@ -46,9 +46,9 @@ use crate::options::Options;
 use crate::pods::Pods;
 use crate::supply::Resource;
 
-/// What failed to be written is written again after this.
+/// Delay before a failed write is repeated.
 const RETRY_BACKOFF: Duration = Duration::from_secs(5);
-/// What was lost is found again by then.
+/// Interval at which all annotations are compared.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
 
 #[tokio::main(worker_threads = 2)]

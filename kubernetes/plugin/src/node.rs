@@ -18,13 +18,13 @@ use tracing::{info, warn};
 
 use crate::gpus::Gpus;
 
-/// The node's GPUs with what its labels say of them; none: not known yet.
+/// The node's GPUs as its labels configure them, or none while they are unknown.
 pub(crate) type ObservedNode = Option<Arc<NodeGpus>>;
 
-/// Before what failed is written again.
+/// Delay before a failed write is repeated.
 const RETRY_BACKOFF: Duration = Duration::from_secs(5);
 
-/// Our node, as it was last seen.
+/// The latest state of our node.
 pub(crate) struct OwnNode(pub(crate) watch::Sender<Option<Node>>);
 
 impl EventHandler<Node> for OwnNode {
@@ -60,7 +60,7 @@ impl EventHandler<Node> for OwnNode {
     }
 }
 
-/// The GPUs that a plugin before us found sick.
+/// Returns the GPUs that a previous plugin recorded as unhealthy.
 pub(crate) fn sick(node: &Node) -> BTreeSet<String> {
     let previous = node.metadata.annotations.get(annotation::GPUS);
     let inventory: Option<Inventory> = previous.and_then(|text| serde_json::from_str(text).ok());
@@ -68,7 +68,7 @@ pub(crate) fn sick(node: &Node) -> BTreeSet<String> {
     gpus.into_iter().filter(|gpu| !gpu.healthy).map(|gpu| gpu.uuid).collect()
 }
 
-/// The node as it is once these GPUs stand on it.
+/// Returns the node's GPUs with this inventory written on it.
 pub(crate) fn with_inventory(node: &Node, inventory: &Inventory) -> NodeGpus {
     let mut node = node.clone();
     node.metadata.annotations.insert(annotation::GPUS.to_owned(), written(inventory));
@@ -80,7 +80,7 @@ fn written(inventory: &Inventory) -> String {
     serde_json::to_string(inventory).unwrap_or_default()
 }
 
-/// Keeps the two together for ever.
+/// Keeps the node's annotation and the inventory equal, without end.
 pub(crate) async fn synchronize(
     api: &Api,
     unit: Unit,

@@ -66,8 +66,8 @@ impl Pods {
         self.inner().living.get(uid).cloned()
     }
 
-    /// Gives a slice to a pod's container: see [`Slices::give`].
-    pub(crate) fn give(
+    /// Gives a slice to a pod's container: see [`Slices::assign`].
+    pub(crate) fn assign(
         &self,
         token: Token,
         pod: &PodRequest,
@@ -76,7 +76,7 @@ impl Pods {
     ) -> Result<Vec<(&'static str, String)>, Refusal> {
         let mut inner = self.inner();
         let Inner { living, slices } = &mut *inner;
-        let given = slices.give(token, pod, container, node, |uid| living.contains_key(uid));
+        let given = slices.assign(token, pod, container, node, |uid| living.contains_key(uid));
         if given.is_ok() {
             self.changed.notify_one();
         }
@@ -146,12 +146,12 @@ impl Inner {
     }
 
     /// What a plugin before us has given. Later, whoever may annotate a pod could take by it what is about to be given to another.
-    fn recall(&mut self, dialects: Dialects) {
+    fn restore(&mut self, dialects: Dialects) {
         for pod in self.living.values() {
             if let Some(slices) = pod.metadata.annotations.get(annotation::SLICES)
                 && let Some(pod_request) = PodRequest::of(pod, dialects)
             {
-                self.slices.recall(&pod_request, slices);
+                self.slices.restore(&pod_request, slices);
             }
         }
     }
@@ -169,7 +169,7 @@ impl EventHandler<Pod> for Pods {
         inner.living.clear();
         all.items.into_iter().for_each(|pod| inner.apply(pod));
         if !*self.listed.borrow() {
-            inner.recall(self.dialects);
+            inner.restore(self.dialects);
         }
         drop(inner);
         self.listed.send_replace(true);

@@ -162,7 +162,7 @@ fn check_scheduler(configuration: &Value, hami: bool) {
         .map(|it| (it["name"].as_str().expect("a name"), it["ignoredByScheduler"] == true))
         .collect();
     let dialects = Dialects { hami };
-    let ours: Vec<&str> = RESOURCES.iter().filter(|it| dialects.hear(it.dialect)).map(|it| it.name).collect();
+    let ours: Vec<&str> = RESOURCES.iter().filter(|it| dialects.includes(it.dialect)).map(|it| it.name).collect();
     assert_eq!(managed.len(), ours.len(), "{managed:?}");
     for name in ours {
         // What the kubelet counts the scheduler counts as well; the rest is not on any node.

@@ -84,14 +84,14 @@ fn its_own_claim_does_not_stand_in_a_pods_way() {
 fn a_claim_that_came_to_nothing_is_withdrawn_whole() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     let (mut pod, _) = claimed(&sharing("a", 8), &node, &NodeAccounting::of(&node, []));
-    assert!(!is_stale(&pod_request(&pod), 7 + PATIENCE));
-    assert!(is_stale(&pod_request(&pod), 8 + PATIENCE));
+    assert!(!is_stale(&pod_request(&pod), 7 + CLAIM_TIMEOUT_NANOS));
+    assert!(is_stale(&pod_request(&pod), 8 + CLAIM_TIMEOUT_NANOS));
     // A clock that was put back does not keep it for ever.
     let mut ahead = pod.clone();
     ahead.metadata.annotations.insert(annotation::ASSUME_TIME.into(), "99999999999999999".into());
-    assert!(is_stale(&pod_request(&ahead), 8 + PATIENCE));
+    assert!(is_stale(&pod_request(&ahead), 8 + CLAIM_TIMEOUT_NANOS));
     ahead.metadata.annotations.insert(annotation::ASSUME_TIME.into(), "soon".into());
-    assert!(is_stale(&pod_request(&ahead), 8 + PATIENCE));
+    assert!(is_stale(&pod_request(&ahead), 8 + CLAIM_TIMEOUT_NANOS));
     let change = withdraw(&pod_request(&pod));
     assert!(change.patch()["metadata"]["annotations"]["cgpu.dev/node"].is_null());
     let mut bound = pod.clone();

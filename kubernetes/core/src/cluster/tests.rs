@@ -1,5 +1,5 @@
 use super::*;
-use crate::claim::PATIENCE;
+use crate::claim::CLAIM_TIMEOUT_NANOS;
 use crate::doubles::{node, sharing};
 
 fn held(cluster: &Cluster, name: &str) -> u64 {
@@ -61,7 +61,7 @@ fn claims_that_nobody_binds_are_stale() {
     let pod = claimed(&cluster, &sharing("a", 8), "n", 5);
     cluster.apply_pod(&pod);
     assert_eq!(cluster.stale(6).count(), 0);
-    assert_eq!(cluster.stale(6 + PATIENCE).count(), 1);
+    assert_eq!(cluster.stale(6 + CLAIM_TIMEOUT_NANOS).count(), 1);
     // Of a node that is not there no binding can come.
     let pods: Vec<_> = cluster.pods().cloned().collect();
     assert_eq!(cluster.confirm("uid-a", "n", &pods), Ok(()));
@@ -125,26 +125,26 @@ fn a_pod_that_had_ended_when_it_was_first_seen_does_not_come_back() {
     let mut plain = crate::doubles::pod("p", &[]);
     plain.status.phase = "Succeeded".into();
     cluster.apply_pod(&plain);
-    assert!(!cluster.gone.has("uid-p"));
+    assert!(!cluster.deleted.has("uid-p"));
 }
 
 #[test]
 fn of_those_that_are_gone_the_last_are_remembered() {
     let mut cluster = Cluster::new(Dialects::default());
-    for number in 0..3 * MOST_GONE {
+    for number in 0..3 * MAX_DELETED {
         cluster.delete_pod(&format!("uid {number}"));
-        let first = (number + 1).saturating_sub(MOST_GONE);
-        assert!(cluster.gone.has(&format!("uid {first}")) && cluster.gone.has(&format!("uid {number}")));
+        let first = (number + 1).saturating_sub(MAX_DELETED);
+        assert!(cluster.deleted.has(&format!("uid {first}")) && cluster.deleted.has(&format!("uid {number}")));
     }
-    assert!(cluster.gone.last.len() + cluster.gone.before.len() <= 2 * MOST_GONE);
-    assert!(!cluster.gone.has("uid 0"));
+    assert!(cluster.deleted.last.len() + cluster.deleted.before.len() <= 2 * MAX_DELETED);
+    assert!(!cluster.deleted.has("uid 0"));
 }
 
 /// A list takes its time; what somebody wrote meanwhile and told is not undone by it, nor is a pod that came meanwhile gone.
 #[test]
 fn a_list_does_not_undo_what_is_newer_than_it() {
     let here = node("n", "GiB", &[15109]);
-    let sighted = |pod: &Pod| PodObservation::of(pod, Dialects::default());
+    let observed = |pod: &Pod| PodObservation::of(pod, Dialects::default());
     let mut cluster = Cluster::new(Dialects::default());
     cluster.replace([&here], [&sharing("a", 8), &sharing("b", 4)]);
     let listed = sharing("a", 8);
@@ -154,7 +154,7 @@ fn a_list_does_not_undo_what_is_newer_than_it() {
     let mut new = sharing("c", 1);
     new.metadata.resource_version = "11".into();
     cluster.apply_pod(&new);
-    cluster.replace_pods([sighted(&listed)], "10");
+    cluster.replace_pods([observed(&listed)], "10");
     assert_eq!(held(&cluster, "n"), 8);
     assert!(cluster.pod("uid-c").is_some() && cluster.pod("uid-b").is_none());
     // What is older than the list went before it was made.

@@ -114,9 +114,9 @@ fn what_cannot_be_understood_is_refused_in_words() {
 
 #[test]
 fn a_request_without_a_limit_counts() {
-    let mut asking = container("c", &[]);
-    asking.resources.requests.insert("aliyun.com/gpu-mem".into(), "3".into());
-    let requests = ContainerRequest::of_pod(&pod(vec![], vec![asking]), Dialects::default()).unwrap();
+    let mut requesting = container("c", &[]);
+    requesting.resources.requests.insert("aliyun.com/gpu-mem".into(), "3".into());
+    let requests = ContainerRequest::of_pod(&pod(vec![], vec![requesting]), Dialects::default()).unwrap();
     assert_eq!(requests[0].amount, Amount::InAll { units: 3, percent: 0 });
 }
 

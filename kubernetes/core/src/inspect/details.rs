@@ -7,7 +7,7 @@ use crate::tabs::aligned;
 /// The line of dashes is so much longer than all of the first node's pods' lines are before they are put into columns.
 const BEYOND: usize = 10;
 /// gpushare's grows with the number of pods, to lines that no terminal shows; from here on ours does not.
-const LONGEST: usize = 200;
+const MAX_CHARS: usize = 200;
 
 pub(super) fn of(overview: &Overview) -> String {
     let mut text = String::new();
@@ -25,7 +25,7 @@ pub(super) fn of(overview: &Overview) -> String {
         text.push('\n');
         let rows = rows(node, pending);
         text += &rows;
-        let dashes = *dashes.get_or_insert((rows.len() + BEYOND).min(LONGEST));
+        let dashes = *dashes.get_or_insert((rows.len() + BEYOND).min(MAX_CHARS));
         text += &format!("Allocated :\t{} ({}%)\t\n", node.allocated, percent(node.allocated, node.total));
         text += &format!("Total :\t{} \t\n", node.total);
         text += &"-".repeat(dashes);

@@ -116,8 +116,8 @@ fn hamis_small_amounts_fit_on_no_gpu_that_is_smaller_than_a_unit() {
     for limits in
         [("nvidia.com/gpumem", "100"), ("nvidia.com/gpumem-percentage", "50"), ("nvidia.com/gpu", "1")]
     {
-        let asking = pod("p", &[("nvidia.com/gpu", "1"), limits]);
-        let waiting = PodRequest::of(&asking, Dialects { hami: true }).unwrap();
+        let requesting = pod("p", &[("nvidia.com/gpu", "1"), limits]);
+        let waiting = PodRequest::of(&requesting, Dialects { hami: true }).unwrap();
         let claim = claim::claim(&waiting, &node, &NodeAccounting::of(&node, []), 1).unwrap();
         assert_eq!(claim.annotations[annotation::INDEX].as_deref(), Some("1"), "{limits:?}");
     }
