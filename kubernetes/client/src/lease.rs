@@ -159,9 +159,9 @@ impl Election {
             Some((known, since)) if *known == lease => *since,
             _ => seen.insert((lease.clone(), Instant::now())).1,
         };
-        let attempt = Action::of(&lease, &self.identity, since.elapsed());
+        let action = Action::of(&lease, &self.identity, since.elapsed());
         let transitions = lease.spec.lease_transitions.unwrap_or(0);
-        let spec = match attempt {
+        let spec = match action {
             Action::Wait => return Ok(false),
             Action::Renew => self.spec(false, transitions)?,
             Action::Take => self.spec(true, transitions + 1)?,
