@@ -33,13 +33,13 @@ fn main() {
     let extender = Extender::start(&server, folder.path(), &flags);
     let ready = started.elapsed();
     let listed = resident_mib(extender.pid());
-    let mut caller = extender.caller();
+    let mut connection = extender.connection();
     let (mut filters, mut binds, mut both, mut refused) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for number in 0..ROUNDS {
         let asking = server.put("pods", waiting(PODS + number, 1 + random.below(14)));
         let body = json!({"Pod": asking, "Nodes": null, "NodeNames": names}).to_string();
         let started = Instant::now();
-        let reply = caller.ask("POST", "/gpushare-scheduler/filter", &body);
+        let reply = connection.request("POST", "/gpushare-scheduler/filter", &body);
         let filter = milliseconds(started);
         filters.push(filter);
         let answer = reply.json();
@@ -50,7 +50,7 @@ fn main() {
         };
         let node = fitting[index].as_str().expect("a name");
         let started = Instant::now();
-        let reply = bind(&mut caller, &asking, node);
+        let reply = bind(&mut connection, &asking, node);
         assert_eq!(reply.status, 200, "{reply:?}");
         binds.push(milliseconds(started));
         both.extend(binds.last().map(|bind| filter + bind));

@@ -9,7 +9,7 @@ use cgpu_e2e::{Child, Dist, Outcome};
 use serde_json::{Value, json};
 
 use crate::api_server::ApiServer;
-use crate::http::{Caller, Reply};
+use crate::http::{Connection, Reply};
 use crate::wait::until_holds;
 
 /// SIGTERM.
@@ -80,7 +80,7 @@ impl Extender {
     /// # Panics
     /// If it never does.
     pub fn wait_until_ready(&self) {
-        until_holds("the extender is ready", || self.caller().ask("GET", "/readyz", "").status == 200);
+        until_holds("the extender is ready", || self.connection().request("GET", "/readyz", "").status == 200);
     }
 
     /// Where it listens.
@@ -91,8 +91,8 @@ impl Extender {
 
     /// A connection to it.
     #[must_use]
-    pub fn caller(&self) -> Caller {
-        Caller::to(self.address)
+    pub fn connection(&self) -> Connection {
+        Connection::to(self.address)
     }
 
     /// Its process number.
@@ -104,13 +104,13 @@ impl Extender {
     /// Asks where this pod may go.
     #[must_use]
     pub fn filter(&self, pod: &Value, nodes: &[&str]) -> Value {
-        filter(&mut self.caller(), pod, nodes)
+        filter(&mut self.connection(), pod, nodes)
     }
 
     /// Binds this pod to a node.
     #[must_use]
     pub fn bind(&self, pod: &Value, node: &str) -> Reply {
-        bind(&mut self.caller(), pod, node)
+        bind(&mut self.connection(), pod, node)
     }
 
     /// Tells it to end, without waiting.
@@ -131,18 +131,18 @@ impl Extender {
 }
 
 /// Asks where this pod may go.
-pub fn filter(caller: &mut Caller, pod: &Value, nodes: &[&str]) -> Value {
+pub fn filter(connection: &mut Connection, pod: &Value, nodes: &[&str]) -> Value {
     let body = json!({"Pod": pod, "Nodes": null, "NodeNames": nodes}).to_string();
-    let reply = caller.ask("POST", "/gpushare-scheduler/filter", &body);
+    let reply = connection.request("POST", "/gpushare-scheduler/filter", &body);
     assert_eq!(reply.status, 200, "{reply:?}");
     reply.json()
 }
 
 /// Binds this pod to a node.
-pub fn bind(caller: &mut Caller, pod: &Value, node: &str) -> Reply {
+pub fn bind(connection: &mut Connection, pod: &Value, node: &str) -> Reply {
     let metadata = &pod["metadata"];
     let body = json!({
         "PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"], "Node": node,
     });
-    caller.ask("POST", "/gpushare-scheduler/bind", &body.to_string())
+    connection.request("POST", "/gpushare-scheduler/bind", &body.to_string())
 }

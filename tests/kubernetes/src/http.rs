@@ -7,16 +7,16 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// So long nobody waits for an answer: whoever takes longer hangs.
-const DEADLINE: Duration = Duration::from_secs(60);
+const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What goes to and fro.
-pub trait Line: Read + Write + Send {}
+pub trait Stream: Read + Write + Send {}
 
-impl<T: Read + Write + Send> Line for T {}
+impl<T: Read + Write + Send> Stream for T {}
 
 /// A connection.
-pub struct Caller {
-    line: BufReader<Box<dyn Line>>,
+pub struct Connection {
+    stream: BufReader<Box<dyn Stream>>,
 }
 
 /// An answer.
@@ -44,13 +44,13 @@ impl Reply {
 /// # Errors
 /// Nobody listens.
 pub fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, DEADLINE)?;
-    stream.set_read_timeout(Some(DEADLINE))?;
+    let stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)?;
+    stream.set_read_timeout(Some(IO_TIMEOUT))?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-impl Caller {
+impl Connection {
     /// To this address.
     ///
     /// # Panics
@@ -62,30 +62,30 @@ impl Caller {
 
     /// Over a connection that is there.
     #[must_use]
-    pub fn over(line: impl Line + 'static) -> Self {
-        Self { line: BufReader::new(Box::new(line)) }
+    pub fn over(stream: impl Stream + 'static) -> Self {
+        Self { stream: BufReader::new(Box::new(stream)) }
     }
 
     /// Asks and waits for the answer.
     ///
     /// # Panics
     /// If the other end hangs up.
-    pub fn ask(&mut self, method: &str, path: &str, body: &str) -> Reply {
-        self.try_ask(method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+    pub fn request(&mut self, method: &str, path: &str, body: &str) -> Reply {
+        self.try_request(method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
     /// Asks and waits for the answer.
     ///
     /// # Errors
     /// The other end hangs up, or says what is not HTTP.
-    pub fn try_ask(&mut self, method: &str, path: &str, body: &str) -> std::io::Result<Reply> {
+    pub fn try_request(&mut self, method: &str, path: &str, body: &str) -> std::io::Result<Reply> {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: extender\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
-        let line = self.line.get_mut();
-        line.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
-        line.flush()?;
+        let stream = self.stream.get_mut();
+        stream.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
+        stream.flush()?;
         let status = self.read_line()?;
         let strange = || std::io::Error::other(format!("not HTTP: {status:?}"));
         let number = status.split(' ').nth(1).and_then(|text| text.parse().ok()).ok_or_else(strange)?;
@@ -102,15 +102,15 @@ impl Caller {
             }
         }
         let mut text = vec![0; length];
-        self.line.read_exact(&mut text)?;
+        self.stream.read_exact(&mut text)?;
         Ok(Reply { status: number, text: String::from_utf8_lossy(&text).into_owned() })
     }
 
     fn read_line(&mut self) -> std::io::Result<String> {
-        let mut line = String::new();
-        if self.line.read_line(&mut line)? == 0 {
+        let mut stream = String::new();
+        if self.stream.read_line(&mut stream)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(line.trim_end().to_owned())
+        Ok(stream.trim_end().to_owned())
     }
 }

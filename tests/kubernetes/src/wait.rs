@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 /// After so long it will not come. The machine may be busy with others.
-const DEADLINE: Duration = Duration::from_secs(60);
+const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until there is something, and returns it.
 ///
 /// # Panics
 /// If it does not come.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + IO_TIMEOUT;
     loop {
         if let Some(found) = look() {
             return found;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use cgpu_e2e::{Child, Dist, Outcome, skip};
-use cgpu_kubernetes_tests::api_server::{Act, ApiServer, Fault, Key};
+use cgpu_kubernetes_tests::api_server::{FaultAction, ApiServer, Fault, Key};
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::objects;
 use cgpu_kubernetes_tests::wait::until_holds;
@@ -47,11 +47,11 @@ fn inspect(server: &ApiServer, arguments: &[&str]) -> Outcome {
 fn deploy(server: &ApiServer, extender: &Extender, name: &str, units: u64) -> String {
     let pod = server.put("pods", objects::pod("test", name, units));
     let uid = pod["metadata"]["uid"].clone();
-    let knows = || extender.caller().ask("GET", "/readyz", "").status == 200;
+    let knows = || extender.connection().request("GET", "/readyz", "").status == 200;
     until_holds("the extender is ready", knows);
     let filtered = extender.filter(&pod, &["sd-cluster-04", "sd-cluster-05"]);
     let body = json!({"Pod": pod, "Nodes": null, "NodeNames": filtered["NodeNames"]}).to_string();
-    let ranked = extender.caller().ask("POST", "/gpushare-scheduler/prioritize", &body).json();
+    let ranked = extender.connection().request("POST", "/gpushare-scheduler/prioritize", &body).json();
     let score = |it: &&Value| it["Score"].as_u64().unwrap_or_default();
     let best = ranked.as_array().and_then(|all| all.iter().max_by_key(score)).expect("room");
     let node = best["Host"].as_str().expect("a name").to_owned();
@@ -185,11 +185,11 @@ fn fails(outcome: &Outcome, parts: &[&str]) {
 fn errors_are_one_line_that_says_what_to_do() {
     let server = documented();
     fails(&inspect(&server, &["nowhere"]).exits(1), &["nodes \"nowhere\" not found"]);
-    server.fault(Fault::next("GET", "/api/v1/pods", Act::Refuse(403, "Forbidden")));
+    server.fault(Fault::next("GET", "/api/v1/pods", FaultAction::Refuse(403, "Forbidden")));
     fails(&inspect(&server, &[]).exits(1), &["403", "cluster role cgpu-inspect"]);
-    server.fault(Fault::next("GET", "/api/v1/nodes", Act::Refuse(401, "Unauthorized")));
+    server.fault(Fault::next("GET", "/api/v1/nodes", FaultAction::Refuse(401, "Unauthorized")));
     fails(&inspect(&server, &[]).exits(1), &["401", "log in anew"]);
-    server.fault(Fault::next("GET", "/api/v1/nodes", Act::Wait(std::time::Duration::from_secs(60))));
+    server.fault(Fault::next("GET", "/api/v1/nodes", FaultAction::Wait(std::time::Duration::from_secs(60))));
     fails(&inspect(&server, &["--request-timeout", "1s"]).exits(1), &["does not answer", "1s"]);
     let mut gone = documented();
     gone.close();
@@ -312,7 +312,7 @@ fn the_doctor_says_why_a_pod_waits() {
         &["pods \"none\" not found in namespace \"test\""],
     );
     // Who may not see runtime classes is told the rest.
-    server.fault(Fault::next("GET", "runtimeclasses", Act::Refuse(403, "Forbidden")));
+    server.fault(Fault::next("GET", "runtimeclasses", FaultAction::Refuse(403, "Forbidden")));
     doctor(&server, &["--why", "pending"]).exits(1);
     doctor(&server, &["--why", "unlimited", "--node", "sd-cluster-04"]).exits(0);
 }

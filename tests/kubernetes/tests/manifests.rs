@@ -14,7 +14,7 @@ use cgpu_kubernetes_core::resource_request::ResourceRequest;
 use cgpu_kubernetes_core::names::{self, Dialect, Dialects, RESOURCES, label};
 use cgpu_kubernetes_core::object::Pod;
 use cgpu_kubernetes_core::unit::Unit;
-use cgpu_kubernetes_core::{ask::Memory, extender};
+use cgpu_kubernetes_core::{request::Memory, extender};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;

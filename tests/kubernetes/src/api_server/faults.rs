@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// What is done to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum FaultAction {
     /// It is answered with this number and reason, and not done.
     Refuse(u16, &'static str),
     /// The line is cut, and it is not done.
@@ -27,20 +27,20 @@ pub struct Fault {
     /// How many it is done to.
     pub times: usize,
     /// What.
-    pub act: Act,
+    pub action: FaultAction,
 }
 
 impl Fault {
     /// The next one of these.
     #[must_use]
-    pub fn next(method: &'static str, contains: &str, act: Act) -> Self {
-        Self::times(1, method, contains, act)
+    pub fn next(method: &'static str, contains: &str, action: FaultAction) -> Self {
+        Self::times(1, method, contains, action)
     }
 
     /// The next so many of these.
     #[must_use]
-    pub fn times(times: usize, method: &'static str, contains: &str, act: Act) -> Self {
-        Self { method, contains: contains.to_owned(), after: 0, times, act }
+    pub fn times(times: usize, method: &'static str, contains: &str, action: FaultAction) -> Self {
+        Self { method, contains: contains.to_owned(), after: 0, times, action }
     }
 }
 
@@ -60,7 +60,7 @@ impl Faults {
     }
 
     /// What is done to this request.
-    pub(crate) fn of(&mut self, method: &str, path: &str) -> Option<Act> {
+    pub(crate) fn of(&mut self, method: &str, path: &str) -> Option<FaultAction> {
         let fits = |rule: &&mut Fault| {
             (rule.method.is_empty() || rule.method == method)
                 && path.contains(&rule.contains)
@@ -72,6 +72,6 @@ impl Faults {
             return None;
         }
         rule.times -= 1;
-        Some(rule.act.clone())
+        Some(rule.action.clone())
     }
 }

@@ -27,7 +27,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-pub use faults::{Act, Fault};
+pub use faults::{FaultAction, Fault};
 pub use journal::Request;
 pub use store::Key;
 
@@ -36,28 +36,28 @@ use store::Store;
 
 use crate::wait::until;
 
-/// So long those who are being answered may hold it up when it ends.
-const GRACE: Duration = Duration::from_secs(5);
+/// Time that pending requests have when the server ends.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running one. It ends when it is dropped.
 pub struct ApiServer {
     address: SocketAddr,
-    world: Arc<World>,
+    state: Arc<SharedState>,
     runtime: Option<Runtime>,
 }
 
 /// What all requests share.
-pub(crate) struct World {
+pub(crate) struct SharedState {
     store: Mutex<Store>,
     faults: Mutex<Faults>,
     journal: Mutex<Vec<Request>>,
-    /// The last version: who waits for more is woken.
-    happened: watch::Sender<u64>,
+    /// The latest version; wakes watches.
+    latest_version: watch::Sender<u64>,
     /// Counts up to break every watch that is open.
     broken: watch::Sender<u64>,
 }
 
-impl World {
+impl SharedState {
     pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,7 +75,7 @@ impl World {
         let mut store = self.store();
         let result = change(&mut store);
         let version = store.version();
-        self.happened.send_if_modified(|last| std::mem::replace(last, version) != version);
+        self.latest_version.send_if_modified(|last| std::mem::replace(last, version) != version);
         result
     }
 }
@@ -93,15 +93,15 @@ impl ApiServer {
     /// If there is no port left.
     #[must_use]
     pub fn start() -> Self {
-        let world = Arc::new(World {
+        let state = Arc::new(SharedState {
             store: Mutex::default(),
             faults: Mutex::default(),
             journal: Mutex::default(),
-            happened: watch::channel(0).0,
+            latest_version: watch::channel(0).0,
             broken: watch::channel(0).0,
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut server = Self { address, world, runtime: None };
+        let mut server = Self { address, state, runtime: None };
         server.open();
         server
     }
@@ -112,7 +112,7 @@ impl ApiServer {
         // One that had this port before may still be letting go of it, or somebody's connection has it for a moment.
         let listener = until("a port", || runtime.block_on(tokio::net::TcpListener::bind(self.address)).ok());
         self.address = listener.local_addr().expect("an address");
-        let router = routes::router(Arc::clone(&self.world));
+        let router = routes::router(Arc::clone(&self.state));
         runtime.spawn(async move { axum::serve(listener, router).await });
         self.runtime = Some(runtime);
     }
@@ -120,7 +120,7 @@ impl ApiServer {
     /// It goes: nobody answers, and every connection breaks. What it knows stays.
     pub fn close(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(GRACE);
+            runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         }
     }
 
@@ -159,65 +159,65 @@ impl ApiServer {
 
     /// Creates an object, or puts it in the place of the one that is there, as somebody with all rights.
     pub fn put(&self, plural: &str, object: Value) -> Value {
-        self.world.write(|store| store.put(plural, object))
+        self.state.write(|store| store.put(plural, object))
     }
 
     /// Changes an object. False: there is none.
     pub fn edit(&self, key: &Key, change: impl FnOnce(&mut Value)) -> bool {
-        self.world.write(|store| store.edit(key, change)).is_some()
+        self.state.write(|store| store.edit(key, change)).is_some()
     }
 
     /// Takes it away, as when its time of grace is over. False: there is none.
     pub fn remove(&self, key: &Key) -> bool {
-        self.world.write(|store| store.remove(key)).is_some()
+        self.state.write(|store| store.remove(key)).is_some()
     }
 
     /// As it is.
     #[must_use]
     pub fn object(&self, key: &Key) -> Option<Value> {
-        self.world.store().get(key).map(|object| Value::clone(&object))
+        self.state.store().get(key).map(|object| Value::clone(&object))
     }
 
     /// All of a kind.
     #[must_use]
     pub fn objects(&self, plural: &str) -> Vec<Value> {
-        self.world.store().all(plural).map(|object| Value::clone(object)).collect()
+        self.state.store().all(plural).map(|object| Value::clone(object)).collect()
     }
 
     /// What was asked, so far.
     #[must_use]
     pub fn journal(&self) -> Vec<Request> {
-        self.world.journal().clone()
+        self.state.journal().clone()
     }
 
     /// What goes wrong from now on.
     pub fn fault(&self, fault: Fault) {
-        self.world.faults().add(fault);
+        self.state.faults().add(fault);
     }
 
     /// Nothing goes wrong any more.
     pub fn mend(&self) {
-        *self.world.faults() = Faults::default();
+        *self.state.faults() = Faults::default();
     }
 
     /// Ends every watch that is open in the middle of a line.
     pub fn break_watches(&self) {
-        self.world.broken.send_modify(|times| *times += 1);
+        self.state.broken.send_modify(|times| *times += 1);
     }
 
     /// Forgets what happened: who watches from an older version is told 410.
     pub fn compact(&self) {
-        self.world.store().compact();
+        self.state.store().compact();
     }
 
     /// The next so many things that happen are told to no watch.
     pub fn lose_events(&self, count: usize) {
-        self.world.faults().lose = count;
+        self.state.faults().lose = count;
     }
 
     /// Whether everything that happens is told twice.
     pub fn double_events(&self, double: bool) {
-        self.world.faults().double = double;
+        self.state.faults().double = double;
     }
 }
 

@@ -12,8 +12,8 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::World;
-use super::faults::Act;
+use super::SharedState;
+use super::faults::FaultAction;
 use super::journal::Request;
 use super::patch;
 use super::selector::Selector;
@@ -39,12 +39,12 @@ struct Target {
     part: String,
 }
 
-pub(crate) fn router(world: Arc<World>) -> Router {
-    Router::new().fallback(answer).with_state(world)
+pub(crate) fn router(state: Arc<SharedState>) -> Router {
+    Router::new().fallback(answer).with_state(state)
 }
 
 async fn answer(
-    State(world): State<Arc<World>>,
+    State(state): State<Arc<SharedState>>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -54,33 +54,33 @@ async fn answer(
     let whole = format!("{}?{query}", uri.path());
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let entry = {
-        let mut journal = world.journal();
+        let mut journal = state.journal();
         let (method, path) = (method.to_string(), uri.path().to_owned());
         journal.push(Request { method, path, query: query.to_owned(), body: body.clone(), status: 0 });
         journal.len() - 1
     };
-    let act = world.faults().of(method.as_str(), &whole);
-    let result = match &act {
-        Some(Act::Cut) => return cut(),
-        Some(Act::Refuse(code, reason)) => {
+    let action = state.faults().of(method.as_str(), &whole);
+    let result = match &action {
+        Some(FaultAction::Cut) => return cut(),
+        Some(FaultAction::Refuse(code, reason)) => {
             Err(Refusal { code: *code, reason, message: format!("{reason}, as was asked for") })
         }
         other => {
-            if let Some(Act::Wait(time)) = other {
+            if let Some(FaultAction::Wait(time)) = other {
                 tokio::time::sleep(*time).await;
             }
             let parameters = parameters(query);
-            match serve(&world, &method, uri.path(), &parameters, &headers, &body) {
+            match serve(&state, &method, uri.path(), &parameters, &headers, &body) {
                 Ok(Served::Watch(watch)) => {
-                    world.journal()[entry].status = 200;
-                    return reply(200, watches::body(&world, watch));
+                    state.journal()[entry].status = 200;
+                    return reply(200, watches::body(&state, watch));
                 }
                 Ok(Served::Object(code, object)) => Ok((code, object)),
                 Err(refusal) => Err(refusal),
             }
         }
     };
-    if act == Some(Act::DoAndCut) {
+    if action == Some(FaultAction::DoAndCut) {
         return cut();
     }
     let (code, object) = result.unwrap_or_else(|refusal| {
@@ -91,7 +91,7 @@ async fn answer(
                 "message": message, "reason": reason, "code": code}),
         )
     });
-    world.journal()[entry].status = code;
+    state.journal()[entry].status = code;
     reply(code, Body::from(object.to_string()))
 }
 
@@ -118,7 +118,7 @@ enum Served {
 }
 
 fn serve(
-    world: &Arc<World>,
+    state: &Arc<SharedState>,
     method: &Method,
     path: &str,
     parameters: &BTreeMap<String, String>,
@@ -131,11 +131,11 @@ fn serve(
     let target = Target::of(path)?;
     if target.name.is_empty() && method == Method::GET {
         if parameters.get("watch").is_some_and(|value| value == "true" || value == "1") {
-            return target.watch(world, parameters).map(Served::Watch);
+            return target.watch(state, parameters).map(Served::Watch);
         }
-        return target.list(&mut world.store(), parameters).map(|list| Served::Object(200, list));
+        return target.list(&mut state.store(), parameters).map(|list| Served::Object(200, list));
     }
-    let answer: Answer = world.write(|store| match (method.as_str(), target.part.as_str()) {
+    let answer: Answer = state.write(|store| match (method.as_str(), target.part.as_str()) {
         ("GET", "" | "status") => target.known(store).map(|object| (200, object)),
         ("POST", "") => target.create(store, body),
         ("POST", "binding") => target.bind(store, body),
@@ -237,19 +237,19 @@ impl Target {
         Ok(json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items}))
     }
 
-    fn watch(&self, world: &Arc<World>, parameters: &BTreeMap<String, String>) -> Result<Watch, Refusal> {
+    fn watch(&self, state: &Arc<SharedState>, parameters: &BTreeMap<String, String>) -> Result<Watch, Refusal> {
         let text = |name: &str| parameters.get(name).map_or("", String::as_str);
         let version = match text("resourceVersion") {
             // As one begins that wants what is there as well; our programs list first.
             "" | "0" => {
-                let message = "a watch from nowhere is not played".to_owned();
+                let message = "a watch without a version is not emulated".to_owned();
                 return Err(refusal(400, "BadRequest", message));
             }
             version => version.parse().map_err(|_| refusal(400, "BadRequest", "no version".to_owned()))?,
         };
         let seconds = text("timeoutSeconds").parse().unwrap_or(1800);
         // Those that a rule makes late hold no lock.
-        drop(world.store());
+        drop(state.store());
         Ok(Watch {
             plural: self.plural.clone(),
             namespace: self.namespace.clone(),
@@ -304,7 +304,7 @@ impl Target {
                 return Err(refusal(
                     415,
                     "UnsupportedMediaType",
-                    format!("patches of {other} are not played"),
+                    format!("patches of {other} are not emulated"),
                 ));
             }
         };

@@ -1,4 +1,4 @@
-//! Objects, the versions they have, and what happened to them.
+//! Objects, their versions and their history.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -37,9 +37,9 @@ impl Key {
     }
 }
 
-/// Something that happened.
+/// A change of an object.
 #[derive(Clone, Debug)]
-pub(crate) struct Happening {
+pub(crate) struct StoredEvent {
     pub version: u64,
     pub key: Key,
     pub before: Option<Arc<Value>>,
@@ -51,13 +51,13 @@ pub(crate) struct Happening {
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     version: u64,
-    born: u64,
+    created: u64,
     objects: BTreeMap<Key, Arc<Value>>,
     /// Pods by the node they are bound to, as the real one finds them.
     by_node: BTreeMap<String, BTreeSet<Key>>,
-    happened: VecDeque<Happening>,
-    /// What happened up to this version is forgotten.
-    forgotten: u64,
+    events: VecDeque<StoredEvent>,
+    /// The history up to this version is compacted.
+    compacted: u64,
     /// Lists that somebody is in the middle of.
     pub snapshots: BTreeMap<u64, (u64, Vec<Arc<Value>>)>,
 }
@@ -67,8 +67,8 @@ impl Store {
         self.version
     }
 
-    pub(crate) fn forgotten(&self) -> u64 {
-        self.forgotten
+    pub(crate) fn compacted(&self) -> u64 {
+        self.compacted
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Value>> {
@@ -88,10 +88,10 @@ impl Store {
         self.by_node.get(node).into_iter().flatten().filter_map(|key| self.objects.get(key))
     }
 
-    /// What happened after a version.
-    pub(crate) fn since(&self, version: u64) -> impl Iterator<Item = &Happening> {
-        let first = self.happened.partition_point(|happening| happening.version <= version);
-        self.happened.range(first..)
+    /// Returns the events after a version.
+    pub(crate) fn since(&self, version: u64) -> impl Iterator<Item = &StoredEvent> {
+        let first = self.events.partition_point(|event| event.version <= version);
+        self.events.range(first..)
     }
 
     /// Creates it, or puts it in the place of the one that is there.
@@ -102,8 +102,8 @@ impl Store {
         let uid = match self.objects.get(&key) {
             Some(known) => known["metadata"]["uid"].clone(),
             None => {
-                self.born += 1;
-                json!(format!("788d1c6b-6f2a-4f0f-9d4e-{:012x}", self.born))
+                self.created += 1;
+                json!(format!("788d1c6b-6f2a-4f0f-9d4e-{:012x}", self.created))
             }
         };
         if object["metadata"]["uid"].is_null() {
@@ -132,16 +132,16 @@ impl Store {
         last["metadata"]["resourceVersion"] = json!(self.version.to_string());
         // What is told of one that went has the version of its going.
         let before = Some(Arc::new(last.clone()));
-        self.happened.push_back(Happening { version: self.version, key: key.clone(), before, after: None });
+        self.events.push_back(StoredEvent { version: self.version, key: key.clone(), before, after: None });
         Some(last)
     }
 
     pub(crate) fn compact(&mut self) {
-        self.happened.clear();
+        self.events.clear();
         self.snapshots.clear();
         // As if something had happened elsewhere: whoever is at the last version has missed it.
         self.version += 1;
-        self.forgotten = self.version;
+        self.compacted = self.version;
     }
 
     fn write(&mut self, key: Key, mut object: Value) -> Value {
@@ -150,7 +150,7 @@ impl Store {
         let after = Arc::new(object.clone());
         let before = self.objects.insert(key.clone(), Arc::clone(&after));
         self.index(&key, before.as_deref(), Some(&after));
-        self.happened.push_back(Happening { version: self.version, key, before, after: Some(after) });
+        self.events.push_back(StoredEvent { version: self.version, key, before, after: Some(after) });
         object
     }
 

@@ -1,4 +1,4 @@
-//! Watches: what happened since a version, a line each, as long as somebody listens.
+//! Watches: the events after a version, one line each, until the client disconnects.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::World;
+use super::SharedState;
 use super::selector::Selector;
-use super::store::Happening;
+use super::store::StoredEvent;
 
-/// So often somebody who asked for bookmarks is told the version, if there is a new one.
-const BOOKMARKS: Duration = Duration::from_millis(300);
+/// Interval of bookmarks, where a client requests them and there is a new version.
+const BOOKMARK_INTERVAL: Duration = Duration::from_millis(300);
 
-/// What somebody watches.
+/// What a client watches.
 pub(crate) struct Watch {
     pub plural: String,
     /// Empty: all.
@@ -28,37 +28,37 @@ pub(crate) struct Watch {
     pub until: Instant,
 }
 
-struct Line {
-    world: Arc<World>,
+struct WatchStream {
+    state: Arc<SharedState>,
     watch: Watch,
-    happened: watch::Receiver<u64>,
+    latest_version: watch::Receiver<u64>,
     broken: watch::Receiver<u64>,
     waiting: VecDeque<Bytes>,
-    /// The last version that it was told.
-    told: u64,
+    /// The last version that was sent.
+    sent: u64,
     over: bool,
 }
 
-/// As a body that goes on.
-pub(crate) fn body(world: &Arc<World>, watch: Watch) -> Body {
-    let mut broken = world.broken.subscribe();
+/// Returns the watch as a streaming body.
+pub(crate) fn body(state: &Arc<SharedState>, watch: Watch) -> Body {
+    let mut broken = state.broken.subscribe();
     broken.mark_unchanged();
-    let line = Line {
-        happened: world.happened.subscribe(),
+    let stream = WatchStream {
+        latest_version: state.latest_version.subscribe(),
         broken,
-        world: Arc::clone(world),
-        told: watch.version,
+        state: Arc::clone(state),
+        sent: watch.version,
         watch,
         waiting: VecDeque::new(),
         over: false,
     };
-    Body::from_stream(stream::unfold(line, |mut line| async move {
-        let next = line.next().await?;
-        Some((next, line))
+    Body::from_stream(stream::unfold(stream, |mut stream| async move {
+        let next = stream.next().await?;
+        Some((next, stream))
     }))
 }
 
-impl Line {
+impl WatchStream {
     async fn next(&mut self) -> Option<Result<Bytes, std::io::Error>> {
         loop {
             if let Some(text) = self.waiting.pop_front() {
@@ -67,17 +67,17 @@ impl Line {
             if self.over {
                 return None;
             }
-            self.happened.mark_unchanged();
-            if self.read() {
+            self.latest_version.mark_unchanged();
+            if self.read_events() {
                 continue;
             }
             tokio::select! {
-                changed = self.happened.changed() => if changed.is_err() { return None },
+                changed = self.latest_version.changed() => if changed.is_err() { return None },
                 _ = self.broken.changed() => {
                     self.over = true;
                     return Some(Err(std::io::Error::other("the line is cut")));
                 }
-                () = tokio::time::sleep(BOOKMARKS), if self.watch.bookmarks => self.bookmark(),
+                () = tokio::time::sleep(BOOKMARK_INTERVAL), if self.watch.bookmarks => self.bookmark(),
                 () = tokio::time::sleep_until(self.watch.until) => {
                     self.bookmark();
                     self.over = true;
@@ -86,27 +86,27 @@ impl Line {
         }
     }
 
-    /// Takes what happened; whether that was anything.
-    fn read(&mut self) -> bool {
-        let store = self.world.store();
-        if self.watch.version < store.forgotten() {
+    /// Queues the events since the last read. Returns whether there are any.
+    fn read_events(&mut self) -> bool {
+        let store = self.state.store();
+        if self.watch.version < store.compacted() {
             self.over = true;
-            let message = format!("too old resource version: {} ({})", self.watch.version, store.forgotten());
+            let message = format!("too old resource version: {} ({})", self.watch.version, store.compacted());
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                 "message": message, "reason": "Expired", "code": 410});
             self.waiting.push_back(line("ERROR", &status));
             return true;
         }
-        let mut faults = self.world.faults();
+        let mut faults = self.state.faults();
         let before = self.watch.version;
-        for happening in store.since(before) {
-            self.watch.version = happening.version;
-            let Some((kind, object)) = seen(&self.watch, happening) else { continue };
+        for event in store.since(before) {
+            self.watch.version = event.version;
+            let Some((kind, object)) = event_of(&self.watch, event) else { continue };
             if faults.lose > 0 {
                 faults.lose -= 1;
                 continue;
             }
-            self.told = happening.version;
+            self.sent = event.version;
             let text = line(kind, object);
             if faults.double {
                 self.waiting.push_back(text.clone());
@@ -117,28 +117,29 @@ impl Line {
     }
 
     fn bookmark(&mut self) {
-        if self.watch.bookmarks && self.told < self.watch.version {
-            self.told = self.watch.version;
+        if self.watch.bookmarks && self.sent < self.watch.version {
+            self.sent = self.watch.version;
             let kind = if self.watch.plural == "nodes" { "Node" } else { "Pod" };
             let object = json!({"kind": kind, "apiVersion": "v1",
-                "metadata": {"resourceVersion": self.told.to_string(), "creationTimestamp": null}});
+                "metadata": {"resourceVersion": self.sent.to_string(), "creationTimestamp": null}});
             self.waiting.push_back(line("BOOKMARK", &object));
         }
     }
 }
 
-/// What a watch is told of it: an object that comes to fit has come, one that ceases to has gone.
-fn seen<'a>(watch: &Watch, happening: &'a Happening) -> Option<(&'static str, &'a Value)> {
-    let key = &happening.key;
+/// Returns the event as the watch reports it: an object that begins to match the selector was
+/// added, one that ceases to match was deleted.
+fn event_of<'a>(watch: &Watch, event: &'a StoredEvent) -> Option<(&'static str, &'a Value)> {
+    let key = &event.key;
     if key.plural != watch.plural || !(watch.namespace.is_empty() || key.namespace == watch.namespace) {
         return None;
     }
     let fits =
         |object: &Option<Arc<Value>>| object.as_ref().is_some_and(|object| watch.selector.fits(object));
-    match (fits(&happening.before), fits(&happening.after)) {
-        (false, true) => Some(("ADDED", happening.after.as_deref()?)),
-        (true, true) => Some(("MODIFIED", happening.after.as_deref()?)),
-        (true, false) => Some(("DELETED", happening.after.as_deref().or(happening.before.as_deref())?)),
+    match (fits(&event.before), fits(&event.after)) {
+        (false, true) => Some(("ADDED", event.after.as_deref()?)),
+        (true, true) => Some(("MODIFIED", event.after.as_deref()?)),
+        (true, false) => Some(("DELETED", event.after.as_deref().or(event.before.as_deref())?)),
         (false, false) => None,
     }
 }

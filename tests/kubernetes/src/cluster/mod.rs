@@ -33,7 +33,7 @@ use machine::{Daemon, Machine};
 pub use node::{Nature, Node};
 
 /// After so long it will not come: containers are made, programs of Go start, and the machine may be busy with others.
-const PATIENCE: Duration = Duration::from_secs(240);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// What is applied is checked elsewhere (`tests/manifests.rs`); a description of the API, which kubectl would check it by, not every API server has at once.
 const UNCHECKED: &str = "--validate=false";
@@ -43,7 +43,7 @@ const UNCHECKED: &str = "--validate=false";
 /// # Panics
 /// If it does not come.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
         if let Some(found) = look() {
             return found;

@@ -53,7 +53,7 @@ impl Manager {
         *number
     }
 
-    pub(crate) fn tell(
+    pub(crate) fn update(
         &mut self,
         resource: &str,
         number: usize,
@@ -76,7 +76,7 @@ impl Manager {
     }
 
     /// Of a plugin that does not speak any more nothing is well.
-    pub(crate) fn fall_silent(&mut self, resource: &str, number: usize) {
+    pub(crate) fn mark_unhealthy(&mut self, resource: &str, number: usize) {
         let plugin = self.plugins.get_mut(resource).filter(|plugin| plugin.number == number);
         if let Some(devices) = plugin.and_then(|plugin| plugin.devices.as_mut()) {
             devices.values_mut().for_each(|healthy| *healthy = false);
@@ -101,7 +101,7 @@ impl Manager {
     }
 
     /// Ids that a container may have, and those of its pod's init containers, which it gets first.
-    fn choice(&mut self, key: &AllocationKey) -> (BTreeSet<String>, BTreeSet<String>) {
+    fn candidates(&mut self, key: &AllocationKey) -> (BTreeSet<String>, BTreeSet<String>) {
         let Self { given, ended, plugins, .. } = self;
         given.retain(|(uid, ..), _| !ended.contains(uid));
         let of_resource = |other: &AllocationKey| other.2 == key.2;
@@ -150,7 +150,7 @@ pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Given>, St
             }
             let amount: usize = amount.as_str().and_then(|text| text.parse().ok()).expect("a whole number");
             let key = (uid.clone(), name.clone(), resource.clone());
-            let share = give(shared, &key, amount, is_init).await?;
+            let share = allocate(shared, &key, amount, is_init).await?;
             given.ids.insert(resource.clone(), share.ids.iter().cloned().collect());
             given.variables.extend(share.answer.envs);
             given.devices.extend(share.answer.cdi_devices.into_iter().map(|device| device.name));
@@ -160,11 +160,11 @@ pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Given>, St
     Ok(started)
 }
 
-async fn give(shared: &Shared, key: &AllocationKey, amount: usize, is_init: bool) -> Result<Share, String> {
+async fn allocate(shared: &Shared, key: &AllocationKey, amount: usize, is_init: bool) -> Result<Share, String> {
     if let Some(known) = locked(shared).given.get(key).cloned() {
         return Ok(known);
     }
-    let (reusable, free) = locked(shared).choice(key);
+    let (reusable, free) = locked(shared).candidates(key);
     let mut ids: BTreeSet<String> = reusable.into_iter().take(amount).collect();
     if ids.len() + free.len() < amount {
         return Err(format!(

@@ -18,8 +18,8 @@ use devices::Manager;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-/// How long what must come about may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout for an expected offer.
+const OFFER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is remembered, and by whom it is shared.
 pub(crate) type Shared = Arc<Mutex<Manager>>;
@@ -123,7 +123,7 @@ impl Kubelet {
     /// If they never are.
     pub fn offers(&self, resource: &str, healthy: usize, all: usize) {
         let expected = Some(Offer { healthy, all });
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + OFFER_TIMEOUT;
         while self.offer(resource) != expected {
             assert!(
                 Instant::now() < deadline,

@@ -69,12 +69,12 @@ async fn listen(socket: &Path, shared: &Shared, request: &RegisterRequest) -> Re
     let channel = endpoint.connect().await.map_err(unreachable)?;
     let mut client = client(&channel);
     let options = client.get_device_plugin_options(Empty {}).await?.into_inner();
-    let told = request.options.clone().unwrap_or_default();
-    if told != options {
-        return Err(Status::internal(format!("options are {told:?} and {options:?}")));
+    let registered = request.options.clone().unwrap_or_default();
+    if registered != options {
+        return Err(Status::internal(format!("options are {registered:?} and {options:?}")));
     }
     if options.pre_start_required {
-        return Err(Status::internal("not played: PreStartContainer"));
+        return Err(Status::internal("PreStartContainer is not emulated"));
     }
     let number = locked(shared).register(
         &request.resource_name,
@@ -88,7 +88,7 @@ async fn listen(socket: &Path, shared: &Shared, request: &RegisterRequest) -> Re
                 match devices.message().await {
                     Ok(Some(message)) => {
                         let devices = message.devices.into_iter().map(|device| (device.id, device.health));
-                        locked(shared).tell(&request.resource_name, number, devices)?;
+                        locked(shared).update(&request.resource_name, number, devices)?;
                     }
                     Ok(None) => break Ok(()),
                     Err(status) => break Err(status),
@@ -97,7 +97,7 @@ async fn listen(socket: &Path, shared: &Shared, request: &RegisterRequest) -> Re
         }
         Err(status) => Err(status),
     };
-    locked(shared).fall_silent(&request.resource_name, number);
+    locked(shared).mark_unhealthy(&request.resource_name, number);
     outcome
 }
 

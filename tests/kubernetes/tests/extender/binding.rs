@@ -1,27 +1,27 @@
 //! Claim, look, bind.
 
-use cgpu_kubernetes_tests::api_server::{Act, Fault, Key};
+use cgpu_kubernetes_tests::api_server::{FaultAction, Fault, Key};
 use cgpu_kubernetes_tests::objects::{node, pod, pod_with};
 use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::{Value, json};
 
-use crate::{CLAIM, Stage, key, running};
+use crate::{CLAIM, Fixture, key, running};
 
-fn two_gpus() -> Stage {
-    Stage::with(&[node("n1", &[15109, 15109])])
+fn two_gpus() -> Fixture {
+    Fixture::with(&[node("n1", &[15109, 15109])])
 }
 
 #[test]
 fn a_binding_is_a_claim_a_look_and_a_binding_each_on_condition() {
-    let stage = two_gpus();
-    stage.pod(running(pod("test", "a", 2), "n1", 1, 2));
-    let asking = stage.pod(pod("test", "b", 8));
-    let extender = stage.extender();
+    let fixture = two_gpus();
+    fixture.pod(running(pod("test", "a", 2), "n1", 1, 2));
+    let asking = fixture.pod(pod("test", "b", 8));
+    let extender = fixture.extender();
     let reply = extender.bind(&asking, "n1");
     assert_eq!((reply.status, reply.text.as_str()), (200, r#"{"Error":""}"#));
 
     // The fullest GPU that fits.
-    let bound = stage.now(&asking);
+    let bound = fixture.now(&asking);
     assert_eq!(bound["spec"]["nodeName"], "n1");
     let annotations = &bound["metadata"]["annotations"];
     assert_eq!(annotations["scheduler.framework.gpushare.allocation"], r#"{"0":{"1":8}}"#);
@@ -31,7 +31,7 @@ fn a_binding_is_a_claim_a_look_and_a_binding_each_on_condition() {
     assert_eq!(annotations["cgpu.dev/node"], "n1");
     assert!(annotations["ALIYUN_COM_GPU_MEM_ASSUME_TIME"].as_str().unwrap().len() == 19);
 
-    let journal = stage.server.journal();
+    let journal = fixture.server.journal();
     let at = |is: &dyn Fn(&cgpu_kubernetes_tests::api_server::Request) -> bool| {
         journal.iter().position(is).expect("asked")
     };
@@ -50,12 +50,12 @@ fn a_binding_is_a_claim_a_look_and_a_binding_each_on_condition() {
     assert_eq!(body["metadata"]["uid"], asking["metadata"]["uid"]);
     assert_ne!(body["metadata"]["resourceVersion"], asking["metadata"]["resourceVersion"]);
     assert_eq!(body["target"], json!({"apiVersion": "v1", "kind": "Node", "name": "n1"}));
-    stage.wait_for_units(&extender, "n1", 10);
+    fixture.wait_for_units(&extender, "n1", 10);
 }
 
 #[test]
 fn a_pod_of_several_gpus_and_containers_has_what_it_asks_for() {
-    let stage = Stage::with(&[node("n1", &[15109, 23028, 15109])]);
+    let fixture = Fixture::with(&[node("n1", &[15109, 23028, 15109])]);
     let mut asking =
         pod_with("test", "m", &json!({"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "40"}));
     asking["metadata"]["labels"]["aliyun.com/gpu-count"] = json!("2");
@@ -63,93 +63,93 @@ fn a_pod_of_several_gpus_and_containers_has_what_it_asks_for() {
         .as_array_mut()
         .unwrap()
         .push(json!({"name": "side", "resources": {"limits": {"aliyun.com/gpu-mem": 2}}}));
-    let asking = stage.pod(asking);
-    let extender = stage.extender();
+    let asking = fixture.pod(asking);
+    let extender = fixture.extender();
     assert_eq!(extender.bind(&asking, "n1").status, 200);
-    let annotations = stage.now(&asking)["metadata"]["annotations"].clone();
+    let annotations = fixture.now(&asking)["metadata"]["annotations"].clone();
     let allocation: Value =
         serde_json::from_str(annotations["scheduler.framework.gpushare.allocation"].as_str().unwrap())
             .unwrap();
     assert_eq!(allocation, json!({"0": {"0": 4, "2": 4}, "1": {"0": 1, "2": 1}}));
     assert_eq!(annotations["ALIYUN_COM_GPU_MEM_IDX"], Value::Null);
-    stage.wait_for_units(&extender, "n1", 10);
+    fixture.wait_for_units(&extender, "n1", 10);
 }
 
 #[test]
 fn what_does_not_fit_is_not_bound_and_says_so() {
-    let stage = two_gpus();
-    stage.pod(running(pod("test", "a", 10), "n1", 0, 10));
-    stage.pod(running(pod("test", "b", 8), "n1", 1, 8));
-    let asking = stage.pod(pod("test", "c", 8));
-    let extender = stage.extender();
+    let fixture = two_gpus();
+    fixture.pod(running(pod("test", "a", 10), "n1", 0, 10));
+    fixture.pod(running(pod("test", "b", 8), "n1", 1, 8));
+    let asking = fixture.pod(pod("test", "c", 8));
+    let extender = fixture.extender();
     let reply = extender.bind(&asking, "n1");
     assert_eq!(reply.status, 500);
     let error = reply.json()["Error"].as_str().unwrap().to_owned();
     assert_eq!(error, "test/c does not fit on node `n1`: 2/2 GPUs: 6 of 8 units free, 10 on all together");
-    assert_eq!(stage.event(&asking, "GpuNotBound"), format!("on node `n1`: {error}"));
-    assert_eq!(stage.claim(&asking), [""; 0]);
+    assert_eq!(fixture.event(&asking, "GpuNotBound"), format!("on node `n1`: {error}"));
+    assert_eq!(fixture.claim(&asking), [""; 0]);
     let reply = extender.bind(&asking, "n9").json();
     assert_eq!(reply["Error"], "the node `n9` has not been seen");
 }
 
 #[test]
 fn a_pod_that_asks_for_no_gpu_is_bound_without_a_claim() {
-    let stage = two_gpus();
-    let plain = stage.pod(pod_with("test", "plain", &json!({"cpu": "1"})));
-    let extender = stage.extender();
+    let fixture = two_gpus();
+    let plain = fixture.pod(pod_with("test", "plain", &json!({"cpu": "1"})));
+    let extender = fixture.extender();
     assert_eq!(extender.filter(&plain, &["n1", "else"])["NodeNames"], json!(["n1", "else"]));
     assert_eq!(extender.bind(&plain, "else").status, 200);
-    assert_eq!(stage.node_of(&plain).as_deref(), Some("else"));
-    assert_eq!(stage.claim(&plain), [""; 0]);
+    assert_eq!(fixture.node_of(&plain).as_deref(), Some("else"));
+    assert_eq!(fixture.claim(&plain), [""; 0]);
 }
 
 /// kube-scheduler writes into the pod's status all the time; its watch and ours are never the same.
 #[test]
 fn a_write_of_somebody_else_in_between_is_no_obstacle() {
-    let stage = two_gpus();
-    let extender = stage.extender();
+    let fixture = two_gpus();
+    let extender = fixture.extender();
     // Before the claim: a conflict.
-    let one = stage.pod(pod("test", "one", 2));
-    stage.server.fault(Fault::times(2, "PATCH", "/pods/one", Act::Refuse(409, "Conflict")));
+    let one = fixture.pod(pod("test", "one", 2));
+    fixture.server.fault(Fault::times(2, "PATCH", "/pods/one", FaultAction::Refuse(409, "Conflict")));
     assert_eq!(extender.bind(&one, "n1").status, 200);
     // Between claim and binding: the look takes a while.
-    let two = stage.pod(pod("test", "two", 2));
-    stage.server.fault(Fault::next(
+    let two = fixture.pod(pod("test", "two", 2));
+    fixture.server.fault(Fault::next(
         "GET",
         "spec.nodeName%3Dn1",
-        Act::Wait(std::time::Duration::from_millis(500)),
+        FaultAction::Wait(std::time::Duration::from_millis(500)),
     ));
-    let mut caller = extender.caller();
+    let mut connection = extender.connection();
     let reply = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut caller, &two, "n1"));
-        until_holds("the claim stands", || stage.claim(&two).len() == CLAIM.len());
-        stage.server.edit(&key(&two), |pod| {
+        let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &two, "n1"));
+        until_holds("the claim stands", || fixture.claim(&two).len() == CLAIM.len());
+        fixture.server.edit(&key(&two), |pod| {
             pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False"}])
         });
         asked.join().unwrap()
     });
     assert_eq!(reply.status, 200, "{reply:?}");
-    assert_eq!(stage.node_of(&two).as_deref(), Some("n1"));
-    stage.wait_for_units(&extender, "n1", 4);
+    assert_eq!(fixture.node_of(&two).as_deref(), Some("n1"));
+    fixture.wait_for_units(&extender, "n1", 4);
 }
 
 #[test]
 fn a_claim_that_meets_anothers_is_withdrawn() {
-    let stage = Stage::with(&[node("n1", &[15109])]);
-    let extender = stage.extender();
-    let (ours, theirs) = (stage.pod(pod("test", "ours", 8)), stage.pod(pod("test", "theirs", 8)));
-    stage.wait_for_units(&extender, "n1", 0);
+    let fixture = Fixture::with(&[node("n1", &[15109])]);
+    let extender = fixture.extender();
+    let (ours, theirs) = (fixture.pod(pod("test", "ours", 8)), fixture.pod(pod("test", "theirs", 8)));
+    fixture.wait_for_units(&extender, "n1", 0);
     // Another scheduler claims the same room just before we look, and our watch does not hear of it.
-    stage.server.fault(Fault::next(
+    fixture.server.fault(Fault::next(
         "GET",
         "fieldSelector=spec.nodeName%3D",
-        Act::Wait(std::time::Duration::from_millis(500)),
+        FaultAction::Wait(std::time::Duration::from_millis(500)),
     ));
-    let mut caller = extender.caller();
+    let mut connection = extender.connection();
     let reply = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut caller, &ours, "n1"));
-        until_holds("our claim stands", || stage.claim(&ours).len() == CLAIM.len());
-        stage.server.edit(&key(&theirs), |pod| {
+        let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &ours, "n1"));
+        until_holds("our claim stands", || fixture.claim(&ours).len() == CLAIM.len());
+        fixture.server.edit(&key(&theirs), |pod| {
             let claimed = running(pod.clone(), "n1", 0, 8);
             pod["metadata"]["annotations"] = claimed["metadata"]["annotations"].clone();
         });
@@ -157,14 +157,14 @@ fn a_claim_that_meets_anothers_is_withdrawn() {
     });
     assert_eq!(reply.status, 500);
     assert_eq!(reply.json()["Error"], "another scheduler claimed GPU 0 of node `n1` at the same time");
-    assert_eq!(stage.claim(&ours), [""; 0]);
-    assert_eq!(stage.node_of(&ours), None);
+    assert_eq!(fixture.claim(&ours), [""; 0]);
+    assert_eq!(fixture.node_of(&ours), None);
 }
 
 #[test]
 fn a_pod_that_goes_at_any_moment_leaves_nothing() {
-    let stage = two_gpus();
-    let extender = stage.extender();
+    let fixture = two_gpus();
+    let extender = fixture.extender();
     for (number, (method, contains)) in [
         ("PATCH", "/pods/"),
         ("GET", "spec.nodeName%3D"),
@@ -174,51 +174,51 @@ fn a_pod_that_goes_at_any_moment_leaves_nothing() {
     .into_iter()
     .enumerate()
     {
-        let asking = stage.pod(pod("test", &format!("p-{number}"), 8));
-        let before = stage.server.journal().len();
-        stage.server.fault(Fault::next(method, contains, Act::Wait(std::time::Duration::from_millis(300))));
-        let mut caller = extender.caller();
+        let asking = fixture.pod(pod("test", &format!("p-{number}"), 8));
+        let before = fixture.server.journal().len();
+        fixture.server.fault(Fault::next(method, contains, FaultAction::Wait(std::time::Duration::from_millis(300))));
+        let mut connection = extender.connection();
         let reply = std::thread::scope(|scope| {
-            let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut caller, &asking, "n1"));
+            let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));
             until_holds("it is under way", || {
-                stage.server.journal()[before..].iter().any(|request| {
+                fixture.server.journal()[before..].iter().any(|request| {
                     request.method == method
                         && format!("{}?{}", request.path, request.query).contains(contains)
                 })
             });
-            stage.server.remove(&key(&asking));
+            fixture.server.remove(&key(&asking));
             asked.join().unwrap()
         });
         assert_eq!(reply.status, 500, "{method} {contains}: {reply:?}");
         // Another of the same name is another pod.
-        let again = stage.pod(pod("test", &format!("p-{number}"), 8));
+        let again = fixture.pod(pod("test", &format!("p-{number}"), 8));
         assert_ne!(again["metadata"]["uid"], asking["metadata"]["uid"]);
         let reply = extender.bind(&asking, "n1");
         assert_eq!(reply.status, 500, "{method} {contains}: {reply:?}");
-        assert_eq!(stage.claim(&again), [""; 0]);
-        stage.wait_for_units(&extender, "n1", 0);
-        stage.server.remove(&key(&again));
+        assert_eq!(fixture.claim(&again), [""; 0]);
+        fixture.wait_for_units(&extender, "n1", 0);
+        fixture.server.remove(&key(&again));
     }
     // All of it is free.
     for name in ["x", "y"] {
-        assert_eq!(extender.bind(&stage.pod(pod("test", name, 14)), "n1").status, 200);
+        assert_eq!(extender.bind(&fixture.pod(pod("test", name, 14)), "n1").status, 200);
     }
 }
 
 #[test]
 fn a_bound_pod_is_bound_once() {
-    let stage = two_gpus();
-    stage.server.put("nodes", node("n2", &[15109]));
-    let extender = stage.extender();
-    let asking = stage.pod(pod("test", "a", 8));
+    let fixture = two_gpus();
+    fixture.server.put("nodes", node("n2", &[15109]));
+    let extender = fixture.extender();
+    let asking = fixture.pod(pod("test", "a", 8));
     assert_eq!(extender.bind(&asking, "n1").status, 200);
     // Whoever did not hear the answer may ask again; to another node it does not go.
     assert_eq!(extender.bind(&asking, "n1").status, 200);
     until_holds("it is seen to be bound", || {
         extender.bind(&asking, "n2").json()["Error"] == "test/a is bound to node `n1` already"
     });
-    let bindings = stage.server.journal().iter().filter(|request| request.is("POST", "/binding")).count();
+    let bindings = fixture.server.journal().iter().filter(|request| request.is("POST", "/binding")).count();
     assert_eq!(bindings, 1);
-    assert!(stage.server.remove(&Key::pod("test", "a")));
-    stage.wait_for_units(&extender, "n1", 0);
+    assert!(fixture.server.remove(&Key::pod("test", "a")));
+    fixture.wait_for_units(&extender, "n1", 0);
 }

@@ -2,93 +2,93 @@
 
 use std::time::Duration;
 
-use cgpu_kubernetes_tests::api_server::{Act, Fault, Key};
+use cgpu_kubernetes_tests::api_server::{FaultAction, Fault, Key};
 use cgpu_kubernetes_tests::extender::{Extender, bind};
 use cgpu_kubernetes_tests::objects::{node, pod};
 use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::json;
 
-use crate::{CLAIM, NONE, Stage, key, running, used};
+use crate::{CLAIM, NONE, Fixture, key, running, used};
 
-fn one_node() -> Stage {
-    Stage::with(&[node("n1", &[15109, 15109])])
+fn one_node() -> Fixture {
+    Fixture::with(&[node("n1", &[15109, 15109])])
 }
 
 /// Whatever happens to a watch, in the end the copy is what the API server has.
 #[test]
 fn a_watch_that_breaks_goes_on_where_it_was() {
-    let mut stage = one_node();
-    let extender = stage.extender();
+    let mut fixture = one_node();
+    let extender = fixture.extender();
     let mut units = 0;
-    let mut next = |stage: &Stage| {
+    let mut next = |fixture: &Fixture| {
         units += 1;
-        stage.pod(running(pod("test", &format!("p-{units}"), 1), "n1", 0, 1));
+        fixture.pod(running(pod("test", &format!("p-{units}"), 1), "n1", 0, 1));
         units
     };
-    let lists = |stage: &Stage| {
-        let journal = stage.server.journal().into_iter();
+    let lists = |fixture: &Fixture| {
+        let journal = fixture.server.journal().into_iter();
         journal.filter(|request| request.is("GET", "/pods") && request.query.contains("limit=")).count()
     };
-    assert_eq!(lists(&stage), 1);
+    assert_eq!(lists(&fixture), 1);
     // Cut.
-    stage.server.break_watches();
-    let now = next(&stage);
-    stage.wait_for_units(&extender, "n1", now);
+    fixture.server.break_watches();
+    let now = next(&fixture);
+    fixture.wait_for_units(&extender, "n1", now);
     // Refused for a while.
-    stage.server.fault(Fault::times(5, "GET", "watch=true", Act::Refuse(500, "InternalError")));
-    stage.server.fault(Fault::times(2, "GET", "watch=true", Act::Cut));
-    stage.server.break_watches();
-    let now = next(&stage);
-    stage.wait_for_units(&extender, "n1", now);
+    fixture.server.fault(Fault::times(5, "GET", "watch=true", FaultAction::Refuse(500, "InternalError")));
+    fixture.server.fault(Fault::times(2, "GET", "watch=true", FaultAction::Cut));
+    fixture.server.break_watches();
+    let now = next(&fixture);
+    fixture.wait_for_units(&extender, "n1", now);
     // Everything twice.
-    stage.server.double_events(true);
-    let now = next(&stage);
-    stage.wait_for_units(&extender, "n1", now);
-    stage.server.double_events(false);
+    fixture.server.double_events(true);
+    let now = next(&fixture);
+    fixture.wait_for_units(&extender, "n1", now);
+    fixture.server.double_events(false);
     // The API server is away, and comes back.
-    stage.server.close();
-    stage.server.reopen();
-    let now = next(&stage);
-    stage.wait_for_units(&extender, "n1", now);
+    fixture.server.close();
+    fixture.server.reopen();
+    let now = next(&fixture);
+    fixture.wait_for_units(&extender, "n1", now);
     // In none of these anything was listed anew.
-    assert_eq!(lists(&stage), 1);
+    assert_eq!(lists(&fixture), 1);
     // It forgets what happened while nobody watched.
-    stage.server.fault(Fault::times(1_000_000, "GET", "watch=true", Act::Refuse(500, "InternalError")));
-    stage.server.break_watches();
-    let before = stage.server.journal().len();
+    fixture.server.fault(Fault::times(1_000_000, "GET", "watch=true", FaultAction::Refuse(500, "InternalError")));
+    fixture.server.break_watches();
+    let before = fixture.server.journal().len();
     until_holds("both watches are refused", || {
-        let journal = stage.server.journal();
+        let journal = fixture.server.journal();
         let refused =
             |end| journal[before..].iter().any(|request| request.is("GET", end) && request.status == 500);
         refused("/pods") && refused("/nodes")
     });
-    next(&stage);
-    stage.server.remove(&Key::pod("test", "p-1"));
-    let now = next(&stage);
-    stage.server.compact();
-    stage.server.mend();
-    stage.wait_for_units(&extender, "n1", now - 1);
-    assert!(lists(&stage) > 1);
+    next(&fixture);
+    fixture.server.remove(&Key::pod("test", "p-1"));
+    let now = next(&fixture);
+    fixture.server.compact();
+    fixture.server.mend();
+    fixture.wait_for_units(&extender, "n1", now - 1);
+    assert!(lists(&fixture) > 1);
 }
 
 #[test]
 fn what_a_watch_was_not_told_the_next_list_tells() {
-    let stage = one_node();
-    let extender = Extender::start(&stage.server, stage.folder(), &["--resync", "1"]);
-    let pod = stage.pod(running(pod("test", "a", 8), "n1", 0, 8));
-    stage.wait_for_units(&extender, "n1", 8);
-    stage.server.lose_events(1);
-    stage.server.remove(&key(&pod));
-    stage.wait_for_units(&extender, "n1", 0);
+    let fixture = one_node();
+    let extender = Extender::start(&fixture.server, fixture.folder(), &["--resync", "1"]);
+    let pod = fixture.pod(running(pod("test", "a", 8), "n1", 0, 8));
+    fixture.wait_for_units(&extender, "n1", 8);
+    fixture.server.lose_events(1);
+    fixture.server.remove(&key(&pod));
+    fixture.wait_for_units(&extender, "n1", 0);
 }
 
 #[test]
 fn answers_that_are_lost_on_the_way_do_no_harm() {
-    let stage = one_node();
-    let extender = stage.extender();
+    let fixture = one_node();
+    let extender = fixture.extender();
     // The claim was written, and nobody heard so.
-    let one = stage.pod(pod("test", "one", 8));
-    stage.server.fault(Fault::next("PATCH", "/pods/one", Act::DoAndCut));
+    let one = fixture.pod(pod("test", "one", 8));
+    fixture.server.fault(Fault::next("PATCH", "/pods/one", FaultAction::DoAndCut));
     let reply = extender.bind(&one, "n1");
     assert_eq!(reply.status, 500);
     assert!(
@@ -98,19 +98,19 @@ fn answers_that_are_lost_on_the_way_do_no_harm() {
             .starts_with("the claim was not written: the API server does not answer"),
         "{reply:?}"
     );
-    assert_eq!(stage.claim(&one).len(), CLAIM.len());
+    assert_eq!(fixture.claim(&one).len(), CLAIM.len());
     assert_eq!(extender.bind(&one, "n1").status, 200);
     // It was bound, and nobody heard so.
-    let two = stage.pod(pod("test", "two", 8));
-    stage.server.fault(Fault::next("POST", "/binding", Act::DoAndCut));
+    let two = fixture.pod(pod("test", "two", 8));
+    fixture.server.fault(Fault::next("POST", "/binding", FaultAction::DoAndCut));
     assert_eq!(extender.bind(&two, "n1").status, 200);
-    assert_eq!(stage.node_of(&two).as_deref(), Some("n1"));
+    assert_eq!(fixture.node_of(&two).as_deref(), Some("n1"));
     // It was not, and nobody heard that.
-    let three = stage.pod(pod("test", "three", 6));
-    stage.server.fault(Fault::next("POST", "/binding", Act::Cut));
+    let three = fixture.pod(pod("test", "three", 6));
+    fixture.server.fault(Fault::next("POST", "/binding", FaultAction::Cut));
     assert_eq!(extender.bind(&three, "n1").status, 500);
     assert_eq!(extender.bind(&three, "n1").status, 200);
-    stage.wait_for_units(&extender, "n1", 22);
+    fixture.wait_for_units(&extender, "n1", 22);
     // Each failure is told once, in our words.
     let log = extender.end().exits(0).stdout;
     assert!(log.contains("not bound") && !log.contains("kube_client"), "{log}");
@@ -118,30 +118,30 @@ fn answers_that_are_lost_on_the_way_do_no_harm() {
 
 #[test]
 fn a_claim_that_cannot_be_looked_at_is_withdrawn() {
-    let stage = one_node();
-    let extender = stage.extender();
-    let asking = stage.pod(pod("test", "a", 8));
-    stage.server.fault(Fault::next("GET", "fieldSelector=spec.nodeName", Act::Refuse(500, "InternalError")));
+    let fixture = one_node();
+    let extender = fixture.extender();
+    let asking = fixture.pod(pod("test", "a", 8));
+    fixture.server.fault(Fault::next("GET", "fieldSelector=spec.nodeName", FaultAction::Refuse(500, "InternalError")));
     let reply = extender.bind(&asking, "n1");
     assert_eq!(
         reply.json()["Error"],
         "the node's pods cannot be listed: the API server answers 500: InternalError, as was asked for"
     );
-    assert_eq!(stage.claim(&asking), [""; 0]);
+    assert_eq!(fixture.claim(&asking), [""; 0]);
     // Too many requests: it waits and asks again by itself.
-    stage.server.fault(Fault::times(
+    fixture.server.fault(Fault::times(
         2,
         "GET",
         "fieldSelector=spec.nodeName",
-        Act::Refuse(429, "TooManyRequests"),
+        FaultAction::Refuse(429, "TooManyRequests"),
     ));
     assert_eq!(extender.bind(&asking, "n1").status, 200);
 }
 
 #[test]
 fn a_restart_at_any_moment_loses_nothing() {
-    let stage = one_node();
-    let mut extender = stage.extender();
+    let fixture = one_node();
+    let mut extender = fixture.extender();
     for (number, (method, contains)) in [
         ("PATCH", "/pods/"),
         ("GET", "fieldSelector=spec.nodeName%3D"),
@@ -151,32 +151,32 @@ fn a_restart_at_any_moment_loses_nothing() {
     .into_iter()
     .enumerate()
     {
-        let asking = stage.pod(pod("test", &format!("p-{number}"), 7));
-        let before = stage.server.journal().len();
-        stage.server.fault(Fault::next(method, contains, Act::Wait(Duration::from_millis(300))));
-        let mut caller = extender.caller();
+        let asking = fixture.pod(pod("test", &format!("p-{number}"), 7));
+        let before = fixture.server.journal().len();
+        fixture.server.fault(Fault::next(method, contains, FaultAction::Wait(Duration::from_millis(300))));
+        let mut connection = extender.connection();
         let body = json!({"PodName": asking["metadata"]["name"], "PodNamespace": "test", "PodUID": asking["metadata"]["uid"], "Node": "n1"}).to_string();
         let asked =
-            std::thread::spawn(move || caller.try_ask("POST", "/gpushare-scheduler/bind", &body).is_err());
+            std::thread::spawn(move || connection.try_request("POST", "/gpushare-scheduler/bind", &body).is_err());
         until_holds("it is under way", || {
-            let journal = stage.server.journal();
+            let journal = fixture.server.journal();
             journal[before..].iter().any(|request| {
                 request.method == method && format!("{}?{}", request.path, request.query).contains(contains)
             })
         });
         extender.kill();
         assert!(asked.join().unwrap(), "nobody answered");
-        extender = stage.extender();
+        extender = fixture.extender();
         // kube-scheduler asks the one that took over.
         assert_eq!(extender.bind(&asking, "n1").status, 200, "{method} {contains}");
     }
-    stage.wait_for_units(&extender, "n1", 28);
-    assert_eq!(extender.filter(&stage.pod(pod("test", "more", 1)), &["n1"])["NodeNames"], json!([]));
+    fixture.wait_for_units(&extender, "n1", 28);
+    assert_eq!(extender.filter(&fixture.pod(pod("test", "more", 1)), &["n1"])["NodeNames"], json!([]));
 }
 
 #[test]
 fn claims_that_nobody_binds_are_withdrawn_after_a_minute() {
-    let stage = one_node();
+    let fixture = one_node();
     // Of a minute and a bit ago, of now, and on a node that is not there.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
     let claimed = |name: &str, node: &str, since: u128| {
@@ -184,66 +184,66 @@ fn claims_that_nobody_binds_are_withdrawn_after_a_minute() {
         pod["spec"]["nodeName"] = json!(null);
         pod["status"]["phase"] = json!("Pending");
         pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] = json!(since.to_string());
-        stage.pod(pod)
+        fixture.pod(pod)
     };
     let old = claimed("old", "n1", now - 61_000_000_000);
     let new = claimed("new", "n1", now);
     let lost = claimed("lost", "n9", now);
-    let bound = stage.pod(running(pod("test", "bound", 3), "n1", 1, 3));
+    let bound = fixture.pod(running(pod("test", "bound", 3), "n1", 1, 3));
     // The first attempt meets a conflict.
-    stage.server.fault(Fault::next("PATCH", "/pods/old", Act::Refuse(409, "Conflict")));
-    let extender = stage.extender();
-    until_holds("both are withdrawn", || stage.claim(&old).is_empty() && stage.claim(&lost).is_empty());
-    assert_eq!(stage.claim(&new).len(), 6);
-    assert_eq!(stage.claim(&bound).len(), 6);
-    stage.wait_for_units(&extender, "n1", 10);
+    fixture.server.fault(Fault::next("PATCH", "/pods/old", FaultAction::Refuse(409, "Conflict")));
+    let extender = fixture.extender();
+    until_holds("both are withdrawn", || fixture.claim(&old).is_empty() && fixture.claim(&lost).is_empty());
+    assert_eq!(fixture.claim(&new).len(), 6);
+    assert_eq!(fixture.claim(&bound).len(), 6);
+    fixture.wait_for_units(&extender, "n1", 10);
 }
 
 #[test]
 fn many_bindings_at_once_give_no_gpu_twice_while_everything_fails_now_and_then() {
-    let mut stage = Stage::with(&[node("n1", &[15109, 15109]), node("n2", &[15109])]);
-    let extender = stage.extender();
-    let pods: Vec<_> = (0..24).map(|number| stage.pod(pod("test", &format!("p-{number}"), 4))).collect();
-    for (every, method, contains, act) in [
-        (5, "PATCH", "/pods/", Act::Refuse(409, "Conflict")),
-        (7, "PATCH", "/pods/", Act::DoAndCut),
-        (6, "POST", "/binding", Act::DoAndCut),
-        (9, "POST", "/binding", Act::Refuse(500, "InternalError")),
-        (11, "GET", "spec.nodeName", Act::Cut),
+    let mut fixture = Fixture::with(&[node("n1", &[15109, 15109]), node("n2", &[15109])]);
+    let extender = fixture.extender();
+    let pods: Vec<_> = (0..24).map(|number| fixture.pod(pod("test", &format!("p-{number}"), 4))).collect();
+    for (every, method, contains, action) in [
+        (5, "PATCH", "/pods/", FaultAction::Refuse(409, "Conflict")),
+        (7, "PATCH", "/pods/", FaultAction::DoAndCut),
+        (6, "POST", "/binding", FaultAction::DoAndCut),
+        (9, "POST", "/binding", FaultAction::Refuse(500, "InternalError")),
+        (11, "GET", "spec.nodeName", FaultAction::Cut),
     ] {
         for times in 1..4 {
             let after = every * times;
-            stage.server.fault(Fault { after, ..Fault::next(method, contains, act.clone()) });
+            fixture.server.fault(Fault { after, ..Fault::next(method, contains, action.clone()) });
         }
     }
     std::thread::scope(|scope| {
         for chunk in pods.chunks(6) {
-            let (stage, mut caller) = (&stage, extender.caller());
+            let (fixture, mut connection) = (&fixture, extender.connection());
             scope.spawn(move || {
                 for round in 0..12 {
                     for (number, pod) in
-                        chunk.iter().enumerate().filter(|(_, pod)| stage.node_of(pod).is_none())
+                        chunk.iter().enumerate().filter(|(_, pod)| fixture.node_of(pod).is_none())
                     {
                         let node = if (number + round) % 3 == 0 { "n2" } else { "n1" };
-                        let _ = bind(&mut caller, pod, node);
+                        let _ = bind(&mut connection, pod, node);
                     }
                 }
             });
         }
     });
-    stage.server.mend();
+    fixture.server.mend();
     // Three of four units on each GPU of 14: nine in all, and no more.
-    let mut caller = extender.caller();
-    for pod in pods.iter().filter(|pod| stage.node_of(pod).is_none()) {
-        let _ = ["n1", "n2"].map(|node| bind(&mut caller, pod, node));
+    let mut connection = extender.connection();
+    for pod in pods.iter().filter(|pod| fixture.node_of(pod).is_none()) {
+        let _ = ["n1", "n2"].map(|node| bind(&mut connection, pod, node));
     }
-    crate::replicas::check(&stage, &pods, &[("n1", 2), ("n2", 1)], 14);
-    let bound = pods.iter().filter(|pod| stage.node_of(pod).is_some()).count();
+    crate::replicas::check(&fixture, &pods, &[("n1", 2), ("n2", 1)], 14);
+    let bound = pods.iter().filter(|pod| fixture.node_of(pod).is_some()).count();
     let claimed =
-        pods.iter().filter(|pod| stage.node_of(pod).is_none() && !stage.claim(pod).is_empty()).count();
+        pods.iter().filter(|pod| fixture.node_of(pod).is_none() && !fixture.claim(pod).is_empty()).count();
     // What is claimed and was not bound, because its answer was lost, comes back after a minute; here at once.
     assert!(bound + claimed >= 9 && bound <= 9, "{bound} bound, {claimed} claimed");
-    stage.server.reopen();
+    fixture.server.reopen();
     assert!(used(&extender, "n1") != u64::MAX);
-    drop(Extender::start(&stage.server, stage.folder(), &NONE).end().exits(0));
+    drop(Extender::start(&fixture.server, fixture.folder(), &NONE).end().exits(0));
 }

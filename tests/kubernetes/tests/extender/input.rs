@@ -4,7 +4,7 @@ use cgpu_kubernetes_tests::objects::{node, pod, pod_with};
 use cgpu_kubernetes_tests::wait::{until, until_holds};
 use serde_json::{Value, json};
 
-use crate::{Stage, key, running};
+use crate::{Fixture, key, running};
 
 const MEMORY: &str = "aliyun.com/gpu-mem";
 const CORE: &str = "aliyun.com/gpu-core.percentage";
@@ -22,8 +22,8 @@ fn counted(reason: &str) -> String {
 
 #[test]
 fn what_makes_no_sense_is_on_no_node_and_the_pod_says_why() {
-    let stage = Stage::with(&[node("n1", &[15109, 15109])]);
-    let extender = stage.extender();
+    let fixture = Fixture::with(&[node("n1", &[15109, 15109])]);
+    let extender = fixture.extender();
     let count = |gpus: &str| json!({"aliyun.com/gpu-count": gpus});
     let none = json!({});
     for (name, limits, labels, words) in [
@@ -38,26 +38,26 @@ fn what_makes_no_sense_is_on_no_node_and_the_pod_says_why() {
         ("memoryless", json!({CORE: "50"}), none.clone(), "expected memory as well"),
         ("percent", json!({MEMORY: "2", CORE: "150"}), none, "at most 100"),
     ] {
-        let asking = stage.pod(labelled(name, &limits, &labels));
+        let asking = fixture.pod(labelled(name, &limits, &labels));
         let answer = extender.filter(&asking, &["n1", "n2"]);
         assert_eq!(answer["NodeNames"], json!([]), "{name}");
         let reason = answer["FailedAndUnresolvableNodes"]["n1"].as_str().unwrap_or_default().to_owned();
-        let event = stage.event(&asking, "GpuRequestRefused");
+        let event = fixture.event(&asking, "GpuRequestRefused");
         assert!(event.contains(words), "{name}: {event}");
         assert_eq!(reason, counted(&event), "{name}");
         let reply = extender.bind(&asking, "n1");
         assert_eq!((reply.status, reply.json()["Error"].as_str()), (500, Some(event.as_str())), "{name}");
-        assert_eq!(stage.claim(&asking), [""; 0]);
+        assert_eq!(fixture.claim(&asking), [""; 0]);
     }
     // Said once, however often kube-scheduler asks.
-    let events = stage.server.objects("events");
+    let events = fixture.server.objects("events");
     let of = |name: &str| {
         events
             .iter()
             .filter(|event| event["involvedObject"]["name"] == name && event["reason"] == "GpuRequestRefused")
             .count()
     };
-    let asking = stage.server.object(&key(&labelled("undivided", &json!({}), &json!({})))).unwrap();
+    let asking = fixture.server.object(&key(&labelled("undivided", &json!({}), &json!({})))).unwrap();
     for _ in 0..20 {
         let _ = extender.filter(&asking, &["n1"]);
     }
@@ -66,23 +66,23 @@ fn what_makes_no_sense_is_on_no_node_and_the_pod_says_why() {
 
 #[test]
 fn what_is_more_than_any_gpu_has_is_nobodys_to_make_room_for() {
-    let stage = Stage::with(&[node("n1", &[15109])]);
-    stage.pod(running(pod("test", "a", 10), "n1", 0, 10));
-    let extender = stage.extender();
-    let answer = extender.filter(&stage.pod(pod("test", "large", 15)), &["n1"]);
+    let fixture = Fixture::with(&[node("n1", &[15109])]);
+    fixture.pod(running(pod("test", "a", 10), "n1", 0, 10));
+    let extender = fixture.extender();
+    let answer = extender.filter(&fixture.pod(pod("test", "large", 15)), &["n1"]);
     assert_eq!(answer["FailedAndUnresolvableNodes"]["n1"], counted("1/1 GPUs: 14 units in all of 15"));
-    let answer = extender.filter(&stage.pod(pod("test", "late", 5)), &["n1"]);
+    let answer = extender.filter(&fixture.pod(pod("test", "late", 5)), &["n1"]);
     assert_eq!(answer["FailedNodes"]["n1"], counted("1/1 GPUs: 4 of 5 units free"));
 }
 
 #[test]
 fn labels_that_nobody_knows_are_told_and_change_nothing() {
-    let stage = Stage::with(&[node("n1", &[15109])]);
-    let extender = stage.extender();
-    let asking = stage.pod(labelled("odd", &json!({MEMORY: "2"}), &json!({"aliyun.com/gpu-cuont": "2"})));
+    let fixture = Fixture::with(&[node("n1", &[15109])]);
+    let extender = fixture.extender();
+    let asking = fixture.pod(labelled("odd", &json!({MEMORY: "2"}), &json!({"aliyun.com/gpu-cuont": "2"})));
     assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!(["n1"]));
     assert_eq!(
-        stage.event(&asking, "GpuLabelIgnored"),
+        fixture.event(&asking, "GpuLabelIgnored"),
         "the label `aliyun.com/gpu-cuont` means nothing here; expected aliyun.com/gpu-count"
     );
 }
@@ -91,10 +91,10 @@ fn labels_that_nobody_knows_are_told_and_change_nothing() {
 fn a_nodes_label_that_nobody_knows_is_told_on_the_node() {
     let mut misspelt = node("n1", &[15109, 15109]);
     misspelt["metadata"]["labels"]["ack.node.gpu.placement"] = json!("spred");
-    let stage = Stage::with(&[misspelt]);
-    let extender = stage.extender();
+    let fixture = Fixture::with(&[misspelt]);
+    let extender = fixture.extender();
     let event = until("an event on the node", || {
-        let events = stage.server.objects("events").into_iter();
+        let events = fixture.server.objects("events").into_iter();
         events.into_iter().find(|event| event["involvedObject"]["kind"] == "Node")
     });
     assert_eq!(event["involvedObject"]["name"], "n1");
@@ -103,58 +103,58 @@ fn a_nodes_label_that_nobody_knows_is_told_on_the_node() {
         event["message"],
         "the label ack.node.gpu.placement is `spred`, expected `binpack` or `spread`; it counts as `binpack`"
     );
-    assert_eq!(extender.filter(&stage.pod(pod("test", "p", 2)), &["n1"])["NodeNames"], json!(["n1"]));
+    assert_eq!(extender.filter(&fixture.pod(pod("test", "p", 2)), &["n1"])["NodeNames"], json!(["n1"]));
 }
 
 #[test]
 fn annotations_that_somebody_edited_count_on_every_gpu_and_are_told() {
-    let stage = Stage::with(&[node("n1", &[15109, 15109])]);
-    let edited = stage.pod(running(pod("test", "edited", 8), "n1", 0, 8));
-    let extender = stage.extender();
-    stage.wait_for_units(&extender, "n1", 8);
-    let asking = stage.pod(pod("test", "asking", 8));
+    let fixture = Fixture::with(&[node("n1", &[15109, 15109])]);
+    let edited = fixture.pod(running(pod("test", "edited", 8), "n1", 0, 8));
+    let extender = fixture.extender();
+    fixture.wait_for_units(&extender, "n1", 8);
+    let asking = fixture.pod(pod("test", "asking", 8));
     assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!(["n1"]));
     let name = "scheduler.framework.gpushare.allocation";
-    stage.server.edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":1}}"#));
-    let told = stage.event(&edited, "GpuAllocationUnclear");
+    fixture.server.edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":1}}"#));
+    let told = fixture.event(&edited, "GpuAllocationUnclear");
     assert_eq!(
         told,
         "container `main` was given 1 units, but asks for 8; until that is put right or the pod is deleted, it counts on every GPU of its node"
     );
     assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!([]));
-    stage.server.edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":8}}"#));
+    fixture.server.edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":8}}"#));
     until_holds("it is put right", || extender.filter(&asking, &["n1"])["NodeNames"] == json!(["n1"]));
 }
 
 #[test]
 fn a_pod_that_came_past_the_extender_is_told_that_it_has_no_gpu() {
-    let stage = Stage::with(&[node("n1", &[15109])]);
-    let extender = stage.extender();
+    let fixture = Fixture::with(&[node("n1", &[15109])]);
+    let extender = fixture.extender();
     let mut past = pod("test", "past", 8);
     past["spec"]["nodeName"] = json!("n1");
-    let past = stage.pod(past);
+    let past = fixture.pod(past);
     assert_eq!(
-        stage.event(&past, "GpuNotAllocated"),
+        fixture.event(&past, "GpuNotAllocated"),
         "no GPU was chosen for it: it came past the scheduler extender; it will not be started"
     );
-    assert_eq!(extender.filter(&stage.pod(pod("test", "other", 14)), &["n1"])["NodeNames"], json!(["n1"]));
+    assert_eq!(extender.filter(&fixture.pod(pod("test", "other", 14)), &["n1"])["NodeNames"], json!(["n1"]));
 }
 
 #[test]
 fn hamis_names_are_heard_where_they_are_switched_on() {
-    let stage = Stage::with(&[node("n1", &[15109, 15109])]);
+    let fixture = Fixture::with(&[node("n1", &[15109, 15109])]);
     let asking =
-        stage.pod(pod_with("test", "hami", &json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096"})));
-    let plain = stage.extender();
+        fixture.pod(pod_with("test", "hami", &json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096"})));
+    let plain = fixture.extender();
     assert_eq!(plain.filter(&asking, &["else"])["NodeNames"], json!(["else"]));
     let extender =
-        cgpu_kubernetes_tests::extender::Extender::start(&stage.server, stage.folder(), &["--hami"]);
+        cgpu_kubernetes_tests::extender::Extender::start(&fixture.server, fixture.folder(), &["--hami"]);
     assert_eq!(extender.filter(&asking, &["n1", "else"])["NodeNames"], json!(["n1"]));
     assert_eq!(extender.bind(&asking, "n1").status, 200);
     // What HAMi's webhook would add, nobody here does.
-    let part = stage.pod(pod_with("test", "part", &json!({"nvidia.com/gpumem": "4096"})));
+    let part = fixture.pod(pod_with("test", "part", &json!({"nvidia.com/gpumem": "4096"})));
     assert_eq!(extender.filter(&part, &["n1"])["NodeNames"], json!([]));
-    assert!(stage.event(&part, "GpuRequestRefused").contains("ask for `nvidia.com/gpu: 1`"));
-    stage.wait_for_units(&extender, "n1", 8);
+    assert!(fixture.event(&part, "GpuRequestRefused").contains("ask for `nvidia.com/gpu: 1`"));
+    fixture.wait_for_units(&extender, "n1", 8);
     assert_eq!(crate::used(&plain, "n1"), 0);
 }

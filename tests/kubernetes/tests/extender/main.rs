@@ -30,12 +30,12 @@ const CLAIM: [&str; 7] = [
 ];
 
 /// An API server, and a folder for what programs need.
-struct Stage {
+struct Fixture {
     server: ApiServer,
     folder: TempDir,
 }
 
-impl Stage {
+impl Fixture {
     /// With these nodes.
     fn with(nodes: &[Value]) -> Self {
         let server = ApiServer::start();
@@ -97,7 +97,7 @@ fn key(pod: &Value) -> Key {
 /// Units of a node that are used, as the extender says.
 fn used(extender: &Extender, node: &str) -> u64 {
     let path = format!("/gpushare-scheduler/inspect/{node}");
-    let inspected = extender.caller().ask("GET", &path, "").json();
+    let inspected = extender.connection().request("GET", &path, "").json();
     inspected["nodes"][0]["usedGPU"].as_u64().unwrap_or(u64::MAX)
 }
 

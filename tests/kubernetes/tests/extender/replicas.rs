@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_kubernetes_tests::api_server::{Act, Fault, Key};
+use cgpu_kubernetes_tests::api_server::{FaultAction, Fault, Key};
 use cgpu_kubernetes_tests::extender::{Extender, bind};
 use cgpu_kubernetes_tests::objects::{node, pod};
 use cgpu_kubernetes_tests::wait::{until, until_holds};
 use serde_json::{Value, json};
 
-use crate::{Stage, key, running};
+use crate::{Fixture, key, running};
 
 /// No GPU of these nodes has given more than its units to pods that are bound.
-pub(crate) fn check(stage: &Stage, pods: &[Value], gpus: &[(&str, usize)], units: u64) {
+pub(crate) fn check(fixture: &Fixture, pods: &[Value], gpus: &[(&str, usize)], units: u64) {
     let mut given: BTreeMap<(String, String), u64> = BTreeMap::new();
     for pod in pods {
-        let Some(node) = stage.node_of(pod) else { continue };
-        let now = stage.now(pod);
+        let Some(node) = fixture.node_of(pod) else { continue };
+        let now = fixture.now(pod);
         let text = now["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"]
             .as_str()
             .expect("a claim");
@@ -35,95 +35,95 @@ pub(crate) fn check(stage: &Stage, pods: &[Value], gpus: &[(&str, usize)], units
 
 #[test]
 fn two_replicas_give_no_gpu_twice_and_leave_none_empty() {
-    let stage = Stage::with(&[node("n1", &[15109, 15109]), node("n2", &[15109, 15109])]);
-    let replicas = [stage.extender(), stage.extender()];
+    let fixture = Fixture::with(&[node("n1", &[15109, 15109]), node("n2", &[15109, 15109])]);
+    let replicas = [fixture.extender(), fixture.extender()];
     // 40 pods of 2 units for 28 places.
-    let pods: Vec<Value> = (0..40).map(|number| stage.pod(pod("test", &format!("p-{number}"), 2))).collect();
+    let pods: Vec<Value> = (0..40).map(|number| fixture.pod(pod("test", &format!("p-{number}"), 2))).collect();
     // Whoever looks is slow now and then, so that claims overlap.
     for after in [3, 9, 17, 30, 41] {
-        let wait = Act::Wait(std::time::Duration::from_millis(60));
-        stage.server.fault(Fault { after, ..Fault::next("GET", "fieldSelector=spec.nodeName", wait) });
+        let wait = FaultAction::Wait(std::time::Duration::from_millis(60));
+        fixture.server.fault(Fault { after, ..Fault::next("GET", "fieldSelector=spec.nodeName", wait) });
     }
     std::thread::scope(|scope| {
         for (number, chunk) in pods.chunks(10).enumerate() {
-            let (stage, mut caller) = (&stage, replicas[number % 2].caller());
+            let (fixture, mut connection) = (&fixture, replicas[number % 2].connection());
             scope.spawn(move || {
                 for round in 0..40 {
-                    for pod in chunk.iter().filter(|pod| stage.node_of(pod).is_none()) {
-                        let _ = bind(&mut caller, pod, ["n1", "n2"][(round + number) % 2]);
+                    for pod in chunk.iter().filter(|pod| fixture.node_of(pod).is_none()) {
+                        let _ = bind(&mut connection, pod, ["n1", "n2"][(round + number) % 2]);
                     }
                 }
             });
         }
     });
-    check(&stage, &pods, &[("n1", 2), ("n2", 2)], 14);
-    let bound = pods.iter().filter(|pod| stage.node_of(pod).is_some()).count();
+    check(&fixture, &pods, &[("n1", 2), ("n2", 2)], 14);
+    let bound = pods.iter().filter(|pod| fixture.node_of(pod).is_some()).count();
     assert_eq!(bound, 28);
-    assert!(pods.iter().all(|pod| stage.node_of(pod).is_some() || stage.claim(pod).is_empty()));
+    assert!(pods.iter().all(|pod| fixture.node_of(pod).is_some() || fixture.claim(pod).is_empty()));
     for extender in &replicas {
-        stage.wait_for_units(extender, "n1", 28);
-        stage.wait_for_units(extender, "n2", 28);
+        fixture.wait_for_units(extender, "n1", 28);
+        fixture.wait_for_units(extender, "n2", 28);
     }
 }
 
-fn holder(stage: &Stage) -> Option<String> {
-    let lease = stage.server.object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender"))?;
+fn holder(fixture: &Fixture) -> Option<String> {
+    let lease = fixture.server.object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender"))?;
     lease["spec"]["holderIdentity"].as_str().filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
 fn leads(extender: &Extender) -> bool {
-    extender.caller().ask("GET", "/metrics", "").text.contains("\ncgpu_extender_leader 1\n")
+    extender.connection().request("GET", "/metrics", "").text.contains("\ncgpu_extender_leader 1\n")
 }
 
 #[test]
 fn one_of_two_does_what_one_need_do_and_the_other_takes_over() {
-    let stage = Stage::with(&[node("n1", &[15109])]);
-    let one = Extender::start(&stage.server, stage.folder(), &["--identity", "one"]);
+    let fixture = Fixture::with(&[node("n1", &[15109])]);
+    let one = Extender::start(&fixture.server, fixture.folder(), &["--identity", "one"]);
     until_holds("one leads", || leads(&one));
-    let two = Extender::start(&stage.server, stage.folder(), &["--identity", "two"]);
+    let two = Extender::start(&fixture.server, fixture.folder(), &["--identity", "two"]);
     let stale = |name: &str| {
         let mut pod = running(pod("test", name, 2), "n1", 0, 2);
         pod["spec"]["nodeName"] = json!(null);
-        stage.pod(pod)
+        fixture.pod(pod)
     };
     let first = stale("first");
-    until_holds("the claim is withdrawn", || stage.claim(&first).is_empty());
-    assert_eq!(holder(&stage).as_deref(), Some("one"));
+    until_holds("the claim is withdrawn", || fixture.claim(&first).is_empty());
+    assert_eq!(holder(&fixture).as_deref(), Some("one"));
     assert!(!leads(&two));
     // Both answer all the time.
-    let asking = stage.pod(pod("test", "a", 2));
+    let asking = fixture.pod(pod("test", "a", 2));
     assert_eq!(two.bind(&asking, "n1").status, 200);
     // It dies, and the other takes over when the lease has run out.
     one.kill();
     until_holds("two leads", || leads(&two));
     let second = stale("second");
-    until_holds("the claim is withdrawn", || stage.claim(&second).is_empty());
-    let lease = stage.server.object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender")).unwrap();
+    until_holds("the claim is withdrawn", || fixture.claim(&second).is_empty());
+    let lease = fixture.server.object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender")).unwrap();
     assert_eq!(
         (&lease["spec"]["holderIdentity"], &lease["spec"]["leaseTransitions"]),
         (&json!("two"), &json!(1))
     );
     // It cannot renew: it steps down by itself, and comes back.
-    stage.server.fault(Fault::times(1_000_000, "", "/leases", Act::Refuse(500, "InternalError")));
+    fixture.server.fault(Fault::times(1_000_000, "", "/leases", FaultAction::Refuse(500, "InternalError")));
     until_holds("two leads no more", || !leads(&two));
-    stage.server.mend();
+    fixture.server.mend();
     until_holds("two leads again", || leads(&two));
     // It ends, and nobody has to wait.
     two.end().exits(0);
-    assert_eq!(holder(&stage), None);
+    assert_eq!(holder(&fixture), None);
     let three =
-        Extender::start(&stage.server, stage.folder(), &["--identity", "three", "--lease-duration", "3600"]);
+        Extender::start(&fixture.server, fixture.folder(), &["--identity", "three", "--lease-duration", "3600"]);
     until_holds("three leads", || leads(&three));
 }
 
 #[test]
 fn without_an_election_it_does_so_at_once() {
-    let stage = Stage::with(&[node("n1", &[15109])]);
-    let extender = Extender::start(&stage.server, stage.folder(), &["--leader-elect", "false"]);
+    let fixture = Fixture::with(&[node("n1", &[15109])]);
+    let extender = Extender::start(&fixture.server, fixture.folder(), &["--leader-elect", "false"]);
     until_holds("it leads", || leads(&extender));
-    assert!(stage.server.objects("leases").is_empty());
-    let gone = stage.pod(pod("test", "a", 2));
-    stage.server.remove(&key(&gone));
+    assert!(fixture.server.objects("leases").is_empty());
+    let gone = fixture.pod(pod("test", "a", 2));
+    fixture.server.remove(&key(&gone));
     until("it ends", || Some(()));
     extender.end().exits(0);
 }

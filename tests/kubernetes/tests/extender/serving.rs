@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use cgpu_e2e::{Dist, Outcome};
-use cgpu_kubernetes_tests::api_server::{Act, Fault, Key};
+use cgpu_kubernetes_tests::api_server::{FaultAction, Fault, Key};
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::objects::{node, pod};
 use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::{Value, json};
 
-use crate::{NONE, Stage, key, running};
+use crate::{NONE, Fixture, key, running};
 
 /// The cluster that the bodies of `kubernetes/core/tests/golden` speak of.
-fn golden_stage() -> Stage {
-    let stage = Stage::with(&[node("n1", &[15109]), node("n2", &[15109]), node("n3", &[7680])]);
-    stage.pod(running(pod("test", "a", 10), "n2", 0, 10));
-    stage
+fn golden_stage() -> Fixture {
+    let fixture = Fixture::with(&[node("n1", &[15109]), node("n2", &[15109]), node("n3", &[7680])]);
+    fixture.pod(running(pod("test", "a", 10), "n2", 0, 10));
+    fixture
 }
 
 const FILTER: &str = include_str!("../../../../kubernetes/core/tests/golden/filter-request.json");
@@ -25,24 +25,24 @@ const WHOLE_NODES: &str = include_str!("../golden/filter-nodes-request.json");
 
 #[test]
 fn a_schedulers_filter_is_answered_byte_for_byte() {
-    let stage = golden_stage();
-    let extender = stage.extender();
-    let mut caller = extender.caller();
+    let fixture = golden_stage();
+    let extender = fixture.extender();
+    let mut connection = extender.connection();
     // kube-scheduler keeps its connection.
     for _ in 0..3 {
-        let reply = caller.ask("POST", "/gpushare-scheduler/filter", FILTER);
+        let reply = connection.request("POST", "/gpushare-scheduler/filter", FILTER);
         assert_eq!((reply.status, reply.text.trim_end()), (200, FILTERED.trim_end()));
     }
-    let reply = caller.ask("POST", "/gpushare-scheduler/prioritize", FILTER);
+    let reply = connection.request("POST", "/gpushare-scheduler/prioritize", FILTER);
     assert_eq!(reply.text, r#"[{"Host":"n1","Score":10},{"Host":"n2","Score":0},{"Host":"n3","Score":0}]"#);
 }
 
 #[test]
 fn whole_nodes_come_back_as_they_were_sent() {
-    let stage = golden_stage();
-    let extender = stage.extender();
+    let fixture = golden_stage();
+    let extender = fixture.extender();
     let sent: Value = serde_json::from_str(WHOLE_NODES).unwrap();
-    let reply = extender.caller().ask("POST", "/gpushare-scheduler/filter", WHOLE_NODES).json();
+    let reply = extender.connection().request("POST", "/gpushare-scheduler/filter", WHOLE_NODES).json();
     assert_eq!(reply["Nodes"]["items"], json!([sent["Nodes"]["items"][0]]));
     assert_eq!(reply["NodeNames"], Value::Null);
     assert_eq!(reply["FailedNodes"]["n2"], "node(s) with no GPUs for the pod (1/1 GPUs: 4 of 8 units free)");
@@ -50,9 +50,9 @@ fn whole_nodes_come_back_as_they_were_sent() {
 
 #[test]
 fn paths_are_gpushares_and_no_others() {
-    let stage = golden_stage();
-    let extender = stage.extender();
-    let mut caller = extender.caller();
+    let fixture = golden_stage();
+    let extender = fixture.extender();
+    let mut connection = extender.connection();
     for (method, path, status, text) in [
         ("GET", "/version", 200, Some("0.1.0")),
         ("GET", "/healthz", 200, Some("ok")),
@@ -64,21 +64,21 @@ fn paths_are_gpushares_and_no_others() {
         ("POST", "/gpushare-scheduler/bind", 500, None),
         ("POST", "/gpushare-scheduler/prioritize", 400, None),
     ] {
-        let reply = caller.ask(method, path, "");
+        let reply = connection.request(method, path, "");
         assert_eq!(reply.status, status, "{method} {path}: {reply:?}");
         assert!(text.is_none_or(|text| text == reply.text), "{method} {path}: {reply:?}");
     }
     // What cannot be read is said in the body, as gpushare does.
-    let reply = caller.ask("POST", "/gpushare-scheduler/filter", "{").json();
+    let reply = connection.request("POST", "/gpushare-scheduler/filter", "{").json();
     assert!(reply["Error"].as_str().unwrap().starts_with("the request is not what kube-scheduler sends"));
-    let reply = caller.ask("GET", "/gpushare-scheduler/inspect/n2", "");
+    let reply = connection.request("GET", "/gpushare-scheduler/inspect/n2", "");
     assert_eq!(
         reply.text,
         r#"{"nodes":[{"name":"n2","totalGPU":14,"usedGPU":10,"devs":[{"id":0,"totalGPU":14,"usedGPU":10,"pods":[{"name":"a","namespace":"test","usedGPU":10}]}]}]}"#
     );
-    let reply = caller.ask("GET", "/gpushare-scheduler/inspect", "").json();
+    let reply = connection.request("GET", "/gpushare-scheduler/inspect", "").json();
     assert_eq!(reply["nodes"].as_array().unwrap().len(), 3);
-    let metrics = caller.ask("GET", "/metrics", "").text;
+    let metrics = connection.request("GET", "/metrics", "").text;
     for line in [
         "cgpu_extender_nodes 3",
         "cgpu_extender_pods 1",
@@ -92,33 +92,33 @@ fn paths_are_gpushares_and_no_others() {
 
 #[test]
 fn before_the_first_list_it_is_not_ready_and_rejects_nobody() {
-    let stage = golden_stage();
-    stage.server.fault(Fault::times(1000, "GET", "/api/v1/nodes", Act::Refuse(500, "InternalError")));
-    let extender = Extender::begin(&stage.server, stage.folder(), &NONE);
-    let mut caller = extender.caller();
-    let reply = caller.ask("GET", "/readyz", "");
+    let fixture = golden_stage();
+    fixture.server.fault(Fault::times(1000, "GET", "/api/v1/nodes", FaultAction::Refuse(500, "InternalError")));
+    let extender = Extender::begin(&fixture.server, fixture.folder(), &NONE);
+    let mut connection = extender.connection();
+    let reply = connection.request("GET", "/readyz", "");
     assert_eq!(
         (reply.status, reply.text.as_str()),
         (503, "the nodes of the cluster have not been listed yet")
     );
-    assert_eq!(caller.ask("GET", "/healthz", "").status, 200);
-    let reply = caller.ask("POST", "/gpushare-scheduler/filter", FILTER).json();
+    assert_eq!(connection.request("GET", "/healthz", "").status, 200);
+    let reply = connection.request("POST", "/gpushare-scheduler/filter", FILTER).json();
     assert_eq!(reply["Error"], "the cluster has not been listed yet; ask again");
     assert_eq!(reply["FailedAndUnresolvableNodes"], json!({}));
-    stage.server.mend();
+    fixture.server.mend();
     extender.wait_until_ready();
-    assert_eq!(caller.ask("POST", "/gpushare-scheduler/filter", FILTER).text, FILTERED.trim_end());
+    assert_eq!(connection.request("POST", "/gpushare-scheduler/filter", FILTER).text, FILTERED.trim_end());
 }
 
 #[test]
 fn lists_are_never_from_a_cache_that_may_be_behind() {
-    let stage = golden_stage();
+    let fixture = golden_stage();
     for number in 0..1100 {
-        stage.pod(pod("many", &format!("p-{number}"), 1));
+        fixture.pod(pod("many", &format!("p-{number}"), 1));
     }
-    let extender = Extender::start(&stage.server, stage.folder(), &["--resync", "1"]);
+    let extender = Extender::start(&fixture.server, fixture.folder(), &["--resync", "1"]);
     let lists = |path: &str| {
-        let journal = stage.server.journal().into_iter();
+        let journal = fixture.server.journal().into_iter();
         journal
             .filter(|request| request.is("GET", path) && !request.query.contains("watch=true"))
             .collect::<Vec<_>>()
@@ -130,45 +130,45 @@ fn lists_are_never_from_a_cache_that_may_be_behind() {
             .chain(&lists("/api/v1/nodes"))
             .all(|list| !list.query.contains("resourceVersion"))
     );
-    assert_eq!(extender.filter(&stage.pod(pod("test", "b", 4)), &["n2"])["NodeNames"], json!(["n2"]));
+    assert_eq!(extender.filter(&fixture.pod(pod("test", "b", 4)), &["n2"])["NodeNames"], json!(["n2"]));
 }
 
 #[test]
 fn nodes_and_pods_that_come_and_go_are_seen() {
-    let stage = golden_stage();
-    let extender = stage.extender();
-    let asking = stage.pod(pod("test", "b", 8));
+    let fixture = golden_stage();
+    let extender = fixture.extender();
+    let asking = fixture.pod(pod("test", "b", 8));
     let fits = |nodes: &[&str]| extender.filter(&asking, nodes)["NodeNames"].clone();
     assert_eq!(fits(&["n2", "n4"]), json!([]));
     // A GPU more, a node more, a pod less.
-    stage.server.put("nodes", node("n2", &[15109, 15109]));
+    fixture.server.put("nodes", node("n2", &[15109, 15109]));
     until_holds("the GPU is seen", || fits(&["n2"]) == json!(["n2"]));
-    stage.server.put("nodes", node("n4", &[23028]));
+    fixture.server.put("nodes", node("n4", &[23028]));
     until_holds("the node is seen", || fits(&["n4"]) == json!(["n4"]));
-    stage.server.remove(&Key::node("n4"));
+    fixture.server.remove(&Key::node("n4"));
     until_holds("the node is seen to go", || fits(&["n4"]) == json!([]));
-    stage.server.put("nodes", node("n2", &[15109]));
+    fixture.server.put("nodes", node("n2", &[15109]));
     until_holds("the GPU is seen to go", || fits(&["n2"]) == json!([]));
-    stage.server.edit(&Key::pod("test", "a"), |pod| pod["status"]["phase"] = json!("Succeeded"));
+    fixture.server.edit(&Key::pod("test", "a"), |pod| pod["status"]["phase"] = json!("Succeeded"));
     until_holds("the pod is seen to end", || fits(&["n2"]) == json!(["n2"]));
     // It is not listed among the living, and does not come back by what somebody writes on it.
-    stage.server.edit(&Key::pod("test", "a"), |pod| pod["metadata"]["labels"]["x"] = json!("y"));
-    stage.server.remove(&Key::pod("test", "a"));
-    stage.wait_for_units(&extender, "n2", 0);
+    fixture.server.edit(&Key::pod("test", "a"), |pod| pod["metadata"]["labels"]["x"] = json!("y"));
+    fixture.server.remove(&Key::pod("test", "a"));
+    fixture.wait_for_units(&extender, "n2", 0);
 }
 
 #[test]
 fn it_ends_when_it_is_told_to_and_answers_first_what_was_asked() {
-    let stage = golden_stage();
-    let extender = stage.extender();
-    let asking = stage.pod(pod("test", "b", 8));
-    let wait = Act::Wait(std::time::Duration::from_millis(700));
-    stage.server.fault(Fault::next("POST", "/binding", wait));
-    let mut caller = extender.caller();
+    let fixture = golden_stage();
+    let extender = fixture.extender();
+    let asking = fixture.pod(pod("test", "b", 8));
+    let wait = FaultAction::Wait(std::time::Duration::from_millis(700));
+    fixture.server.fault(Fault::next("POST", "/binding", wait));
+    let mut connection = extender.connection();
     let bound = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut caller, &asking, "n1"));
+        let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));
         until_holds("the binding is under way", || {
-            stage.server.journal().iter().any(|request| request.is("POST", "/binding"))
+            fixture.server.journal().iter().any(|request| request.is("POST", "/binding"))
         });
         extender.tell_to_end();
         asked.join().unwrap()
@@ -176,9 +176,9 @@ fn it_ends_when_it_is_told_to_and_answers_first_what_was_asked() {
     assert_eq!((bound.status, bound.text.as_str()), (200, r#"{"Error":""}"#));
     let outcome = extender.end().exits(0);
     assert!(outcome.stdout.contains(r#""message":"ended""#), "{outcome:?}");
-    assert_eq!(stage.node_of(&asking).as_deref(), Some("n1"));
+    assert_eq!(fixture.node_of(&asking).as_deref(), Some("n1"));
     // And lets go of the lease.
-    let lease = stage.server.object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender")).unwrap();
+    let lease = fixture.server.object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender")).unwrap();
     assert_eq!(lease["spec"]["holderIdentity"], "");
 }
 
@@ -227,35 +227,35 @@ const RECORDED: &str = include_str!("../golden/kube-scheduler-1.36.2.txt");
 #[test]
 fn a_real_schedulers_calls_are_answered_as_it_needs() {
     let nodes = ["sd-cluster-04", "sd-cluster-05"];
-    let stage = Stage::with(&nodes.map(|name| node(name, &[15109])));
-    let extender = stage.extender();
-    let mut caller = extender.caller();
+    let fixture = Fixture::with(&nodes.map(|name| node(name, &[15109])));
+    let extender = fixture.extender();
+    let mut connection = extender.connection();
     let mut units = BTreeMap::from(nodes.map(|name| (name, 0)));
     let mut scores = Vec::new();
     let mut asked = 0;
     for line in RECORDED.lines() {
         let (verb, body) = line.split_once(' ').unwrap();
         let sent: Value = serde_json::from_str(body).unwrap();
-        let mut ask = || caller.ask("POST", &format!("/gpushare-scheduler/{verb}"), body);
+        let mut request = || connection.request("POST", &format!("/gpushare-scheduler/{verb}"), body);
         match verb {
             "filter" => {
-                let asking = stage.pod(sent["Pod"].clone());
+                let asking = fixture.pod(sent["Pod"].clone());
                 if asking["metadata"]["name"] == "late" {
                     let fourth =
-                        stage.server.objects("pods").into_iter().find(|pod| wanted(pod) == 5).unwrap();
-                    stage.server.remove(&key(&fourth));
+                        fixture.server.objects("pods").into_iter().find(|pod| wanted(pod) == 5).unwrap();
+                    fixture.server.remove(&key(&fourth));
                     let room = units.get_mut("sd-cluster-04").unwrap();
                     *room -= 5;
-                    stage.wait_for_units(&extender, "sd-cluster-04", *room);
+                    fixture.wait_for_units(&extender, "sd-cluster-04", *room);
                 }
-                let answer = ask().json();
+                let answer = request().json();
                 assert_eq!(answer["NodeNames"], sent["NodeNames"], "{answer}");
                 assert_eq!((&answer["FailedNodes"], &answer["Error"]), (&json!({}), &json!("")));
             }
-            "prioritize" => scores.push(ask().text),
+            "prioritize" => scores.push(request().text),
             _ => {
-                assert_eq!(ask().json(), json!({"Error": ""}), "{line}");
-                let bound = stage
+                assert_eq!(request().json(), json!({"Error": ""}), "{line}");
+                let bound = fixture
                     .server
                     .objects("pods")
                     .into_iter()
@@ -264,7 +264,7 @@ fn a_real_schedulers_calls_are_answered_as_it_needs() {
                 assert_eq!(bound["spec"]["nodeName"], sent["Node"]);
                 let (node, used) = units.iter_mut().find(|(name, _)| sent["Node"] == **name).unwrap();
                 *used += wanted(&bound);
-                stage.wait_for_units(&extender, node, *used);
+                fixture.wait_for_units(&extender, node, *used);
             }
         }
         asked += 1;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cgpu_kubernetes_tests::extender::Extender;
-use cgpu_kubernetes_tests::http::{Caller, connect};
+use cgpu_kubernetes_tests::http::{Connection, connect};
 use cgpu_kubernetes_tests::objects::node;
 use cgpu_kubernetes_tests::wait::until_holds;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::Stage;
+use crate::Fixture;
 
 /// Who signs certificates.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -64,7 +64,7 @@ impl Authority {
         };
         let client = ClientConnection::new(Arc::new(config), "extender".try_into().unwrap()).unwrap();
         let line = StreamOwned::new(client, connect(extender.address())?);
-        Ok(Caller::over(line).try_ask("GET", "/readyz", "")?.status)
+        Ok(Connection::over(line).try_request("GET", "/readyz", "")?.status)
     }
 }
 
@@ -75,17 +75,17 @@ fn flags(certificate: &Path, key: &Path) -> [String; 4] {
 
 #[test]
 fn a_certificate_that_changes_is_shown_from_the_next_connection_on() {
-    let stage = Stage::with(&[node("n1", &[15109])]);
+    let fixture = Fixture::with(&[node("n1", &[15109])]);
     let (one, other) = (Authority::new(), Authority::new());
-    let (certificate, key) = one.write(stage.folder(), "server");
-    let extender = Extender::begin(&stage.server, stage.folder(), &flags(&certificate, &key));
+    let (certificate, key) = one.write(fixture.folder(), "server");
+    let extender = Extender::begin(&fixture.server, fixture.folder(), &flags(&certificate, &key));
     until_holds("it is ready", || one.call(&extender, None).is_ok_and(|status| status == 200));
     assert!(other.call(&extender, None).is_err());
     // Without TLS there is no answer.
-    assert!(extender.caller().try_ask("GET", "/readyz", "").is_err());
+    assert!(extender.connection().try_request("GET", "/readyz", "").is_err());
     // Only one of the two files has come: what is there still belongs together in memory.
     let before = fs::read(&key).unwrap();
-    other.write(stage.folder(), "server");
+    other.write(fixture.folder(), "server");
     let after = fs::read(&key).unwrap();
     fs::write(&key, before).unwrap();
     assert_eq!(one.call(&extender, None).unwrap(), 200);
@@ -97,17 +97,17 @@ fn a_certificate_that_changes_is_shown_from_the_next_connection_on() {
 
 #[test]
 fn whoever_must_show_a_certificate_and_has_none_is_not_spoken_to() {
-    let stage = Stage::with(&[node("n1", &[15109])]);
+    let fixture = Fixture::with(&[node("n1", &[15109])]);
     let (ours, clients, strangers) = (Authority::new(), Authority::new(), Authority::new());
-    let (certificate, key) = ours.write(stage.folder(), "server");
-    let ca = stage.folder().join("clients.crt");
+    let (certificate, key) = ours.write(fixture.folder(), "server");
+    let ca = fixture.folder().join("clients.crt");
     fs::write(&ca, clients.pem()).unwrap();
     let mut flags = flags(&certificate, &key).to_vec();
     flags.extend(["--tls-client-ca".to_owned(), ca.display().to_string()]);
-    let extender = Extender::begin(&stage.server, stage.folder(), &flags);
-    let scheduler = clients.write(stage.folder(), "scheduler");
+    let extender = Extender::begin(&fixture.server, fixture.folder(), &flags);
+    let scheduler = clients.write(fixture.folder(), "scheduler");
     until_holds("it is ready", || ours.call(&extender, Some(&scheduler)).is_ok_and(|status| status == 200));
     assert!(ours.call(&extender, None).is_err());
-    let stranger = strangers.write(stage.folder(), "stranger");
+    let stranger = strangers.write(fixture.folder(), "stranger");
     assert!(ours.call(&extender, Some(&stranger)).is_err());
 }
