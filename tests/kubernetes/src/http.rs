@@ -107,10 +107,10 @@ impl Connection {
     }
 
     fn read_line(&mut self) -> std::io::Result<String> {
-        let mut stream = String::new();
-        if self.stream.read_line(&mut stream)? == 0 {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(stream.trim_end().to_owned())
+        Ok(line.trim_end().to_owned())
     }
 }

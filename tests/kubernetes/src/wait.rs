@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 /// After so long it will not come. The machine may be busy with others.
-const IO_TIMEOUT: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until there is something, and returns it.
 ///
 /// # Panics
 /// If it does not come.
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + IO_TIMEOUT;
+pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = condition() {
             return found;
         }
         assert!(Instant::now() < deadline, "waited in vain: {what}");
