@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_kubectl_reads_them() {
+    fn timeouts_parse_as_kubectl_parses_them() {
         for (text, millis) in
             [("30", 30_000), ("5s", 5_000), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000), ("0", 0)]
         {

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_up_to_the_most_and_start_again() {
+    fn backoff_doubles_up_to_its_maximum_and_resets() {
         let (first, most) = (Duration::from_millis(100), Duration::from_millis(350));
         let mut backoff = Backoff::new(first, most);
         let waits: Vec<u128> = (0..4).map(|_| backoff.next(1.0).as_millis()).collect();

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_told_apart() {
+    fn failure_of_a_status_depends_on_code_and_reason() {
         let of = |code, reason| Failure::of_status(code, reason, "m".to_owned());
         assert_eq!(of(409, "Conflict"), Failure::Conflict("m".into()));
         assert_eq!(of(409, "AlreadyExists"), Failure::Exists("m".into()));

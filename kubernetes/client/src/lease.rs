@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_taken_from_those_who_are_gone_alone() {
+    fn lease_is_taken_only_without_a_live_holder() {
         let second = Duration::from_secs(1);
         assert_eq!(Action::of(&lease("us"), "us", second * 100), Action::Renew);
         assert_eq!(Action::of(&lease("they"), "us", second * 15), Action::Wait);

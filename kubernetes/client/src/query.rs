@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_are_joined_and_escaped() {
+    fn query_joins_and_escapes_selectors() {
         let query = Query::all().field("spec.nodeName=").field("status.phase!=Failed").label("a in (b,c)");
         assert_eq!(
             query.parameters(&[("limit", "5")]),

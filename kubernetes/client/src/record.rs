@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_have_their_places() {
+    fn path_of_an_object_is_escaped() {
         assert_eq!(object::<Pod>("test", "p.0"), "/api/v1/namespaces/test/pods/p.0");
         assert_eq!(object::<Node>("", "n1"), "/api/v1/nodes/n1");
         assert_eq!(collection::<Pod>(None), "/api/v1/pods");

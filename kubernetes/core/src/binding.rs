@@ -83,7 +83,7 @@ mod tests {
     use crate::names::Dialect;
 
     #[test]
-    fn questions_and_answers_are_plain_lines() {
+    fn questions_and_answers_are_one_line_of_json() {
         let question = Question {
             slice: "7-3".into(),
             namespace: "test".into(),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_bound_yet_says_so() {
+    fn unbound_slice_is_recognized() {
         let token = Token::of_ids(Dialect::Aliyun, ["7", "8"]).unwrap();
         let given = provisional(token);
         let of = |variables: &[(&'static str, String)], name: &str| {

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_is_as_long_as_it_is_said_to_be() {
+    fn message_length_equals_the_encoding() {
         for (healthy, all) in
             [(0, 0), (1, 1), (36, 36), (37, 37), (1296, 1297), (0, 5), (5120, 5120), (40_000, 50_000)]
         {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_cannot_take_is_refused_with_the_numbers() {
+    fn devices_beyond_the_message_limit_are_refused() {
         let gpus = |unit: &str, mib: u64, count: usize| NodeGpus::of(&node("n", unit, &vec![mib; count]));
         assert_eq!(Devices::of(&gpus("GiB", 81920, 8)), Ok(Devices { healthy: 640, all: 640 }));
         assert_eq!(Devices::of(&gpus("128MiB", 81920, 8)), Ok(Devices { healthy: 5120, all: 5120 }));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sick_gpu_takes_its_units_away() {
+    fn unhealthy_gpu_removes_its_units() {
         let mut gpus = NodeGpus::of(&node("n", "GiB", &[15109, 23028]));
         gpus.gpus[0].healthy = false;
         assert_eq!(Devices::of(&gpus), Ok(Devices { healthy: 22, all: 36 }));
@@ -176,12 +176,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ids_are_numbers(index in any::<u64>()) {
+        fn id_round_trips(index in any::<u64>()) {
             prop_assert_eq!(number(&id(index)), Some(index));
         }
 
         #[test]
-        fn what_is_no_id_is_no_number(text in ".{0,14}") {
+        fn invalid_id_has_no_number(text in ".{0,14}") {
             prop_assert!(number(&text).is_none_or(|number| id(number) == text));
         }
     }

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_of_any_cluster_is_read() {
+    fn pod_with_nulls_and_unknown_fields_parses() {
         let pod: Pod = serde_json::from_str(
             r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"d","uid":"u","labels":null,"annotations":{"a":"b"},
                 "creationTimestamp":null,"managedFields":[{"x":1}]},

@@ -159,7 +159,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn quantities_are_read_as_kubernetes_reads_them() {
+    fn quantities_parse_as_kubernetes_parses_them() {
         for (text, expected) in [
             ("8", 8),
             ("+8", 8),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_amount_says_what_it_is() {
+    fn invalid_quantity_names_its_defect() {
         for text in [
             "", "x", "1x", "1KiB", "1ki", "1K", "1 ", " 1", "--1", "1.2.3", ".", "1e", "1e+", "Gi", "1e1.5",
             "0x10", "1,5", "٣",
@@ -230,13 +230,13 @@ mod tests {
         }
 
         #[test]
-        fn suffixes_multiply(number in 0_u64..1 << 20, index in 0_usize..7) {
+        fn suffix_multiplies(number in 0_u64..1 << 20, index in 0_usize..7) {
             let (suffix, factor) = [("", 1), ("k", 1000), ("Ki", 1024), ("M", 1_000_000), ("Mi", 1 << 20), ("Gi", 1 << 30), ("e6", 1_000_000)][index];
             prop_assert_eq!(whole(&format!("{number}{suffix}")), Ok(number * factor));
         }
 
         #[test]
-        fn fractions_are_whole_where_they_come_out_even(thousandths in 0_u64..10_000_000) {
+        fn fraction_that_comes_out_even_is_whole(thousandths in 0_u64..10_000_000) {
             let text = format!("{}.{:03}", thousandths / 1000, thousandths % 1000);
             let expected = if thousandths % 1000 == 0 { Ok(thousandths / 1000) } else { Err(InvalidQuantity::Fraction) };
             prop_assert_eq!(whole(&text), expected);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_divide_is_refused_in_words() {
+    fn amount_that_does_not_divide_is_refused() {
         for (units, percent, text, sentence) in [
             (
                 8,
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_nobody_knows_are_told() {
+    fn unknown_labels_are_noted() {
         let labels =
             [("aliyun.com/gpu-cout".to_owned(), "4".to_owned()), ("app".to_owned(), "x".to_owned())].into();
         let request = ResourceRequest::of(&[request(0, Role::Container, 8, 0)], &labels).unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_may_have_fewer_gpus_than_their_pod() {
+    fn container_may_have_fewer_gpus_than_its_pod() {
         let each = |index, gpus| ContainerRequest {
             container: format!("c{index}"),
             role: Role::Container,

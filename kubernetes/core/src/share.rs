@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_wraps() {
+    fn share_arithmetic_saturates() {
         let all = Share { units: u64::MAX, percent: u32::MAX, containers: u32::MAX };
         assert_eq!(all.and(all), all);
         assert_eq!(Share::NONE.without(all), Share::NONE);

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_made_from_ids_and_read_again() {
+    fn token_of_ids_round_trips() {
         assert_eq!(token(&["a1", "7", "z"]).to_string(), "7-3");
         assert_eq!(Token::parse("7-3"), Ok(token(&["a1", "7", "z"])));
         let longest = Token { dialect: Dialect::Hami, first: u64::MAX, count: u64::MAX };
@@ -263,7 +263,7 @@ mod tests {
 
     /// Equal sizes are what gpushare mixes up.
     #[test]
-    fn a_slice_is_its_containers_and_nobody_elses() {
+    fn slice_belongs_to_one_container() {
         let mut two = sharing("p", 2);
         two.spec.containers.push(container("second", &[(MEMORY, "2")]));
         let (pod, other) = (placed(two), placed(sharing("q", 2)));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_after_us_knows_whose_the_slices_are() {
+    fn slices_are_restored_from_annotations() {
         let (pod, other) = (placed(sharing("p", 2)), placed(sharing("q", 2)));
         let mut slices = Slices::default();
         assert!(given(&mut slices, &["4", "5"], &pod, "main").is_ok());
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn an_init_containers_ids_go_on_to_those_after_it_and_back() {
+    fn ids_of_an_init_container_are_reused_by_later_containers() {
         let mut pod = sharing("p", 2);
         pod.spec.init_containers = vec![container("init", &[(MEMORY, "2")])];
         let pod = placed(pod);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_past_the_extender_gets_no_slice() {
+    fn pod_that_bypassed_the_extender_gets_no_slice() {
         let mut pod = sharing("p", 2);
         pod.spec.node_name = "n".into();
         let bypassed = PodRequest::of(&pod, Dialects::default()).unwrap();

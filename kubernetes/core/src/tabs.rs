@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_those_of_tabwriter() {
+    fn columns_align_as_those_of_tabwriter() {
         assert_eq!(aligned("a\tb\tc\naaa\tbb\tcc\n"), "a    b   c\naaa  bb  cc\n");
         // A line without a tab ends the columns.
         assert_eq!(aligned("a\tb\n\nlonger\tb\n"), "a  b\n\nlonger  b\n");

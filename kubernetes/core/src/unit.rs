@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_have_whole_units() {
+    fn memory_has_whole_units() {
         assert_eq!(Unit::Gib.units_of(15109), 14);
         assert_eq!(Unit::Gib.units_of(16130), 15);
         assert_eq!(Unit::Mib128.units_of(81920), 640);

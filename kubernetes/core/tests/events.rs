@@ -632,7 +632,7 @@ fn other_seeds() {
 
 /// The rules above are what keeps GPUs from being given twice: without the look before a binding they are.
 #[test]
-fn without_the_look_gpus_are_given_twice() {
+fn without_confirmation_gpus_are_given_twice() {
     let mut world = World::new(1, false);
     let given_twice = (0..100_000).any(|_| {
         world.step();
@@ -643,7 +643,7 @@ fn without_the_look_gpus_are_given_twice() {
 
 /// An extender that has lost sight of a node cannot look at it, and so must not bind to it. These seeds gave GPUs twice when it did.
 #[test]
-fn while_nodes_come_and_go_no_gpu_is_given_twice() {
+fn gpus_are_given_once_while_nodes_come_and_go() {
     for (seed, events) in [(105, 9_000), (102, 11_000), (100, 35_000)] {
         let mut world = World::new(seed, true);
         for event in 0..events {

@@ -94,7 +94,7 @@ fn fewest(sizes: &[u64]) -> usize {
 }
 
 #[test]
-fn full_clusters_hold_nearly_as_much_as_an_optimal_packer_gets_into_them() {
+fn full_cluster_holds_nearly_as_much_as_an_optimal_packer() {
     for (placement, percent) in [(Placement::Binpack, 91), (Placement::Spread, 85)] {
         let mut random = Rng::with_seed(3);
         let (mut ours, mut best) = (0, 0);
@@ -129,7 +129,7 @@ fn binpack_opens_few_more_gpus_than_an_optimal_packer() {
 
 /// Halves come together, and leave whole GPUs for others.
 #[test]
-fn pods_that_fit_by_twos_come_by_twos() {
+fn pods_that_fit_in_pairs_are_placed_in_pairs() {
     let (units, gpus) = placed(2, 2, &[7; 8], Placement::Binpack);
     assert_eq!((units, gpus), (56, 4));
     let (units, gpus) = placed(2, 2, &[7; 4], Placement::Binpack);

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clients_own_words_are_heard_only_where_it_is_named() {
+    fn log_of_kube_client_is_disabled_unless_named() {
         let mutes = |directives: &str| filter(directives).unwrap().to_string().contains("kube_client=off");
         assert!(mutes("info") && mutes("trace") && mutes("info,cgpu_kubernetes_core=debug"));
         assert!(!mutes("info,kube_client=debug"));

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_their_names() {
+    fn metrics_have_their_names() {
         let metrics = Metrics::new();
         metrics.took("filter", Duration::from_millis(3));
         metrics.bound(Outcome::Bound);

@@ -117,7 +117,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_flags_make_sense() {
+    fn flags_are_consistent() {
         Options::command().debug_assert();
         let options = Options::try_parse_from(["x"]).unwrap();
         assert_eq!((options.port, options.leader_elect, options.hami), (39999, true, false));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_of_its_own_has_a_variable() {
+    fn every_own_flag_has_a_variable() {
         let access = [
             "kubeconfig",
             "context",

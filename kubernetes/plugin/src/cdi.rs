@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_a_device_until_it_is_nobodys_for_long() {
+    fn device_is_removed_when_unassigned_for_long() {
         let folder = tempfile::tempdir().unwrap();
         let cdi_dir = folder.path().join("cdi");
         let cdi = Cdi::new(&cdi_dir, Path::new("/usr/bin/cgpu-runtime"));

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_monitor_heard_makes_gpus_sick_as_what_is_heard_here() {
+    fn errors_from_the_monitor_make_gpus_unhealthy() {
         let becomes = |change: &dyn Fn(&mut monitor_health::Health), now: u64| {
             let ((mut watcher, receiver), mut report) = (watcher(), healthy());
             watcher.known = found().to_vec();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_monitor_that_tells_nothing_makes_nobody_well() {
+    fn silent_monitor_makes_no_gpu_healthy() {
         let refuses = |errno| Reply::Refused(Refusal::new(errno, "no"));
         let lists = || {
             let gpus = found().iter().map(ListedDevice::from).collect();

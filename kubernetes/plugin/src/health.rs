@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_falls_sick_and_gets_well_again() {
+    fn gpu_recovers_after_a_quiet_interval() {
         let mut health = Health::new(at(300), [79]);
         assert!(health.is_well("a", at(0)));
         assert!(health.report("a", 48, at(0), at(10)));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_do_is_not_the_gpus_fault() {
+    fn xids_of_programs_leave_a_gpu_healthy() {
         let mut health = Health::new(at(300), [94]);
         for xid in [13, 31, 43, 45, 68, 109, 94] {
             assert!(!health.report("a", xid, at(0), at(1)), "{xid}");
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gpu_recovered_from_before_anybody_looked_is_over() {
+    fn error_older_than_the_recovery_interval_is_ignored() {
         let mut health = Health::new(at(300), []);
         assert!(!health.report("a", 48, at(300), at(1)));
         assert!(health.is_well("a", at(1)));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_is_told_again_is_no_news() {
+    fn repeated_error_is_not_reported_again() {
         let mut health = Health::new(at(300), []);
         let news = [(48, 0, 10), (48, 2, 12), (48, 0, 69), (63, 0, 69), (48, 0, 70), (48, 1, 71)]
             .map(|(xid, ago, now)| health.report("a", xid, at(ago), at(now)));

@@ -73,7 +73,7 @@ mod tests {
     use prost::Message;
 
     #[test]
-    fn a_message_is_as_long_as_the_core_says() {
+    fn message_length_equals_that_of_the_core() {
         for (healthy, all) in [(0, 0), (36, 36), (5, 1300), (163_840, 163_840), (0, 163_840)] {
             let devices = Devices { healthy, all };
             assert_eq!(message(devices).encoded_len() as u64, devices.message(), "{devices:?}");

@@ -36,8 +36,8 @@ fn amount(table: &str, begins: &str) -> String {
 
 /// Four deployments on two nodes with a T4 each: 2, 8 and 8, 2, 5 units of 14, and the tables of the document; then, one after the other, everything that can end does.
 #[test]
-fn the_four_deployments_of_document_001_run_and_outlive_what_comes_and_goes() {
-    let test = "the_four_deployments_of_document_001_run_and_outlive_what_comes_and_goes";
+fn deployments_of_document_001_survive_restarts() {
+    let test = "deployments_of_document_001_survive_restarts";
     let [one, other] = ["sd-cluster-04", "sd-cluster-05"];
     let natures = [(one, "192.168.1.214"), (other, "192.168.1.215")].map(|(name, address)| Nature {
         name,
@@ -145,8 +145,8 @@ fn the_four_deployments_of_document_001_run_and_outlive_what_comes_and_goes() {
 /// Document 000: 8 GiB over four GPUs of one node; document 004: 16 units of 128 MiB, on the same node, which changes its unit while the first pod runs. Then what nobody
 /// can be given, and what is told of it.
 #[test]
-fn the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not() {
-    let test = "the_stateful_sets_of_documents_000_and_004_run_and_nonsense_is_told_why_not";
+fn stateful_sets_of_documents_000_and_004_run() {
+    let test = "stateful_sets_of_documents_000_and_004_run";
     let gpus = "T4:15109,T4:15109,T4:15109,T4:15109";
     let node = "gpu-node";
     let Some(mut cluster) = Cluster::start(test, &[Nature { name: node, address: "192.168.1.214", gpus }])

@@ -87,7 +87,7 @@ fn table(one: u64, other: u64, dashes: usize, sum: &str) -> String {
 
 /// The four deployments of document 001, placed by the real extender, and its tables byte for byte.
 #[test]
-fn the_four_deployments_of_document_001_give_its_tables() {
+fn deployments_of_document_001_give_its_tables() {
     let server = documented();
     let folder = tempfile::tempdir().expect("a folder");
     let extender = Extender::start(&server, folder.path(), &[] as &[&str]);
@@ -136,7 +136,7 @@ Allocated/Total GPU Memory In Cluster:  12/14 (85%)
 }
 
 #[test]
-fn everything_is_data_too() {
+fn output_as_json_has_everything() {
     let server = documented();
     server.put("pods", objects::pod("test", "big", 16));
     let mut past = objects::pod("test", "past", 3);
@@ -159,7 +159,7 @@ fn everything_is_data_too() {
 
 /// Many nodes and pods come page by page.
 #[test]
-fn large_clusters_are_read_in_pages() {
+fn large_cluster_is_read_in_pages() {
     let server = ApiServer::start();
     for number in 0..600 {
         server.put("nodes", objects::node(&format!("node-{number:03}"), &[15109, 15109]));
@@ -182,7 +182,7 @@ fn fails(outcome: &Outcome, parts: &[&str]) {
 }
 
 #[test]
-fn errors_are_one_line_that_says_what_to_do() {
+fn error_is_one_line_with_the_remedy() {
     let server = documented();
     fails(&inspect(&server, &["nowhere"]).exits(1), &["nodes \"nowhere\" not found"]);
     server.fault(Fault::next("GET", "/api/v1/pods", FaultAction::Refuse(403, "Forbidden")));
@@ -223,7 +223,7 @@ fn two(folder: &Path, one: &ApiServer, other: &ApiServer) -> std::path::PathBuf 
 }
 
 #[test]
-fn the_cluster_is_found_as_kubectl_finds_it() {
+fn cluster_is_found_as_kubectl_finds_it() {
     let (one, other) = (documented(), ApiServer::start());
     other.put("nodes", objects::node("elsewhere", &[15109]));
     let folder = tempfile::tempdir().expect("a folder");
@@ -254,11 +254,11 @@ fn the_cluster_is_found_as_kubectl_finds_it() {
 }
 
 #[test]
-fn kubectl_finds_it_as_a_plugin() {
+fn kubectl_finds_the_plugin() {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let mut folders = std::env::split_paths(&paths);
     if !folders.any(|folder| folder.join("kubectl").is_file()) {
-        return skip("kubectl_finds_it_as_a_plugin", "kubectl", "kubectl is not installed");
+        return skip("kubectl_finds_the_plugin", "kubectl", "kubectl is not installed");
     }
     let server = documented();
     let folder = tempfile::tempdir().expect("a folder");
@@ -289,7 +289,7 @@ fn doctor(server: &ApiServer, arguments: &[&str]) -> Outcome {
 }
 
 #[test]
-fn the_doctor_says_why_a_pod_waits() {
+fn doctor_names_why_a_pod_waits() {
     let server = documented();
     server.put("pods", objects::pod("test", "big", 16));
     server.put("pods", objects::pod("test", "fine", 2));
@@ -318,7 +318,7 @@ fn the_doctor_says_why_a_pod_waits() {
 }
 
 #[test]
-fn the_doctor_sees_what_has_no_limit_and_what_has_no_gpu() {
+fn doctor_names_pods_without_limit_or_gpu() {
     let server = documented();
     let mut class = json!({"metadata": {"name": "kata"}, "handler": "kata"});
     class["apiVersion"] = json!("node.k8s.io/v1");
@@ -338,7 +338,7 @@ fn the_doctor_sees_what_has_no_limit_and_what_has_no_gpu() {
 
 /// Nodes have no kubeconfig, mostly.
 #[test]
-fn on_a_node_its_files_are_looked_at_also_without_a_cluster() {
+fn doctor_on_a_node_checks_its_files_without_a_cluster() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().to_string_lossy().into_owned();
     let alone = || {
@@ -378,7 +378,7 @@ fn on_a_node_its_files_are_looked_at_also_without_a_cluster() {
 
 /// `cgpu doctor kubernetes` is the same program: what it prints and how it ends.
 #[test]
-fn cgpu_doctor_kubernetes_is_the_same() {
+fn cgpu_doctor_kubernetes_prints_the_same() {
     let server = documented();
     server.put("pods", objects::pod("test", "big", 16));
     let folder = tempfile::tempdir().expect("a folder");

@@ -78,7 +78,7 @@ fn render(helm: &Path, version: &str, settings: &[&str]) -> String {
 }
 
 #[test]
-fn the_manifests_are_what_the_chart_renders() {
+fn manifests_equal_the_rendered_chart() {
     let head = format!(
         "# `kubectl apply -f` this, or install the chart: it is what helm makes of kubernetes/chart as that stands (sum {}).\n\
          # BLESS=1 cargo test -p cgpu-kubernetes-tests --test manifests renders it anew.\n",
@@ -96,7 +96,7 @@ fn the_manifests_are_what_the_chart_renders() {
     );
     let Some(helm) = helm else {
         return skip(
-            "the_manifests_are_what_the_chart_renders",
+            "manifests_equal_the_rendered_chart",
             "helm",
             "no helm: only the chart's sum was compared",
         );
@@ -234,7 +234,7 @@ fn check(objects: &[Value], hami: bool) {
 }
 
 #[test]
-fn the_manifests_name_what_the_programs_know() {
+fn manifests_use_only_known_names() {
     let objects = documents(&rendered());
     check(&objects, false);
     let class = find(&objects, "RuntimeClass", "cgpu");
@@ -251,9 +251,9 @@ fn the_manifests_name_what_the_programs_know() {
 }
 
 #[test]
-fn other_settings_render_what_the_programs_know_too() {
+fn other_settings_render_only_known_names() {
     let Some(helm) = helm() else {
-        return skip("other_settings_render_what_the_programs_know_too", "helm", "no helm");
+        return skip("other_settings_render_only_known_names", "helm", "no helm");
     };
     let tls = "extender.tls.secretName=cgpu-tls";
     for (version, settings, hami) in [
@@ -288,9 +288,9 @@ fn other_settings_render_what_the_programs_know_too() {
 }
 
 #[test]
-fn settings_that_nobody_knows_are_refused() {
+fn unknown_settings_are_refused() {
     let Some(helm) = helm() else {
-        return skip("settings_that_nobody_knows_are_refused", "helm", "no helm");
+        return skip("unknown_settings_are_refused", "helm", "no helm");
     };
     for setting in ["memoryUnit=GB", "node.engine=docker", "extender.placement=random", "extender.replicas=0"]
     {
@@ -339,7 +339,7 @@ fn asked(file: &str, dialects: Dialects) -> Vec<(usize, Memory, u32)> {
 }
 
 #[test]
-fn the_examples_ask_for_what_their_documents_say() {
+fn examples_request_what_their_documents_say() {
     let plain = Dialects::default();
     let units = |gpus, units| (gpus, Memory::Units(units), 0);
     // 8 GiB over 4 GPUs are 2 GiB of each.
@@ -357,7 +357,7 @@ fn the_examples_ask_for_what_their_documents_say() {
 
 /// The policy that does what HAMi's webhook does names what is HAMi's. What an API server makes of it: `cluster.rs`.
 #[test]
-fn the_policy_for_hamis_names_is_about_them() {
+fn policy_for_hami_covers_its_resources() {
     let text = fs::read_to_string(folder().join("examples").join("hami-one-gpu.yaml")).expect("an example");
     let [policy, binding] = &documents(&text)[..] else { panic!("two objects") };
     assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
@@ -369,7 +369,7 @@ fn the_policy_for_hamis_names_is_about_them() {
 }
 
 #[test]
-fn every_example_is_tried() {
+fn every_example_has_a_test() {
     let tests = include_str!("manifests.rs");
     for entry in fs::read_dir(folder().join("examples")).expect("examples").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

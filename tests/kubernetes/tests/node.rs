@@ -133,7 +133,7 @@ impl Node {
 }
 
 #[test]
-fn a_node_is_set_up_and_taken_out_again() {
+fn node_is_set_up_and_removed() {
     let node = Node::new();
     let before = node.files();
     node.stay();
@@ -171,7 +171,7 @@ fn a_node_is_set_up_and_taken_out_again() {
 }
 
 #[test]
-fn cgpu_stays_unless_somebody_wants_it_gone() {
+fn cgpu_stays_unless_removal_is_requested() {
     let node = Node::new();
     let here = "{\"metadata\": {\"labels\": {\"gpushare\": \"true\"}}}\n200";
     for (daemonset, about, stays) in [
@@ -196,7 +196,7 @@ fn cgpu_stays_unless_somebody_wants_it_gone() {
 }
 
 #[test]
-fn containers_that_live_can_be_ended_when_it_has_gone() {
+fn running_containers_can_be_ended_after_removal() {
     let node = Node::new();
     node.stay();
     let bundle = "host/run/containerd/io.containerd.runtime.v2.task/k8s.io/abc/options.json";
@@ -213,7 +213,7 @@ fn containers_that_live_can_be_ended_when_it_has_gone() {
 }
 
 #[test]
-fn a_node_of_cri_o_has_a_file_of_its_own() {
+fn node_with_cri_o_has_its_own_file() {
     let node = Node::new();
     let before = node.files();
     let run = |what: &str| {
@@ -240,7 +240,7 @@ fn a_node_of_cri_o_has_a_file_of_its_own() {
 
 /// A default that others need is not taken from them: the pod says so and fails, and containers go on as they did.
 #[test]
-fn a_node_whose_default_is_another_runtime_is_left_alone() {
+fn node_with_another_default_runtime_is_unchanged() {
     let node = Node::new();
     node.put(&format!("host/{CONFIG}"), &BEFORE.replace("runc", "nvidia"));
     let outcome = Child::start(node.command("stay")).finish().exits(1);

@@ -157,7 +157,7 @@ fn needs(journal: &[Request]) -> Vec<Need> {
 }
 
 #[test]
-fn the_extenders_rights_are_those_that_it_uses() {
+fn rights_of_the_extender_are_those_it_uses() {
     let server = ApiServer::start();
     server.put("nodes", objects::node("one", &[15109]));
     let folder = tempfile::tempdir().expect("a folder");
@@ -202,7 +202,7 @@ fn the_extenders_rights_are_those_that_it_uses() {
 }
 
 #[test]
-fn the_plugins_rights_are_those_that_it_uses() {
+fn rights_of_the_plugin_are_those_it_uses() {
     let scene = Scene::new("T4:15109");
     let server = ApiServer::start();
     server.put("nodes", json!({"metadata": {"name": "one"}, "status": {"capacity": {}, "allocatable": {}}}));
@@ -261,7 +261,7 @@ fn the_plugins_rights_are_those_that_it_uses() {
 }
 
 #[test]
-fn who_inspects_needs_what_the_role_for_people_gives() {
+fn rights_of_inspect_are_those_of_the_role_for_people() {
     let server = ApiServer::start();
     server.put("nodes", objects::node("one", &[15109]));
     server.put("pods", objects::pod("test", "fine", 2));
@@ -282,7 +282,7 @@ fn who_inspects_needs_what_the_role_for_people_gives() {
 
 /// What the node's pod asks is in its script.
 #[test]
-fn the_nodes_rights_are_those_that_its_script_uses() {
+fn rights_of_the_node_are_those_its_script_uses() {
     let script = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/node.sh"))
         .expect("the script");
     let asked = script.lines().filter_map(|line| line.split("ask \"").nth(1)?.split('"').next());
@@ -301,7 +301,7 @@ fn the_nodes_rights_are_those_that_its_script_uses() {
 
 /// Nobody may read secrets, write what runs, or act on all there is.
 #[test]
-fn nobody_has_rights_over_what_is_not_ours() {
+fn no_account_has_rights_over_foreign_objects() {
     for object in manifests().iter().filter(|it| it["kind"] == "Role" || it["kind"] == "ClusterRole") {
         for right in rights_of_role(object) {
             let read = ["get", "list", "watch"].contains(&right.verb.as_str());

@@ -133,7 +133,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "kubernetes/core/events",
         tests: &["twenty_thousand_events", "other_seeds"],
-        why: "`while_nodes_come_and_go` has the same rules, with fewer events",
+        why: "`gpus_are_given_once_while_nodes_come_and_go` has the same rules, with fewer events",
     },
     LeftOut {
         suite: "tests/differential/plays",

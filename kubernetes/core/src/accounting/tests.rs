@@ -53,7 +53,7 @@ fn accounting_is_what_the_pods_hold() {
 }
 
 #[test]
-fn what_runs_on_gpus_that_cannot_be_told_counts_on_all() {
+fn pod_on_unknown_gpus_counts_on_every_gpu() {
     for edited in [
         &[][..],
         &[(annotation::INDEX, "5")],
@@ -79,7 +79,7 @@ fn what_runs_on_gpus_that_cannot_be_told_counts_on_all() {
 }
 
 #[test]
-fn a_gpu_that_holds_more_than_it_has_is_shown_and_nothing_wraps() {
+fn overfull_gpu_is_reported_without_overflow() {
     let pods = [
         pod("a", "10", "Running", &[(annotation::INDEX, "0")]),
         pod("b", "10", "Running", &[(annotation::INDEX, "0")]),
@@ -90,7 +90,7 @@ fn a_gpu_that_holds_more_than_it_has_is_shown_and_nothing_wraps() {
 }
 
 #[test]
-fn why_is_said_in_words() {
+fn standing_without_gpus_has_a_reason() {
     let standing = |annotations: &[(&str, &str)]| match Standing::of(
         &pod("a", "8", "Running", annotations).unwrap(),
         &node(),

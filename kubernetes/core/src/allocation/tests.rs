@@ -41,7 +41,7 @@ const DEVICE: &str = annotation::DEVICE;
 const SPLIT: &str = annotation::ALLOCATION;
 
 #[test]
-fn both_forms_are_read_and_the_longer_counts() {
+fn allocation_by_container_overrides_the_index() {
     assert_eq!(Allocation::read(&texts(&[("other", "x")])), Ok(None));
     assert_eq!(Allocation::read(&texts(&[(INDEX, "-1")])), Ok(None));
     assert_eq!(shares(&[(INDEX, "1")], &[request(0, 8), request(1, 3)], &[14, 14]), Ok(vec![(1, 11)]));
@@ -56,7 +56,7 @@ fn both_forms_are_read_and_the_longer_counts() {
 }
 
 #[test]
-fn units_are_parts_of_the_gpu_they_came_from() {
+fn units_scale_with_the_size_at_allocation() {
     // 2 of 14 GiB are 17 of the 118 units of 128 MiB that the same GPU has after the switch.
     assert_eq!(shares(&[(INDEX, "0"), (DEVICE, "14")], &[request(0, 2)], &[118]), Ok(vec![(0, 17)]));
     assert_eq!(shares(&[(INDEX, "0"), (DEVICE, "118")], &[request(0, 16)], &[14]), Ok(vec![(0, 2)]));
@@ -67,7 +67,7 @@ fn units_are_parts_of_the_gpu_they_came_from() {
 }
 
 #[test]
-fn what_was_edited_by_hand_is_refused_in_words() {
+fn edited_annotations_are_refused() {
     for (annotations, sentence) in [
         (&[(INDEX, "x")][..], "ALIYUN_COM_GPU_MEM_IDX is `x`, expected the index of a GPU"),
         (&[(INDEX, "")], "is ``, expected the index of a GPU"),
@@ -96,7 +96,7 @@ fn what_was_edited_by_hand_is_refused_in_words() {
 }
 
 #[test]
-fn amounts_of_each_gpu_must_be_what_was_asked() {
+fn amount_of_each_gpu_must_equal_the_request() {
     let each = |gpus, memory| ContainerRequest {
         container: "c".into(),
         role: Role::Container,
@@ -130,7 +130,7 @@ fn amounts_of_each_gpu_must_be_what_was_asked() {
 proptest! {
     /// Whatever is written, what comes out is what the limits say, of GPUs that are there, or nothing.
     #[test]
-    fn no_annotation_makes_more_or_less_of_a_limit(
+    fn annotations_never_change_a_limit(
         split in prop::collection::btree_map(0_usize..3, prop::collection::btree_map(0_u32..4, 0_u64..16, 0..4), 0..4),
         sizes in prop::collection::vec(1_u64..20, 1..4),
         limits in prop::collection::vec(1_u64..16, 1..3),

@@ -14,7 +14,7 @@ fn claimed(pod: &Pod, node: &NodeGpus, accounting: &NodeAccounting) -> (Pod, Cha
 }
 
 #[test]
-fn a_claim_is_written_as_gpushare_writes_it_and_more() {
+fn claim_writes_the_annotations_of_gpushare_and_its_own() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
     let (_, change) = claimed(&sharing("p", 8), &node, &NodeAccounting::of(&node, []));
     assert_eq!(
@@ -24,7 +24,7 @@ fn a_claim_is_written_as_gpushare_writes_it_and_more() {
 }
 
 #[test]
-fn what_is_written_is_read_back_as_what_is_needed() {
+fn claim_reads_back_as_requested() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 23028, 15109]));
     let mut multi = sharing("p", 8);
     multi.metadata.labels = texts(&[("aliyun.com/gpu-count", "2")]);
@@ -50,7 +50,7 @@ fn what_is_written_is_read_back_as_what_is_needed() {
 }
 
 #[test]
-fn of_two_who_claim_the_same_room_the_later_sees_the_earlier() {
+fn later_claim_of_the_same_room_sees_the_earlier() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     let empty = NodeAccounting::of(&node, []);
     let (one, _) = claimed(&sharing("a", 8), &node, &empty);
@@ -66,7 +66,7 @@ fn of_two_who_claim_the_same_room_the_later_sees_the_earlier() {
 }
 
 #[test]
-fn its_own_claim_does_not_stand_in_a_pods_way() {
+fn own_claim_does_not_block_a_pod() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     let (pod, _) = claimed(&sharing("a", 8), &node, &NodeAccounting::of(&node, []));
     let pod = pod_request(&pod);
@@ -81,7 +81,7 @@ fn its_own_claim_does_not_stand_in_a_pods_way() {
 }
 
 #[test]
-fn a_claim_that_came_to_nothing_is_withdrawn_whole() {
+fn stale_claim_is_withdrawn_whole() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     let (mut pod, _) = claimed(&sharing("a", 8), &node, &NodeAccounting::of(&node, []));
     assert!(!is_stale(&pod_request(&pod), 7 + CLAIM_TIMEOUT_NANOS));
@@ -108,7 +108,7 @@ fn a_claim_that_came_to_nothing_is_withdrawn_whole() {
 }
 
 #[test]
-fn a_pod_that_cannot_be_understood_is_not_claimed_for() {
+fn invalid_request_is_not_claimed() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     for limits in [&[(MEMORY, "-1")][..], &[(MEMORY, "1.5")], &[("nvidia.com/gpu", "99")]] {
         assert!(
@@ -120,7 +120,7 @@ fn a_pod_that_cannot_be_understood_is_not_claimed_for() {
 
 /// Whatever the accounting is: what is chosen by it is confirmed by it.
 #[test]
-fn what_is_claimed_where_compute_is_overfull_is_confirmed() {
+fn claim_on_a_compute_overfull_gpu_is_never_made_in_vain() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
     let busy = |name: &str| {
         let (pod, _) = claimed(

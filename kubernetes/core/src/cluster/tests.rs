@@ -55,7 +55,7 @@ fn events_of_any_kind_leave_the_accounting_of_a_list() {
 }
 
 #[test]
-fn claims_that_nobody_binds_are_stale() {
+fn unbound_claim_becomes_stale() {
     let mut cluster = Cluster::new(Dialects::default());
     cluster.replace([&node("n", "GiB", &[15109])], [&sharing("a", 8)]);
     let pod = claimed(&cluster, &sharing("a", 8), "n", 5);
@@ -72,7 +72,7 @@ fn claims_that_nobody_binds_are_stale() {
 
 /// A claim of a pod that nobody will ever hear of again would hold its room for ever.
 #[test]
-fn a_late_object_brings_no_pod_back() {
+fn late_event_does_not_restore_a_deleted_pod() {
     let (here, waiting) = (node("n", "GiB", &[15109]), sharing("a", 8));
     let mut cluster = Cluster::new(Dialects::default());
     cluster.replace([&here], [&waiting]);
@@ -101,7 +101,7 @@ fn a_late_object_brings_no_pod_back() {
 }
 
 #[test]
-fn a_pod_that_had_ended_when_it_was_first_seen_does_not_come_back() {
+fn late_event_does_not_restore_an_ended_pod() {
     let here = node("n", "GiB", &[15109]);
     let mut cluster = Cluster::new(Dialects::default());
     cluster.replace([&here], [&sharing("a", 8)]);
@@ -129,7 +129,7 @@ fn a_pod_that_had_ended_when_it_was_first_seen_does_not_come_back() {
 }
 
 #[test]
-fn of_those_that_are_gone_the_last_are_remembered() {
+fn deleted_pods_are_remembered_up_to_a_limit() {
     let mut cluster = Cluster::new(Dialects::default());
     for number in 0..3 * MAX_DELETED {
         cluster.delete_pod(&format!("uid {number}"));
@@ -142,7 +142,7 @@ fn of_those_that_are_gone_the_last_are_remembered() {
 
 /// A list takes its time; what somebody wrote meanwhile and told is not undone by it, nor is a pod that came meanwhile gone.
 #[test]
-fn a_list_does_not_undo_what_is_newer_than_it() {
+fn list_keeps_pods_newer_than_itself() {
     let here = node("n", "GiB", &[15109]);
     let observed = |pod: &Pod| PodObservation::of(pod, Dialects::default());
     let mut cluster = Cluster::new(Dialects::default());
@@ -165,7 +165,7 @@ fn a_list_does_not_undo_what_is_newer_than_it() {
 }
 
 #[test]
-fn nodes_are_listed_by_themselves() {
+fn list_of_nodes_leaves_pods() {
     let mut cluster = Cluster::new(Dialects::default());
     cluster.replace([&node("n", "GiB", &[15109])], [&sharing("a", 8)]);
     cluster.apply_pod(&claimed(&cluster, &sharing("a", 8), "n", 5));

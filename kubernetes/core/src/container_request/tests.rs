@@ -22,7 +22,7 @@ fn one(limits: &[(&str, &str)]) -> Result<Option<Amount>, String> {
 }
 
 #[test]
-fn limits_say_what_is_asked_for() {
+fn limits_are_the_request() {
     let each = |gpus, memory, percent| Ok(Some(Amount::Each { gpus, memory, percent }));
     assert_eq!(one(&[("aliyun.com/gpu-mem", "8")]), Ok(Some(Amount::InAll { units: 8, percent: 0 })));
     assert_eq!(
@@ -59,7 +59,7 @@ fn limits_say_what_is_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_understood_is_refused_in_words() {
+fn invalid_amounts_are_refused() {
     for (limits, sentence) in [
         (
             &[("aliyun.com/gpu-mem", "-2")][..],
@@ -113,7 +113,7 @@ fn what_cannot_be_understood_is_refused_in_words() {
 }
 
 #[test]
-fn a_request_without_a_limit_counts() {
+fn request_without_a_limit_counts() {
     let mut requesting = container("c", &[]);
     requesting.resources.requests.insert("aliyun.com/gpu-mem".into(), "3".into());
     let requests = ContainerRequest::of_pod(&pod(vec![], vec![requesting]), Dialects::default()).unwrap();
@@ -121,7 +121,7 @@ fn a_request_without_a_limit_counts() {
 }
 
 #[test]
-fn containers_keep_their_places() {
+fn containers_keep_their_index() {
     let mut sidecar = container("s", &[("aliyun.com/gpu-mem", "1")]);
     sidecar.restart_policy = "Always".into();
     let init = container("i", &[("aliyun.com/gpu-mem", "4")]);
@@ -134,7 +134,7 @@ fn containers_keep_their_places() {
 }
 
 #[test]
-fn memory_of_a_gpu_is_rounded_up_to_its_units() {
+fn memory_of_a_gpu_rounds_up_to_its_units() {
     let gpu = Gpu { units: 14, mib: Some(15109), ..Gpu::plain(0, 14) };
     assert_eq!(Memory::Mib(3000).units_of(&gpu), 3);
     assert_eq!(Memory::Mib(15109).units_of(&gpu), 14);
@@ -146,7 +146,7 @@ fn memory_of_a_gpu_is_rounded_up_to_its_units() {
 }
 
 #[test]
-fn memory_of_a_gpu_is_never_nothing() {
+fn memory_of_a_gpu_is_at_least_one_unit() {
     let none = Gpu { mib: Some(512), ..Gpu::plain(0, 0) };
     let empty = Gpu { mib: Some(0), ..Gpu::plain(0, 0) };
     for gpu in [&none, &empty, &Gpu::plain(0, 0), &Gpu::plain(0, 14)] {

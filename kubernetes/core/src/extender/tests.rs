@@ -26,7 +26,7 @@ fn text<T: Serialize>(answer: &T) -> String {
 }
 
 #[test]
-fn paths_are_gpushares() {
+fn calls_have_the_paths_of_gpushare() {
     for (method, path, expected) in [
         ("GET", "/version", Some(Call::Version)),
         ("POST", "/gpushare-scheduler/filter", Some(Call::Filter)),
@@ -47,7 +47,7 @@ fn paths_are_gpushares() {
 
 /// The bodies in `tests/golden` were written by hand, in the shape of what a kube-scheduler of version 1.36 sends.
 #[test]
-fn filter_answers_what_the_scheduler_sends() {
+fn filter_answers_node_names() {
     let nodes = [node("n1", "GiB", &[15109]), node("n2", "GiB", &[15109]), node("n3", "GiB", &[7680])];
     let cluster = cluster(&nodes, &[on("a", 10, "n2", 0)]);
     let body = golden("filter-request.json");
@@ -58,7 +58,7 @@ fn filter_answers_what_the_scheduler_sends() {
 }
 
 #[test]
-fn schedulers_that_send_whole_nodes_get_them_back() {
+fn filter_of_whole_nodes_returns_whole_nodes() {
     let cluster = cluster(&[node("n1", "GiB", &[15109]), node("n2", "GiB", &[4096])], &[]);
     let body = format!(
         r#"{{"Pod":{},"Nodes":{{"metadata":{{}},"items":[{{"metadata":{{"name":"n1","x":1}}}},{{"metadata":{{"name":"n2"}}}}]}},"NodeNames":null}}"#,
@@ -74,7 +74,7 @@ fn schedulers_that_send_whole_nodes_get_them_back() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pod_is_said_of_every_node() {
+fn filter_of_an_invalid_pod_fails_every_node() {
     let cluster = cluster(&[node("n1", "GiB", &[15109])], &[]);
     let requests = |pod: Pod, names: &[&str]| Candidates {
         pod: Some(pod),
@@ -100,7 +100,7 @@ fn what_is_wrong_with_a_pod_is_said_of_every_node() {
 }
 
 #[test]
-fn prioritize_ranks_by_how_full_nodes_would_be() {
+fn prioritize_ranks_by_fullness() {
     let nodes = [node("n1", "GiB", &[15109]), node("n2", "GiB", &[15109]), node("n3", "GiB", &[15109])];
     let cluster = cluster(&nodes, &[on("a", 10, "n2", 0), on("b", 5, "n3", 0)]);
     let body = format!(
@@ -116,7 +116,7 @@ fn prioritize_ranks_by_how_full_nodes_would_be() {
 }
 
 #[test]
-fn bind_says_what_is_to_be_written() {
+fn bind_returns_the_patch() {
     let waiting = sharing("p1", 8);
     let cluster = cluster(&[node("n1", "GiB", &[15109])], &[waiting, on("a", 10, "n1", 0), sharing("p2", 2)]);
     let binding: Binding =
@@ -144,7 +144,7 @@ fn bind_says_what_is_to_be_written() {
 
 /// A pod whose binding failed is asked about again while its claim still stands.
 #[test]
-fn a_claim_is_no_reason_against_its_own_pod() {
+fn filter_ignores_the_claim_of_the_pod_itself() {
     let mut cluster = cluster(&[node("n1", "GiB", &[15109])], &[sharing("p", 8)]);
     let binding: Binding =
         decode(br#"{"PodName":"p","PodNamespace":"test","PodUID":"uid-p","Node":"n1"}"#).unwrap();
@@ -162,7 +162,7 @@ fn a_claim_is_no_reason_against_its_own_pod() {
 }
 
 #[test]
-fn inspect_answers_as_gpushares_does() {
+fn inspect_answers_as_gpushare() {
     let nodes =
         [plain_node("n1", "10.0.0.1", 28, 2), node("n2", "GiB", &[]), plain_node("n3", "10.0.0.3", 14, 1)];
     let cluster = cluster(&nodes, &[on("a", 10, "n1", 1), on("b", 2, "n1", 1)]);

@@ -27,7 +27,7 @@ fn node(labels: &[(&str, &str)], annotation: Option<&str>, allocatable: &[(&str,
 }
 
 #[test]
-fn each_gpu_has_its_own_size() {
+fn gpus_of_the_annotation_have_their_own_sizes() {
     let text = r#"{"unit":"GiB","gpus":[{"uuid":"GPU-a","mib":15109},{"uuid":"GPU-b","mib":23028,"healthy":false}]}"#;
     // What the kubelet counts does not matter beside it.
     let gpus = node(&[], Some(text), &[(MEMORY, "7"), (COUNT, "9")]);
@@ -41,14 +41,14 @@ fn each_gpu_has_its_own_size() {
 }
 
 #[test]
-fn without_the_annotation_gpus_are_taken_to_be_equal() {
+fn gpus_without_the_annotation_are_equal() {
     let gpus = node(&[], None, &[(MEMORY, "29"), (COUNT, "2")]);
     assert_eq!(gpus.gpus.iter().map(|gpu| gpu.units).collect::<Vec<_>>(), [14, 14]);
     assert_eq!(node(&[], None, &[(MEMORY, "15109"), (COUNT, "1")]).gpus[0].unit, Unit::Mib);
 }
 
 #[test]
-fn a_node_that_is_not_shared_says_why() {
+fn node_that_is_not_shared_has_a_reason() {
     let two = [(MEMORY, "28"), (COUNT, "2")];
     for (labels, annotation, allocatable, sentence) in [
         (&[][..], None, &[][..], "the node has no GPUs to share"),
@@ -89,7 +89,7 @@ fn a_node_that_is_not_shared_says_why() {
 }
 
 #[test]
-fn labels_say_how_gpus_are_used() {
+fn labels_configure_the_gpus() {
     let two = [(MEMORY, "28"), (COUNT, "2")];
     let with = |labels: &[(&str, &str)]| node(labels, None, &two);
     assert_eq!(with(&[]).gpus[0].percent, 100);
@@ -103,7 +103,7 @@ fn labels_say_how_gpus_are_used() {
 }
 
 #[test]
-fn a_gpu_smaller_than_a_unit_is_given_to_nobody() {
+fn gpu_smaller_than_a_unit_is_unhealthy() {
     let text = r#"{"unit":"GiB","gpus":[{"uuid":"GPU-a","mib":0},{"uuid":"GPU-b","mib":1023},{"uuid":"GPU-c","mib":1024}]}"#;
     let listed = node(&[], Some(text), &[]);
     let healthy: Vec<_> = listed.gpus.iter().map(|gpu| (gpu.units, gpu.healthy)).collect();

@@ -41,7 +41,7 @@ fn table(cluster: &Cluster) -> String {
 
 /// The four deployments of document 001, one after the other, and its tables, byte for byte.
 #[test]
-fn the_tables_of_document_001() {
+fn tables_equal_those_of_document_001() {
     let mut cluster = documented();
     assert_eq!(deploy(&mut cluster, "binpack-1-6d6955c487-j4c4b", 2), "sd-cluster-05");
     assert_eq!(
@@ -96,7 +96,7 @@ Allocated/Total GPU Memory In Cluster:
 
 /// The first table of document 001: a node of which a GPU is partly used.
 #[test]
-fn the_table_of_document_001_after_its_installation() {
+fn table_of_an_empty_cluster_equals_document_001() {
     let mut cluster = documented();
     deploy(&mut cluster, "player", 8);
     assert!(table(&cluster).ends_with("----\nAllocated/Total GPU Memory In Cluster:\n8/28 (28%)\n"));
@@ -128,7 +128,7 @@ Allocated/Total GPU Memory In Cluster:  10/14 (71%)
 }
 
 #[test]
-fn what_is_bound_without_a_gpu_is_pending() {
+fn pod_bound_without_a_gpu_is_pending() {
     let mut cluster = documented();
     cluster.apply_node(&crate::doubles::node("three", "GiB", &[15109, 23028]));
     deploy(&mut cluster, "a", 2);
@@ -166,7 +166,7 @@ Allocated/Total GPU Memory In Cluster:  3/14 (21%)
 }
 
 #[test]
-fn json_says_why_pods_wait_and_why_they_are_pending() {
+fn json_has_the_reasons_of_waiting_and_pending_pods() {
     let mut cluster = documented();
     cluster.apply_pod(&sharing("big", 16));
     cluster.apply_pod(&sharing("fine", 2));
@@ -188,7 +188,7 @@ fn json_says_why_pods_wait_and_why_they_are_pending() {
 }
 
 #[test]
-fn nothing_is_a_table_too() {
+fn empty_cluster_has_a_table() {
     let cluster = Cluster::new(Dialects::default());
     assert_eq!(
         table(&cluster),

@@ -37,7 +37,7 @@ fn refused(sizes: &[u64], held: &[u64], units: u64, number: usize) -> (String, b
 }
 
 #[test]
-fn binpack_takes_the_fullest_gpu_and_spread_the_emptiest() {
+fn binpack_chooses_the_fullest_gpu_and_spread_the_emptiest() {
     let mut node = gpus(&[14, 14, 14, 14]);
     let accounting = accounting(&node, &[4, 8, 0, 8]);
     assert_eq!(choose(&node, &accounting, &request(6, 1)), Ok(vec![1]));
@@ -49,7 +49,7 @@ fn binpack_takes_the_fullest_gpu_and_spread_the_emptiest() {
 }
 
 #[test]
-fn reasons_say_how_many_gpus_lack_what() {
+fn reason_counts_the_gpus_by_what_they_lack() {
     assert_eq!(
         refused(&[14; 3], &[10, 11, 12], 8, 1),
         ("3/3 GPUs: 4 of 8 units free, 9 on all together".into(), true)
@@ -73,7 +73,7 @@ fn reasons_say_how_many_gpus_lack_what() {
 }
 
 #[test]
-fn health_compute_and_places_count_as_well() {
+fn health_compute_and_containers_limit_placement() {
     let mut node = gpus(&[14, 14, 14]);
     node.gpus[0].healthy = false;
     let mut accounting = accounting(&node, &[0, 4, 4]);
@@ -94,7 +94,7 @@ fn health_compute_and_places_count_as_well() {
 
 /// A look at such a claim would refuse it, and it would be made and withdrawn for ever.
 #[test]
-fn an_overfull_gpu_takes_nobody_whatever_is_asked() {
+fn overfull_gpu_takes_no_pod() {
     let node = gpus(&[14, 14]);
     let mut accounting = accounting(&node, &[4, 8]);
     accounting.held[1].percent = 130;
@@ -111,7 +111,7 @@ fn an_overfull_gpu_takes_nobody_whatever_is_asked() {
 }
 
 #[test]
-fn hamis_small_amounts_fit_on_no_gpu_that_is_smaller_than_a_unit() {
+fn gpu_smaller_than_a_unit_takes_no_hami_pod() {
     let node = NodeGpus::of(&node("n", "GiB", &[512, 15109]));
     for limits in
         [("nvidia.com/gpumem", "100"), ("nvidia.com/gpumem-percentage", "50"), ("nvidia.com/gpu", "1")]
@@ -124,7 +124,7 @@ fn hamis_small_amounts_fit_on_no_gpu_that_is_smaller_than_a_unit() {
 }
 
 #[test]
-fn scores_rank_nodes_by_how_full_they_would_be() {
+fn scores_rank_nodes_by_fullness() {
     assert_eq!(scores(&[100, 300, 200], Placement::Binpack), [0, 10, 5]);
     assert_eq!(scores(&[100, 300, 200], Placement::Spread), [10, 0, 5]);
     assert_eq!(scores(&[7, 7], Placement::Binpack), [10, 10]);
@@ -183,7 +183,7 @@ proptest! {
 
     /// Best fit takes at most 1.7 times the GPUs of an optimal packer, rounded down (Dosa and Sgall, 2014), whatever comes in whatever order.
     #[test]
-    fn binpack_takes_no_more_gpus_than_the_theorem_allows(sizes in prop::collection::vec(1_u64..=14, 1..9)) {
+    fn binpack_uses_no_more_gpus_than_the_bound_of_best_fit(sizes in prop::collection::vec(1_u64..=14, 1..9)) {
         let node = gpus(&vec![14; sizes.len()]);
         let (accounting, all) = placed(&node, &sizes, &vec![1; sizes.len()]);
         prop_assert!(all.iter().all(|placed| *placed));
@@ -194,7 +194,7 @@ proptest! {
 
     /// A pod is refused exactly where there are not enough GPUs with room, and what is chosen has room.
     #[test]
-    fn what_fits_is_placed_and_what_is_placed_fits(
+    fn pod_is_placed_exactly_where_it_fits(
         sizes in prop::collection::vec(1_u64..20, 1..5),
         wanted in prop::collection::vec((1_u64..12, 1_usize..4), 1..12),
         spread in any::<bool>(),
@@ -243,7 +243,7 @@ fn binpack_is_close_to_optimal_on_average() {
 }
 
 #[test]
-fn hamis_names_are_placed_as_well() {
+fn hami_resources_are_placed() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
     let requests = [("nvidia.com/gpu", "2"), ("nvidia.com/gpumem", "3000"), ("nvidia.com/gpucores", "30")];
     let waiting = PodRequest::of(&pod("p", &requests), Dialects { hami: true }).unwrap();

@@ -16,7 +16,7 @@ fn environment(pod: &Pod, node: &Node) -> String {
 }
 
 #[test]
-fn the_environment_is_that_of_the_documents() {
+fn environment_equals_that_of_the_documents() {
     // Document 000: 8 GiB over four V100 of 16130 MiB.
     let mut four = sharing("binpack-1-0", 8);
     four.metadata.labels = texts(&[("aliyun.com/gpu-count", "4")]);
@@ -48,7 +48,7 @@ fn the_environment_is_that_of_the_documents() {
 }
 
 #[test]
-fn unequal_gpus_have_lists() {
+fn environment_of_unequal_gpus_has_lists() {
     let half = pod("p", &[("nvidia.com/gpu", "2"), ("nvidia.com/gpumem-percentage", "50")]);
     let text = environment(&half, &node("n", "GiB", &[15109, 23028]));
     assert!(text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=7,11\nALIYUN_COM_GPU_MEM_DEV=14,22\n"), "{text}");
@@ -58,7 +58,7 @@ fn unequal_gpus_have_lists() {
 }
 
 #[test]
-fn a_container_keeps_its_part_when_the_unit_changes() {
+fn container_keeps_its_part_when_the_unit_changes() {
     let mut pod = sharing("p", 2);
     let before = NodeGpus::of(&node("n", "GiB", &[15109]));
     let waiting = PodRequest::of(&pod, Dialects::default()).unwrap();
@@ -74,7 +74,7 @@ fn a_container_keeps_its_part_when_the_unit_changes() {
 }
 
 #[test]
-fn who_was_not_placed_here_gets_no_environment() {
+fn pod_placed_elsewhere_gets_no_environment() {
     let here = NodeGpus::of(&node("n", "GiB", &[15109]));
     let said = |annotations: &[(&str, &str)]| {
         let mut pod = sharing("p", 2);
@@ -93,7 +93,7 @@ fn who_was_not_placed_here_gets_no_environment() {
 
 /// A limit of 0 is no limit to whoever reads it.
 #[test]
-fn no_amount_is_ever_0() {
+fn amount_is_never_0() {
     let here = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
     let made = |limits: &[(&str, &str)], split: &str| {
         let mut pod = pod("p", limits);

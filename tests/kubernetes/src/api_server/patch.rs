@@ -61,7 +61,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn patches_do_what_they_say() {
+    fn patches_merge_as_documented() {
         let mut object = json!({"a": {"b": 1, "c": 2}, "l": [1]});
         merge(&mut object, &json!({"a": {"b": null, "d": {"e": null, "f": 3}}, "l": [2]}));
         assert_eq!(object, json!({"a": {"c": 2, "d": {"f": 3}}, "l": [2]}));

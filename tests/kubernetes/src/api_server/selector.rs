@@ -113,7 +113,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn selectors_are_read_as_kubernetes_reads_them() {
+    fn selectors_parse_as_kubernetes_parses_them() {
         let pod = json!({"metadata": {"name": "p", "labels": {"app": "x", "tier": "1"}}, "status": {"phase": "Running"}});
         let fits = |fields: &str, labels: &str| Selector::parse(fields, labels).unwrap().fits(&pod);
         for (fields, labels) in [

@@ -12,7 +12,7 @@ fn two_gpus() -> Fixture {
 }
 
 #[test]
-fn a_binding_is_a_claim_a_look_and_a_binding_each_on_condition() {
+fn binding_claims_confirms_and_binds_on_condition() {
     let fixture = two_gpus();
     fixture.pod(running(pod("test", "a", 2), "n1", 1, 2));
     let asking = fixture.pod(pod("test", "b", 8));
@@ -54,7 +54,7 @@ fn a_binding_is_a_claim_a_look_and_a_binding_each_on_condition() {
 }
 
 #[test]
-fn a_pod_of_several_gpus_and_containers_has_what_it_asks_for() {
+fn pod_of_several_gpus_and_containers_gets_its_request() {
     let fixture = Fixture::with(&[node("n1", &[15109, 23028, 15109])]);
     let mut asking =
         pod_with("test", "m", &json!({"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "40"}));
@@ -76,7 +76,7 @@ fn a_pod_of_several_gpus_and_containers_has_what_it_asks_for() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_bound_and_says_so() {
+fn pod_that_does_not_fit_is_not_bound() {
     let fixture = two_gpus();
     fixture.pod(running(pod("test", "a", 10), "n1", 0, 10));
     fixture.pod(running(pod("test", "b", 8), "n1", 1, 8));
@@ -93,7 +93,7 @@ fn what_does_not_fit_is_not_bound_and_says_so() {
 }
 
 #[test]
-fn a_pod_that_asks_for_no_gpu_is_bound_without_a_claim() {
+fn pod_without_gpus_is_bound_without_a_claim() {
     let fixture = two_gpus();
     let plain = fixture.pod(pod_with("test", "plain", &json!({"cpu": "1"})));
     let extender = fixture.extender();
@@ -105,7 +105,7 @@ fn a_pod_that_asks_for_no_gpu_is_bound_without_a_claim() {
 
 /// kube-scheduler writes into the pod's status all the time; its watch and ours are never the same.
 #[test]
-fn a_write_of_somebody_else_in_between_is_no_obstacle() {
+fn concurrent_write_does_not_stop_a_binding() {
     let fixture = two_gpus();
     let extender = fixture.extender();
     // Before the claim: a conflict.
@@ -134,7 +134,7 @@ fn a_write_of_somebody_else_in_between_is_no_obstacle() {
 }
 
 #[test]
-fn a_claim_that_meets_anothers_is_withdrawn() {
+fn conflicting_claim_is_withdrawn() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
     let extender = fixture.extender();
     let (ours, theirs) = (fixture.pod(pod("test", "ours", 8)), fixture.pod(pod("test", "theirs", 8)));
@@ -162,7 +162,7 @@ fn a_claim_that_meets_anothers_is_withdrawn() {
 }
 
 #[test]
-fn a_pod_that_goes_at_any_moment_leaves_nothing() {
+fn pod_deleted_during_a_binding_leaves_nothing() {
     let fixture = two_gpus();
     let extender = fixture.extender();
     for (number, (method, contains)) in [
@@ -206,7 +206,7 @@ fn a_pod_that_goes_at_any_moment_leaves_nothing() {
 }
 
 #[test]
-fn a_bound_pod_is_bound_once() {
+fn bound_pod_is_bound_once() {
     let fixture = two_gpus();
     fixture.server.put("nodes", node("n2", &[15109]));
     let extender = fixture.extender();

@@ -16,7 +16,7 @@ fn one_node() -> Fixture {
 
 /// Whatever happens to a watch, in the end the copy is what the API server has.
 #[test]
-fn a_watch_that_breaks_goes_on_where_it_was() {
+fn broken_watch_continues_from_its_version() {
     let mut fixture = one_node();
     let extender = fixture.extender();
     let mut units = 0;
@@ -72,7 +72,7 @@ fn a_watch_that_breaks_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_a_watch_was_not_told_the_next_list_tells() {
+fn lost_event_is_corrected_by_the_next_list() {
     let fixture = one_node();
     let extender = Extender::start(&fixture.server, fixture.folder(), &["--resync", "1"]);
     let pod = fixture.pod(running(pod("test", "a", 8), "n1", 0, 8));
@@ -83,7 +83,7 @@ fn what_a_watch_was_not_told_the_next_list_tells() {
 }
 
 #[test]
-fn answers_that_are_lost_on_the_way_do_no_harm() {
+fn lost_answers_do_no_harm() {
     let fixture = one_node();
     let extender = fixture.extender();
     // The claim was written, and nobody heard so.
@@ -117,7 +117,7 @@ fn answers_that_are_lost_on_the_way_do_no_harm() {
 }
 
 #[test]
-fn a_claim_that_cannot_be_looked_at_is_withdrawn() {
+fn claim_that_cannot_be_confirmed_is_withdrawn() {
     let fixture = one_node();
     let extender = fixture.extender();
     let asking = fixture.pod(pod("test", "a", 8));
@@ -139,7 +139,7 @@ fn a_claim_that_cannot_be_looked_at_is_withdrawn() {
 }
 
 #[test]
-fn a_restart_at_any_moment_loses_nothing() {
+fn restart_during_a_binding_loses_nothing() {
     let fixture = one_node();
     let mut extender = fixture.extender();
     for (number, (method, contains)) in [
@@ -175,7 +175,7 @@ fn a_restart_at_any_moment_loses_nothing() {
 }
 
 #[test]
-fn claims_that_nobody_binds_are_withdrawn_after_a_minute() {
+fn unbound_claims_are_withdrawn_after_a_minute() {
     let fixture = one_node();
     // Of a minute and a bit ago, of now, and on a node that is not there.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
@@ -200,7 +200,7 @@ fn claims_that_nobody_binds_are_withdrawn_after_a_minute() {
 }
 
 #[test]
-fn many_bindings_at_once_give_no_gpu_twice_while_everything_fails_now_and_then() {
+fn concurrent_bindings_under_faults_give_no_gpu_twice() {
     let mut fixture = Fixture::with(&[node("n1", &[15109, 15109]), node("n2", &[15109])]);
     let extender = fixture.extender();
     let pods: Vec<_> = (0..24).map(|number| fixture.pod(pod("test", &format!("p-{number}"), 4))).collect();

@@ -21,7 +21,7 @@ fn counted(reason: &str) -> String {
 }
 
 #[test]
-fn what_makes_no_sense_is_on_no_node_and_the_pod_says_why() {
+fn invalid_request_fits_no_node_and_has_an_event() {
     let fixture = Fixture::with(&[node("n1", &[15109, 15109])]);
     let extender = fixture.extender();
     let count = |gpus: &str| json!({"aliyun.com/gpu-count": gpus});
@@ -65,7 +65,7 @@ fn what_makes_no_sense_is_on_no_node_and_the_pod_says_why() {
 }
 
 #[test]
-fn what_is_more_than_any_gpu_has_is_nobodys_to_make_room_for() {
+fn request_larger_than_any_gpu_is_unresolvable() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
     fixture.pod(running(pod("test", "a", 10), "n1", 0, 10));
     let extender = fixture.extender();
@@ -76,7 +76,7 @@ fn what_is_more_than_any_gpu_has_is_nobodys_to_make_room_for() {
 }
 
 #[test]
-fn labels_that_nobody_knows_are_told_and_change_nothing() {
+fn unknown_label_of_a_pod_has_an_event() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
     let extender = fixture.extender();
     let asking = fixture.pod(labelled("odd", &json!({MEMORY: "2"}), &json!({"aliyun.com/gpu-cuont": "2"})));
@@ -88,7 +88,7 @@ fn labels_that_nobody_knows_are_told_and_change_nothing() {
 }
 
 #[test]
-fn a_nodes_label_that_nobody_knows_is_told_on_the_node() {
+fn unknown_label_of_a_node_has_an_event() {
     let mut misspelt = node("n1", &[15109, 15109]);
     misspelt["metadata"]["labels"]["ack.node.gpu.placement"] = json!("spred");
     let fixture = Fixture::with(&[misspelt]);
@@ -107,7 +107,7 @@ fn a_nodes_label_that_nobody_knows_is_told_on_the_node() {
 }
 
 #[test]
-fn annotations_that_somebody_edited_count_on_every_gpu_and_are_told() {
+fn edited_annotations_count_on_every_gpu_and_have_an_event() {
     let fixture = Fixture::with(&[node("n1", &[15109, 15109])]);
     let edited = fixture.pod(running(pod("test", "edited", 8), "n1", 0, 8));
     let extender = fixture.extender();
@@ -127,7 +127,7 @@ fn annotations_that_somebody_edited_count_on_every_gpu_and_are_told() {
 }
 
 #[test]
-fn a_pod_that_came_past_the_extender_is_told_that_it_has_no_gpu() {
+fn pod_that_bypassed_the_extender_has_an_event() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
     let extender = fixture.extender();
     let mut past = pod("test", "past", 8);
@@ -141,7 +141,7 @@ fn a_pod_that_came_past_the_extender_is_told_that_it_has_no_gpu() {
 }
 
 #[test]
-fn hamis_names_are_heard_where_they_are_switched_on() {
+fn hami_resources_are_read_when_enabled() {
     let fixture = Fixture::with(&[node("n1", &[15109, 15109])]);
     let asking =
         fixture.pod(pod_with("test", "hami", &json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096"})));

@@ -34,7 +34,7 @@ pub(crate) fn check(fixture: &Fixture, pods: &[Value], gpus: &[(&str, usize)], u
 }
 
 #[test]
-fn two_replicas_give_no_gpu_twice_and_leave_none_empty() {
+fn two_replicas_give_each_gpu_once() {
     let fixture = Fixture::with(&[node("n1", &[15109, 15109]), node("n2", &[15109, 15109])]);
     let replicas = [fixture.extender(), fixture.extender()];
     // 40 pods of 2 units for 28 places.
@@ -76,7 +76,7 @@ fn leads(extender: &Extender) -> bool {
 }
 
 #[test]
-fn one_of_two_does_what_one_need_do_and_the_other_takes_over() {
+fn leader_is_replaced_when_its_lease_expires() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
     let one = Extender::start(&fixture.server, fixture.folder(), &["--identity", "one"]);
     until_holds("one leads", || leads(&one));
@@ -117,7 +117,7 @@ fn one_of_two_does_what_one_need_do_and_the_other_takes_over() {
 }
 
 #[test]
-fn without_an_election_it_does_so_at_once() {
+fn replica_without_election_leads_at_once() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
     let extender = Extender::start(&fixture.server, fixture.folder(), &["--leader-elect", "false"]);
     until_holds("it leads", || leads(&extender));

@@ -24,7 +24,7 @@ const FILTERED: &str = include_str!("../../../../kubernetes/core/tests/golden/fi
 const WHOLE_NODES: &str = include_str!("../golden/filter-nodes-request.json");
 
 #[test]
-fn a_schedulers_filter_is_answered_byte_for_byte() {
+fn filter_of_a_scheduler_is_answered_byte_for_byte() {
     let fixture = golden_stage();
     let extender = fixture.extender();
     let mut connection = extender.connection();
@@ -38,7 +38,7 @@ fn a_schedulers_filter_is_answered_byte_for_byte() {
 }
 
 #[test]
-fn whole_nodes_come_back_as_they_were_sent() {
+fn filter_returns_whole_nodes_unchanged() {
     let fixture = golden_stage();
     let extender = fixture.extender();
     let sent: Value = serde_json::from_str(WHOLE_NODES).unwrap();
@@ -49,7 +49,7 @@ fn whole_nodes_come_back_as_they_were_sent() {
 }
 
 #[test]
-fn paths_are_gpushares_and_no_others() {
+fn paths_other_than_those_of_gpushare_are_not_found() {
     let fixture = golden_stage();
     let extender = fixture.extender();
     let mut connection = extender.connection();
@@ -91,7 +91,7 @@ fn paths_are_gpushares_and_no_others() {
 }
 
 #[test]
-fn before_the_first_list_it_is_not_ready_and_rejects_nobody() {
+fn extender_without_a_list_is_not_ready_and_rejects_no_pod() {
     let fixture = golden_stage();
     fixture.server.fault(Fault::times(1000, "GET", "/api/v1/nodes", FaultAction::Refuse(500, "InternalError")));
     let extender = Extender::begin(&fixture.server, fixture.folder(), &NONE);
@@ -111,7 +111,7 @@ fn before_the_first_list_it_is_not_ready_and_rejects_nobody() {
 }
 
 #[test]
-fn lists_are_never_from_a_cache_that_may_be_behind() {
+fn lists_never_come_from_a_cache() {
     let fixture = golden_stage();
     for number in 0..1100 {
         fixture.pod(pod("many", &format!("p-{number}"), 1));
@@ -134,7 +134,7 @@ fn lists_are_never_from_a_cache_that_may_be_behind() {
 }
 
 #[test]
-fn nodes_and_pods_that_come_and_go_are_seen() {
+fn created_and_deleted_objects_are_seen() {
     let fixture = golden_stage();
     let extender = fixture.extender();
     let asking = fixture.pod(pod("test", "b", 8));
@@ -158,7 +158,7 @@ fn nodes_and_pods_that_come_and_go_are_seen() {
 }
 
 #[test]
-fn it_ends_when_it_is_told_to_and_answers_first_what_was_asked() {
+fn sigterm_ends_after_pending_requests() {
     let fixture = golden_stage();
     let extender = fixture.extender();
     let asking = fixture.pod(pod("test", "b", 8));
@@ -183,7 +183,7 @@ fn it_ends_when_it_is_told_to_and_answers_first_what_was_asked() {
 }
 
 #[test]
-fn what_it_cannot_start_with_it_says() {
+fn invalid_start_is_reported() {
     let program = Dist::find().file("cgpu-scheduler-extender");
     let run = |arguments: &[&str], variables: &[(&str, &str)]| {
         let mut command = Command::new(&program);
@@ -225,7 +225,7 @@ fn what_it_cannot_start_with_it_says() {
 const RECORDED: &str = include_str!("../golden/kube-scheduler-1.36.2.txt");
 
 #[test]
-fn a_real_schedulers_calls_are_answered_as_it_needs() {
+fn recorded_calls_of_a_scheduler_are_answered() {
     let nodes = ["sd-cluster-04", "sd-cluster-05"];
     let fixture = Fixture::with(&nodes.map(|name| node(name, &[15109])));
     let extender = fixture.extender();

@@ -74,7 +74,7 @@ fn flags(certificate: &Path, key: &Path) -> [String; 4] {
 }
 
 #[test]
-fn a_certificate_that_changes_is_shown_from_the_next_connection_on() {
+fn changed_certificate_is_used_from_the_next_connection() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
     let (one, other) = (Authority::new(), Authority::new());
     let (certificate, key) = one.write(fixture.folder(), "server");
@@ -96,7 +96,7 @@ fn a_certificate_that_changes_is_shown_from_the_next_connection_on() {
 }
 
 #[test]
-fn whoever_must_show_a_certificate_and_has_none_is_not_spoken_to() {
+fn client_without_a_certificate_is_refused() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
     let (ours, clients, strangers) = (Authority::new(), Authority::new(), Authority::new());
     let (certificate, key) = ours.write(fixture.folder(), "server");
