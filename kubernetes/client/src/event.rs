@@ -161,8 +161,7 @@ mod tests {
         let body = event(&"ä".repeat(2000)).body("2026-11-23T00:00:00Z");
         assert_eq!(body["message"].as_str().unwrap().chars().count(), MAX_MESSAGE_CHARS);
         assert_eq!(body["involvedObject"]["uid"], "u");
-        let node =
-            Event::of_node("n1", "GpuNodeLabelIgnored", "m".into(), "c").body("2026-11-23T00:00:00Z");
+        let node = Event::of_node("n1", "GpuNodeLabelIgnored", "m".into(), "c").body("2026-11-23T00:00:00Z");
         assert_eq!(
             (&node["metadata"]["namespace"], &node["involvedObject"]["kind"]),
             (&json!("default"), &json!("Node"))

@@ -2,10 +2,10 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use cgpu_kubernetes_core::pod_request::PodObservation;
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::object::{Node, Pod};
+use cgpu_kubernetes_core::pod_request::PodObservation;
 
 use crate::api::List;
 use crate::failure::Failure;

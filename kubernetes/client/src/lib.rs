@@ -27,22 +27,22 @@
 mod access;
 mod api;
 mod backoff;
+mod event;
 mod failure;
 mod handler;
 mod lease;
-pub mod reflector;
-mod event;
 mod query;
 mod record;
+pub mod reflector;
 mod watch;
 
 pub use access::Access;
 pub use api::{Api, List};
 pub use backoff::Backoff;
+pub use event::{Event, Regarding, Severity};
 pub use failure::Failure;
 pub use handler::EventHandler;
 pub use lease::{Election, Term};
-pub use reflector::Timing;
-pub use event::{Regarding, Severity, Event};
 pub use query::Query;
 pub use record::Record;
+pub use reflector::Timing;

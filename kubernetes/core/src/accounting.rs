@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use crate::container_request::most_of;
-use crate::pod_request::PodRequest;
 use crate::gpus::NodeGpus;
+use crate::pod_request::PodRequest;
 use crate::refusal::Refusal;
 use crate::share::Share;
 
@@ -102,7 +102,10 @@ impl NodeAccounting {
     /// Whether more is held of a GPU than there is, of anything.
     #[must_use]
     pub fn is_overfull(&self, node: &NodeGpus, position: usize) -> bool {
-        node.gpus.get(position).zip(self.held.get(position)).is_some_and(|(gpu, held)| !held.fits(gpu.whole()))
+        node.gpus
+            .get(position)
+            .zip(self.held.get(position))
+            .is_some_and(|(gpu, held)| !held.fits(gpu.whole()))
     }
 
     /// The GPUs of which more is held than there is.

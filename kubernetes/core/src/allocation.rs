@@ -44,13 +44,17 @@ impl Allocation {
         let text = |name: &str| annotations.get(name).map(String::as_str);
         let split = match (text(annotation::ALLOCATION), text(annotation::INDEX)) {
             (Some(text), _) => Split::Containers(serde_json::from_str(text).map_err(|_| {
-                invalid(annotation::ALLOCATION, text, "units by GPU by container, such as `{\"0\":{\"1\":8}}`")
+                invalid(
+                    annotation::ALLOCATION,
+                    text,
+                    "units by GPU by container, such as `{\"0\":{\"1\":8}}`",
+                )
             })?),
             // So gpushare writes that it found none.
             (None, None | Some("-1")) => return Ok(None),
-            (None, Some(text)) => {
-                Split::Gpu(number(text).ok_or_else(|| invalid(annotation::INDEX, text, "the index of a GPU"))?)
-            }
+            (None, Some(text)) => Split::Gpu(
+                number(text).ok_or_else(|| invalid(annotation::INDEX, text, "the index of a GPU"))?,
+            ),
         };
         let sizes = match text(annotation::DEVICE) {
             None => Vec::new(),
@@ -71,7 +75,11 @@ impl Allocation {
     ///
     /// # Errors
     /// It does not fit what the pod asks for, or the node.
-    pub fn shares(&self, requests: &[ContainerRequest], node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> {
+    pub fn shares(
+        &self,
+        requests: &[ContainerRequest],
+        node: &NodeGpus,
+    ) -> Result<Vec<(u32, Share)>, Refusal> {
         let own;
         let containers = match &self.split {
             Split::Gpu(gpu) => {
@@ -108,14 +116,22 @@ impl Allocation {
                 };
                 let now = node.gpu(*index).map_or(0, |gpu| gpu.units);
                 let units = part(*units, now, gpu.units);
-                parts.entry(*index).or_default().push((request.role, Share { units, percent, containers: 1 }));
+                parts
+                    .entry(*index)
+                    .or_default()
+                    .push((request.role, Share { units, percent, containers: 1 }));
             }
         }
         Ok(parts.into_iter().map(|(gpu, parts)| (gpu, most(parts))).collect())
     }
 
     /// gpushare's form: everything that a container asks for is on this one GPU.
-    pub(crate) fn on_one(&self, request: &ContainerRequest, index: u32, node: &NodeGpus) -> Result<ByGpu, Refusal> {
+    pub(crate) fn on_one(
+        &self,
+        request: &ContainerRequest,
+        index: u32,
+        node: &NodeGpus,
+    ) -> Result<ByGpu, Refusal> {
         let units = match request.amount {
             Amount::InAll { units, .. } => units,
             Amount::Each { memory, .. } => {
@@ -170,7 +186,10 @@ fn was(gpu: &Gpu, units: u64) -> bool {
 /// What a container was given is what it asks for: no more, or others would have less than they think; no less, or it would take more than it has.
 fn agrees(request: &ContainerRequest, by_gpu: &ByGpu, sizes: &BTreeMap<u32, Gpu>) -> Result<(), Refusal> {
     let refuse = |has: u64, requests: u64| {
-        Refusal::new(format!("container `{}` was given {has} units, but asks for {requests}", request.container))
+        Refusal::new(format!(
+            "container `{}` was given {has} units, but asks for {requests}",
+            request.container
+        ))
     };
     // Whoever reads a limit of 0 takes it for none at all.
     if let Some((index, _)) = by_gpu.iter().find(|(_, units)| **units == 0) {

@@ -116,6 +116,9 @@ mod tests {
             unbound(|name| if name == "CGPU_SLICE" { Some("7-2") } else { visible })
         };
         assert_eq!(request(Some("cgpu-slice-7-2")), Some("7-2"));
-        assert_eq!((request(Some("GPU-1")), request(None), request(Some("cgpu-slice-7-3"))), (None, None, None));
+        assert_eq!(
+            (request(Some("GPU-1")), request(None), request(Some("cgpu-slice-7-3"))),
+            (None, None, None)
+        );
     }
 }

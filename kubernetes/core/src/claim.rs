@@ -15,13 +15,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::container_request::units_in_all;
 use crate::accounting::{NodeAccounting, Standing};
-use crate::pod_request::PodRequest;
+use crate::container_request::units_in_all;
 use crate::gpus::NodeGpus;
 use crate::names::annotation;
 use crate::object::Pod;
 use crate::placement;
+use crate::pod_request::PodRequest;
 use crate::refusal::Refusal;
 
 /// Time in which a claim must be bound, in nanoseconds.
@@ -66,7 +66,12 @@ impl Change {
 ///
 /// # Errors
 /// It is bound, asks for what is not understood, or the node has not enough.
-pub fn claim(pod: &PodRequest, node: &NodeGpus, accounting: &NodeAccounting, now: u64) -> Result<Change, Refusal> {
+pub fn claim(
+    pod: &PodRequest,
+    node: &NodeGpus,
+    accounting: &NodeAccounting,
+    now: u64,
+) -> Result<Change, Refusal> {
     if let Some(bound) = &pod.bound {
         return Err(Refusal::new(format!("{} is bound to node `{bound}` already", pod.title())));
     }

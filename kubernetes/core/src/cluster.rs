@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use crate::accounting::NodeAccounting;
 use crate::claim;
-use crate::pod_request::{PodRequest, PodObservation};
 use crate::gpus::NodeGpus;
 use crate::names::Dialects;
 use crate::object::{Node, Pod};
+use crate::pod_request::{PodObservation, PodRequest};
 use crate::refusal::Refusal;
 
 /// A node that is known, or that a pod names.

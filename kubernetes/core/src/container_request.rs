@@ -116,7 +116,9 @@ impl ContainerRequest {
     fn most_of(&self, gpu: &Gpu) -> Share {
         match self.amount {
             Amount::InAll { units, percent } => Share { units, percent, containers: 1 },
-            Amount::Each { memory, percent, .. } => Share { units: memory.units_of(gpu), percent, containers: 1 },
+            Amount::Each { memory, percent, .. } => {
+                Share { units: memory.units_of(gpu), percent, containers: 1 }
+            }
         }
     }
 }

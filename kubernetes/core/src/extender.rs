@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use crate::accounting::NodeAccounting;
 use crate::claim::{self, Change};
-use crate::pod_request::PodRequest;
 use crate::cluster::Cluster;
-use crate::resource_request::ResourceRequest;
 use crate::gpus::{NodeGpus, Placement};
 use crate::object::Pod;
 use crate::placement;
+use crate::pod_request::PodRequest;
 use crate::reason::Reason;
 use crate::refusal::Refusal;
+use crate::resource_request::ResourceRequest;
 
 /// What every path but `/version` begins with.
 pub const PREFIX: &str = "/gpushare-scheduler";
@@ -232,7 +232,11 @@ impl RequestingPod {
         let pod_request = PodRequest::of(pod, cluster.dialects());
         let uid = pod.metadata.uid.clone();
         let claimed = cluster.pod(&uid).and_then(|known| known.claimed()).map(str::to_owned);
-        Self { uid, claimed, resource_request: pod_request.map(|pod_request| pod_request.resource_request()).transpose() }
+        Self {
+            uid,
+            claimed,
+            resource_request: pod_request.map(|pod_request| pod_request.resource_request()).transpose(),
+        }
     }
 
     /// With the node and its accounting without this pod's own claim.
@@ -255,8 +259,10 @@ impl RequestingPod {
             Ok(None) => return Ok(()),
             Err(refusal) => return Err(Reason::lasting(refusal.sentence())),
         };
-        self.with_node(cluster, name, |node, accounting| placement::choose(node, accounting, request).map(|_| ()))
-            .unwrap_or_else(|| Err(Reason::lasting("the node has not been seen yet")))
+        self.with_node(cluster, name, |node, accounting| {
+            placement::choose(node, accounting, request).map(|_| ())
+        })
+        .unwrap_or_else(|| Err(Reason::lasting("the node has not been seen yet")))
     }
 
     fn fullness(&self, cluster: &Cluster, name: &str) -> Option<u64> {

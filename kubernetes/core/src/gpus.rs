@@ -230,7 +230,10 @@ fn listed(text: &str) -> Result<Vec<Gpu>, Refusal> {
     let inventory: Inventory = serde_json::from_str(text)
         .map_err(|error| refuse(format!("is not what the device plugin writes ({error})")))?;
     if inventory.gpus.len() > MAX_GPUS_OF_NODE as usize {
-        return Err(refuse(format!("lists {} GPUs, expected at most {MAX_GPUS_OF_NODE}", inventory.gpus.len())));
+        return Err(refuse(format!(
+            "lists {} GPUs, expected at most {MAX_GPUS_OF_NODE}",
+            inventory.gpus.len()
+        )));
     }
     let names: BTreeSet<&str> = inventory.gpus.iter().map(|entry| entry.uuid.as_str()).collect();
     if names.len() < inventory.gpus.len() {

@@ -5,12 +5,12 @@ mod summary;
 
 use serde::Serialize;
 
-use crate::container_request::units_in_all;
 use crate::accounting::{Holder, NodeAccounting, Standing};
-use crate::pod_request::PodRequest;
 use crate::cluster::Cluster;
+use crate::container_request::units_in_all;
 use crate::gpus::NodeGpus;
 use crate::placement;
+use crate::pod_request::PodRequest;
 use crate::refusal::Refusal;
 use crate::unit::Unit;
 

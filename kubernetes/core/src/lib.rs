@@ -14,14 +14,12 @@
 
 #![forbid(unsafe_code)]
 
-pub mod allocation;
-pub mod container_request;
-pub mod binding;
 pub mod accounting;
+pub mod allocation;
+pub mod binding;
 pub mod claim;
-pub mod pod_request;
 pub mod cluster;
-pub mod resource_request;
+pub mod container_request;
 pub mod devices;
 #[cfg(test)]
 mod doubles;
@@ -31,9 +29,11 @@ pub mod inspect;
 pub mod names;
 pub mod object;
 pub mod placement;
+pub mod pod_request;
 pub mod quantity;
 pub mod reason;
 pub mod refusal;
+pub mod resource_request;
 pub mod share;
 pub mod slice;
 mod tabs;

@@ -1,9 +1,9 @@
 //! Which GPUs of a node a pod gets, and which node.
 
 use crate::accounting::NodeAccounting;
-use crate::resource_request::ResourceRequest;
 use crate::gpus::{NodeGpus, Placement};
 use crate::reason::{self, GpuCandidate, Reason};
+use crate::resource_request::ResourceRequest;
 
 /// Chooses GPUs and returns their positions in the node's list.
 ///
@@ -16,7 +16,11 @@ use crate::reason::{self, GpuCandidate, Reason};
 ///
 /// # Errors
 /// Why there are not enough.
-pub fn choose(node: &NodeGpus, accounting: &NodeAccounting, request: &ResourceRequest) -> Result<Vec<usize>, Reason> {
+pub fn choose(
+    node: &NodeGpus,
+    accounting: &NodeAccounting,
+    request: &ResourceRequest,
+) -> Result<Vec<usize>, Reason> {
     if let Some(closed) = &node.closed {
         return Err(Reason::lasting(closed.sentence()));
     }
@@ -28,7 +32,14 @@ pub fn choose(node: &NodeGpus, accounting: &NodeAccounting, request: &ResourceRe
             let need = request.of_gpu(0, gpu);
             let free = accounting.free(node, position);
             let overfull = accounting.is_overfull(node, position);
-            GpuCandidate { position, need, free, overfull, healthy: gpu.healthy, large: need.fits(gpu.whole()) }
+            GpuCandidate {
+                position,
+                need,
+                free,
+                overfull,
+                healthy: gpu.healthy,
+                large: need.fits(gpu.whole()),
+            }
         })
         .collect();
     let mut fitting: Vec<&GpuCandidate> = candidates.iter().filter(|candidate| candidate.fits()).collect();
@@ -37,16 +48,24 @@ pub fn choose(node: &NodeGpus, accounting: &NodeAccounting, request: &ResourceRe
     }
     match node.placement {
         Placement::Binpack => fitting.sort_by_key(|candidate| (candidate.free.units, candidate.position)),
-        Placement::Spread => fitting.sort_by_key(|candidate| (std::cmp::Reverse(candidate.free.units), candidate.position)),
+        Placement::Spread => {
+            fitting.sort_by_key(|candidate| (std::cmp::Reverse(candidate.free.units), candidate.position))
+        }
     }
-    let mut positions: Vec<usize> = fitting.iter().take(request.gpus).map(|candidate| candidate.position).collect();
+    let mut positions: Vec<usize> =
+        fitting.iter().take(request.gpus).map(|candidate| candidate.position).collect();
     positions.sort_unstable();
     Ok(positions)
 }
 
 /// How full a node would be with the pod on it, in millionths.
 #[must_use]
-pub fn fullness(node: &NodeGpus, accounting: &NodeAccounting, request: &ResourceRequest, positions: &[usize]) -> u64 {
+pub fn fullness(
+    node: &NodeGpus,
+    accounting: &NodeAccounting,
+    request: &ResourceRequest,
+    positions: &[usize],
+) -> u64 {
     let held = accounting.held.iter().fold(0_u64, |sum, share| sum.saturating_add(share.units));
     let new = positions.iter().enumerate().fold(0_u64, |sum, (rank, position)| {
         sum.saturating_add(node.gpus.get(*position).map_or(0, |gpu| request.of_gpu(rank, gpu).units))

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::allocation::Allocation;
 use crate::container_request::ContainerRequest;
-use crate::resource_request::ResourceRequest;
 use crate::names::{Dialects, POD_LABELS};
 use crate::object::{Pod, Texts};
 use crate::refusal::Refusal;
+use crate::resource_request::ResourceRequest;
 
 /// What is kept of a pod that requests GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -65,7 +65,8 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
     if unhealthy > 0 {
         parts.push(format!("{unhealthy}/{all} GPUs: unhealthy"));
     }
-    let misfits: Vec<&GpuCandidate> = candidates.iter().filter(|candidate| candidate.healthy && !candidate.fits()).collect();
+    let misfits: Vec<&GpuCandidate> =
+        candidates.iter().filter(|candidate| candidate.healthy && !candidate.fits()).collect();
     let mut rest = misfits.as_slice().to_vec();
     let mut take = |lacks: &dyn Fn(&GpuCandidate) -> bool| -> Vec<&GpuCandidate> {
         let (taken, left) = rest.iter().partition(|candidate| lacks(candidate));
@@ -110,6 +111,7 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
         parts.push(format!("{}/{all} GPUs: over-full", rest.len()));
     }
     text.push_str(&parts.join("; "));
-    let resolvable = candidates.iter().filter(|candidate| candidate.healthy && candidate.large).count() >= gpus;
+    let resolvable =
+        candidates.iter().filter(|candidate| candidate.healthy && candidate.large).count() >= gpus;
     Reason { text, resolvable }
 }

@@ -75,7 +75,9 @@ impl ResourceRequest {
             needs.push(need);
         }
         let gpus = needs.iter().map(|need| need.gpus).max().unwrap_or(0);
-        if labels.contains_key(COUNT) && requests.iter().any(|request| matches!(request.amount, Amount::Each { .. })) {
+        if labels.contains_key(COUNT)
+            && requests.iter().any(|request| matches!(request.amount, Amount::Each { .. }))
+        {
             notes.push(format!(
                 "the label {COUNT} counts for aliyun.com/gpu-mem alone; nvidia.com/gpu says how many GPUs"
             ));
@@ -130,8 +132,13 @@ fn labelled(text: &str) -> Result<usize, Refusal> {
 mod tests {
     use super::*;
 
-    fn request(index: usize, role: Role, units: u64, percent: u32) -> ContainerRequest {
-        ContainerRequest { container: format!("c{index}"), role, index, amount: Amount::InAll { units, percent } }
+    fn container(index: usize, role: Role, units: u64, percent: u32) -> ContainerRequest {
+        ContainerRequest {
+            container: format!("c{index}"),
+            role,
+            index,
+            amount: Amount::InAll { units, percent },
+        }
     }
 
     fn label(text: &str) -> Texts {
@@ -141,15 +148,18 @@ mod tests {
     #[test]
     fn memory_is_divided_over_the_gpus() {
         // Document 000: 8 over 4 GPUs.
-        let request = ResourceRequest::of(&[request(0, Role::Container, 8, 0)], &label("4")).unwrap();
+        let request = ResourceRequest::of(&[container(0, Role::Container, 8, 0)], &label("4")).unwrap();
         assert_eq!(request.gpus, 4);
         let gpu = Gpu::plain(0, 15);
         assert_eq!(request.of_gpu(3, &gpu), Share { units: 2, percent: 0, containers: 1 });
         assert_eq!(request.of_gpu(4, &gpu), Share::NONE);
-        let both = ResourceRequest::of(&[request(0, Role::Container, 8, 100), request(1, Role::Container, 4, 0)], &label("2"))
-            .unwrap();
+        let both = ResourceRequest::of(
+            &[container(0, Role::Container, 8, 100), container(1, Role::Container, 4, 0)],
+            &label("2"),
+        )
+        .unwrap();
         assert_eq!(both.of_gpu(1, &gpu), Share { units: 6, percent: 50, containers: 2 });
-        let plain = ResourceRequest::of(&[request(0, Role::Container, 8, 30)], &Texts::new()).unwrap();
+        let plain = ResourceRequest::of(&[container(0, Role::Container, 8, 30)], &Texts::new()).unwrap();
         assert_eq!((plain.gpus, plain.of_gpu(0, &gpu).units), (1, 8));
     }
 
@@ -176,8 +186,9 @@ mod tests {
             (8, 0, "", "is ``, expected"),
             (8, 0, "99999999999999999999999", "expected a number of GPUs"),
         ] {
-            let refusal =
-                ResourceRequest::of(&[request(0, Role::Container, units, percent)], &label(text)).unwrap_err().to_string();
+            let refusal = ResourceRequest::of(&[container(0, Role::Container, units, percent)], &label(text))
+                .unwrap_err()
+                .to_string();
             assert!(refusal.contains(sentence), "{text}: {refusal}");
         }
     }
@@ -186,7 +197,7 @@ mod tests {
     fn unknown_labels_are_noted() {
         let labels =
             [("aliyun.com/gpu-cout".to_owned(), "4".to_owned()), ("app".to_owned(), "x".to_owned())].into();
-        let request = ResourceRequest::of(&[request(0, Role::Container, 8, 0)], &labels).unwrap();
+        let request = ResourceRequest::of(&[container(0, Role::Container, 8, 0)], &labels).unwrap();
         assert_eq!(
             request.notes,
             ["the label `aliyun.com/gpu-cout` means nothing here; expected aliyun.com/gpu-count"]

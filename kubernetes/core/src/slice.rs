@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::container_request::{Amount, ContainerRequest};
-use crate::pod_request::PodRequest;
 use crate::devices;
 use crate::gpus::NodeGpus;
 use crate::names::Dialect;
+use crate::pod_request::PodRequest;
 use crate::refusal::{Refusal, quoted};
 use crate::variables;
 
@@ -164,8 +164,10 @@ impl Slices {
             return Err(Refusal::new(format!("{title} is not bound to node `{}`", node.name)));
         }
         let requests = pod.requests.as_ref().map_err(Clone::clone)?;
-        let (dialect, units) =
-            requests.iter().find(|request| request.container == container).map_or((Dialect::Aliyun, 0), counted);
+        let (dialect, units) = requests
+            .iter()
+            .find(|request| request.container == container)
+            .map_or((Dialect::Aliyun, 0), counted);
         if dialect != token.dialect {
             return Err(Refusal::new(format!("the slice {token} is of other names than {title} asks by")));
         }
@@ -203,8 +205,9 @@ impl Slices {
 /// The kubelet gives an init container's ids to the containers after it, in the same pod; and when the pod's sandbox is made anew, they are the
 /// init container's again.
 fn may_take_over(requests: &[ContainerRequest], owner: &Owner, own: &Owner) -> bool {
-    let is_init =
-        |name: &str| requests.iter().any(|request| request.container == name && request.role == crate::share::Role::Init);
+    let is_init = |name: &str| {
+        requests.iter().any(|request| request.container == name && request.role == crate::share::Role::Init)
+    };
     owner.uid == own.uid && (is_init(&owner.container) || is_init(&own.container))
 }
 

@@ -2,9 +2,9 @@
 
 use crate::allocation::Allocation;
 use crate::container_request::{Amount, ContainerRequest, Memory, units_in_all};
-use crate::pod_request::PodRequest;
 use crate::gpus::{Gpu, NodeGpus};
 use crate::names::variable;
+use crate::pod_request::PodRequest;
 use crate::refusal::{Refusal, quoted};
 
 /// What the container of this name gets, in a pod that was placed on this node. None: it asks for nothing.
@@ -17,7 +17,9 @@ pub fn of(
     node: &NodeGpus,
 ) -> Result<Option<Vec<(&'static str, String)>>, Refusal> {
     let requests = pod.requests.as_ref().map_err(Clone::clone)?;
-    let Some(request) = requests.iter().find(|request| request.container == container) else { return Ok(None) };
+    let Some(request) = requests.iter().find(|request| request.container == container) else {
+        return Ok(None);
+    };
     let Some(allocation) = pod.allocation.as_ref().map_err(Clone::clone)? else {
         return Err(Refusal::new(format!(
             "no GPU was chosen for {}: it came past the scheduler extender; name its scheduler in `schedulerName`, or have the extender configured",
@@ -97,7 +99,11 @@ fn exact_mib(request: &ContainerRequest, gpus: &[(&Gpu, u64)]) -> Option<u64> {
 
 impl Allocation {
     /// The parts of one container.
-    fn of_container(&self, request: &ContainerRequest, node: &NodeGpus) -> Result<crate::allocation::ByGpu, Refusal> {
+    fn of_container(
+        &self,
+        request: &ContainerRequest,
+        node: &NodeGpus,
+    ) -> Result<crate::allocation::ByGpu, Refusal> {
         match &self.split {
             crate::allocation::Split::Gpu(gpu) => self.on_one(request, *gpu, node),
             crate::allocation::Split::Containers(containers) => {

@@ -9,13 +9,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cgpu_kubernetes_core::claim::{self, Change, CLAIM_TIMEOUT_NANOS};
-use cgpu_kubernetes_core::pod_request::PodRequest;
+use cgpu_kubernetes_core::claim::{self, CLAIM_TIMEOUT_NANOS, Change};
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::extender::{self, Binding, Candidates};
 use cgpu_kubernetes_core::gpus::{NodeGpus, Placement};
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use fastrand::Rng;
 use serde_json::json;
 
@@ -480,7 +480,8 @@ impl World {
         for extender in &self.extenders {
             let cluster = &extender.cluster;
             assert!(cluster.is_valid());
-            let held: u64 = cluster.nodes().flat_map(|(_, accounting)| &accounting.held).map(|share| share.units).sum();
+            let held: u64 =
+                cluster.nodes().flat_map(|(_, accounting)| &accounting.held).map(|share| share.units).sum();
             assert_eq!(held, taken, "what the accounting says and what was taken");
             for (node, accounting) in cluster.nodes() {
                 assert_eq!(accounting.overfull(node).count(), 0);

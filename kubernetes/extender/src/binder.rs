@@ -11,9 +11,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cgpu_kubernetes_client::{Api, Failure, Query};
 use cgpu_kubernetes_core::claim::{self, Change};
-use cgpu_kubernetes_core::pod_request::{PodRequest, PodObservation};
 use cgpu_kubernetes_core::extender::{self, Binding};
 use cgpu_kubernetes_core::object::Pod;
+use cgpu_kubernetes_core::pod_request::{PodObservation, PodRequest};
 use cgpu_kubernetes_core::refusal::Refusal;
 use tokio::sync::Mutex;
 use tracing::{debug, info};

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use cgpu_kubernetes_client::{Failure, EventHandler, List};
-use cgpu_kubernetes_core::pod_request::PodObservation;
+use cgpu_kubernetes_client::{EventHandler, Failure, List};
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
+use cgpu_kubernetes_core::pod_request::PodObservation;
 
 /// Time without an answer of the API server after which the extender is not ready.
 const STALE_AFTER: Duration = Duration::from_secs(60);
@@ -51,7 +51,11 @@ impl Freshness {
 impl ClusterCache {
     /// Creates an empty copy.
     pub(crate) fn new(dialects: Dialects) -> Self {
-        Self { cluster: RwLock::new(Cluster::new(dialects)), pods: Freshness::default(), nodes: Freshness::default() }
+        Self {
+            cluster: RwLock::new(Cluster::new(dialects)),
+            pods: Freshness::default(),
+            nodes: Freshness::default(),
+        }
     }
 
     /// Locks the copy for reading.

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cgpu_kubernetes_client::{Regarding, Api, Severity, Event};
+use cgpu_kubernetes_client::{Api, Event, Regarding, Severity};
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::{debug, warn};
@@ -101,7 +101,8 @@ impl EventRecorder {
             published.retain(|_, at| now.duration_since(*at) < REPEAT_INTERVAL);
         }
         let last = published.get(&key).copied();
-        let new = last.is_none_or(|at| now.duration_since(at) >= REPEAT_INTERVAL) && published.len() < 2 * REMEMBERED;
+        let new = last.is_none_or(|at| now.duration_since(at) >= REPEAT_INTERVAL)
+            && published.len() < 2 * REMEMBERED;
         if new {
             published.insert(key, now);
         }

@@ -12,11 +12,11 @@
 #![forbid(unsafe_code)]
 
 mod binder;
-mod metrics;
+mod cache;
 mod events;
+mod metrics;
 mod options;
 mod routes;
-mod cache;
 mod sweep;
 mod tls;
 
@@ -28,7 +28,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::serve::ListenerExt;
-use cgpu_kubernetes_client::{Api, Election, Timing, Query, reflector};
+use cgpu_kubernetes_client::{Api, Election, Query, Timing, reflector};
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
 use clap::Parser;
@@ -39,11 +39,11 @@ use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::binder::Binder;
-use crate::metrics::Metrics;
+use crate::cache::ClusterCache;
 use crate::events::EventRecorder;
+use crate::metrics::Metrics;
 use crate::options::{LogFormat, Options};
 use crate::routes::Handlers;
-use crate::cache::ClusterCache;
 use crate::tls::{Files, Identity, TlsListener};
 
 /// Who we are, in events and logs.
@@ -82,7 +82,11 @@ fn run(options: Options) -> Result<()> {
 /// logs it, and `kube_client` logs as an error also what is none.
 fn filter(directives: &str) -> Result<EnvFilter> {
     let names = directives.contains("kube_client");
-    Ok(EnvFilter::try_new(if names { directives.to_owned() } else { format!("{directives},kube_client=off") })?)
+    Ok(EnvFilter::try_new(if names {
+        directives.to_owned()
+    } else {
+        format!("{directives},kube_client=off")
+    })?)
 }
 
 async fn serve(options: Options) -> Result<()> {

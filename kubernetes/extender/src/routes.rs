@@ -9,17 +9,17 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::Response;
 use axum::routing::get;
-use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::extender::{self, Binding, Bound, Call, Candidates, Filtered};
 use cgpu_kubernetes_core::gpus::Placement;
 use cgpu_kubernetes_core::object::Pod;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use serde_json::to_string;
 use tracing::{debug, trace, warn};
 
-use crate::binder::{Binder, BindError};
-use crate::metrics::{Metrics, Outcome};
-use crate::events::{self, EventRecorder};
+use crate::binder::{BindError, Binder};
 use crate::cache::ClusterCache;
+use crate::events::{self, EventRecorder};
+use crate::metrics::{Metrics, Outcome};
 
 /// The longest body: 5,000 whole nodes, from a scheduler that was not told to send names (`nodeCacheCapable`).
 const LONGEST: usize = 128 << 20;
@@ -53,7 +53,11 @@ async fn ready(State(handlers): State<Arc<Handlers>>) -> (StatusCode, String) {
 
 async fn metrics(State(handlers): State<Arc<Handlers>>) -> Response {
     handlers.metrics.look_at(&handlers.cache.read());
-    answer(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", handlers.metrics.text())
+    answer(
+        StatusCode::OK,
+        "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        handlers.metrics.text(),
+    )
 }
 
 async fn call(State(handlers): State<Arc<Handlers>>, method: Method, uri: Uri, body: Bytes) -> Response {

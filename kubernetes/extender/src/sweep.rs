@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::binder::now;
-use crate::events::{self, EventRecorder};
 use crate::cache::ClusterCache;
+use crate::events::{self, EventRecorder};
 
 /// Repeats it without end, while `leads` is true.
 pub(crate) async fn run(
@@ -52,8 +52,10 @@ async fn withdraw(api: &Api, cache: &ClusterCache) {
 /// meaning.
 fn record_events(cache: &ClusterCache, events: &EventRecorder) {
     let cluster = cache.read();
-    for holder in
-        cluster.nodes().flat_map(|(_, accounting)| &accounting.holders).filter(|holder| holder.pod.bound.is_some())
+    for holder in cluster
+        .nodes()
+        .flat_map(|(_, accounting)| &accounting.holders)
+        .filter(|holder| holder.pod.bound.is_some())
     {
         match &holder.standing {
             Standing::Holds(_) => {}

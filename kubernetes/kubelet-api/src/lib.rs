@@ -59,9 +59,7 @@ mod tests {
         };
         check(&preferred, b"\x0a\x0b\x0a\x011\x0a\x012\x12\x012\x18\x01");
         let preference = PreferredAllocationResponse {
-            container_responses: vec![ContainerPreferredAllocationResponse {
-                device_ids: vec!["1".into()],
-            }],
+            container_responses: vec![ContainerPreferredAllocationResponse { device_ids: vec!["1".into()] }],
         };
         check(&preference, b"\x0a\x03\x0a\x011");
         let allocate = AllocateRequest {

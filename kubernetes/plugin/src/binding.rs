@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cgpu_kubernetes_client::{Api, Failure, EventHandler};
+use cgpu_kubernetes_client::{Api, EventHandler, Failure};
 use cgpu_kubernetes_core::binding::{Answer, LONGEST_LINE, Question, SOCKET};
-use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::object::Pod;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::refusal::Refusal;
 use cgpu_kubernetes_core::slice::Token;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};

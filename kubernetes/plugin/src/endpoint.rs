@@ -68,7 +68,10 @@ impl Endpoint {
             };
             match self.serve(identity).await {
                 Ok(()) => last_message.clear(),
-                Err(why) => warn_on_change(&mut last_message, format!("{} is not offered: {why}", self.resource.name())),
+                Err(why) => warn_on_change(
+                    &mut last_message,
+                    format!("{} is not offered: {why}", self.resource.name()),
+                ),
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -86,7 +89,8 @@ impl Endpoint {
     /// Offers it to this kubelet, until it is another one.
     async fn serve(&self, identity: Identity) -> Result<(), String> {
         let socket_path = self.socket_path();
-        let listener = listen(&socket_path).map_err(|error| format!("{} cannot be made: {error}", socket_path.display()))?;
+        let listener = listen(&socket_path)
+            .map_err(|error| format!("{} cannot be made: {error}", socket_path.display()))?;
         let socket_identity = Identity::of(&socket_path);
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
         let service = DevicePluginServer::new(self.clone());
@@ -102,7 +106,9 @@ impl Endpoint {
             Ok(()) => {
                 info!(resource = self.resource.name(), "registered");
                 let kubelet = kubelet::socket(&self.folder);
-                while Identity::of(&kubelet) == Some(identity) && Identity::of(&socket_path) == socket_identity {
+                while Identity::of(&kubelet) == Some(identity)
+                    && Identity::of(&socket_path) == socket_identity
+                {
                     tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 info!(resource = self.resource.name(), "the kubelet has gone, or is another one");
@@ -215,7 +221,8 @@ impl DevicePlugin for Endpoint {
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
         let requests = request.get_ref().container_requests.iter();
-        let container_responses = requests.map(|request| self.allocate_container(request)).collect::<Result<_, _>>()?;
+        let container_responses =
+            requests.map(|request| self.allocate_container(request)).collect::<Result<_, _>>()?;
         Ok(Response::new(AllocateResponse { container_responses }))
     }
 

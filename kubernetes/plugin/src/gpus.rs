@@ -38,7 +38,12 @@ const MIB: u64 = 1 << 20;
 pub(crate) type Gpus = Option<Vec<Entry>>;
 
 /// Looks at the GPUs for ever, on a thread of its own, and ends when nobody listens. The GPUs that are `sick` were so when somebody last looked.
-pub(crate) fn start_watcher(root: &Path, mut health: Health, sick: &BTreeSet<String>, sender: watch::Sender<Gpus>) {
+pub(crate) fn start_watcher(
+    root: &Path,
+    mut health: Health,
+    sick: &BTreeSet<String>,
+    sender: watch::Sender<Gpus>,
+) {
     let root = root.to_owned();
     sick.iter().for_each(|gpu| health.worsen(gpu, Uptime::ZERO));
     let mut watcher = DeviceWatcher::new(health, sender);
@@ -139,8 +144,8 @@ impl DeviceWatcher {
 
     /// Asks the monitor which GPUs there are and how they are; what it does not tell of them.
     fn poll_monitor(&mut self, root: &Path) -> Result<&'static str, String> {
-        let mut monitor =
-            Client::connect_within(&paths::socket(root), RETRY_BACKOFF).map_err(|failure| failure.to_string())?;
+        let mut monitor = Client::connect_within(&paths::socket(root), RETRY_BACKOFF)
+            .map_err(|failure| failure.to_string())?;
         let own = rustix::process::geteuid().as_raw();
         if !monitor.monitors_user().is_some_and(|user| [0, own].contains(&user)) {
             return Err(format!("the monitor at {} is not root's", root.display()));
@@ -199,7 +204,9 @@ impl DeviceWatcher {
             }
             for (Report { gpu: reported, xid }, ago) in errors {
                 // Of an instance (MIG) it is told of the whole GPU. One of nobody knows which GPU is of all.
-                if reported.is_none_or(|reported| reported == index) && self.health.report(&uuid, *xid, *ago, now) {
+                if reported.is_none_or(|reported| reported == index)
+                    && self.health.report(&uuid, *xid, *ago, now)
+                {
                     warn!(gpu = %gpu.number, uuid, xid, "reported an error: it is given to nobody until it was quiet for a while");
                 }
             }
@@ -268,7 +275,12 @@ mod tests {
     }
 
     fn healthy() -> monitor_health::Health {
-        let gpu = |index| monitor_health::GpuHealth { index, answers: true, wants_reset: false, errors: Vec::new() };
+        let gpu = |index| monitor_health::GpuHealth {
+            index,
+            answers: true,
+            wants_reset: false,
+            errors: Vec::new(),
+        };
         monitor_health::Health { gpus: vec![gpu(0), gpu(1)], age_ms: 0, listens: true }
     }
 

@@ -31,7 +31,11 @@ impl Identity {
     /// Of what is there.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(path).ok()?;
-        Some(Self { device: metadata.dev(), inode: metadata.ino(), changed: (metadata.ctime(), metadata.ctime_nsec()) })
+        Some(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
     }
 }
 
@@ -45,8 +49,12 @@ pub(crate) async fn register(folder: &Path, resource: Resource) -> Result<(), St
     let address = format!("unix://{}", socket(folder).display());
     let unreachable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     let endpoint = Endpoint::from_shared(address).map_err(unreachable)?;
-    let channel =
-        endpoint.connect_timeout(REQUEST_TIMEOUT).timeout(REQUEST_TIMEOUT).connect().await.map_err(unreachable)?;
+    let channel = endpoint
+        .connect_timeout(REQUEST_TIMEOUT)
+        .timeout(REQUEST_TIMEOUT)
+        .connect()
+        .await
+        .map_err(unreachable)?;
     let request = RegisterRequest {
         version: VERSION.to_owned(),
         endpoint: resource.socket().to_owned(),

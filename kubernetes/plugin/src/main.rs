@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use cgpu_kubernetes_client::{Api, EventHandler, Timing, Query, reflector};
+use cgpu_kubernetes_client::{Api, EventHandler, Query, Timing, reflector};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;

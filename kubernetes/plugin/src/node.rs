@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cgpu_kubernetes_client::{Api, Failure, EventHandler, List};
+use cgpu_kubernetes_client::{Api, EventHandler, Failure, List};
 use cgpu_kubernetes_core::gpus::{Inventory, NodeGpus};
 use cgpu_kubernetes_core::names::{COUNT, annotation};
 use cgpu_kubernetes_core::object::{Node, Written};

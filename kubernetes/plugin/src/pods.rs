@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cgpu_kubernetes_client::{Api, Failure, EventHandler, List};
-use cgpu_kubernetes_core::pod_request::PodRequest;
+use cgpu_kubernetes_client::{Api, EventHandler, Failure, List};
 use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::{Dialect, Dialects, annotation};
 use cgpu_kubernetes_core::object::Pod;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::refusal::Refusal;
 use cgpu_kubernetes_core::slice::{Slices, Token};
 use serde_json::json;

@@ -80,7 +80,9 @@ impl Extender {
     /// # Panics
     /// If it never does.
     pub fn wait_until_ready(&self) {
-        until_holds("the extender is ready", || self.connection().request("GET", "/readyz", "").status == 200);
+        until_holds("the extender is ready", || {
+            self.connection().request("GET", "/readyz", "").status == 200
+        });
     }
 
     /// Where it listens.

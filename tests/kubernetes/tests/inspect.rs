@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use cgpu_e2e::{Child, Dist, Outcome, skip};
-use cgpu_kubernetes_tests::api_server::{FaultAction, ApiServer, Fault, Key};
+use cgpu_kubernetes_tests::api_server::{ApiServer, Fault, FaultAction, Key};
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::objects;
 use cgpu_kubernetes_tests::wait::until_holds;

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cgpu_e2e::{Child, Dist, skip};
-use cgpu_kubernetes_core::pod_request::PodRequest;
-use cgpu_kubernetes_core::resource_request::ResourceRequest;
+use cgpu_kubernetes_core::container_request::Memory;
+use cgpu_kubernetes_core::extender;
 use cgpu_kubernetes_core::names::{self, Dialect, Dialects, RESOURCES, label};
 use cgpu_kubernetes_core::object::Pod;
+use cgpu_kubernetes_core::pod_request::PodRequest;
+use cgpu_kubernetes_core::resource_request::ResourceRequest;
 use cgpu_kubernetes_core::unit::Unit;
-use cgpu_kubernetes_core::{request::Memory, extender};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -162,7 +163,8 @@ fn check_scheduler(configuration: &Value, hami: bool) {
         .map(|it| (it["name"].as_str().expect("a name"), it["ignoredByScheduler"] == true))
         .collect();
     let dialects = Dialects { hami };
-    let ours: Vec<&str> = RESOURCES.iter().filter(|it| dialects.includes(it.dialect)).map(|it| it.name).collect();
+    let ours: Vec<&str> =
+        RESOURCES.iter().filter(|it| dialects.includes(it.dialect)).map(|it| it.name).collect();
     assert_eq!(managed.len(), ours.len(), "{managed:?}");
     for name in ours {
         // What the kubelet counts the scheduler counts as well; the rest is not on any node.

@@ -29,7 +29,11 @@ fn texts(pairs: &[(&str, &str)]) -> Texts {
     pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
 }
 
-fn shares(annotations: &[(&str, &str)], requests: &[ContainerRequest], sizes: &[u64]) -> Result<Vec<(u32, u64)>, String> {
+fn shares(
+    annotations: &[(&str, &str)],
+    requests: &[ContainerRequest],
+    sizes: &[u64],
+) -> Result<Vec<(u32, u64)>, String> {
     let allocation =
         Allocation::read(&texts(annotations)).map_err(|refusal| refusal.to_string())?.expect("one");
     let shares = allocation.shares(requests, &node(sizes)).map_err(|refusal| refusal.to_string())?;

@@ -134,7 +134,9 @@ fn deleted_pods_are_remembered_up_to_a_limit() {
     for number in 0..3 * MAX_DELETED {
         cluster.delete_pod(&format!("uid {number}"));
         let first = (number + 1).saturating_sub(MAX_DELETED);
-        assert!(cluster.deleted.has(&format!("uid {first}")) && cluster.deleted.has(&format!("uid {number}")));
+        assert!(
+            cluster.deleted.has(&format!("uid {first}")) && cluster.deleted.has(&format!("uid {number}"))
+        );
     }
     assert!(cluster.deleted.last.len() + cluster.deleted.before.len() <= 2 * MAX_DELETED);
     assert!(!cluster.deleted.has("uid 0"));

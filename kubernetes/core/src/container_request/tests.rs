@@ -98,7 +98,8 @@ fn invalid_amounts_are_refused() {
     }
     let mut twice = container("c", &[("aliyun.com/gpu-mem", "2")]);
     twice.resources.requests.insert("aliyun.com/gpu-mem".into(), "3".into());
-    let refusal = ContainerRequest::of_pod(&pod(vec![], vec![twice]), Dialects::default()).unwrap_err().to_string();
+    let refusal =
+        ContainerRequest::of_pod(&pod(vec![], vec![twice]), Dialects::default()).unwrap_err().to_string();
     assert!(refusal.contains("is `2` as a limit and `3` as a request"), "{refusal}");
     let mixed = pod(
         vec![],
@@ -127,8 +128,10 @@ fn containers_keep_their_index() {
     let init = container("i", &[("aliyun.com/gpu-mem", "4")]);
     let plain = container("none", &[]);
     let main = container("m", &[("aliyun.com/gpu-mem", "2")]);
-    let requests = ContainerRequest::of_pod(&pod(vec![sidecar, init], vec![plain, main]), Dialects::default()).unwrap();
-    let seen: Vec<_> = requests.iter().map(|request| (request.container.as_str(), request.role, request.index)).collect();
+    let requests =
+        ContainerRequest::of_pod(&pod(vec![sidecar, init], vec![plain, main]), Dialects::default()).unwrap();
+    let seen: Vec<_> =
+        requests.iter().map(|request| (request.container.as_str(), request.role, request.index)).collect();
     assert_eq!(seen, [("s", Role::Sidecar, 2), ("i", Role::Init, 3), ("m", Role::Container, 1)]);
     assert_eq!(units_in_all(&requests, None), 5);
 }

@@ -3,14 +3,14 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::container_request::Memory;
 use crate::claim;
-use crate::pod_request::PodRequest;
-use crate::resource_request::Need;
+use crate::container_request::Memory;
 use crate::doubles::{node, pod, sharing, texts};
 use crate::gpus::Gpu;
 use crate::names::{Dialects, annotation};
 use crate::object::Pod;
+use crate::pod_request::PodRequest;
+use crate::resource_request::Need;
 use crate::share::{Role, Share};
 
 fn gpus(sizes: &[u64]) -> NodeGpus {
@@ -19,8 +19,10 @@ fn gpus(sizes: &[u64]) -> NodeGpus {
 }
 
 fn accounting(node: &NodeGpus, held: &[u64]) -> NodeAccounting {
-    let held =
-        held.iter().map(|units| Share { units: *units, percent: 0, containers: u32::from(*units > 0) }).collect();
+    let held = held
+        .iter()
+        .map(|units| Share { units: *units, percent: 0, containers: u32::from(*units > 0) })
+        .collect();
     assert_eq!(node.gpus.len(), Vec::len(&held));
     NodeAccounting { held, holders: vec![] }
 }

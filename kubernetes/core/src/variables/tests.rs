@@ -114,7 +114,8 @@ fn amount_is_never_0() {
         Dialects { hami: true },
     )
     .unwrap();
-    pod_request.requests.as_mut().unwrap()[0].amount = Amount::Each { gpus: 1, memory: Memory::Mib(0), percent: 0 };
+    pod_request.requests.as_mut().unwrap()[0].amount =
+        Amount::Each { gpus: 1, memory: Memory::Mib(0), percent: 0 };
     pod_request.allocation = Allocation::read(&texts(&[(annotation::ALLOCATION, r#"{"0":{"0":1}}"#)]));
     assert_eq!(
         super::of(&pod_request, "main", &here).unwrap_err().to_string(),

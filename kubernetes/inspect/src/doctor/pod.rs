@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use cgpu_kubernetes_core::accounting::Standing;
+use cgpu_kubernetes_core::placement;
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::resource_request::ResourceRequest;
-use cgpu_kubernetes_core::placement;
 
 use super::causes::Cause;
 use super::facts::{Facts, SeenPod};
@@ -121,7 +121,8 @@ fn is_bound(
     let Some((node, accounting)) = facts.cluster.node(name) else {
         return findings.add(Cause::NodeNotReady, subject, format!("there is no node {name}"));
     };
-    let standing = accounting.holders.iter().find(|holder| holder.pod.uid == pod_request.uid).map(|it| &it.standing);
+    let standing =
+        accounting.holders.iter().find(|holder| holder.pod.uid == pod_request.uid).map(|it| &it.standing);
     let has_gpus = match standing {
         Some(Standing::Nothing(refusal)) => {
             findings.add(Cause::Bypassed, subject, refusal.sentence());

@@ -27,7 +27,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-pub use faults::{FaultAction, Fault};
+pub use faults::{Fault, FaultAction};
 pub use journal::Request;
 pub use store::Key;
 

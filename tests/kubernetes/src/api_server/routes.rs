@@ -237,7 +237,11 @@ impl Target {
         Ok(json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items}))
     }
 
-    fn watch(&self, state: &Arc<SharedState>, parameters: &BTreeMap<String, String>) -> Result<Watch, Refusal> {
+    fn watch(
+        &self,
+        state: &Arc<SharedState>,
+        parameters: &BTreeMap<String, String>,
+    ) -> Result<Watch, Refusal> {
         let text = |name: &str| parameters.get(name).map_or("", String::as_str);
         let version = match text("resourceVersion") {
             // As one begins that wants what is there as well; our programs list first.

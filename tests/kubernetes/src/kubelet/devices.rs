@@ -160,7 +160,12 @@ pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Given>, St
     Ok(started)
 }
 
-async fn allocate(shared: &Shared, key: &AllocationKey, amount: usize, is_init: bool) -> Result<Share, String> {
+async fn allocate(
+    shared: &Shared,
+    key: &AllocationKey,
+    amount: usize,
+    is_init: bool,
+) -> Result<Share, String> {
     if let Some(known) = locked(shared).given.get(key).cloned() {
         return Ok(known);
     }

@@ -1,6 +1,6 @@
 //! Claim, look, bind.
 
-use cgpu_kubernetes_tests::api_server::{FaultAction, Fault, Key};
+use cgpu_kubernetes_tests::api_server::{Fault, FaultAction, Key};
 use cgpu_kubernetes_tests::objects::{node, pod, pod_with};
 use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::{Value, json};
@@ -176,7 +176,11 @@ fn pod_deleted_during_a_binding_leaves_nothing() {
     {
         let asking = fixture.pod(pod("test", &format!("p-{number}"), 8));
         let before = fixture.server.journal().len();
-        fixture.server.fault(Fault::next(method, contains, FaultAction::Wait(std::time::Duration::from_millis(300))));
+        fixture.server.fault(Fault::next(
+            method,
+            contains,
+            FaultAction::Wait(std::time::Duration::from_millis(300)),
+        ));
         let mut connection = extender.connection();
         let reply = std::thread::scope(|scope| {
             let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));

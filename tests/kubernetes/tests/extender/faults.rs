@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use cgpu_kubernetes_tests::api_server::{FaultAction, Fault, Key};
+use cgpu_kubernetes_tests::api_server::{Fault, FaultAction, Key};
 use cgpu_kubernetes_tests::extender::{Extender, bind};
 use cgpu_kubernetes_tests::objects::{node, pod};
 use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::json;
 
-use crate::{CLAIM, NONE, Fixture, key, running, used};
+use crate::{CLAIM, Fixture, NONE, key, running, used};
 
 fn one_node() -> Fixture {
     Fixture::with(&[node("n1", &[15109, 15109])])
@@ -53,7 +53,12 @@ fn broken_watch_continues_from_its_version() {
     // In none of these anything was listed anew.
     assert_eq!(lists(&fixture), 1);
     // It forgets what happened while nobody watched.
-    fixture.server.fault(Fault::times(1_000_000, "GET", "watch=true", FaultAction::Refuse(500, "InternalError")));
+    fixture.server.fault(Fault::times(
+        1_000_000,
+        "GET",
+        "watch=true",
+        FaultAction::Refuse(500, "InternalError"),
+    ));
     fixture.server.break_watches();
     let before = fixture.server.journal().len();
     until_holds("both watches are refused", || {
@@ -121,7 +126,11 @@ fn claim_that_cannot_be_confirmed_is_withdrawn() {
     let fixture = one_node();
     let extender = fixture.extender();
     let asking = fixture.pod(pod("test", "a", 8));
-    fixture.server.fault(Fault::next("GET", "fieldSelector=spec.nodeName", FaultAction::Refuse(500, "InternalError")));
+    fixture.server.fault(Fault::next(
+        "GET",
+        "fieldSelector=spec.nodeName",
+        FaultAction::Refuse(500, "InternalError"),
+    ));
     let reply = extender.bind(&asking, "n1");
     assert_eq!(
         reply.json()["Error"],
@@ -156,8 +165,9 @@ fn restart_during_a_binding_loses_nothing() {
         fixture.server.fault(Fault::next(method, contains, FaultAction::Wait(Duration::from_millis(300))));
         let mut connection = extender.connection();
         let body = json!({"PodName": asking["metadata"]["name"], "PodNamespace": "test", "PodUID": asking["metadata"]["uid"], "Node": "n1"}).to_string();
-        let asked =
-            std::thread::spawn(move || connection.try_request("POST", "/gpushare-scheduler/bind", &body).is_err());
+        let asked = std::thread::spawn(move || {
+            connection.try_request("POST", "/gpushare-scheduler/bind", &body).is_err()
+        });
         until_holds("it is under way", || {
             let journal = fixture.server.journal();
             journal[before..].iter().any(|request| {

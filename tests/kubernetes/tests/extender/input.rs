@@ -115,14 +115,18 @@ fn edited_annotations_count_on_every_gpu_and_have_an_event() {
     let asking = fixture.pod(pod("test", "asking", 8));
     assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!(["n1"]));
     let name = "scheduler.framework.gpushare.allocation";
-    fixture.server.edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":1}}"#));
+    fixture
+        .server
+        .edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":1}}"#));
     let told = fixture.event(&edited, "GpuAllocationUnclear");
     assert_eq!(
         told,
         "container `main` was given 1 units, but asks for 8; until that is put right or the pod is deleted, it counts on every GPU of its node"
     );
     assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!([]));
-    fixture.server.edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":8}}"#));
+    fixture
+        .server
+        .edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":8}}"#));
     until_holds("it is put right", || extender.filter(&asking, &["n1"])["NodeNames"] == json!(["n1"]));
 }
 

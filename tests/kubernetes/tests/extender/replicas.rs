@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_kubernetes_tests::api_server::{FaultAction, Fault, Key};
+use cgpu_kubernetes_tests::api_server::{Fault, FaultAction, Key};
 use cgpu_kubernetes_tests::extender::{Extender, bind};
 use cgpu_kubernetes_tests::objects::{node, pod};
 use cgpu_kubernetes_tests::wait::{until, until_holds};
@@ -38,7 +38,8 @@ fn two_replicas_give_each_gpu_once() {
     let fixture = Fixture::with(&[node("n1", &[15109, 15109]), node("n2", &[15109, 15109])]);
     let replicas = [fixture.extender(), fixture.extender()];
     // 40 pods of 2 units for 28 places.
-    let pods: Vec<Value> = (0..40).map(|number| fixture.pod(pod("test", &format!("p-{number}"), 2))).collect();
+    let pods: Vec<Value> =
+        (0..40).map(|number| fixture.pod(pod("test", &format!("p-{number}"), 2))).collect();
     // Whoever looks is slow now and then, so that claims overlap.
     for after in [3, 9, 17, 30, 41] {
         let wait = FaultAction::Wait(std::time::Duration::from_millis(60));
@@ -111,8 +112,11 @@ fn leader_is_replaced_when_its_lease_expires() {
     // It ends, and nobody has to wait.
     two.end().exits(0);
     assert_eq!(holder(&fixture), None);
-    let three =
-        Extender::start(&fixture.server, fixture.folder(), &["--identity", "three", "--lease-duration", "3600"]);
+    let three = Extender::start(
+        &fixture.server,
+        fixture.folder(),
+        &["--identity", "three", "--lease-duration", "3600"],
+    );
     until_holds("three leads", || leads(&three));
 }
 

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use cgpu_e2e::{Dist, Outcome};
-use cgpu_kubernetes_tests::api_server::{FaultAction, Fault, Key};
+use cgpu_kubernetes_tests::api_server::{Fault, FaultAction, Key};
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::objects::{node, pod};
 use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::{Value, json};
 
-use crate::{NONE, Fixture, key, running};
+use crate::{Fixture, NONE, key, running};
 
 /// The cluster that the bodies of `kubernetes/core/tests/golden` speak of.
 fn golden_stage() -> Fixture {
@@ -93,7 +93,12 @@ fn paths_other_than_those_of_gpushare_are_not_found() {
 #[test]
 fn extender_without_a_list_is_not_ready_and_rejects_no_pod() {
     let fixture = golden_stage();
-    fixture.server.fault(Fault::times(1000, "GET", "/api/v1/nodes", FaultAction::Refuse(500, "InternalError")));
+    fixture.server.fault(Fault::times(
+        1000,
+        "GET",
+        "/api/v1/nodes",
+        FaultAction::Refuse(500, "InternalError"),
+    ));
     let extender = Extender::begin(&fixture.server, fixture.folder(), &NONE);
     let mut connection = extender.connection();
     let reply = connection.request("GET", "/readyz", "");

@@ -87,7 +87,12 @@ impl<'a> Host<'a> {
     }
 
     /// A pod on the node, as somebody placed it: containers with their limits, and who has what of which GPU. Null: it was placed past the extender.
-    pub(crate) fn pod(&self, name: &str, containers: &[(&str, &[(&str, &str)])], allocation: &Value) -> Value {
+    pub(crate) fn pod(
+        &self,
+        name: &str,
+        containers: &[(&str, &[(&str, &str)])],
+        allocation: &Value,
+    ) -> Value {
         let containers: Vec<Value> =
             containers.iter().map(|(name, limits)| container(name, limits)).collect();
         self.put(name, &json!({ "nodeName": NODE, "containers": containers }), allocation)
