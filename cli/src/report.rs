@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use cgpu_client::connection::{Client, Failure as Absence};
-use cgpu_client::message::{ContainerStatus, GpuStatus, ProcessGpu, ProcessStatus, ShareStatus, Status};
 use cgpu_client::device_id::DeviceId;
+use cgpu_client::message::{ContainerStatus, GpuStatus, ProcessGpu, ProcessStatus, ShareStatus, Status};
 use cgpu_shm::file::Fault;
 use cgpu_shm::limits::Limits;
 use cgpu_shm::liveness::{self, Life};

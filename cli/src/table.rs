@@ -5,10 +5,10 @@
 
 use std::fmt::Write;
 
+use cgpu_client::device_id::DeviceId;
 use cgpu_client::message::{
     ContainerStatus, GpuStatus, ProcessGpu, ProcessStatus, ShareStatus, Sharing, Status,
 };
-use cgpu_client::device_id::DeviceId;
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
 use crate::report::{NATIVE, Report, View};

@@ -5,8 +5,8 @@ use std::ffi::{CStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 
-use cgpu_client::inventory::HostDevice;
 use cgpu_client::device_id::DeviceId;
+use cgpu_client::inventory::HostDevice;
 use cgpu_settings::{Environment, GpuInfo, Inventory};
 use cgpu_settings::{Variables, Verdict};
 use cgpu_shm::limits::Limits;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use cgpu_client::message::Status;
 use cgpu_client::device_id::DeviceId;
+use cgpu_client::message::Status;
 
 /// Looks that are kept: as many as the widest screen has columns.
 const MOST: usize = 512;

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use cgpu_client::message::{ContainerStatus, GpuStatus, GpuTurns, ShareStatus, Status};
 use cgpu_client::device_id::DeviceId;
+use cgpu_client::message::{ContainerStatus, GpuStatus, GpuTurns, ShareStatus, Status};
 
 use super::history::{History, Place};
 use crate::table;

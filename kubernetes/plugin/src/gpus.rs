@@ -12,7 +12,7 @@ use cgpu_client::health as monitor_health;
 use cgpu_client::inventory::HostDevice;
 use cgpu_client::message::Errno;
 use cgpu_inventory as inventory;
-use cgpu_inventory::health::{Listener, HealthCheck, Report};
+use cgpu_inventory::health::{HealthCheck, Listener, Report};
 use cgpu_kubernetes_core::gpus::Entry;
 use cgpu_shm::paths;
 use nvml_wrapper::Nvml;
