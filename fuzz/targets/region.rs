@@ -86,7 +86,7 @@ fn use_it(tenant: &Tenant) {
             assert!(view.free <= view.total && view.used <= view.total, "{view:?}");
         }
         if number % 2 == 0
-            && let Some(taken) = tenant.allocations().take(address)
+            && let Some(taken) = tenant.allocations().begin_free(address)
         {
             taken.freed();
         }

@@ -96,7 +96,7 @@ pub(crate) unsafe fn cuMipmappedArrayDestroy(array: CUmipmappedArray) -> CUresul
 
 /// Gives back what the array was charged, and lets go what was mapped into it.
 fn destroy(array: ArrayId, call: impl FnOnce() -> CUresult) -> CUresult {
-    let leaving = process::tenant().and_then(|tenant| tenant.physical().array_leaving(array));
+    let leaving = process::tenant().and_then(|tenant| tenant.physical().begin_array_destroy(array));
     let answer = free(array.address().0, call);
     if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {
         leaving.gone();

@@ -35,7 +35,7 @@ pub(crate) unsafe fn cuCheckpointProcessRestore(
         return refuse(Role::Allocates, call);
     }
     let Ok(id) = u32::try_from(pid) else { return call() };
-    let Ok(restoring) = tenant.checkpoints().restoring(id) else { return CUresult::ERROR_OUT_OF_MEMORY };
+    let Ok(restoring) = tenant.checkpoints().begin_restore(id) else { return CUresult::ERROR_OUT_OF_MEMORY };
     let answer = call();
     if answer == CUresult::SUCCESS || !is_checkpointed(pid) {
         restoring.restored();

@@ -179,7 +179,7 @@ fn take_up(tenant: &Tenant, context: CUcontext) -> Option<Context> {
         tenant.count(Reason::NativeGpu);
         return None;
     };
-    Some(tenant.contexts().seen(ContextId(context.0), gpu))
+    Some(tenant.contexts().adopt(ContextId(context.0), gpu))
 }
 
 /// Charges a context of the size that contexts have on this GPU, and makes it.
@@ -190,7 +190,7 @@ fn create(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUr
         return call();
     };
     let gauge = Gauge::new(tenant, gpu, device);
-    let Ok(starting) = tenant.contexts().starting(gpu, || gauge.before()) else {
+    let Ok(starting) = tenant.contexts().begin_create(gpu, || gauge.before()) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
     let answer = ask(tenant, gpu, call);
@@ -212,7 +212,7 @@ fn keep(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUres
         // SAFETY: the driver has just written there.
         let kept = ContextId(unsafe { context.read() }.0);
         if tenant.contexts().find(kept).is_none() {
-            tenant.contexts().seen(kept, gpu);
+            tenant.contexts().adopt(kept, gpu);
         }
     }
     answer
@@ -220,7 +220,7 @@ fn keep(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUres
 
 /// Off the books before the call: the driver may give the handle to another thread before it returns here.
 fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
-    let leaving = process::tenant().and_then(|tenant| tenant.contexts().leaving(ContextId(context.0)));
+    let leaving = process::tenant().and_then(|tenant| tenant.contexts().begin_destroy(ContextId(context.0)));
     gate::forget(context);
     let answer = call();
     if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {

@@ -29,7 +29,7 @@ pub(crate) unsafe fn cuLogicalEndpointImport(
 
 /// Unbinds what this process has bound.
 pub(crate) unsafe fn cuLogicalEndpointDestroy(endpoint: CUlogicalEndpointId) -> CUresult {
-    let release = process::tenant().and_then(|tenant| tenant.physical().releasing(handle(endpoint)));
+    let release = process::tenant().and_then(|tenant| tenant.physical().begin_release(handle(endpoint)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuLogicalEndpointDestroy(endpoint) };
     if let (CUresult::SUCCESS, Some(release)) = (answer, release) {
@@ -71,7 +71,7 @@ pub(crate) unsafe fn cuLogicalEndpointBindMem(
         handle(endpoint),
         Some(DriverOrdinal(device)),
         (offset, size),
-        |tenant| tenant.physical().refer(Handle(memory)),
+        |tenant| tenant.physical().reference(Handle(memory)),
         call,
     )
 }

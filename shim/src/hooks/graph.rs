@@ -4,7 +4,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::{Bodies, Footprint, GraphId, Graphs, NodeId, PoolId, Sending, Tenant, Unmade};
+use cgpu_memory::{Bodies, Footprint, GraphId, Graphs, NodeId, PoolError, PoolId, Sending, Tenant};
 
 use super::memory::ask;
 use super::refuse;
@@ -478,10 +478,12 @@ fn unfit_for(unfit: Unfit, call: impl FnOnce() -> CUresult) -> CUresult {
     }
 }
 
-fn answered(made: Result<(), Unmade<CUresult>>) -> CUresult {
+fn answered(made: Result<(), PoolError<CUresult>>) -> CUresult {
     match made {
         Ok(()) => CUresult::SUCCESS,
-        Err(Unmade::Driver(answer)) => answer,
-        Err(Unmade::Denied(_) | Unmade::Unknown | Unmade::Destroyed) => CUresult::ERROR_OUT_OF_MEMORY,
+        Err(PoolError::Driver(answer)) => answer,
+        Err(PoolError::Denied(_) | PoolError::Unknown | PoolError::Destroyed) => {
+            CUresult::ERROR_OUT_OF_MEMORY
+        }
     }
 }

@@ -60,11 +60,11 @@ pub(crate) unsafe fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
     let device = gpu.and_then(|gpu| devices.all().find(|device| devices.gpu(*device) == Some(gpu)));
     let Some(device) = device else { return call() };
     context::release(device, || {
-        let _going = tenant.implicit().shrinking(Cause::Green(green.0));
+        let _going = tenant.implicit().begin_unload(Cause::Green(green.0));
         let answer = call();
         if answer == CUresult::SUCCESS {
             tenant.green_contexts().gone(GreenId(green.0));
-            tenant.implicit().shrunk(Cause::Green(green.0), None, Bytes::MAX);
+            tenant.implicit().unloaded(Cause::Green(green.0), None, Bytes::MAX);
         }
         answer
     })

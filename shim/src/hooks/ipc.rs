@@ -44,7 +44,7 @@ pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
 
 /// What was opened as often as this is closed, is no longer open.
 pub(crate) unsafe fn cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult {
-    let closing = process::tenant().and_then(|tenant| tenant.exports().closing(Address(address)));
+    let closing = process::tenant().and_then(|tenant| tenant.exports().begin_close(Address(address)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuIpcCloseMemHandle(address) };
     if let (CUresult::SUCCESS, Some(closing)) = (answer, closing) {
@@ -62,7 +62,7 @@ pub(super) fn open(
     let tenant = tenant_or_return!(call());
     tenant.count(Reason::Imported);
     // Before the call: whoever asks after it has let the memory go sees that it is held here.
-    let opening = tenant.exports().opening(route);
+    let opening = tenant.exports().begin_import(route);
     let answer = call();
     if answer == CUresult::SUCCESS {
         let (address, context) = opened();

@@ -172,9 +172,9 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     // It may be a pool's where there are any: those are not on the table.
     let pooled = tenant.pools().any();
     let taken = if pooled {
-        tenant.allocations().take_linear(Address(address))
+        tenant.allocations().begin_free_if_known(Address(address))
     } else {
-        tenant.allocations().take(Address(address))
+        tenant.allocations().begin_free(Address(address))
     };
     let Some(taken) = taken else { return free_untold(tenant, address, pooled, call) };
     let answer = call();
@@ -190,7 +190,7 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
 /// What is not on the table of addresses. What another process's pool has lent is freed like one's own.
 #[inline(never)]
 fn free_untold(tenant: &Tenant, address: u64, pooled: bool, call: impl FnOnce() -> CUresult) -> CUresult {
-    let closing = tenant.exports().closing(Address(address));
+    let closing = tenant.exports().begin_close(Address(address));
     let answer = call();
     if let (CUresult::SUCCESS, Some(closing)) = (answer, closing) {
         closing.closed();

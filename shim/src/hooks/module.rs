@@ -68,7 +68,7 @@ pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, fat_cubin: *co
 /// Its code and variables go back.
 pub(crate) unsafe fn cuModuleUnload(module: CUmodule) -> CUresult {
     let tenant = process::tenant();
-    let _going = tenant.map(|tenant| tenant.implicit().shrinking(Cause::Module(module.0)));
+    let _going = tenant.map(|tenant| tenant.implicit().begin_unload(Cause::Module(module.0)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuModuleUnload(module) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, tenant) {
@@ -133,7 +133,7 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
 /// Its code and variables go back, from all contexts.
 pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> CUresult {
     let tenant = process::tenant();
-    let _going = tenant.map(|tenant| tenant.implicit().shrinking(Cause::Library(library.0)));
+    let _going = tenant.map(|tenant| tenant.implicit().begin_unload(Cause::Library(library.0)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuLibraryUnload(library) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, tenant) {
@@ -177,14 +177,14 @@ pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     let came = tenant.implicit().came_with(context, Cause::Limit(limit), bytes(former));
     let beyond = |each: usize| bytes(each) - came;
     // What cannot be told is whether it is taken at once or when a kernel first needs it: it is charged from here on.
-    let Ok(growing) = tenant.implicit().growing(context, beyond(value) - beyond(former), || None) else {
+    let Ok(growing) = tenant.implicit().begin(context, beyond(value) - beyond(former), || None) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
-    let _going = tenant.implicit().shrinking(Cause::Limit(limit));
+    let _going = tenant.implicit().begin_unload(Cause::Limit(limit));
     let answer = ask(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
         growing.grown(Cause::Limit(limit), None);
-        tenant.implicit().shrunk(Cause::Limit(limit), Some(context), beyond(former) - beyond(value));
+        tenant.implicit().unloaded(Cause::Limit(limit), Some(context), beyond(former) - beyond(value));
     }
     answer
 }
@@ -269,7 +269,7 @@ pub(super) fn make(
     undo: impl FnOnce() -> CUresult,
     cause: impl FnOnce() -> Cause,
 ) -> CUresult {
-    let Ok(growing) = tenant.implicit().growing(context, known, &free) else {
+    let Ok(growing) = tenant.implicit().begin(context, known, &free) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
     let mut answer = ask(tenant, context.gpu(), &call);
@@ -331,7 +331,7 @@ fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -
     let Standing::On(tenant) = process::standing() else { return call() };
     let Some(context) = current(tenant) else { return call() };
     let free = || free::of_current_at_rest(tenant, context.gpu());
-    let growing = match tenant.implicit().bringing(context, what, library.map(|library| library.0), free) {
+    let growing = match tenant.implicit().begin_load(context, what, library.map(|library| library.0), free) {
         Ok(Some(growing)) => growing,
         Ok(None) => return call(),
         Err(_) => return CUresult::ERROR_OUT_OF_MEMORY,

@@ -36,7 +36,7 @@ pub(crate) unsafe fn cuMulticastBindMem(
         Handle(object),
         None,
         (offset as u64, size as u64),
-        |tenant| tenant.physical().refer(Handle(memory)),
+        |tenant| tenant.physical().reference(Handle(memory)),
         call,
     )
 }
@@ -59,7 +59,7 @@ pub(crate) unsafe fn cuMulticastBindMem_v2(
         Handle(object),
         Some(DriverOrdinal(device)),
         (offset as u64, size as u64),
-        |tenant| tenant.physical().refer(Handle(memory)),
+        |tenant| tenant.physical().reference(Handle(memory)),
         call,
     )
 }
@@ -131,7 +131,7 @@ pub(super) fn bind_at(
 ) -> CUresult {
     let mut linear = None;
     let refer = |tenant: &'static Tenant| {
-        let reference = tenant.physical().refer_at(Address(address));
+        let reference = tenant.physical().reference_at(Address(address));
         linear = reference.is_none().then_some(tenant);
         reference
     };
@@ -149,7 +149,7 @@ pub(super) fn unbind(
     (offset, size): (u64, u64),
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let unbinding = process::tenant().map(|tenant| (tenant, tenant.physical().unbinding()));
+    let unbinding = process::tenant().map(|tenant| (tenant, tenant.physical().begin_unbind()));
     let answer = call();
     if let (CUresult::SUCCESS, Some((tenant, unbinding))) = (answer, unbinding)
         && let Some(gpu) = process::devices(tenant).gpu(device)

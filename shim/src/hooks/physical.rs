@@ -60,7 +60,7 @@ pub(crate) unsafe fn cuMemCreate(
 
 /// The last reference gives the memory back.
 pub(crate) unsafe fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
-    let release = process::tenant().and_then(|tenant| tenant.physical().releasing(Handle(handle)));
+    let release = process::tenant().and_then(|tenant| tenant.physical().begin_release(Handle(handle)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemRelease(handle) };
     if let (CUresult::SUCCESS, Some(release)) = (answer, release) {
@@ -77,7 +77,7 @@ pub(crate) unsafe fn cuMemMap(
     handle: CUmemGenericAllocationHandle,
     flags: c_ulonglong,
 ) -> CUresult {
-    let reference = process::tenant().and_then(|tenant| tenant.physical().refer(Handle(handle)));
+    let reference = process::tenant().and_then(|tenant| tenant.physical().reference(Handle(handle)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemMap(pointer, size, offset, handle, flags) };
     if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
@@ -88,7 +88,7 @@ pub(crate) unsafe fn cuMemMap(
 
 /// Ends whole mappings, one or several.
 pub(crate) unsafe fn cuMemUnmap(pointer: CUdeviceptr, size: usize) -> CUresult {
-    let unmapping = process::tenant().map(|tenant| tenant.physical().unmapping());
+    let unmapping = process::tenant().map(|tenant| tenant.physical().begin_unmap());
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemUnmap(pointer, size) };
     if let (CUresult::SUCCESS, Some(unmapping)) = (answer, unmapping) {
@@ -103,7 +103,7 @@ pub(crate) unsafe fn cuMemRetainAllocationHandle(
     address: *mut c_void,
 ) -> CUresult {
     let tenant = process::tenant();
-    let reference = tenant.and_then(|tenant| tenant.physical().refer_at(Address(address.addr() as u64)));
+    let reference = tenant.and_then(|tenant| tenant.physical().reference_at(Address(address.addr() as u64)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemRetainAllocationHandle(handle, address) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, tenant) {
@@ -124,7 +124,7 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     kind: CUmemAllocationHandleType,
     flags: c_ulonglong,
 ) -> CUresult {
-    let reference = process::tenant().and_then(|tenant| tenant.physical().refer(Handle(handle)));
+    let reference = process::tenant().and_then(|tenant| tenant.physical().reference(Handle(handle)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemExportToShareableHandle(shareable, handle, kind, flags) };
     if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {

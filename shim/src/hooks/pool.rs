@@ -3,7 +3,8 @@
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
 use cgpu_memory::{
-    Address, Bytes, Closing, Ending, PoolId, Reason, Route, Taken, Tenant, Unmade, WaitBudget,
+    Address, Bytes, PendingClose, PendingFree, PoolDestroy, PoolError, PoolId, Reason, Route, Tenant,
+    WaitBudget,
 };
 
 use super::ipc::open;
@@ -103,20 +104,20 @@ pub(crate) unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     if process::devices(tenant).all().any(|device| pools::default_pool(device) == Some(pool)) {
         return call();
     }
-    match tenant.pools().ending(PoolId(pool.0)) {
-        Ending::Uncharged => call(),
-        Ending::Empty(ended) => {
+    match tenant.pools().begin_destroy(PoolId(pool.0)) {
+        PoolDestroy::Uncharged => call(),
+        PoolDestroy::Empty(ended) => {
             let answer = call();
             if answer == CUresult::SUCCESS {
                 ended.gone();
             }
             answer
         }
-        Ending::Outlives => {
+        PoolDestroy::Outlives => {
             pools::retire(tenant, pool);
             CUresult::SUCCESS
         }
-        Ending::Destroyed => CUresult::ERROR_INVALID_VALUE,
+        PoolDestroy::Destroyed => CUresult::ERROR_INVALID_VALUE,
     }
 }
 
@@ -280,12 +281,12 @@ unsafe fn allocate(
         );
         match made {
             Ok(()) => return CUresult::SUCCESS,
-            Err(Unmade::Driver(answer)) => return answer,
-            Err(Unmade::Denied(_)) => return CUresult::ERROR_OUT_OF_MEMORY,
-            Err(Unmade::Destroyed) => return CUresult::ERROR_INVALID_VALUE,
-            Err(Unmade::Unknown) => match Source::learn(tenant, pool, device) {
+            Err(PoolError::Driver(answer)) => return answer,
+            Err(PoolError::Denied(_)) => return CUresult::ERROR_OUT_OF_MEMORY,
+            Err(PoolError::Destroyed) => return CUresult::ERROR_INVALID_VALUE,
+            Err(PoolError::Unknown) => match Source::learn(tenant, pool, device) {
                 Source::Managed => return refuse(Role::Managed, call),
-                source if tenant.pools().seen(PoolId(pool.0), source.gpu(), &Driver) => {}
+                source if tenant.pools().adopt(PoolId(pool.0), source.gpu(), &Driver) => {}
                 _ => return CUresult::ERROR_OUT_OF_MEMORY,
             },
         }
@@ -329,14 +330,14 @@ fn ask(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresult) -> Resu
 /// Linear memory is on the table of addresses; a pool's is not, and stays reserved, so that nothing changes on the books.
 fn free(address: CUdeviceptr, order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(tenant) = process::tenant().filter(|_| address != 0) else { return call() };
-    let Some(taken) = tenant.allocations().take_linear(Address(address)) else {
+    let Some(taken) = tenant.allocations().begin_free_if_known(Address(address)) else {
         // It may be of another process's pool.
-        return match tenant.exports().closing(Address(address)) {
-            Some(closing) => part(closing, Closing::closed, order, call),
+        return match tenant.exports().begin_close(Address(address)) {
+            Some(closing) => part(closing, PendingClose::closed, order, call),
             None => call(),
         };
     };
-    part(taken, Taken::freed, order, call)
+    part(taken, PendingFree::freed, order, call)
 }
 
 /// Makes the call, and has that done when the stream has come to it which is to be done then.

@@ -1,7 +1,7 @@
 //! Memory in parts of arrays: it stays charged as long as a tile has it, in the order of the stream.
 
 use cgpu_abi::types::*;
-use cgpu_memory::{ArrayId, Handle, Tenant, Tiles, Untiled};
+use cgpu_memory::{ArrayId, Handle, ReplacedTiles, Tenant, Tiles};
 
 use super::context::current;
 use super::pool::part_in_order;
@@ -67,10 +67,10 @@ unsafe fn map(
         let untiled = match tiling {
             Some(tiling) => tiling.tiled(entry.array, entry.tiles, context),
             // Taken out, or replaced by what is not on the books.
-            None => tenant.physical().untiling(entry.array, entry.tiles),
+            None => tenant.physical().unmap_tiles(entry.array, entry.tiles),
         };
         if !untiled.is_empty() {
-            part_in_order(untiled, Untiled::gone, order);
+            part_in_order(untiled, ReplacedTiles::gone, order);
         }
     }
     answer
@@ -84,9 +84,9 @@ struct Entry {
 }
 
 impl Entry {
-    fn refer<'a>(&self, tenant: &'a Tenant) -> Option<cgpu_memory::Tiling<'a>> {
+    fn refer<'a>(&self, tenant: &'a Tenant) -> Option<cgpu_memory::PendingTileMap<'a>> {
         let maps = self.entry.mem_operation_type == CU_MEM_OPERATION_TYPE_MAP;
-        maps.then(|| tenant.physical().tiling(Handle(self.entry.mem_handle), self.tiles)).flatten()
+        maps.then(|| tenant.physical().begin_tile_map(Handle(self.entry.mem_handle), self.tiles)).flatten()
     }
 }
 

@@ -58,7 +58,7 @@ impl Bench {
             exit(1);
         };
         let gpu = tenant.gpu(GPU.uuid).expect("the GPU is sliced");
-        let context = tenant.contexts().seen(ContextId(0x1000), gpu);
+        let context = tenant.contexts().adopt(ContextId(0x1000), gpu);
         Self { tenant, gpu, context, next: 0x7f00_0000_0000, stride }
     }
 
@@ -72,7 +72,7 @@ impl Bench {
     }
 
     fn free(&self, address: Address) {
-        self.tenant.allocations().take(address).expect("it is live").freed();
+        self.tenant.allocations().begin_free(address).expect("it is live").freed();
     }
 }
 

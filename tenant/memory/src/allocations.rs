@@ -58,30 +58,30 @@ impl<'a> Allocations<'a> {
     /// Takes the allocation at `address` off the table, before the driver is asked to free it: the driver may give the address
     /// to another thread before the free has returned here. None: not on the books, pass the call on (counted).
     #[inline]
-    pub fn take(self, address: Address) -> Option<Taken<'a>> {
-        let taken = self.take_linear(address);
+    pub fn begin_free(self, address: Address) -> Option<PendingFree<'a>> {
+        let taken = self.begin_free_if_known(address);
         if taken.is_none() {
             self.tables.ledger.count(Reason::UnknownFree);
         }
         taken
     }
 
-    /// As [`Allocations::take`], for an address that may be a pool's: those are not on the table, and nothing is unusual about
+    /// As [`Allocations::begin_free`], for an address that may be a pool's: those are not on the table, and nothing is unusual about
     /// that.
     #[inline]
-    pub fn take_linear(self, address: Address) -> Option<Taken<'a>> {
+    pub fn begin_free_if_known(self, address: Address) -> Option<PendingFree<'a>> {
         let tables = self.tables;
         let (gpu, Allocation { address, units, owner }) = tables.allocations.remove(address.0)?;
         let routes = if tables.exports.any() { tables.exports.take(address) } else { 0 };
-        Some(Taken { tables, gpu, address, units, owner, routes })
+        Some(PendingFree { tables, gpu, address, units, owner, routes })
     }
 }
 
-/// An allocation taken off the table while the driver is asked to free it. Dropped without [`Taken::freed`]: put back, still
+/// An allocation taken off the table while the driver is asked to free it. Dropped without [`PendingFree::freed`]: put back, still
 /// charged.
 #[derive(Debug)]
 #[must_use = "a taken allocation that is dropped is put back"]
-pub struct Taken<'a> {
+pub struct PendingFree<'a> {
     tables: &'a Tables,
     gpu: Gpu,
     address: u64,
@@ -91,7 +91,7 @@ pub struct Taken<'a> {
     routes: u64,
 }
 
-impl Taken<'_> {
+impl PendingFree<'_> {
     /// The driver freed it: the bytes are refunded.
     #[inline]
     pub fn freed(self) {
@@ -104,7 +104,7 @@ impl Taken<'_> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for PendingFree<'_> {
     // As a charge's.
     #[inline]
     fn drop(&mut self) {

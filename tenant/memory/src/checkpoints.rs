@@ -13,10 +13,10 @@ use cgpu_shm::units::{DeviceIndex as Gpu, SlotIndex};
 
 use crate::tables::Tables;
 
-/// A process that the driver is asked to restore: its memory is charged. Dropped without [`Restoring::restored`]: what was away is away again.
+/// A process that the driver is asked to restore: its memory is charged. Dropped without [`PendingRestore::restored`]: what was away is away again.
 #[derive(Debug)]
 #[must_use = "a restore that is dropped has not happened"]
-pub struct Restoring<'a> {
+pub struct PendingRestore<'a> {
     tables: &'a Tables,
     slot: Option<(SlotIndex, Word)>,
     /// GPUs on which it was away and has been brought back: by their bits.
@@ -47,9 +47,12 @@ impl<'a> Checkpoints<'a> {
     ///
     /// # Errors
     /// It does not fit: out of memory. Counted.
-    pub fn restoring(self, pid: u32) -> Result<Restoring<'a>, Reason> {
-        let mut restoring =
-            Restoring { tables: self.tables, slot: self.tables.ledger.checkpointed().slot_of(pid), gpus: 0 };
+    pub fn begin_restore(self, pid: u32) -> Result<PendingRestore<'a>, Reason> {
+        let mut restoring = PendingRestore {
+            tables: self.tables,
+            slot: self.tables.ledger.checkpointed().slot_of(pid),
+            gpus: 0,
+        };
         if let Some((slot, _)) = restoring.slot {
             for gpu in Gpu::all() {
                 let Ok(was_checkpointed) = self.tables.ledger.checkpointed().restore(gpu, slot) else {
@@ -63,8 +66,8 @@ impl<'a> Checkpoints<'a> {
     }
 }
 
-impl Restoring<'_> {
-    /// The driver restored it. Whoever checkpointed it may have said so only after [`Checkpoints::restoring`].
+impl PendingRestore<'_> {
+    /// The driver restored it. Whoever checkpointed it may have said so only after [`Checkpoints::begin_restore`].
     pub fn restored(mut self) {
         if let Some(slot) = self.slot.take() {
             Gpu::all().for_each(|gpu| self.tables.ledger.checkpointed().clear_checkpointed(gpu, slot));
@@ -72,7 +75,7 @@ impl Restoring<'_> {
     }
 }
 
-impl Drop for Restoring<'_> {
+impl Drop for PendingRestore<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
             let brought = Gpu::all().filter(|gpu| self.gpus >> gpu.get() & 1 == 1);
@@ -106,30 +109,30 @@ mod tests {
         tool.checkpoints().checkpointed(8);
         assert_eq!(tool.view().usage(gpu()).total(), Bytes::ZERO);
         let other = tool.charge(gpu(), mib(8)).expect("it fits");
-        assert!(tool.checkpoints().restoring(8).is_err());
+        assert!(tool.checkpoints().begin_restore(8).is_err());
         assert_eq!(tool.view().usage(gpu()).total(), mib(8));
         drop(other);
         // The driver refuses: it is away as before.
-        drop(tool.checkpoints().restoring(8).expect("it fits"));
+        drop(tool.checkpoints().begin_restore(8).expect("it fits"));
         assert_eq!(tool.view().usage(gpu()).total(), Bytes::ZERO);
-        tool.checkpoints().restoring(8).expect("it fits").restored();
+        tool.checkpoints().begin_restore(8).expect("it fits").restored();
         assert_eq!(tool.view().usage(gpu()).total(), mib(6));
         // And is its own again.
-        worker.allocations().take(Address(0x20_0000)).expect("on the books").freed();
+        worker.allocations().begin_free(Address(0x20_0000)).expect("on the books").freed();
         assert_eq!(tool.view().usage(gpu()).total(), Bytes::ZERO);
-        tool.checkpoints().restoring(8).expect("it is there").restored();
+        tool.checkpoints().begin_restore(8).expect("it is there").restored();
         // It never was away, and the driver says so.
         worker.charge(gpu(), mib(4)).expect("it fits").commit(Address(0x20_0000), None);
-        drop(tool.checkpoints().restoring(8).expect("it is there"));
+        drop(tool.checkpoints().begin_restore(8).expect("it is there"));
         assert_eq!(tool.view().usage(gpu()).total(), mib(4));
-        worker.allocations().take(Address(0x20_0000)).expect("on the books").freed();
+        worker.allocations().begin_free(Address(0x20_0000)).expect("on the books").freed();
         // Sent away by one tool while another brings it back: the one's mark comes late.
         worker.charge(gpu(), mib(4)).expect("it fits").commit(Address(0x20_0000), None);
-        let restoring = tool.checkpoints().restoring(8).expect("it is there");
+        let restoring = tool.checkpoints().begin_restore(8).expect("it is there");
         tool.checkpoints().checkpointed(8);
         restoring.restored();
         assert_eq!(tool.view().usage(gpu()).total(), mib(4));
-        worker.allocations().take(Address(0x20_0000)).expect("on the books").freed();
+        worker.allocations().begin_free(Address(0x20_0000)).expect("on the books").freed();
         // Whose id is nobody's, or two's, is of another container.
         tool.checkpoints().checkpointed(9);
         let _same = named(&container, 8);
@@ -147,14 +150,14 @@ mod tests {
         worker.charge(gpu(), mib(4)).expect("it fits").commit(Address(0x20_0000), None);
         worker.charge(gpu(), mib(2)).expect("it fits").commit(Address(0x80_0000), None);
         worker.exports().export(Address(0x20_0000), route);
-        tool.exports().opening(route).opened(Address(0x1000_0000), None);
-        worker.allocations().take(Address(0x20_0000)).expect("on the books").freed();
+        tool.exports().begin_import(route).opened(Address(0x1000_0000), None);
+        worker.allocations().begin_free(Address(0x20_0000)).expect("on the books").freed();
         tool.checkpoints().checkpointed(8);
         assert_eq!(tool.view().usage(gpu()).total(), mib(4));
         assert!(tool.charge(gpu(), mib(7)).is_err());
         // It is there already when the rest comes back.
         let other = tool.charge(gpu(), mib(4)).expect("it fits");
-        tool.checkpoints().restoring(8).expect("it fits to the byte").restored();
+        tool.checkpoints().begin_restore(8).expect("it fits to the byte").restored();
         assert_eq!(tool.view().usage(gpu()).total(), mib(10));
         drop(other);
     }

@@ -35,7 +35,7 @@ impl<'a> Contexts<'a> {
         Self { tables }
     }
 
-    /// The context's GPU and place in the accounting. None: its creation was not seen; see [`Contexts::seen`].
+    /// The context's GPU and place in the accounting. None: its creation was not seen; see [`Contexts::adopt`].
     #[inline]
     #[must_use]
     pub fn find(self, context: ContextId) -> Option<Context> {
@@ -47,11 +47,11 @@ impl<'a> Contexts<'a> {
     ///
     /// # Errors
     /// [`Denied`]: it would go over the limit.
-    pub fn starting(
+    pub fn begin_create(
         self,
         gpu: Gpu,
         physical_free: impl FnOnce() -> Option<Bytes>,
-    ) -> Result<Starting<'a>, Denied> {
+    ) -> Result<PendingContext<'a>, Denied> {
         let first = self.first(gpu);
         // Before the creation is marked: while it is, nothing is confirmed.
         self.tables.ledger.await_confirmation(gpu, self.learned(gpu));
@@ -77,7 +77,7 @@ impl<'a> Contexts<'a> {
             beside,
             alone: self.tables.ledger.creations().is_alone(),
         };
-        Ok(Starting { tables: self.tables, gpu, first, before })
+        Ok(PendingContext { tables: self.tables, gpu, first, before })
     }
 
     /// First contexts are created one after the other: what two that are created at once cost cannot be told apart by the GPU's free
@@ -104,7 +104,7 @@ impl<'a> Contexts<'a> {
 
     /// Takes up a context whose creation was not seen (made by a private path of the runtime), with the learned size as
     /// implicit memory, which may exceed the limit. One that is known is left as it is.
-    pub fn seen(self, context: ContextId, gpu: Gpu) -> Context {
+    pub fn adopt(self, context: ContextId, gpu: Gpu) -> Context {
         if let Some(known) = self.tables.contexts.find(context.0) {
             return known;
         }
@@ -125,9 +125,9 @@ impl<'a> Contexts<'a> {
     }
 
     /// A context is about to be destroyed (or the last reference of a primary context released, or it is reset). None: unknown.
-    pub fn leaving(self, context: ContextId) -> Option<Leaving<'a>> {
+    pub fn begin_destroy(self, context: ContextId) -> Option<PendingContextDestroy<'a>> {
         let context = self.tables.contexts.leave(context.0)?;
-        Some(Leaving { tables: self.tables, context })
+        Some(PendingContextDestroy { tables: self.tables, context })
     }
 
     /// What a context was last seen to cost on the GPU.
@@ -185,10 +185,10 @@ impl<'a> Contexts<'a> {
     }
 }
 
-/// A context charged by its learned size while the driver is asked to create it. Dropped without [`Starting::created`]: refunded.
+/// A context charged by its learned size while the driver is asked to create it. Dropped without [`PendingContext::created`]: refunded.
 #[derive(Debug)]
 #[must_use = "a context that is not created is refunded"]
-pub struct Starting<'a> {
+pub struct PendingContext<'a> {
     tables: &'a Tables,
     gpu: Gpu,
     before: Before,
@@ -196,9 +196,9 @@ pub struct Starting<'a> {
     first: Option<Guard<'a>>,
 }
 
-impl Starting<'_> {
+impl PendingContext<'_> {
     /// The driver created it. `physical_free` is the GPU's free memory read now, if it could be read: with the one given to
-    /// [`Contexts::starting`] it teaches what a context costs on this GPU. A context that was known already (a second
+    /// [`Contexts::begin_create`] it teaches what a context costs on this GPU. A context that was known already (a second
     /// retain of a primary context) costs nothing.
     pub fn created(mut self, context: ContextId, physical_free: Option<Bytes>) -> Context {
         let _first = self.first.take();
@@ -241,7 +241,7 @@ impl Starting<'_> {
     }
 }
 
-impl Drop for Starting<'_> {
+impl Drop for PendingContext<'_> {
     fn drop(&mut self) {
         // Until then nothing is concluded from what the GPU says.
         self.tables.ledger.refund(self.gpu, Column::Implicit, self.before.charged);
@@ -249,15 +249,15 @@ impl Drop for Starting<'_> {
     }
 }
 
-/// A context whose destruction the driver is being asked for. Dropped without [`Leaving::gone`]: it stays.
+/// A context whose destruction the driver is being asked for. Dropped without [`PendingContextDestroy::gone`]: it stays.
 #[derive(Debug)]
 #[must_use = "a leaving context that is dropped stays"]
-pub struct Leaving<'a> {
+pub struct PendingContextDestroy<'a> {
     tables: &'a Tables,
     context: Context,
 }
 
-impl Leaving<'_> {
+impl PendingContextDestroy<'_> {
     /// It is destroyed: everything in it, and its own memory, is refunded.
     pub fn gone(self) {
         let Self { tables, context } = *ManuallyDrop::new(self);
@@ -265,7 +265,7 @@ impl Leaving<'_> {
     }
 }
 
-impl Drop for Leaving<'_> {
+impl Drop for PendingContextDestroy<'_> {
     fn drop(&mut self) {
         let released = self.tables.contexts.stay(self.context, &self.tables.allocations);
         Contexts::new(self.tables).release(self.context, released);

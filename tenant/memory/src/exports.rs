@@ -154,13 +154,13 @@ impl<'a> Exports<'a> {
     }
 
     /// A handle of others' memory is about to be opened.
-    pub fn opening(self, route: Route) -> Opening<'a> {
+    pub fn begin_import(self, route: Route) -> PendingImport<'a> {
         self.tables.exports.used();
         let mut records = self.tables.exports.records.lock();
         if records.begin(route) {
             self.tables.ledger.exported().set_opened(records.bits());
         }
-        Opening { tables: self.tables, route }
+        PendingImport { tables: self.tables, route }
     }
 
     /// A descriptor was given out of what is open at this address: it holds that whatever is closed here, and nobody sees its end. So it
@@ -178,12 +178,12 @@ impl<'a> Exports<'a> {
 
     /// What was opened at this address is about to be closed. None: nothing was.
     #[inline]
-    pub fn closing(self, address: Address) -> Option<Closing<'a>> {
+    pub fn begin_close(self, address: Address) -> Option<PendingClose<'a>> {
         if !self.tables.exports.any() {
             return None;
         }
         self.tables.exports.records.lock().opened.get(address.0)?;
-        Some(Closing { tables: self.tables, address })
+        Some(PendingClose { tables: self.tables, address })
     }
 
     fn close(self, route: Route) {
@@ -193,15 +193,15 @@ impl<'a> Exports<'a> {
     }
 }
 
-/// A handle that the driver is asked to open. Dropped without [`Opening::opened`]: it is not open.
+/// A handle that the driver is asked to open. Dropped without [`PendingImport::opened`]: it is not open.
 #[derive(Debug)]
 #[must_use = "an opening that is dropped has not happened"]
-pub struct Opening<'a> {
+pub struct PendingImport<'a> {
     tables: &'a Tables,
     route: Route,
 }
 
-impl Opening<'_> {
+impl PendingImport<'_> {
     /// The driver opened it at `address`, in that context if it goes with one.
     pub fn opened(self, address: Address, context: Option<Context>) {
         let Self { tables, route } = *ManuallyDrop::new(self);
@@ -227,7 +227,7 @@ impl Opening<'_> {
     }
 }
 
-impl Drop for Opening<'_> {
+impl Drop for PendingImport<'_> {
     fn drop(&mut self) {
         Exports::new(self.tables).close(self.route);
     }
@@ -236,12 +236,12 @@ impl Drop for Opening<'_> {
 /// What the driver is asked to close. Dropped: it stays open.
 #[derive(Debug)]
 #[must_use = "a closing that is dropped has not happened"]
-pub struct Closing<'a> {
+pub struct PendingClose<'a> {
     tables: &'a Tables,
     address: Address,
 }
 
-impl Closing<'_> {
+impl PendingClose<'_> {
     /// The driver closed it, once.
     pub fn closed(self) {
         let mut records = self.tables.exports.records.lock();

@@ -25,7 +25,7 @@ pub use self::table::{Bodies, GraphNumber, Lane};
 use crate::handles::{GraphId, NodeId, PoolId};
 use crate::ledger::{Denied, WaitBudget};
 use crate::pools::table::{CallOutcome, Lookup, PendingCall};
-use crate::pools::{PoolDriver, Pools, Unmade};
+use crate::pools::{PoolDriver, PoolError, Pools};
 use crate::tables::Tables;
 
 /// What an executable graph is to do.
@@ -61,7 +61,7 @@ impl<'a> Graphs<'a> {
     /// `uploads` it is made ready as well. `undo` has the driver destroy what the call has made.
     ///
     /// # Errors
-    /// [`Unmade::Driver`]; [`Unmade::Denied`]: it would have taken, or has taken, what does not fit, and is destroyed again.
+    /// [`PoolError::Driver`]; [`PoolError::Denied`]: it would have taken, or has taken, what does not fit, and is destroyed again.
     pub fn instantiate<E>(
         self,
         footprint: &mut Footprint,
@@ -69,7 +69,7 @@ impl<'a> Graphs<'a> {
         driver: &'static dyn PoolDriver,
         call: impl FnOnce() -> Result<GraphId, E>,
         undo: impl FnOnce(GraphId),
-    ) -> Result<(), Unmade<E>> {
+    ) -> Result<(), PoolError<E>> {
         let mut calls: Calls = [None; GPUS];
         for (place, (gpu, bytes)) in calls.iter_mut().zip(footprint.bounds()) {
             let Some(share) = self.share(gpu, bytes, driver) else { continue };
@@ -83,16 +83,16 @@ impl<'a> Graphs<'a> {
                 Ok(charged) => *place = self.begin_call(share, charged),
                 Err(denied) => {
                     self.finish(&calls, |_, _| ());
-                    return Err(Unmade::Denied(denied));
+                    return Err(PoolError::Denied(denied));
                 }
             }
         }
         let answer = call();
         let grown = self.finish(&calls, |_, _| ());
-        let graph = answer.map_err(Unmade::Driver)?;
+        let graph = answer.map_err(PoolError::Driver)?;
         if let Some(share) = grown {
             undo(graph);
-            return Err(Unmade::Denied(self.pools().evict_excess(share.at, share.bytes)));
+            return Err(PoolError::Denied(self.pools().evict_excess(share.at, share.bytes)));
         }
         self.enter_graph(graph, calls.iter().flatten().map(|(share, _)| *share));
         Ok(())
@@ -132,7 +132,7 @@ impl<'a> Graphs<'a> {
     /// says whether the stream still has something to do.
     ///
     /// # Errors
-    /// [`Unmade::Driver`]; [`Unmade::Denied`]: it can take more than there is room for, and the driver was not asked.
+    /// [`PoolError::Driver`]; [`PoolError::Denied`]: it can take more than there is room for, and the driver was not asked.
     pub fn send<E>(
         self,
         graph: GraphId,
@@ -140,14 +140,14 @@ impl<'a> Graphs<'a> {
         lane: Lane,
         call: impl FnOnce() -> Result<(), E>,
         is_busy: impl Fn() -> bool,
-    ) -> Result<(), Unmade<E>> {
+    ) -> Result<(), PoolError<E>> {
         let mut calls: Calls = [None; GPUS];
         for (place, share) in calls.iter_mut().zip(self.tables.graphs.shares(graph)) {
             match self.begin(share, lane, &is_busy) {
                 Ok(reservation) => *place = reservation,
                 Err(denied) => {
                     self.finish(&calls, |_, _| ());
-                    return Err(Unmade::Denied(denied));
+                    return Err(PoolError::Denied(denied));
                 }
             }
         }
@@ -162,7 +162,7 @@ impl<'a> Graphs<'a> {
             self.tables.ledger.count(Reason::GraphGrew);
             self.tables.pools.paid(share.at);
         }
-        answer.map_err(Unmade::Driver)
+        answer.map_err(PoolError::Driver)
     }
 
     /// Which executable graph with memory stands under a handle; asked before the driver destroys it.
@@ -192,7 +192,7 @@ impl<'a> Graphs<'a> {
     /// What a graph can take of a GPU. None: no host memory for the books of that.
     fn share(self, gpu: Gpu, bytes: Bytes, driver: &'static dyn PoolDriver) -> Option<Share> {
         let id = PoolId::of_graphs(gpu);
-        self.pools().seen(id, Some(gpu), driver);
+        self.pools().adopt(id, Some(gpu), driver);
         match self.tables.pools.find(id) {
             Lookup::Charged(at) => Some(Share::new(at, bytes)),
             _ => None,

@@ -64,7 +64,7 @@ mod tests {
         let container = Container::limited(50);
         let tenant = container.tenant();
         let (whole, view) = (container.handle(), container.handle());
-        let context = tenant.contexts().seen(whole, gpu());
+        let context = tenant.contexts().adopt(whole, gpu());
         tenant.green_contexts().made(GreenId(8), context);
         tenant.green_contexts().seen(GreenId(8), view);
         assert_eq!(tenant.contexts().find(view), Some(context));
@@ -74,10 +74,10 @@ mod tests {
         tenant.green_contexts().gone(GreenId(8));
         assert_eq!((tenant.contexts().find(view), tenant.green_contexts().gpu(GreenId(8))), (None, None));
         assert_eq!(tenant.view().usage(gpu()).used, Bytes(512));
-        tenant.contexts().leaving(whole).expect("known").gone();
+        tenant.contexts().begin_destroy(whole).expect("known").gone();
         assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
         // Its handle may be another context's.
-        let other = tenant.contexts().seen(view, gpu());
+        let other = tenant.contexts().adopt(view, gpu());
         assert_ne!(other, context);
         assert_eq!(tenant.contexts().find(ContextId(view.0)), Some(other));
     }

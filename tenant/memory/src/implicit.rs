@@ -51,13 +51,13 @@ impl<'a> Implicit<'a> {
     /// A module is gone, with its functions.
     pub fn module_unloaded(self, module: usize) {
         self.tables.implicit.libraries.lock().forget_functions();
-        self.shrunk(Cause::Module(module), None, Bytes::MAX);
+        self.unloaded(Cause::Module(module), None, Bytes::MAX);
     }
 
     /// A library is gone from all contexts.
     pub fn library_unloaded(self, library: usize) {
         self.tables.implicit.libraries.lock().unload(library);
-        self.shrunk(Cause::Library(library), None, Bytes::MAX);
+        self.unloaded(Cause::Library(library), None, Bytes::MAX);
     }
 
     /// A call is about to be made that brings `what`, a handle of the driver, into `context`, and with it `library`, if that is known.
@@ -65,13 +65,13 @@ impl<'a> Implicit<'a> {
     ///
     /// # Errors
     /// [`Denied`]: the library's variables would go over the limit, or the container is over it already.
-    pub fn bringing(
+    pub fn begin_load(
         self,
         context: Context,
         what: usize,
         library: Option<usize>,
         physical_free: impl FnOnce() -> Option<Bytes>,
-    ) -> Result<Option<Bringing<'a>>, Denied> {
+    ) -> Result<Option<PendingLoad<'a>>, Denied> {
         let libraries = self.tables.implicit.libraries.lock();
         if libraries.is_brought(what, context) {
             return Ok(None);
@@ -86,8 +86,8 @@ impl<'a> Implicit<'a> {
             self.tables.ledger.count(reason);
             return Err(Denied { reason, wanted: known, used, limit });
         }
-        let growing = self.growing(context, known, physical_free)?;
-        Ok(Some(Bringing { growing, what, library }))
+        let growing = self.begin(context, known, physical_free)?;
+        Ok(Some(PendingLoad { growing, what, library }))
     }
 
     /// Something is about to be done in `context` that takes memory nobody asked for: charges `known` of it. `physical_free` reads the GPU's
@@ -95,12 +95,12 @@ impl<'a> Implicit<'a> {
     ///
     /// # Errors
     /// [`Denied`]: what is known would go over the limit.
-    pub fn growing(
+    pub fn begin(
         self,
         context: Context,
         known: Bytes,
         physical_free: impl FnOnce() -> Option<Bytes>,
-    ) -> Result<Growing<'a>, Denied> {
+    ) -> Result<PendingImplicit<'a>, Denied> {
         let gpu = context.gpu();
         let already = self.tables.ledger.creations().begin(gpu);
         // Nothing fits also where there is no room at all: what comes is not known yet.
@@ -113,7 +113,7 @@ impl<'a> Implicit<'a> {
         }
         let (physical_free, accounted) = (physical_free(), self.tables.ledger.accounted(gpu) - known);
         let beside = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
-        Ok(Growing {
+        Ok(PendingImplicit {
             tables: self.tables,
             context,
             before: Before {
@@ -128,14 +128,14 @@ impl<'a> Implicit<'a> {
 
     /// What came with `cause` is about to go from the GPU, and then from the books. In between these say too much: whoever measured then would
     /// take it for something that was charged and never came, and let others have it.
-    pub fn shrinking(self, cause: Cause) -> Shrinking<'a> {
+    pub fn begin_unload(self, cause: Cause) -> PendingUnload<'a> {
         let gpus = self.tables.implicit.gpus(cause);
         gpus_in(gpus).for_each(|gpu| _ = self.tables.ledger.creations().begin(gpu));
-        Shrinking { tables: self.tables, gpus }
+        PendingUnload { tables: self.tables, gpus }
     }
 
     /// What came with `cause` is gone from the GPU: from `context`, if there is one, else from all; at most so much from each.
-    pub fn shrunk(self, cause: Cause, context: Option<Context>, most: Bytes) {
+    pub fn unloaded(self, cause: Cause, context: Option<Context>, most: Bytes) {
         for Share { context, bytes, .. } in self.tables.implicit.take(cause, context, most) {
             // Of a context that has ended it went with that.
             let had = self.tables.contexts.lessen(context, bytes);
@@ -149,16 +149,16 @@ impl<'a> Implicit<'a> {
     }
 }
 
-/// Something that takes memory nobody asked for, while the driver is asked to do it. Dropped without [`Growing::grown`]: refunded.
+/// Something that takes memory nobody asked for, while the driver is asked to do it. Dropped without [`PendingImplicit::grown`]: refunded.
 #[derive(Debug)]
 #[must_use = "what has not grown is refunded"]
-pub struct Growing<'a> {
+pub struct PendingImplicit<'a> {
     tables: &'a Tables,
     context: Context,
     before: Before,
 }
 
-impl Growing<'_> {
+impl PendingImplicit<'_> {
     /// Whether it has taken the container past its limit, by the GPU's free memory now.
     #[must_use]
     pub fn exceeds(&self, physical_free: Option<Bytes>) -> bool {
@@ -216,7 +216,7 @@ impl Growing<'_> {
     }
 }
 
-impl Drop for Growing<'_> {
+impl Drop for PendingImplicit<'_> {
     fn drop(&mut self) {
         let (ledger, gpu) = (&self.tables.ledger, self.context.gpu());
         ledger.refund(gpu, Column::Implicit, self.before.charged);
@@ -228,28 +228,28 @@ impl Drop for Growing<'_> {
 /// gone from the books, or has not gone.
 #[derive(Debug)]
 #[must_use = "it is about the time until it is dropped"]
-pub struct Shrinking<'a> {
+pub struct PendingUnload<'a> {
     tables: &'a Tables,
     /// A bit each.
     gpus: u32,
 }
 
-impl Drop for Shrinking<'_> {
+impl Drop for PendingUnload<'_> {
     fn drop(&mut self) {
         gpus_in(self.gpus).for_each(|gpu| self.tables.ledger.creations().end(gpu));
     }
 }
 
-/// Something of a library that the driver is asked for in a context. Dropped without [`Bringing::brought`]: it was not brought.
+/// Something of a library that the driver is asked for in a context. Dropped without [`PendingLoad::brought`]: it was not brought.
 #[derive(Debug)]
 #[must_use = "what has not been brought is refunded"]
-pub struct Bringing<'a> {
-    growing: Growing<'a>,
+pub struct PendingLoad<'a> {
+    growing: PendingImplicit<'a>,
     what: usize,
     library: Option<usize>,
 }
 
-impl Bringing<'_> {
+impl PendingLoad<'_> {
     /// It is there. `physical_free` is the GPU's free memory read now.
     pub fn brought(self, physical_free: Option<Bytes>) {
         let Self { growing, what, library } = self;

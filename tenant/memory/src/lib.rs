@@ -67,7 +67,7 @@ mod tables;
 mod tenant;
 mod view;
 
-pub use allocations::{Allocations, Taken};
+pub use allocations::{Allocations, PendingFree};
 pub use arrays::{Arrays, Shape};
 pub use cgpu_settings::{Environment, Found, GpuInfo, Inventory, Refusal, System};
 pub use cgpu_shm::clock::{Clock, Monotonic};
@@ -76,21 +76,22 @@ pub use cgpu_shm::reason::Reason;
 pub use cgpu_shm::units::{Bytes, DeviceIndex as Gpu, Nanos, TimeScale};
 pub use cgpu_shm::uuid::Uuid;
 pub use charge::{Charge, CommitOutcome};
-pub use checkpoints::{Checkpoints, Restoring};
+pub use checkpoints::{Checkpoints, PendingRestore};
 pub use contexts::table::Context;
-pub use contexts::{Contexts, Leaving, Starting};
-pub use exports::{Closing, Exports, Opening, Route};
+pub use contexts::{Contexts, PendingContext, PendingContextDestroy};
+pub use exports::{Exports, PendingClose, PendingImport, Route};
 pub use graphs::{Bodies, Footprint, GraphNumber, Graphs, Lane, Sending};
 pub use green::GreenContexts;
 pub use handles::{Address, ArrayId, ContextId, GraphId, GreenId, Handle, NodeId, PoolId};
-pub use implicit::{Bringing, Cause, Growing, Implicit, Shrinking};
+pub use implicit::{Cause, Implicit, PendingImplicit, PendingLoad, PendingUnload};
 pub use ledger::{Denied, WaitBudget};
 pub use monitor_inventory::MonitorInventory;
 pub use names::{Names, Namespace};
 pub use physical::{
-    LeavingArray, Physical, Reference, Release, Tiles, Tiling, Unbinding, Unmapping, Untiled,
+    PendingArrayDestroy, PendingRelease, PendingTileMap, PendingUnbind, PendingUnmap, Physical, Reference,
+    ReplacedTiles, Tiles,
 };
-pub use pools::{Ended, Ending, PoolDriver, Pools, Unmade};
+pub use pools::{PendingPoolDestroy, PoolDestroy, PoolDriver, PoolError, Pools};
 pub use start::is_called_for;
 pub use tenant::{Start, Tenant};
 pub use view::{Member, MemoryInfo, View};

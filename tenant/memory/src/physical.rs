@@ -26,10 +26,10 @@ use cgpu_shm::ledger::Column;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
-pub use self::bindings::Unbinding;
+pub use self::bindings::PendingUnbind;
 pub use self::table::Tiles;
 use self::table::{FreeOutcome, RecordId};
-pub use self::tiles::{LeavingArray, Tiling, Untiled};
+pub use self::tiles::{PendingArrayDestroy, PendingTileMap, ReplacedTiles};
 use crate::charge::{Charge, CommitOutcome};
 use crate::exports::{Exports, Route};
 use crate::handles::{Address, Handle};
@@ -72,7 +72,7 @@ impl<'a> Physical<'a> {
     /// One more reference to the memory behind `handle`, before the driver is asked for what needs it. None: it is not on the
     /// books.
     #[must_use]
-    pub fn refer(self, handle: Handle) -> Option<Reference<'a>> {
+    pub fn reference(self, handle: Handle) -> Option<Reference<'a>> {
         let record = self.tables.physical.lock().refer(handle)?;
         Some(Reference { tables: self.tables, record })
     }
@@ -80,7 +80,7 @@ impl<'a> Physical<'a> {
     /// One more reference to the memory that is mapped at `address`, before the driver is asked for what needs it. None: it is
     /// not on the books.
     #[must_use]
-    pub fn refer_at(self, address: Address) -> Option<Reference<'a>> {
+    pub fn reference_at(self, address: Address) -> Option<Reference<'a>> {
         let record = self.tables.physical.lock().refer_at(address)?;
         Some(Reference { tables: self.tables, record })
     }
@@ -100,14 +100,14 @@ impl<'a> Physical<'a> {
 
     /// A reference of `handle` is about to be released. None: it is not on the books.
     #[must_use]
-    pub fn releasing(self, handle: Handle) -> Option<Release<'a>> {
+    pub fn begin_release(self, handle: Handle) -> Option<PendingRelease<'a>> {
         let generation = self.tables.physical.lock().leave(handle)?;
-        Some(Release { tables: self.tables, handle, generation })
+        Some(PendingRelease { tables: self.tables, handle, generation })
     }
 
     /// Mappings are about to be ended.
-    pub fn unmapping(self) -> Unmapping<'a> {
-        Unmapping { tables: self.tables, serial: self.tables.physical.lock().serial() }
+    pub fn begin_unmap(self) -> PendingUnmap<'a> {
+        PendingUnmap { tables: self.tables, serial: self.tables.physical.lock().serial() }
     }
 
     /// The driver handed out what is mapped in a range, to other processes or interfaces.
@@ -195,13 +195,13 @@ impl Drop for Reference<'_> {
 /// A handle that the driver is asked to release. Dropped: nothing has changed.
 #[derive(Debug)]
 #[must_use = "a release that is dropped has not happened"]
-pub struct Release<'a> {
+pub struct PendingRelease<'a> {
     tables: &'a Tables,
     handle: Handle,
     generation: u64,
 }
 
-impl Release<'_> {
+impl PendingRelease<'_> {
     /// The driver released it.
     pub fn released(self) {
         let Self { tables, handle, generation } = *ManuallyDrop::new(self);
@@ -210,7 +210,7 @@ impl Release<'_> {
     }
 }
 
-impl Drop for Release<'_> {
+impl Drop for PendingRelease<'_> {
     fn drop(&mut self) {
         self.tables.physical.lock().released(self.handle, self.generation, false);
     }
@@ -219,12 +219,12 @@ impl Drop for Release<'_> {
 /// Mappings that the driver is asked to end. Dropped: nothing has changed.
 #[derive(Debug)]
 #[must_use = "an unmapping that is dropped has not happened"]
-pub struct Unmapping<'a> {
+pub struct PendingUnmap<'a> {
     tables: &'a Tables,
     serial: u64,
 }
 
-impl Unmapping<'_> {
+impl PendingUnmap<'_> {
     /// The driver ended the mappings of this range.
     pub fn unmapped(self, address: Address, length: Bytes) {
         let end = address.0.saturating_add(length.0);

@@ -35,12 +35,12 @@ use crate::tables::Tables;
 
 /// Why an allocation from a pool was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unmade<E> {
+pub enum PoolError<E> {
     /// The driver's answer.
     Driver(E),
     /// It would have gone over the limit, or did and went back.
     Denied(Denied),
-    /// The pool is not known: see [`Pools::seen`], then try again.
+    /// The pool is not known: see [`Pools::adopt`], then try again.
     Unknown,
     /// The program has destroyed the pool.
     Destroyed,
@@ -48,27 +48,27 @@ pub enum Unmade<E> {
 
 /// What is to be done about a pool that the program destroys.
 #[derive(Debug)]
-pub enum Ending<'a> {
+pub enum PoolDestroy<'a> {
     /// The driver is to destroy it; it is not charged.
     Uncharged,
     /// The driver is to destroy it; it holds nothing.
-    Empty(Ended<'a>),
+    Empty(PendingPoolDestroy<'a>),
     /// It holds something: it is kept, and ended when it does not. The driver is not to be asked.
     Outlives,
     /// It was destroyed before.
     Destroyed,
 }
 
-/// An empty pool whose destruction the driver is being asked for. Dropped without [`Ended::gone`]: it stays.
+/// An empty pool whose destruction the driver is being asked for. Dropped without [`PendingPoolDestroy::gone`]: it stays.
 #[derive(Debug)]
 #[must_use = "an ended pool that is dropped stays"]
-pub struct Ended<'a> {
+pub struct PendingPoolDestroy<'a> {
     tables: &'a Tables,
     at: PoolRef,
     outlives: bool,
 }
 
-impl Ended<'_> {
+impl PendingPoolDestroy<'_> {
     /// The driver destroyed it.
     pub fn gone(self) {
         let Self { tables, at, .. } = *ManuallyDrop::new(self);
@@ -76,7 +76,7 @@ impl Ended<'_> {
     }
 }
 
-impl Drop for Ended<'_> {
+impl Drop for PendingPoolDestroy<'_> {
     fn drop(&mut self) {
         self.tables.pools.stay(self.at, self.outlives);
     }
@@ -105,7 +105,7 @@ impl<'a> Pools<'a> {
     }
 
     /// As [`Pools::made`], for a pool that may be known. `false`: no host memory for it, refuse.
-    pub fn seen(self, id: PoolId, gpu: Option<Gpu>, driver: &'static dyn PoolDriver) -> bool {
+    pub fn adopt(self, id: PoolId, gpu: Option<Gpu>, driver: &'static dyn PoolDriver) -> bool {
         let seen = self.tables.pools.seen(id, gpu, driver);
         if seen.is_err() {
             self.tables.ledger.count(Reason::Unrecorded);
@@ -117,7 +117,7 @@ impl<'a> Pools<'a> {
     /// call has allocated, in the same stream; `is_busy` says whether the stream still has something to do.
     ///
     /// # Errors
-    /// [`Unmade`]. What the pool holds is then within the limit again; where the stream does not come to the free within a second,
+    /// [`PoolError`]. What the pool holds is then within the limit again; where the stream does not come to the free within a second,
     /// what remains is shown and blocks new allocations.
     pub fn allocate<E>(
         self,
@@ -126,23 +126,23 @@ impl<'a> Pools<'a> {
         call: impl Fn() -> Result<(), E>,
         undo: impl Fn(),
         is_busy: impl Fn() -> bool,
-    ) -> Result<(), Unmade<E>> {
+    ) -> Result<(), PoolError<E>> {
         let at = match self.tables.pools.find(id) {
             Lookup::Charged(at) => at,
-            Lookup::Elsewhere => return call().map_err(Unmade::Driver),
-            Lookup::Unknown => return Err(Unmade::Unknown),
-            Lookup::Outlives => return Err(Unmade::Destroyed),
+            Lookup::Elsewhere => return call().map_err(PoolError::Driver),
+            Lookup::Unknown => return Err(PoolError::Unknown),
+            Lookup::Outlives => return Err(PoolError::Destroyed),
             Lookup::Leaving => {
                 self.tables.ledger.sleep_briefly();
-                return Err(Unmade::Unknown);
+                return Err(PoolError::Unknown);
             }
         };
         let Some(charged) = self.tables.pools.likely(at, size) else {
-            return Err(Unmade::Denied(self.tables.ledger.too_large(at.gpu, size)));
+            return Err(PoolError::Denied(self.tables.ledger.too_large(at.gpu, size)));
         };
         match self.tables.ledger.attempt(at.gpu, Column::Used, charged) {
             Ok(()) => match self.try_allocate(at, Reservation::charged(charged, size), &call, &undo) {
-                Err(Unmade::Denied(_)) => {
+                Err(PoolError::Denied(_)) => {
                     self.allocate_waiting(at, Reservation::charged(charged, size), &call, &undo, &is_busy)
                 }
                 other => other,
@@ -187,25 +187,25 @@ impl<'a> Pools<'a> {
     }
 
     /// The program destroys a pool; not a default one, which the driver refuses to destroy.
-    pub fn ending(self, id: PoolId) -> Ending<'a> {
+    pub fn begin_destroy(self, id: PoolId) -> PoolDestroy<'a> {
         if id.is_of_graphs() {
-            return Ending::Uncharged;
+            return PoolDestroy::Uncharged;
         }
         let at = match self.tables.pools.find(id) {
             Lookup::Charged(at) => at,
-            Lookup::Unknown => return Ending::Uncharged,
+            Lookup::Unknown => return PoolDestroy::Uncharged,
             Lookup::Elsewhere => {
                 self.tables.pools.forget(id);
-                return Ending::Uncharged;
+                return PoolDestroy::Uncharged;
             }
-            Lookup::Outlives | Lookup::Leaving => return Ending::Destroyed,
+            Lookup::Outlives | Lookup::Leaving => return PoolDestroy::Destroyed,
         };
         if let Some(ended) = self.end_if_empty(at, false) {
-            return Ending::Empty(ended);
+            return PoolDestroy::Empty(ended);
         }
         self.tables.ledger.count(Reason::PoolOutlived);
         self.tables.pools.outlive(at);
-        Ending::Outlives
+        PoolDestroy::Outlives
     }
 
     /// What pools hold beyond their use is given back, so that a charge on `gpu` may fit.
@@ -227,7 +227,7 @@ impl<'a> Pools<'a> {
         call: &impl Fn() -> Result<(), E>,
         undo: &impl Fn(),
         is_busy: &impl Fn() -> bool,
-    ) -> Result<(), Unmade<E>> {
+    ) -> Result<(), PoolError<E>> {
         self.each_pool(Some(at.gpu), false);
         let now = if self.tables.ledger.attempt(at.gpu, Column::Used, likely.charged).is_ok() {
             Some(likely)
@@ -236,7 +236,7 @@ impl<'a> Pools<'a> {
             self.may_hold(at, likely.size).then_some(Reservation::charged(Bytes::ZERO, likely.size))
         };
         match now.map(|reservation| self.try_allocate(at, reservation, call, undo)) {
-            None | Some(Err(Unmade::Denied(_))) => self.allocate_waiting(at, likely, call, undo, is_busy),
+            None | Some(Err(PoolError::Denied(_))) => self.allocate_waiting(at, likely, call, undo, is_busy),
             Some(other) => other,
         }
     }
@@ -251,7 +251,7 @@ impl<'a> Pools<'a> {
         call: &impl Fn() -> Result<(), E>,
         undo: &impl Fn(),
         is_busy: &impl Fn() -> bool,
-    ) -> Result<(), Unmade<E>> {
+    ) -> Result<(), PoolError<E>> {
         let exact = Reservation::charged(least(likely.size), likely.size);
         let mut budget = WaitBudget::default();
         loop {
@@ -271,12 +271,12 @@ impl<'a> Pools<'a> {
                 } else {
                     let denied =
                         self.tables.ledger.charge(at.gpu, Column::Used, exact.charged, Reason::OverLimit);
-                    denied.map_err(Unmade::Denied)?;
+                    denied.map_err(PoolError::Denied)?;
                     exact
                 };
             match self.try_allocate(at, reservation, call, undo) {
                 // It grew by more than there was room for. There may be some in a moment.
-                Err(Unmade::Denied(_)) if wait() => {}
+                Err(PoolError::Denied(_)) if wait() => {}
                 other => return other,
             }
         }
@@ -297,10 +297,10 @@ impl<'a> Pools<'a> {
         reservation: Reservation,
         call: &impl Fn() -> Result<(), E>,
         undo: &impl Fn(),
-    ) -> Result<(), Unmade<E>> {
+    ) -> Result<(), PoolError<E>> {
         if !self.tables.pools.start(at, reservation) {
             self.tables.ledger.refund(at.gpu, Column::Used, reservation.charged);
-            return Err(Unmade::Unknown);
+            return Err(PoolError::Unknown);
         }
         let answer = call();
         let within = self.call_ended(at, reservation);
@@ -308,9 +308,9 @@ impl<'a> Pools<'a> {
             Ok(()) if within => Ok(()),
             Ok(()) => {
                 undo();
-                Err(Unmade::Denied(self.evict_excess(at, reservation.size)))
+                Err(PoolError::Denied(self.evict_excess(at, reservation.size)))
             }
-            Err(answer) => Err(Unmade::Driver(answer)),
+            Err(answer) => Err(PoolError::Driver(answer)),
         }
     }
 
@@ -422,7 +422,7 @@ impl<'a> Pools<'a> {
     }
 
     /// Bars a pool that holds nothing, so that the driver can be asked to destroy it.
-    fn end_if_empty(self, at: PoolRef, outlives: bool) -> Option<Ended<'a>> {
+    fn end_if_empty(self, at: PoolRef, outlives: bool) -> Option<PendingPoolDestroy<'a>> {
         self.look(at, true);
         let ticket = self.tables.pools.look(at)?;
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
@@ -436,7 +436,7 @@ impl<'a> Pools<'a> {
         while self.tables.pools.is_looked_at(at) {
             self.tables.ledger.sleep_briefly();
         }
-        Some(Ended { tables: self.tables, at, outlives })
+        Some(PendingPoolDestroy { tables: self.tables, at, outlives })
     }
 
     fn give_back(self, released: Option<Released>) {

@@ -52,18 +52,18 @@ fn an_array_goes_with_its_context_and_is_freed_like_memory() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     let handle = container.handle();
-    let context = tenant.contexts().seen(handle, gpu());
+    let context = tenant.contexts().adopt(handle, gpu());
     let arrays = [ArrayId::Array(0x5555_0000_1230), ArrayId::Mipmapped(0x5555_0000_1230), ArrayId::Array(1)];
     for array in arrays {
         let charge = tenant.charge(gpu(), Bytes(3 * MIB)).expect("it fits");
         assert_eq!(charge.commit(array.address(), Some(context)), CommitOutcome::Recorded);
     }
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(12 * MIB), "each has a name of its own");
-    tenant.allocations().take(arrays[0].address()).expect("on the books").freed();
+    tenant.allocations().begin_free(arrays[0].address()).expect("on the books").freed();
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(8 * MIB));
-    tenant.contexts().leaving(handle).expect("known").gone();
+    tenant.contexts().begin_destroy(handle).expect("known").gone();
     assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
-    assert!(tenant.allocations().take(arrays[1].address()).is_none(), "it went with its context");
+    assert!(tenant.allocations().begin_free(arrays[1].address()).is_none(), "it went with its context");
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn allocate(tenant: &Tenant, address: u64, size: Bytes, context: Option<Context>
 }
 
 fn free(tenant: &Tenant, address: u64) {
-    tenant.allocations().take(Address(address)).expect("on the books").freed();
+    tenant.allocations().begin_free(Address(address)).expect("on the books").freed();
 }
 
 /// The handle of that number; the bits of the first ones differ.
@@ -78,12 +78,12 @@ fn what_another_has_open_stays_charged_to_its_maker() {
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
     maker.exports().export(Address(BASE), route(1));
-    holder.exports().opening(route(1)).opened(Address(0x1000_0000), None);
+    holder.exports().begin_import(route(1)).opened(Address(0x1000_0000), None);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     assert!(holder.charge(gpu(), mib(6)).is_err());
-    holder.exports().closing(Address(0x1000_0000)).expect("open").closed();
-    assert!(holder.exports().closing(Address(0x1000_0000)).is_none());
+    holder.exports().begin_close(Address(0x1000_0000)).expect("open").closed();
+    assert!(holder.exports().begin_close(Address(0x1000_0000)).is_none());
     // Only its maker gives it back, when it needs some or looks.
     assert!(maker.charge(gpu(), mib(10)).is_ok());
 }
@@ -95,10 +95,10 @@ fn what_a_descriptor_holds_of_anothers_memory_stays_charged_while_its_holder_liv
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
     maker.exports().export(Address(BASE), route(1));
-    holder.exports().opening(route(1)).opened(Address(0x1000_0000), None);
+    holder.exports().begin_import(route(1)).opened(Address(0x1000_0000), None);
     holder.exports().pin(Address(0x1000_0000));
     holder.exports().pin(Address(0x2000_0000));
-    holder.exports().closing(Address(0x1000_0000)).expect("open").closed();
+    holder.exports().begin_close(Address(0x1000_0000)).expect("open").closed();
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     drop(holder);
@@ -112,7 +112,7 @@ fn an_opening_that_the_driver_refuses_holds_nothing() {
     let (maker, other) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
     maker.exports().export(Address(BASE), route(1));
-    let opening = other.exports().opening(route(1));
+    let opening = other.exports().begin_import(route(1));
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     drop(opening);
@@ -125,8 +125,8 @@ fn a_free_that_the_driver_refuses_changes_nothing() {
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
     maker.exports().export(Address(BASE), route(1));
-    drop(maker.allocations().take(Address(BASE)));
-    holder.exports().opening(route(1)).opened(Address(0x1000_0000), None);
+    drop(maker.allocations().begin_free(Address(BASE)));
+    holder.exports().begin_import(route(1)).opened(Address(0x1000_0000), None);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6), "it is lent as before");
 }
@@ -136,19 +136,19 @@ fn a_context_that_ends_takes_what_was_not_lent() {
     let container = Container::limited(50);
     let (maker, holder) = (container.tenant(), container.tenant());
     let id = container.handle();
-    let context = maker.contexts().seen(id, gpu());
+    let context = maker.contexts().adopt(id, gpu());
     for (place, size) in [(0, 2), (1, 4), (2, 8)] {
         allocate(&maker, BASE + place * 16 * MIB, mib(size), Some(context));
     }
     maker.exports().export(Address(BASE), route(1));
     maker.exports().export(Address(BASE + 16 * MIB), route(2));
     let theirs = container.handle();
-    let open_in = holder.contexts().seen(theirs, gpu());
-    holder.exports().opening(route(2)).opened(Address(0x1000_0000), Some(open_in));
-    maker.contexts().leaving(id).expect("known").gone();
+    let open_in = holder.contexts().adopt(theirs, gpu());
+    holder.exports().begin_import(route(2)).opened(Address(0x1000_0000), Some(open_in));
+    maker.contexts().begin_destroy(id).expect("known").gone();
     assert_eq!(used(&maker), mib(4), "the one that is open elsewhere");
     // It is closed when the context it was opened in ends.
-    holder.contexts().leaving(theirs).expect("known").gone();
+    holder.contexts().begin_destroy(theirs).expect("known").gone();
     assert_eq!(used(&maker), Bytes::ZERO);
 }
 
@@ -241,7 +241,7 @@ proptest! {
                     if good.is_empty() { continue }
                     let count = good.len();
                     let truth = &mut good[which % count];
-                    tenant.exports().opening(route(truth.handle)).opened(Address(truth.address + 1024 * MIB), None);
+                    tenant.exports().begin_import(route(truth.handle)).opened(Address(truth.address + 1024 * MIB), None);
                     truth.open.push(process);
                 }
                 Step::Close(which) => {
@@ -251,7 +251,7 @@ proptest! {
                     let truth = &mut open[which % count];
                     let process = truth.open.swap_remove(0);
                     let tenant = processes[process].as_ref().unwrap();
-                    tenant.exports().closing(Address(truth.address + 1024 * MIB)).expect("open").closed();
+                    tenant.exports().begin_close(Address(truth.address + 1024 * MIB)).expect("open").closed();
                 }
                 Step::Free(which) => {
                     let mut own: Vec<_> = memory.iter_mut().filter(|truth| truth.owned).collect();

@@ -121,7 +121,7 @@ impl World {
         Self { _container: container, tenant, driver: Box::leak(Box::default()) }
     }
 
-    fn instantiate(&self, id: usize, needs: Bytes) -> Result<(), Unmade<u32>> {
+    fn instantiate(&self, id: usize, needs: Bytes) -> Result<(), PoolError<u32>> {
         let mut footprint = Footprint::new();
         footprint.add(gpu(), Address(id as u64 * (1 << 40)), needs).expect("host memory");
         self.instantiate_as(id, &mut footprint, needs, false)
@@ -133,7 +133,7 @@ impl World {
         footprint: &mut Footprint,
         needs: Bytes,
         takes: bool,
-    ) -> Result<(), Unmade<u32>> {
+    ) -> Result<(), PoolError<u32>> {
         let try_allocate = || {
             let has = if takes { needs.0 } else { 0 };
             self.driver.on(|inside| {
@@ -162,11 +162,11 @@ impl World {
         }
     }
 
-    fn launch(&self, id: usize, stream: usize) -> Result<(), Unmade<u32>> {
+    fn launch(&self, id: usize, stream: usize) -> Result<(), PoolError<u32>> {
         self.send(id, stream, Sending::Launch, false)
     }
 
-    fn send(&self, id: usize, stream: usize, sending: Sending, lives: bool) -> Result<(), Unmade<u32>> {
+    fn send(&self, id: usize, stream: usize, sending: Sending, lives: bool) -> Result<(), PoolError<u32>> {
         let call = || {
             if sending == Sending::Launch {
                 self.driver.on(|inside| inside.launch(id, stream, lives));
@@ -228,7 +228,7 @@ fn what_a_graph_has_it_needs_not_be_given_again() {
         world.launch(1, 1).expect("it has its memory");
     }
     // In another stream it may need other memory; what runs is waited for.
-    assert!(matches!(world.launch(1, 2), Err(Unmade::Denied(_))));
+    assert!(matches!(world.launch(1, 2), Err(PoolError::Denied(_))));
     world.holds(mib(60));
     world.driver.on(|inside| inside.finish(1));
     world.launch(1, 2).expect("it runs no more");
@@ -266,7 +266,7 @@ fn memory_that_passes_from_graph_to_graph_is_charged_before_it_is_missed() {
     // The second one now has what the first one had, which must not be thought to have it still.
     world.driver.on(|inside| inside.finish(1));
     world.send(2, 1, Sending::Launch, true).expect("it is there");
-    assert!(matches!(world.launch(1, 1), Err(Unmade::Denied(_))));
+    assert!(matches!(world.launch(1, 1), Err(PoolError::Denied(_))));
     world.holds(mib(60));
     assert_eq!(world.count(Reason::GraphGrew), 0);
 }
@@ -283,7 +283,7 @@ fn a_graph_whose_memory_another_was_given_does_not_count_on_it() {
     world.send(2, 2, Sending::Launch, true).expect("it fits");
     world.holds(mib(60));
     let charge = world.tenant.charge(gpu(), mib(40)).expect("it fits");
-    assert!(matches!(world.launch(1, 1), Err(Unmade::Denied(_))), "it has not got its memory any more");
+    assert!(matches!(world.launch(1, 1), Err(PoolError::Denied(_))), "it has not got its memory any more");
     world.holds_besides(mib(40), mib(40));
     drop(charge);
     world.launch(1, 1).expect("it fits");
@@ -299,7 +299,7 @@ fn graphs_make_room_for_others_and_others_for_graphs() {
     world.driver.on(|inside| inside.finish(1));
     let charge = world.tenant.charge(gpu(), mib(70)).expect("a graph that does not run does without");
     world.holds_besides(Bytes::ZERO, mib(70));
-    assert!(matches!(world.launch(1, 1), Err(Unmade::Denied(_))));
+    assert!(matches!(world.launch(1, 1), Err(PoolError::Denied(_))));
     drop(charge);
     world.launch(1, 1).expect("it fits again");
     assert!(world.tenant.charge(gpu(), mib(70)).is_err(), "it runs");
@@ -334,10 +334,10 @@ fn a_graph_that_takes_its_memory_when_it_is_made_is_not_made_where_there_is_no_r
     // Trimmed, and so made.
     made(2, mib(70), true).expect("the other one does without");
     world.holds(mib(70));
-    assert!(matches!(made(3, mib(170), true), Err(Unmade::Denied(_))));
+    assert!(matches!(made(3, mib(170), true), Err(PoolError::Denied(_))));
     world.holds(mib(70));
     // A driver that takes it although nobody asked for that.
-    assert!(matches!(made(4, mib(170), false), Err(Unmade::Denied(_))));
+    assert!(matches!(made(4, mib(170), false), Err(PoolError::Denied(_))));
     world.holds(Bytes::ZERO);
     assert_eq!((world.count(Reason::PoolGrew), world.tenant.graphs().gpu(GraphId(4))), (1, None));
 }
@@ -348,7 +348,7 @@ fn a_graph_that_the_driver_does_not_launch_costs_nothing() {
     world.instantiate(1, mib(60)).expect("it takes nothing yet");
     let lane = Lane { stream: 1, context: 0, thread: 0 };
     let failed = world.tenant.graphs().send(GraphId(1), Sending::Launch, lane, || Err(1), || false);
-    assert_eq!(failed, Err(Unmade::Driver(1)));
+    assert_eq!(failed, Err(PoolError::Driver(1)));
     world.holds(Bytes::ZERO);
     let failed = world.tenant.graphs().instantiate(
         &mut Footprint::new(),
@@ -357,7 +357,7 @@ fn a_graph_that_the_driver_does_not_launch_costs_nothing() {
         || Err(1),
         |_| panic!("there is nothing to undo"),
     );
-    assert_eq!(failed, Err(Unmade::Driver(1)));
+    assert_eq!(failed, Err(PoolError::Driver(1)));
 }
 
 #[test]
@@ -413,8 +413,8 @@ fn a_handle_that_is_given_out_again_is_another_graph() {
 fn a_pool_of_that_name_cannot_be_destroyed() {
     let world = World::new(100);
     world.instantiate(1, mib(10)).expect("it takes nothing yet");
-    let ending = world.tenant.pools().ending(PoolId::of_graphs(gpu()));
-    assert!(matches!(ending, crate::Ending::Uncharged), "{ending:?}");
+    let ending = world.tenant.pools().begin_destroy(PoolId::of_graphs(gpu()));
+    assert!(matches!(ending, crate::PoolDestroy::Uncharged), "{ending:?}");
     world.launch(1, 1).expect("it fits");
     world.holds(mib(10));
 }

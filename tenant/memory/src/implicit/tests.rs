@@ -20,7 +20,7 @@ fn counted(tenant: &Tenant, reason: Reason) -> u32 {
 /// A process with a context of 10 MiB.
 fn process(container: &Container) -> (Tenant, ContextId, Context) {
     let (tenant, handle) = (container.tenant(), container.handle());
-    let starting = tenant.contexts().starting(gpu(), || Some(mib(100))).expect("it fits");
+    let starting = tenant.contexts().begin_create(gpu(), || Some(mib(100))).expect("it fits");
     let context = starting.created(handle, Some(mib(90)));
     (tenant, handle, context)
 }
@@ -41,7 +41,7 @@ fn what_the_monitor_took_off_is_not_given_back_again() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     let load = |came: u64| {
-        let growing = tenant.implicit().growing(context, mib(4), || Some(mib(80))).expect("it fits");
+        let growing = tenant.implicit().begin(context, mib(4), || Some(mib(80))).expect("it fits");
         growing.grown(Cause::Module(1), Some(mib(80 - came)));
     };
     let total = || tenant.view().usage(gpu()).total();
@@ -49,13 +49,13 @@ fn what_the_monitor_took_off_is_not_given_back_again() {
     assert_eq!(total(), mib(19));
     measure(&container, &tenant, -(5 << 20));
     assert_eq!(total(), mib(14));
-    tenant.implicit().shrunk(Cause::Module(1), None, Bytes::MAX);
+    tenant.implicit().unloaded(Cause::Module(1), None, Bytes::MAX);
     assert_eq!(total(), mib(10), "the context is still there");
     // What it has beyond its books does not go with a module.
     load(4);
     measure(&container, &tenant, 3 << 20);
     assert_eq!(total(), mib(17));
-    tenant.implicit().shrunk(Cause::Module(1), None, Bytes::MAX);
+    tenant.implicit().unloaded(Cause::Module(1), None, Bytes::MAX);
     assert_eq!(total(), mib(13));
 }
 
@@ -65,14 +65,14 @@ fn what_the_monitor_took_off_is_not_given_back_again() {
 fn nothing_is_concluded_from_what_the_gpu_says_while_a_module_goes() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
-    let growing = tenant.implicit().growing(context, mib(4), || Some(mib(80))).expect("it fits");
+    let growing = tenant.implicit().begin(context, mib(4), || Some(mib(80))).expect("it fits");
     growing.grown(Cause::Module(1), Some(mib(76)));
     let creating = || tenant.region().cell(gpu(), tenant.name().slot()).creating.load(Ordering::Relaxed);
-    let other = tenant.implicit().shrinking(Cause::Module(2));
+    let other = tenant.implicit().begin_unload(Cause::Module(2));
     assert_eq!(creating(), 0, "it has nothing here");
-    let going = tenant.implicit().shrinking(Cause::Module(1));
+    let going = tenant.implicit().begin_unload(Cause::Module(1));
     assert_eq!(creating(), 1);
-    tenant.implicit().shrunk(Cause::Module(1), None, Bytes::MAX);
+    tenant.implicit().unloaded(Cause::Module(1), None, Bytes::MAX);
     assert_eq!(creating(), 1, "until it is gone from the books");
     drop((going, other));
     assert_eq!(creating(), 0);
@@ -83,7 +83,7 @@ fn what_a_module_takes_is_on_the_books_until_it_is_unloaded() {
     let container = Container::limited(50);
     let (tenant, handle, context) = process(&container);
     let load = |module, known: u64, came: u64| {
-        let growing = tenant.implicit().growing(context, mib(known), || Some(mib(80))).expect("it fits");
+        let growing = tenant.implicit().begin(context, mib(known), || Some(mib(80))).expect("it fits");
         assert!(!growing.exceeds(Some(mib(80 - came))));
         growing.grown(Cause::Module(module), Some(mib(80 - came)));
     };
@@ -93,12 +93,12 @@ fn what_a_module_takes_is_on_the_books_until_it_is_unloaded() {
     load(2, 8, 6);
     load(3, 2, 3);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(23));
-    tenant.implicit().shrunk(Cause::Module(2), None, Bytes::MAX);
-    tenant.implicit().shrunk(Cause::Module(2), None, Bytes::MAX);
+    tenant.implicit().unloaded(Cause::Module(2), None, Bytes::MAX);
+    tenant.implicit().unloaded(Cause::Module(2), None, Bytes::MAX);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(17));
-    tenant.contexts().leaving(handle).expect("known").gone();
+    tenant.contexts().begin_destroy(handle).expect("known").gone();
     assert_eq!(tenant.view().usage(gpu()).implicit, Bytes::ZERO);
-    tenant.implicit().shrunk(Cause::Module(1), None, Bytes::MAX);
+    tenant.implicit().unloaded(Cause::Module(1), None, Bytes::MAX);
     assert_eq!(tenant.view().usage(gpu()).implicit, Bytes::ZERO);
     assert_eq!(tenant.region().cell(gpu(), tenant.name().slot()).creating.load(Ordering::Relaxed), 0);
 }
@@ -108,10 +108,10 @@ fn what_is_known_not_to_fit_is_refused_beforehand() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     assert_eq!(
-        tenant.implicit().growing(context, mib(41), || None).expect_err("over").reason,
+        tenant.implicit().begin(context, mib(41), || None).expect_err("over").reason,
         Reason::CodeOverLimit
     );
-    drop(tenant.implicit().growing(context, mib(40), || None).expect("it fits"));
+    drop(tenant.implicit().begin(context, mib(40), || None).expect("it fits"));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
     assert_eq!(counted(&tenant, Reason::CodeOverLimit), 1);
 }
@@ -120,8 +120,7 @@ fn what_is_known_not_to_fit_is_refused_beforehand() {
 fn what_turns_out_not_to_fit_is_told_from_what_others_take() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
-    let growing =
-        tenant.implicit().growing(context, Bytes::ZERO, || Some(mib(80))).expect("nothing is known");
+    let growing = tenant.implicit().begin(context, Bytes::ZERO, || Some(mib(80))).expect("nothing is known");
     assert!(!growing.exceeds(Some(mib(40))));
     assert!(growing.exceeds(Some(mib(38))));
     assert!(growing.came_back(Some(mib(38)), Some(mib(80))));
@@ -136,13 +135,13 @@ fn a_limit_is_charged_by_what_it_is_larger() {
     let (tenant, _, context) = process(&container);
     let heap = Cause::Limit(2);
     for bytes in [8, 4] {
-        tenant.implicit().growing(context, mib(bytes), || None).expect("it fits").grown(heap, None);
+        tenant.implicit().begin(context, mib(bytes), || None).expect("it fits").grown(heap, None);
     }
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(22));
-    tenant.implicit().shrunk(heap, Some(context), mib(5));
+    tenant.implicit().unloaded(heap, Some(context), mib(5));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(17));
     // No more than was charged for it.
-    tenant.implicit().shrunk(heap, Some(context), mib(50));
+    tenant.implicit().unloaded(heap, Some(context), mib(50));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
 }
 
@@ -152,7 +151,7 @@ fn measured_growth_is_shown_and_in_the_way_of_everything() {
     let ((tenant, handle, _), other) = (process(&container), container.tenant());
     let charge = tenant.charge(gpu(), mib(20)).expect("it fits");
     charge.commit(Address(0x20_0000), None);
-    tenant.allocations().take(Address(0x20_0000)).expect("live").freed();
+    tenant.allocations().begin_free(Address(0x20_0000)).expect("live").freed();
     measure(&container, &tenant, 26 << 20);
     assert_eq!((tenant.view().usage(gpu()).implicit, tenant.view().usage(gpu()).growth), (mib(36), mib(26)));
     assert!(tenant.charge(gpu(), mib(20)).is_err(), "what was spare is compared anew");
@@ -166,7 +165,7 @@ fn measured_growth_is_shown_and_in_the_way_of_everything() {
     }
     assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 1);
     // It ends with the context that it was measured of.
-    tenant.contexts().leaving(handle).expect("known").gone();
+    tenant.contexts().begin_destroy(handle).expect("known").gone();
     assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
 }
 
@@ -175,12 +174,12 @@ fn a_first_context_that_was_mistaken_is_set_right_for_the_next() {
     let container = Container::limited(50);
     let (tenant, other) = (container.tenant(), container.tenant());
     // A neighbour's context of 20 MiB starts at the same instant.
-    let starting = tenant.contexts().starting(gpu(), || Some(mib(100))).expect("it fits");
+    let starting = tenant.contexts().begin_create(gpu(), || Some(mib(100))).expect("it fits");
     starting.created(container.handle(), Some(mib(70)));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
     measure(&container, &tenant, -20 << 20);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
-    let starting = other.contexts().starting(gpu(), || Some(mib(70))).expect("10 fit");
+    let starting = other.contexts().begin_create(gpu(), || Some(mib(70))).expect("10 fit");
     assert_eq!(other.view().usage(gpu()).implicit, mib(20));
     starting.created(container.handle(), Some(mib(60)));
     assert_eq!(other.view().usage(gpu()).implicit, mib(20));
@@ -197,7 +196,7 @@ fn what_others_let_go_makes_no_context_smaller() {
     tenant.exports().export(Address(0x20_0000), crate::Route::UNTRACKED);
     measure(&container, &tenant, -30 << 20);
     let before = other.view().usage(gpu()).total();
-    let starting = other.contexts().starting(gpu(), || Some(mib(70))).expect("it fits");
+    let starting = other.contexts().begin_create(gpu(), || Some(mib(70))).expect("it fits");
     assert_eq!(other.view().usage(gpu()).total() - before, mib(10));
     drop(starting);
 }
@@ -213,7 +212,7 @@ fn returned_memory_that_is_freed_is_taken_off_once() {
     let monitor = Grantor::open(container.run()).expect("the grant file");
     monitor.set_returned(gpu(), mib(8).0);
     assert_eq!(tenant.view().usage(gpu()).total(), mib(32));
-    tenant.allocations().take(Address(0x20_0000)).expect("live").freed();
+    tenant.allocations().begin_free(Address(0x20_0000)).expect("live").freed();
     assert_eq!(tenant.view().usage(gpu()).total(), mib(10));
 }
 
@@ -223,7 +222,8 @@ fn a_library_is_charged_where_it_is_brought() {
     let container = Container::limited(50);
     let (tenant, handle, context) = process(&container);
     let bring = |what: usize, library: Option<usize>, came: u64| {
-        let bringing = tenant.implicit().bringing(context, what, library, || Some(mib(80))).expect("it fits");
+        let bringing =
+            tenant.implicit().begin_load(context, what, library, || Some(mib(80))).expect("it fits");
         bringing.map(|bringing| bringing.brought(Some(mib(80 - came)))).is_some()
     };
     tenant.implicit().library_loaded(7, mib(8), None);
@@ -237,7 +237,7 @@ fn a_library_is_charged_where_it_is_brought() {
     tenant.implicit().library_loaded(8, Bytes::ZERO, None);
     assert!(bring(8, Some(8), 12));
     tenant.implicit().library_loaded(9, mib(20), None);
-    assert!(tenant.implicit().bringing(context, 9, Some(9), || Some(mib(80))).is_err());
+    assert!(tenant.implicit().begin_load(context, 9, Some(9), || Some(mib(80))).is_err());
     // Another one that goes makes nobody forget what is there.
     tenant.implicit().library_unloaded(6);
     assert!(!bring(8, Some(8), 0) && !bring(70, Some(7), 0));
@@ -252,9 +252,9 @@ fn a_library_is_charged_where_it_is_brought() {
     // Over the limit nothing more is brought, whatever it says.
     assert!(bring(11, None, 7));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(51));
-    assert!(tenant.implicit().bringing(context, 12, None, || Some(mib(80))).is_err());
+    assert!(tenant.implicit().begin_load(context, 12, None, || Some(mib(80))).is_err());
     assert!(!bring(11, None, 0), "it is there");
-    tenant.contexts().leaving(handle).expect("known").gone();
+    tenant.contexts().begin_destroy(handle).expect("known").gone();
     assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
 }
 
@@ -265,7 +265,7 @@ fn functions_of_a_module_that_is_gone_are_forgotten() {
     let (tenant, _, context) = process(&container);
     let bring = |function: usize, library: Option<usize>, came: u64| {
         let bringing =
-            tenant.implicit().bringing(context, function, library, || Some(mib(80))).expect("it fits");
+            tenant.implicit().begin_load(context, function, library, || Some(mib(80))).expect("it fits");
         bringing.map(|bringing| bringing.brought(Some(mib(80 - came)))).is_some()
     };
     tenant.implicit().library_loaded(7, Bytes::ZERO, None);

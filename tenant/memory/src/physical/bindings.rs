@@ -24,8 +24,8 @@ impl<'a> Physical<'a> {
     }
 
     /// What is bound to objects is about to be unbound.
-    pub fn unbinding(self) -> Unbinding<'a> {
-        Unbinding { tables: self.tables, serial: self.tables.physical.lock().serial() }
+    pub fn begin_unbind(self) -> PendingUnbind<'a> {
+        PendingUnbind { tables: self.tables, serial: self.tables.physical.lock().serial() }
     }
 
     pub(super) fn note(self, change: Change) {
@@ -74,12 +74,12 @@ impl Reference<'_> {
 /// Bindings that the driver is asked to end. Dropped: nothing has changed.
 #[derive(Debug)]
 #[must_use = "an unbinding that is dropped has not happened"]
-pub struct Unbinding<'a> {
+pub struct PendingUnbind<'a> {
     tables: &'a Tables,
     serial: u64,
 }
 
-impl Unbinding<'_> {
+impl PendingUnbind<'_> {
     /// The driver ended a GPU's bindings to an object, of a range of it.
     pub fn unbound(self, object: Handle, gpu: Gpu, offset: u64, length: Bytes) {
         let end = offset.saturating_add(length.0);

@@ -27,15 +27,15 @@ fn create(tenant: &Tenant, handle: u64, size: Bytes) {
 }
 
 fn map(tenant: &Tenant, handle: u64, address: u64, size: Bytes) {
-    tenant.physical().refer(Handle(handle)).expect("on the books").mapped(Address(address), size);
+    tenant.physical().reference(Handle(handle)).expect("on the books").mapped(Address(address), size);
 }
 
 fn release(tenant: &Tenant, handle: u64) {
-    tenant.physical().releasing(Handle(handle)).expect("on the books").released();
+    tenant.physical().begin_release(Handle(handle)).expect("on the books").released();
 }
 
 fn unmap(tenant: &Tenant, address: u64, size: Bytes) {
-    tenant.physical().unmapping().unmapped(Address(address), size);
+    tenant.physical().begin_unmap().unmapped(Address(address), size);
 }
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -49,9 +49,9 @@ fn memory_released_while_mapped_stays_charged() {
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(6));
     assert!(tenant.charge(gpu(), mib(6)).is_err());
-    assert!(tenant.physical().releasing(Handle(1)).is_none(), "no handle is left");
+    assert!(tenant.physical().begin_release(Handle(1)).is_none(), "no handle is left");
     // A handle of it comes back by its address: under another value, which is as good.
-    let reference = tenant.physical().refer_at(Address(BASE + 5 * MIB)).expect("mapped there");
+    let reference = tenant.physical().reference_at(Address(BASE + 5 * MIB)).expect("mapped there");
     reference.retained(Handle(77));
     unmap(&tenant, BASE, mib(6));
     assert_eq!(used(&tenant), mib(6));
@@ -65,9 +65,9 @@ fn a_release_or_unmapping_that_the_driver_refuses_changes_nothing() {
     let tenant = container.tenant();
     create(&tenant, 1, mib(4));
     map(&tenant, 1, BASE, mib(4));
-    drop(tenant.physical().releasing(Handle(1)).expect("on the books"));
-    drop(tenant.physical().unmapping());
-    drop(tenant.physical().refer(Handle(1)).expect("on the books"));
+    drop(tenant.physical().begin_release(Handle(1)).expect("on the books"));
+    drop(tenant.physical().begin_unmap());
+    drop(tenant.physical().reference(Handle(1)).expect("on the books"));
     // A range that cuts a mapping ends none.
     unmap(&tenant, BASE, mib(2));
     unmap(&tenant, BASE + 2 * MIB, mib(2));
@@ -88,8 +88,8 @@ fn one_unmapping_ends_all_mappings_of_its_range() {
     }
     unmap(&tenant, BASE + 20 * MIB, mib(40));
     assert_eq!(used(&tenant), mib(40));
-    assert!(tenant.physical().refer_at(Address(BASE + 20 * MIB)).is_none());
-    assert!(tenant.physical().refer_at(Address(BASE + 60 * MIB)).is_some());
+    assert!(tenant.physical().reference_at(Address(BASE + 20 * MIB)).is_none());
+    assert!(tenant.physical().reference_at(Address(BASE + 60 * MIB)).is_some());
     unmap(&tenant, BASE, mib(80));
     assert_eq!(used(&tenant), Bytes::ZERO);
 }
@@ -99,18 +99,18 @@ fn a_handle_given_to_another_thread_before_the_release_returns_is_the_others() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     create(&tenant, 1, mib(2));
-    let release = tenant.physical().releasing(Handle(1)).expect("on the books");
+    let release = tenant.physical().begin_release(Handle(1)).expect("on the books");
     create(&tenant, 1, mib(4));
     assert_eq!(used(&tenant), mib(4));
     release.released();
     assert_eq!(used(&tenant), mib(4));
     // Memory of others, and of the host, may get the value as well.
-    let release = tenant.physical().releasing(Handle(1)).expect("on the books");
+    let release = tenant.physical().begin_release(Handle(1)).expect("on the books");
     tenant.physical().received(Handle(1));
     assert_eq!(used(&tenant), Bytes::ZERO);
     release.released();
     create(&tenant, 1, mib(2));
-    let release = tenant.physical().releasing(Handle(1)).expect("on the books");
+    let release = tenant.physical().begin_release(Handle(1)).expect("on the books");
     tenant.physical().created_free(Handle(1));
     release.released();
     assert_eq!(used(&tenant), Bytes::ZERO);
@@ -122,11 +122,11 @@ fn a_handle_that_comes_back_to_the_same_memory_is_not_the_one_that_was_released(
     let tenant = container.tenant();
     create(&tenant, 1, mib(2));
     map(&tenant, 1, BASE, mib(2));
-    let first = tenant.physical().releasing(Handle(1)).expect("on the books");
+    let first = tenant.physical().begin_release(Handle(1)).expect("on the books");
     // The value goes to other memory, and then to the first again, which is still mapped.
     create(&tenant, 1, mib(4));
-    let second = tenant.physical().releasing(Handle(1)).expect("on the books");
-    tenant.physical().refer_at(Address(BASE)).expect("mapped there").retained(Handle(1));
+    let second = tenant.physical().begin_release(Handle(1)).expect("on the books");
+    tenant.physical().reference_at(Address(BASE)).expect("mapped there").retained(Handle(1));
     assert_eq!(used(&tenant), mib(2));
     first.released();
     second.released();
@@ -143,7 +143,7 @@ fn an_address_mapped_by_another_thread_before_the_unmapping_returns_is_the_other
     create(&tenant, 1, mib(4));
     map(&tenant, 1, BASE, mib(4));
     release(&tenant, 1);
-    let unmapping = tenant.physical().unmapping();
+    let unmapping = tenant.physical().begin_unmap();
     create(&tenant, 2, mib(2));
     map(&tenant, 2, BASE + 2 * MIB, mib(2));
     assert_eq!(used(&tenant), mib(2), "the former mapping is gone, whole");
@@ -159,11 +159,11 @@ fn a_mapping_in_the_making_keeps_memory_that_is_released_meanwhile() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     create(&tenant, 1, mib(4));
-    let mapping = tenant.physical().refer(Handle(1)).expect("on the books");
+    let mapping = tenant.physical().reference(Handle(1)).expect("on the books");
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(4));
     mapping.mapped(Address(BASE), mib(4));
-    let retaining = tenant.physical().refer_at(Address(BASE)).expect("mapped there");
+    let retaining = tenant.physical().reference_at(Address(BASE)).expect("mapped there");
     unmap(&tenant, BASE, mib(4));
     assert_eq!(used(&tenant), mib(4));
     // The driver was slower and has nothing there any more.
@@ -179,7 +179,10 @@ fn imports_are_not_charged_and_exports_are_kept() {
     map(&tenant, 9, BASE, mib(2));
     release(&tenant, 9);
     unmap(&tenant, BASE, mib(2));
-    assert!(tenant.physical().refer(Handle(9)).is_none() && tenant.physical().releasing(Handle(9)).is_none());
+    assert!(
+        tenant.physical().reference(Handle(9)).is_none()
+            && tenant.physical().begin_release(Handle(9)).is_none()
+    );
     assert_eq!(used(&tenant), Bytes::ZERO);
     // A driver that answers with a handle of ours means our memory.
     create(&tenant, 1, mib(2));
@@ -189,7 +192,7 @@ fn imports_are_not_charged_and_exports_are_kept() {
     release(&tenant, 1);
     assert_eq!(used(&tenant), Bytes::ZERO);
     create(&tenant, 1, mib(2));
-    tenant.physical().refer(Handle(1)).expect("on the books").exported();
+    tenant.physical().reference(Handle(1)).expect("on the books").exported();
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(2), "somebody may hold it");
     assert_eq!(count(&tenant, Reason::ExportedKept), 1);
@@ -210,7 +213,12 @@ fn exported(tenant: &Tenant) -> Bytes {
 }
 
 fn bind(tenant: &Tenant, object: u64, offset: u64, handle: u64, size: Bytes) {
-    tenant.physical().refer(Handle(handle)).expect("on the books").bound(Handle(object), None, offset, size);
+    tenant.physical().reference(Handle(handle)).expect("on the books").bound(
+        Handle(object),
+        None,
+        offset,
+        size,
+    );
 }
 
 #[test]
@@ -226,15 +234,15 @@ fn bound_memory_stays_charged_until_it_is_unbound_and_let_go() {
     release(&tenant, 2);
     assert_eq!((used(&tenant), exported(&tenant)), (mib(6), Bytes::ZERO));
     // Of the range, for the GPU, and only what lies in it whole.
-    tenant.physical().unbinding().unbound(Handle(100), gpu(), 0, mib(3));
-    tenant.physical().unbinding().unbound(
+    tenant.physical().begin_unbind().unbound(Handle(100), gpu(), 0, mib(3));
+    tenant.physical().begin_unbind().unbound(
         Handle(100),
         cgpu_shm::units::DeviceIndex::new(1).unwrap(),
         0,
         mib(4),
     );
     assert_eq!(used(&tenant), mib(6));
-    tenant.physical().unbinding().unbound(Handle(100), gpu(), 0, mib(4));
+    tenant.physical().begin_unbind().unbound(Handle(100), gpu(), 0, mib(4));
     assert_eq!(used(&tenant), mib(2));
     // A mapping of the object holds it, and all that is bound, too.
     map(&tenant, 100, BASE, mib(6));
@@ -256,10 +264,10 @@ fn what_is_bound_to_a_shared_object_is_exported_as_long_as_it_is_bound() {
     bind(&tenant, 100, 0, 1, mib(4));
     bind(&tenant, 200, 0, 2, mib(2));
     assert_eq!(exported(&tenant), mib(2));
-    tenant.physical().refer(Handle(100)).expect("made").exported();
-    tenant.physical().refer(Handle(100)).expect("made").exported();
+    tenant.physical().reference(Handle(100)).expect("made").exported();
+    tenant.physical().reference(Handle(100)).expect("made").exported();
     assert_eq!(exported(&tenant), mib(6));
-    tenant.physical().unbinding().unbound(Handle(100), gpu(), 0, mib(4));
+    tenant.physical().begin_unbind().unbound(Handle(100), gpu(), 0, mib(4));
     assert_eq!(exported(&tenant), mib(2));
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(2));
@@ -279,13 +287,13 @@ fn memory_in_tiles_stays_charged_until_the_stream_has_taken_it_out() {
     let tiles = |from, to| Tiles { part: 3, from: [from, 0, 0], to: [to, 2, 1] };
     create(&tenant, 1, mib(4));
     create(&tenant, 2, mib(2));
-    let context = tenant.contexts().seen(container.handle(), gpu());
+    let context = tenant.contexts().adopt(container.handle(), gpu());
     // The driver refuses.
-    drop(tenant.physical().tiling(Handle(1), tiles(0, 4)));
+    drop(tenant.physical().begin_tile_map(Handle(1), tiles(0, 4)));
     assert!(
         tenant
             .physical()
-            .tiling(Handle(1), tiles(0, 4))
+            .begin_tile_map(Handle(1), tiles(0, 4))
             .expect("known")
             .tiled(array, tiles(0, 4), Some(context))
             .is_empty()
@@ -293,12 +301,15 @@ fn memory_in_tiles_stays_charged_until_the_stream_has_taken_it_out() {
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(6));
     // Another memory takes the place of half of it, and is mapped elsewhere.
-    let untiled =
-        tenant.physical().tiling(Handle(2), tiles(0, 2)).expect("known").tiled(array, tiles(0, 2), None);
+    let untiled = tenant.physical().begin_tile_map(Handle(2), tiles(0, 2)).expect("known").tiled(
+        array,
+        tiles(0, 2),
+        None,
+    );
     assert!(
         tenant
             .physical()
-            .tiling(Handle(2), tiles(9, 10))
+            .begin_tile_map(Handle(2), tiles(9, 10))
             .expect("known")
             .tiled(other, tiles(9, 10), None)
             .is_empty()
@@ -306,18 +317,18 @@ fn memory_in_tiles_stays_charged_until_the_stream_has_taken_it_out() {
     release(&tenant, 2);
     untiled.gone();
     assert_eq!(used(&tenant), mib(6));
-    let untiled = tenant.physical().untiling(array, tiles(2, 4));
+    let untiled = tenant.physical().unmap_tiles(array, tiles(2, 4));
     assert_eq!(used(&tenant), mib(6), "the stream has not come to it");
     untiled.gone();
     assert_eq!(used(&tenant), mib(2));
     // An array that stays, and one that goes; the handle is another's then.
-    drop(tenant.physical().array_leaving(array));
-    let leaving = tenant.physical().array_leaving(array).expect("it has tiles");
+    drop(tenant.physical().begin_array_destroy(array));
+    let leaving = tenant.physical().begin_array_destroy(array).expect("it has tiles");
     create(&tenant, 3, mib(2));
     assert!(
         tenant
             .physical()
-            .tiling(Handle(3), tiles(0, 1))
+            .begin_tile_map(Handle(3), tiles(0, 1))
             .expect("known")
             .tiled(array, tiles(0, 1), Some(context))
             .is_empty()
@@ -325,7 +336,7 @@ fn memory_in_tiles_stays_charged_until_the_stream_has_taken_it_out() {
     release(&tenant, 3);
     leaving.gone();
     assert_eq!(used(&tenant), mib(4));
-    tenant.physical().array_leaving(other).expect("it has tiles").gone();
+    tenant.physical().begin_array_destroy(other).expect("it has tiles").gone();
     assert_eq!(used(&tenant), mib(2));
     tenant.physical().arrays_gone_with(context.owner());
     assert_eq!(used(&tenant), Bytes::ZERO);

@@ -16,23 +16,23 @@ use crate::tables::Tables;
 
 impl<'a> Physical<'a> {
     /// Memory is about to be mapped into parts of an array: a reference for each, if it is on the books.
-    pub fn tiling(self, handle: Handle, tiles: Tiles) -> Option<Tiling<'a>> {
+    pub fn begin_tile_map(self, handle: Handle, tiles: Tiles) -> Option<PendingTileMap<'a>> {
         let count = tiles.names().count() as u64;
         let record = self.tables.physical.lock().refer_times(handle, count)?;
-        Some(Tiling { tables: self.tables, record, count })
+        Some(PendingTileMap { tables: self.tables, record, count })
     }
 
     /// The driver takes what is in parts of an array out, when the stream comes to it.
-    pub fn untiling(self, array: ArrayId, tiles: Tiles) -> Untiled<'a> {
-        let mut untiled = Untiled { tables: self.tables, records: Vec::new() };
+    pub fn unmap_tiles(self, array: ArrayId, tiles: Tiles) -> ReplacedTiles<'a> {
+        let mut untiled = ReplacedTiles { tables: self.tables, records: Vec::new() };
         tiles.names().for_each(|name| untiled.add(self.tables.physical.lock().tile(array, None, name, None)));
         untiled
     }
 
     /// An array is about to be destroyed. None: nothing was mapped into it.
-    pub fn array_leaving(self, array: ArrayId) -> Option<LeavingArray<'a>> {
+    pub fn begin_array_destroy(self, array: ArrayId) -> Option<PendingArrayDestroy<'a>> {
         let serial = self.tables.physical.lock().leave_array(array)?;
-        Some(LeavingArray { tables: self.tables, serial })
+        Some(PendingArrayDestroy { tables: self.tables, serial })
     }
 
     /// The driver destroyed a context, and the arrays in it.
@@ -54,19 +54,19 @@ impl<'a> Physical<'a> {
 /// An array that the driver is asked to destroy. Dropped: it stays.
 #[derive(Debug)]
 #[must_use = "a leaving array that is dropped stays"]
-pub struct LeavingArray<'a> {
+pub struct PendingArrayDestroy<'a> {
     tables: &'a Tables,
     serial: u64,
 }
 
-impl LeavingArray<'_> {
+impl PendingArrayDestroy<'_> {
     /// The driver destroyed it: what was mapped into it is let go.
     pub fn gone(self) {
         Physical::new(self.tables).untile(|tiled| tiled.leaving == self.serial);
     }
 }
 
-impl Drop for LeavingArray<'_> {
+impl Drop for PendingArrayDestroy<'_> {
     fn drop(&mut self) {
         self.tables.physical.lock().keep_array(self.serial);
     }
@@ -75,18 +75,18 @@ impl Drop for LeavingArray<'_> {
 /// Memory that the driver is asked to map into tiles. Dropped: nothing has changed.
 #[derive(Debug)]
 #[must_use = "a tiling that is dropped has not happened"]
-pub struct Tiling<'a> {
+pub struct PendingTileMap<'a> {
     tables: &'a Tables,
     record: RecordId,
     count: u64,
 }
 
-impl<'a> Tiling<'a> {
+impl<'a> PendingTileMap<'a> {
     /// The driver will have mapped it when the stream comes to it; what was there before goes then. The array is of that context.
-    pub fn tiled(self, array: ArrayId, tiles: Tiles, context: Option<Context>) -> Untiled<'a> {
+    pub fn tiled(self, array: ArrayId, tiles: Tiles, context: Option<Context>) -> ReplacedTiles<'a> {
         let Self { tables, record, .. } = *ManuallyDrop::new(self);
         let owner = context.map(Context::owner);
-        let mut untiled = Untiled { tables, records: Vec::new() };
+        let mut untiled = ReplacedTiles { tables, records: Vec::new() };
         for name in tiles.names() {
             untiled.add(tables.physical.lock().tile(array, owner, name, Some(record)));
         }
@@ -94,22 +94,22 @@ impl<'a> Tiling<'a> {
     }
 }
 
-impl Drop for Tiling<'_> {
+impl Drop for PendingTileMap<'_> {
     fn drop(&mut self) {
         let outcome = self.tables.physical.lock().drop_references(self.record, self.count);
         Physical::new(self.tables).apply(outcome);
     }
 }
 
-/// What was in tiles, until the stream has come to what took it out. Dropped without [`Untiled::gone`]: it stays charged.
+/// What was in tiles, until the stream has come to what took it out. Dropped without [`ReplacedTiles::gone`]: it stays charged.
 #[derive(Debug)]
 #[must_use = "what was in the tiles stays charged"]
-pub struct Untiled<'a> {
+pub struct ReplacedTiles<'a> {
     tables: &'a Tables,
     records: Vec<(RecordId, u64)>,
 }
 
-impl Untiled<'_> {
+impl ReplacedTiles<'_> {
     fn add(&mut self, record: Option<RecordId>) {
         let Some(record) = record else { return };
         if let Some((_, count)) = self.records.last_mut().filter(|(last, _)| *last == record) {

@@ -139,7 +139,7 @@ impl World {
     }
 
     /// Allocates; a pool that is short grows by `growth`.
-    fn allocate(&self, pool: PoolId, size: Bytes, growth: Bytes) -> Result<(), Unmade<u32>> {
+    fn allocate(&self, pool: PoolId, size: Bytes, growth: Bytes) -> Result<(), PoolError<u32>> {
         let call = || {
             self.driver.allocate(pool, size, growth);
             Ok(())
@@ -168,9 +168,9 @@ impl World {
     }
 }
 
-fn denied<E: std::fmt::Debug>(answer: Result<(), Unmade<E>>) -> Denied {
+fn denied<E: std::fmt::Debug>(answer: Result<(), PoolError<E>>) -> Denied {
     match answer {
-        Err(Unmade::Denied(denied)) => denied,
+        Err(PoolError::Denied(denied)) => denied,
         other => panic!("expected a denial, found {other:?}"),
     }
 }
@@ -353,7 +353,7 @@ fn an_allocation_that_the_driver_refuses_costs_nothing() {
     let world = World::new(100);
     let refused =
         world.tenant.pools().allocate(FIRST, mib(40), || Err(2), || panic!("nothing to free"), || false);
-    assert_eq!(refused, Err(Unmade::Driver(2)));
+    assert_eq!(refused, Err(PoolError::Driver(2)));
     assert_eq!(world.used(), Bytes::ZERO);
     // One that grew the pool before it failed.
     let call = || {
@@ -361,7 +361,7 @@ fn an_allocation_that_the_driver_refuses_costs_nothing() {
         Err(700)
     };
     let refused = world.tenant.pools().allocate(FIRST, mib(40), call, || panic!("nothing to free"), || false);
-    assert_eq!(refused, Err(Unmade::Driver(700)));
+    assert_eq!(refused, Err(PoolError::Driver(700)));
     world.check();
     let too_large = denied(world.allocate(FIRST, Bytes(u64::MAX), mib(1)));
     assert_eq!(too_large.reason, Reason::TooLarge);
@@ -372,9 +372,9 @@ fn a_destroyed_pool_is_charged_until_it_is_empty() {
     let world = World::new(100);
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
-    assert!(matches!(world.tenant.pools().ending(FIRST), Ending::Outlives));
-    assert!(matches!(world.tenant.pools().ending(FIRST), Ending::Destroyed));
-    assert_eq!(world.allocate(FIRST, mib(1), mib(32)), Err(Unmade::Destroyed));
+    assert!(matches!(world.tenant.pools().begin_destroy(FIRST), PoolDestroy::Outlives));
+    assert!(matches!(world.tenant.pools().begin_destroy(FIRST), PoolDestroy::Destroyed));
+    assert_eq!(world.allocate(FIRST, mib(1), mib(32)), Err(PoolError::Destroyed));
     // Trimmed to what is in use.
     assert_eq!(world.used(), mib(2));
     world.driver.free(FIRST);
@@ -390,8 +390,8 @@ fn a_destroyed_pool_is_charged_until_it_is_empty() {
     assert!(world.driver.pools.lock().expect("no panic")[&FIRST].destroyed);
     assert_eq!(world.count(Reason::PoolOutlived), 1);
     // Its handle may be given out again.
-    assert_eq!(world.allocate(FIRST, mib(1), mib(32)), Err(Unmade::Unknown));
-    assert!(matches!(world.tenant.pools().ending(FIRST), Ending::Uncharged));
+    assert_eq!(world.allocate(FIRST, mib(1), mib(32)), Err(PoolError::Unknown));
+    assert!(matches!(world.tenant.pools().begin_destroy(FIRST), PoolDestroy::Uncharged));
 }
 
 #[test]
@@ -399,17 +399,17 @@ fn an_empty_pool_is_destroyed_at_once_unless_the_driver_refuses() {
     let world = World::new(100);
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
     world.driver.free(FIRST);
-    match world.tenant.pools().ending(FIRST) {
-        Ending::Empty(refused) => drop(refused),
+    match world.tenant.pools().begin_destroy(FIRST) {
+        PoolDestroy::Empty(refused) => drop(refused),
         other => panic!("{other:?}"),
     }
     world.allocate(FIRST, mib(1), mib(32)).expect("it is still there");
     world.driver.free(FIRST);
-    match world.tenant.pools().ending(FIRST) {
-        Ending::Empty(ended) => {
+    match world.tenant.pools().begin_destroy(FIRST) {
+        PoolDestroy::Empty(ended) => {
             assert_eq!(
                 world.allocate(FIRST, mib(1), mib(32)),
-                Err(Unmade::Unknown),
+                Err(PoolError::Unknown),
                 "nobody uses its handle"
             );
             world.driver.destroy(FIRST);
@@ -432,12 +432,15 @@ fn a_handle_given_out_again_is_another_pool() {
         world.tenant.pools().made(FIRST, Some(gpu()), world.driver);
         Err(400)
     };
-    assert_eq!(world.tenant.pools().allocate(FIRST, mib(1), call, || (), || false), Err(Unmade::Driver(400)));
+    assert_eq!(
+        world.tenant.pools().allocate(FIRST, mib(1), call, || (), || false),
+        Err(PoolError::Driver(400))
+    );
     world.check();
     assert_eq!(world.used(), Bytes::ZERO);
     // One that is known is left as it is.
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
-    assert!(world.tenant.pools().seen(FIRST, Some(gpu()), world.driver));
+    assert!(world.tenant.pools().adopt(FIRST, Some(gpu()), world.driver));
     assert_eq!(world.used(), mib(32));
 }
 
@@ -449,8 +452,8 @@ fn pools_of_other_memory_cost_nothing() {
     world.allocate(host, mib(500), mib(512)).expect("it is the host's");
     assert_eq!(world.used(), Bytes::ZERO);
     assert_eq!(world.tenant.pools().gpu(host), None);
-    assert!(matches!(world.tenant.pools().ending(host), Ending::Uncharged));
-    assert_eq!(world.allocate(host, mib(1), mib(1)), Err(Unmade::Unknown));
+    assert!(matches!(world.tenant.pools().begin_destroy(host), PoolDestroy::Uncharged));
+    assert_eq!(world.allocate(host, mib(1), mib(1)), Err(PoolError::Unknown));
 }
 
 #[test]
@@ -463,8 +466,8 @@ fn a_driver_that_does_not_say_is_charged_what_is_likely() {
     assert_eq!(world.used(), mib(96));
     denied(world.allocate(FIRST, mib(8), mib(8)));
     assert_eq!(world.count(Reason::PoolUnread), 3);
-    match world.tenant.pools().ending(FIRST) {
-        Ending::Empty(ended) => ended.gone(),
+    match world.tenant.pools().begin_destroy(FIRST) {
+        PoolDestroy::Empty(ended) => ended.gone(),
         other => panic!("{other:?}"),
     }
     assert_eq!(world.used(), Bytes::ZERO);
@@ -512,7 +515,7 @@ proptest! {
                 Step::Allocate { pool, size, growth } => {
                     let growth = mib(growth).max(least(Bytes(size)));
                     let answer = world.allocate(ids[pool], Bytes(size), growth);
-                    prop_assert!(matches!(answer, Ok(()) | Err(Unmade::Denied(_))), "{:?}", answer);
+                    prop_assert!(matches!(answer, Ok(()) | Err(PoolError::Denied(_))), "{:?}", answer);
                 }
                 Step::Refused { pool, size } => {
                     let answer = world.tenant.pools().allocate(ids[pool], Bytes(size), || Err(2), || (), || false);
@@ -526,7 +529,7 @@ proptest! {
                 Step::Slow { trims } => world.slow(trims),
                 Step::Linear { size } => drop(world.tenant.charge(gpu(), Bytes(size))),
                 Step::Destroy { pool } => {
-                    if let Ending::Empty(ended) = world.tenant.pools().ending(ids[pool]) {
+                    if let PoolDestroy::Empty(ended) = world.tenant.pools().begin_destroy(ids[pool]) {
                         world.driver.destroy(ids[pool]);
                         ended.gone();
                     }
@@ -677,12 +680,12 @@ fn nobody_looks_into_a_pool_that_is_gone() {
             if number % 2 == 0 {
                 world.driver.free(pool);
             }
-            match world.tenant.pools().ending(pool) {
-                Ending::Empty(ended) => {
+            match world.tenant.pools().begin_destroy(pool) {
+                PoolDestroy::Empty(ended) => {
                     world.driver.destroy(pool);
                     ended.gone();
                 }
-                Ending::Outlives => world.driver.free(pool),
+                PoolDestroy::Outlives => world.driver.free(pool),
                 other => panic!("{other:?}"),
             }
         }

@@ -63,11 +63,11 @@ fn a_charge_is_on_the_books_until_it_is_freed() {
     assert!(allocate(&tenant, 0x1000, Bytes(1000), None));
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(1024));
     // A free that the driver refuses changes nothing.
-    drop(tenant.allocations().take(Address(0x1000)).expect("it is on the books"));
+    drop(tenant.allocations().begin_free(Address(0x1000)).expect("it is on the books"));
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(1024));
-    tenant.allocations().take(Address(0x1000)).expect("it is still there").freed();
+    tenant.allocations().begin_free(Address(0x1000)).expect("it is still there").freed();
     assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
-    assert!(tenant.allocations().take(Address(0x1000)).is_none());
+    assert!(tenant.allocations().begin_free(Address(0x1000)).is_none());
     assert_eq!(count(&tenant, Reason::FreeRefused), 1);
     assert_eq!(count(&tenant, Reason::UnknownFree), 1);
 }
@@ -125,17 +125,17 @@ fn an_address_given_to_another_thread_before_the_free_returns_is_the_others() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     assert!(allocate(&tenant, 0x20_0000, mib(2), None));
-    let taken = tenant.allocations().take(Address(0x20_0000)).expect("it is on the books");
+    let taken = tenant.allocations().begin_free(Address(0x20_0000)).expect("it is on the books");
     // The driver has freed it and gives the address out again, in another thread.
     assert!(allocate(&tenant, 0x20_0000, mib(4), None));
     taken.freed();
     assert_eq!(tenant.view().usage(gpu()).used, mib(4));
-    let taken = tenant.allocations().take(Address(0x20_0000)).expect("it is on the books");
+    let taken = tenant.allocations().begin_free(Address(0x20_0000)).expect("it is on the books");
     assert!(allocate(&tenant, 0x20_0000, mib(6), None));
     // A free that is said to have failed, of an address that is another's by now.
     drop(taken);
     assert_eq!(tenant.view().usage(gpu()).used, mib(6));
-    tenant.allocations().take(Address(0x20_0000)).expect("the other's").freed();
+    tenant.allocations().begin_free(Address(0x20_0000)).expect("the other's").freed();
     assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
 }
 
@@ -144,22 +144,22 @@ fn a_context_takes_its_memory_with_it() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     let handle = container.handle();
-    let starting = tenant.contexts().starting(gpu(), || Some(mib(90))).expect("its size is not known");
+    let starting = tenant.contexts().begin_create(gpu(), || Some(mib(90))).expect("its size is not known");
     let context = starting.created(handle, Some(mib(60)));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
     assert!(allocate(&tenant, 0x20_0000, mib(2), Some(context)));
     assert!(allocate(&tenant, 0x40_0000, mib(4), None));
     // The driver refuses to destroy it.
-    drop(tenant.contexts().leaving(handle).expect("known"));
+    drop(tenant.contexts().begin_destroy(handle).expect("known"));
     assert_eq!(tenant.view().usage(gpu()).total(), mib(36));
     let late = tenant.charge(gpu(), mib(2)).expect("it fits");
-    tenant.contexts().leaving(handle).expect("known").gone();
+    tenant.contexts().begin_destroy(handle).expect("known").gone();
     assert_eq!(tenant.view().usage(gpu()).total(), mib(6), "what belongs to no context stays");
     assert_eq!(late.commit(Address(0x60_0000), Some(context)), CommitOutcome::Refunded);
     assert_eq!(tenant.view().usage(gpu()).total(), mib(4));
     assert!(tenant.contexts().find(handle).is_none());
-    assert!(tenant.contexts().leaving(handle).is_none());
-    assert!(tenant.allocations().take(Address(0x20_0000)).is_none(), "it went with its context");
+    assert!(tenant.contexts().begin_destroy(handle).is_none());
+    assert!(tenant.allocations().begin_free(Address(0x20_0000)).is_none(), "it went with its context");
     assert_eq!(count(&tenant, Reason::StaleContext), 1);
 }
 
@@ -167,21 +167,21 @@ fn a_context_takes_its_memory_with_it() {
 fn later_contexts_are_charged_in_advance_in_every_process() {
     let container = Container::limited(100);
     let (first, second) = (container.tenant(), container.tenant());
-    let starting = first.contexts().starting(gpu(), || Some(mib(100))).expect("its size is not known");
+    let starting = first.contexts().begin_create(gpu(), || Some(mib(100))).expect("its size is not known");
     starting.created(container.handle(), Some(mib(60)));
-    let starting = second.contexts().starting(gpu(), || Some(mib(60))).expect("40 + 40 fit");
+    let starting = second.contexts().begin_create(gpu(), || Some(mib(60))).expect("40 + 40 fit");
     assert_eq!(second.view().usage(gpu()).implicit, mib(80), "charged before the driver is asked");
     starting.created(container.handle(), Some(mib(20)));
     assert_eq!(second.view().usage(gpu()).implicit, mib(80));
-    let denied = first.contexts().starting(gpu(), || None).expect_err("120 do not fit");
+    let denied = first.contexts().begin_create(gpu(), || None).expect_err("120 do not fit");
     assert_eq!(denied.reason, Reason::ContextOverLimit);
     // One that fails is given back.
     let context = container.handle();
-    second.contexts().seen(context, gpu());
+    second.contexts().adopt(context, gpu());
     assert_eq!(second.view().usage(gpu()).implicit, mib(120), "what is there already cannot be refused");
     assert_eq!(count(&second, Reason::ImplicitOverLimit), 1);
     assert_eq!(second.charge(gpu(), Bytes(1)).expect_err("over").reason, Reason::OverLimit);
-    second.contexts().leaving(context).expect("known").gone();
+    second.contexts().begin_destroy(context).expect("known").gone();
     assert_eq!(second.view().usage(gpu()).implicit, mib(80));
 }
 
@@ -191,17 +191,17 @@ fn a_context_that_is_not_created_costs_nothing() {
     let tenant = container.tenant();
     tenant
         .contexts()
-        .starting(gpu(), || Some(mib(100)))
+        .begin_create(gpu(), || Some(mib(100)))
         .expect("fits")
         .created(container.handle(), Some(mib(70)));
-    drop(tenant.contexts().starting(gpu(), || Some(mib(70))).expect("fits"));
+    drop(tenant.contexts().begin_create(gpu(), || Some(mib(70))).expect("fits"));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
     // A second retain of a primary context finds it known.
     let known = container.handle();
-    let context = tenant.contexts().seen(known, gpu());
-    let starting = tenant.contexts().starting(gpu(), || Some(mib(40))).expect("fits");
+    let context = tenant.contexts().adopt(known, gpu());
+    let starting = tenant.contexts().begin_create(gpu(), || Some(mib(40))).expect("fits");
     assert_eq!(starting.created(known, Some(mib(40))), context);
-    assert_eq!(tenant.contexts().seen(known, gpu()), context);
+    assert_eq!(tenant.contexts().adopt(known, gpu()), context);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(60));
     let cell = tenant.region().cell(gpu(), tenant.name().slot());
     assert_eq!(cell.creating.load(Ordering::Relaxed), 0);
@@ -213,18 +213,18 @@ fn threads_that_see_a_new_context_at_once_charge_it_once() {
     let tenant = container.tenant();
     tenant
         .contexts()
-        .starting(gpu(), || Some(mib(50)))
+        .begin_create(gpu(), || Some(mib(50)))
         .expect("fits")
         .created(container.handle(), Some(mib(49)));
     for _ in 0..200 {
         let handle = container.handle();
         std::thread::scope(|scope| {
-            let threads = [0; 3].map(|_| scope.spawn(|| tenant.contexts().seen(handle, gpu())));
+            let threads = [0; 3].map(|_| scope.spawn(|| tenant.contexts().adopt(handle, gpu())));
             let seen = threads.map(|thread| thread.join().expect("no panic"));
             assert!(seen.iter().all(|context| *context == seen[0]));
         });
         assert_eq!(tenant.view().usage(gpu()).implicit, mib(2));
-        tenant.contexts().leaving(handle).expect("known").gone();
+        tenant.contexts().begin_destroy(handle).expect("known").gone();
     }
 }
 
@@ -341,7 +341,7 @@ fn a_limit_that_shrinks_refuses_until_use_has_fallen() {
         Some(MemoryInfo { total: mib(30), free: Bytes::ZERO, used: mib(30) })
     );
     assert!(!allocate(&tenant, 0x400_0000, Bytes(1), None));
-    tenant.allocations().take(Address(0x20_0000)).expect("live").freed();
+    tenant.allocations().begin_free(Address(0x20_0000)).expect("live").freed();
     assert!(allocate(&tenant, 0x400_0000, mib(10), None));
 }
 

@@ -42,11 +42,11 @@ pub(crate) fn life(directory: &Path, _: usize) {
     signal(pid, libc::SIGSTOP);
 
     // A context whose size is not known: measured, and on the books only then.
-    let starting = tenant.contexts().starting(gpu, || Some(Bytes(100 * MIB))).expect("it fits");
+    let starting = tenant.contexts().begin_create(gpu, || Some(Bytes(100 * MIB))).expect("it fits");
     let context = starting.created(ContextId(0x1000), Some(Bytes(100 * MIB) - CONTEXT));
     driver(held(CONTEXT));
     // One whose size is known; the driver makes it while the call is on its way.
-    let starting = tenant.contexts().starting(gpu, || None).expect("it fits");
+    let starting = tenant.contexts().begin_create(gpu, || None).expect("it fits");
     driver(held(CONTEXT));
     starting.created(ContextId(0x2000), None);
     // Allocations that the driver makes, in a context and in none; that it refuses; that do not fit.
@@ -62,12 +62,12 @@ pub(crate) fn life(directory: &Path, _: usize) {
     let denied = tenant.charge(gpu, Bytes(60 * MIB)).expect_err("it does not fit");
     assert!(matches!(denied, Denied { reason: Reason::OverLimit, .. }));
     // Frees: one that succeeds, one that the driver refuses.
-    let taken = tenant.allocations().take(Address(next)).expect("live");
+    let taken = tenant.allocations().begin_free(Address(next)).expect("live");
     driver(-held(Bytes(6 * MIB)));
     taken.freed();
-    drop(tenant.allocations().take(Address(next - 16 * MIB)).expect("live"));
+    drop(tenant.allocations().begin_free(Address(next - 16 * MIB)).expect("live"));
     // A context goes, with what is in it.
-    let leaving = tenant.contexts().leaving(ContextId(0x1000)).expect("known");
+    let leaving = tenant.contexts().begin_destroy(ContextId(0x1000)).expect("known");
     driver(-held(CONTEXT + Bytes(6 * MIB)));
     leaving.gone();
     signal(pid, libc::SIGSTOP);
@@ -112,7 +112,7 @@ fn survive(file: &[u8], held: Bytes) {
     reclaim_exited(tenant.region());
     assert_eq!(tenant.view().usage(gpu).total(), even, "nothing of the dead one stays");
     assert_eq!(taken(tenant.region()), [tenant.name().slot()]);
-    tenant.allocations().take(address).expect("live").freed();
+    tenant.allocations().begin_free(address).expect("live").freed();
     assert!(tenant.charge(gpu, LIMIT).is_ok(), "all of it is there again");
 }
 

@@ -50,12 +50,12 @@ pub(crate) fn churn(directory: &Path, worker: usize) {
         let handle = ContextId(0x1000 + 64 * random.choose(4));
         match random.below(12) {
             0 => {
-                if let Ok(starting) = tenant.contexts().starting(gpu, || Some(Bytes(9 << 20))) {
+                if let Ok(starting) = tenant.contexts().begin_create(gpu, || Some(Bytes(9 << 20))) {
                     starting.created(handle, Some(Bytes(8 << 20)));
                 }
             }
             1 => {
-                if let Some(leaving) = tenant.contexts().leaving(handle) {
+                if let Some(leaving) = tenant.contexts().begin_destroy(handle) {
                     leaving.gone();
                 }
             }
@@ -69,7 +69,7 @@ pub(crate) fn churn(directory: &Path, worker: usize) {
             8 => drop(tenant.charge(gpu, Bytes(random.below(4 << 20)))),
             _ if !live.is_empty() => {
                 let address = live.swap_remove(random.choose(live.len()));
-                if let Some(taken) = tenant.allocations().take(address) {
+                if let Some(taken) = tenant.allocations().begin_free(address) {
                     taken.freed();
                 }
             }

@@ -43,7 +43,7 @@ pub(crate) fn rounds(directory: &Path, _: usize) {
                 drop(charge);
             } else {
                 charge.commit(Address(0x20_0000), None);
-                member.tenant.allocations().take(Address(0x20_0000)).expect("just settled").freed();
+                member.tenant.allocations().begin_free(Address(0x20_0000)).expect("just settled").freed();
             }
         }
     }

@@ -113,9 +113,9 @@ enum Call<'a> {
     Create { charge: Charge<'a>, slots: u64, made: Option<(usize, u64)> },
     Import { made: Option<(usize, u64)> },
     Retain { reference: Option<Reference<'a>>, id: usize, value: Option<u64> },
-    Release { token: Option<Release<'a>>, id: usize },
+    PendingRelease { token: Option<PendingRelease<'a>>, id: usize },
     Map { reference: Option<Reference<'a>>, id: usize, first: u64, slots: u64 },
-    Unmap { token: Unmapping<'a>, first: u64, slots: u64, latest: u64 },
+    Unmap { token: PendingUnmap<'a>, first: u64, slots: u64, latest: u64 },
     Export { reference: Option<Reference<'a>>, id: usize },
 }
 
@@ -125,7 +125,7 @@ enum Step {
     Create(u64),
     Import,
     Retain(usize),
-    Release(usize),
+    PendingRelease(usize),
     Map(usize, u64, u64),
     Unmap(u64, u64),
     Export(usize),
@@ -140,7 +140,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (1..4_u64).prop_map(Step::Create),
         1 => Just(Step::Import),
         2 => which.clone().prop_map(Step::Retain),
-        4 => which.clone().prop_map(Step::Release),
+        4 => which.clone().prop_map(Step::PendingRelease),
         4 => (which.clone(), 0..SLOTS, 1..4_u64).prop_map(|(which, first, slots)| Step::Map(which, first, slots)),
         3 => (0..SLOTS, 1..SLOTS).prop_map(|(first, slots)| Step::Unmap(first, slots)),
         1 => which.clone().prop_map(Step::Export),
@@ -215,17 +215,17 @@ impl<'a> World<'a> {
                     return None;
                 }
                 let inside = Address(place(at + mapped.slots).0 - 1);
-                Call::Retain { reference: tenant.physical().refer_at(inside), id: mapped.id, value: None }
+                Call::Retain { reference: tenant.physical().reference_at(inside), id: mapped.id, value: None }
             }
-            Step::Release(which) => {
+            Step::PendingRelease(which) => {
                 let (id, value) = self.pick(which).filter(|(id, _)| !self.is_named(*id))?;
                 self.held.swap_remove(which % self.held.len());
-                Call::Release { token: tenant.physical().releasing(Handle(value)), id }
+                Call::PendingRelease { token: tenant.physical().begin_release(Handle(value)), id }
             }
             Step::Map(which, first, slots) => {
                 let (id, value) = self.pick(which)?;
                 let slots = slots.min(self.driver.memory[&id].slots);
-                Call::Map { reference: tenant.physical().refer(Handle(value)), id, first, slots }
+                Call::Map { reference: tenant.physical().reference(Handle(value)), id, first, slots }
             }
             Step::Unmap(first, slots) => {
                 let within = self.driver.within(first, slots);
@@ -233,7 +233,7 @@ impl<'a> World<'a> {
                     return None;
                 }
                 Call::Unmap {
-                    token: tenant.physical().unmapping(),
+                    token: tenant.physical().begin_unmap(),
                     first,
                     slots,
                     latest: self.driver.mappings,
@@ -241,7 +241,7 @@ impl<'a> World<'a> {
             }
             Step::Export(which) => {
                 let (id, value) = self.pick(which)?;
-                Call::Export { reference: tenant.physical().refer(Handle(value)), id }
+                Call::Export { reference: tenant.physical().reference(Handle(value)), id }
             }
             Step::Drive(..) | Step::Return(_) => return None,
         })
@@ -253,7 +253,7 @@ impl<'a> World<'a> {
             Call::Create { slots, made, .. } => *made = Some(driver.create(*slots, true)),
             Call::Import { made } => *made = Some(driver.create(5, false)),
             Call::Retain { id, value, .. } => *value = Some(driver.retain(*id)),
-            Call::Release { id, .. } => {
+            Call::PendingRelease { id, .. } => {
                 driver.memory.get_mut(id).expect("alive").references -= 1;
                 self.kept += driver.commit(*id);
             }
@@ -281,7 +281,7 @@ impl<'a> World<'a> {
 
     /// The call returns with an error.
     fn refuse(&mut self, call: Call<'a>) {
-        if let Call::Release { token, id } = call {
+        if let Call::PendingRelease { token, id } = call {
             drop(token);
             let value = self.driver.memory[&id].handle.expect("still held");
             self.held.push((id, value));
@@ -309,7 +309,7 @@ impl<'a> World<'a> {
                 }
                 self.held.push((id, value));
             }
-            Call::Release { token, .. } => token.into_iter().for_each(Release::released),
+            Call::PendingRelease { token, .. } => token.into_iter().for_each(PendingRelease::released),
             Call::Map { reference, first, slots, .. } => {
                 if let Some(reference) = reference {
                     reference.mapped(place(first), length(slots));
@@ -359,7 +359,7 @@ proptest! {
         world.take(Step::Unmap(0, 2 * SLOTS));
         world.quiesce();
         while !world.held.is_empty() {
-            world.take(Step::Release(0));
+            world.take(Step::PendingRelease(0));
             world.quiesce();
         }
         prop_assert_eq!(used(&tenant), length(world.kept));

@@ -123,7 +123,7 @@ impl<'a> World<'a> {
     fn create(&mut self, process: usize) {
         let known = Bytes(self.tenants[process].region().gpu(gpu()).context.load(Ordering::Relaxed));
         let fits = self.fits(known);
-        match self.tenants[process].contexts().starting(gpu(), || Some(mib(90))) {
+        match self.tenants[process].contexts().begin_create(gpu(), || Some(mib(90))) {
             Ok(starting) => {
                 assert!(fits);
                 let handle = self.container.handle();
@@ -144,7 +144,7 @@ impl<'a> World<'a> {
         }
         let place = which % contexts.len();
         let handle = contexts[place].0;
-        let leaving = self.tenants[process].contexts().leaving(handle).expect("it is known");
+        let leaving = self.tenants[process].contexts().begin_destroy(handle).expect("it is known");
         if destroyed {
             contexts.swap_remove(place);
             self.accounts[process].live.retain(|_, it| it.1 != Some(handle));
@@ -161,17 +161,23 @@ impl<'a> World<'a> {
             }
             Step::Free { process, which } => {
                 if let Some(address) = self.pick(process, which) {
-                    self.tenants[process].allocations().take(Address(address)).expect("it is live").freed();
+                    self.tenants[process]
+                        .allocations()
+                        .begin_free(Address(address))
+                        .expect("it is live")
+                        .freed();
                     self.accounts[process].live.remove(&address);
                 }
             }
             Step::FreeRefused { process, which } => {
                 if let Some(address) = self.pick(process, which) {
-                    drop(self.tenants[process].allocations().take(Address(address)).expect("it is live"));
+                    drop(
+                        self.tenants[process].allocations().begin_free(Address(address)).expect("it is live"),
+                    );
                 }
             }
             Step::FreeUnknown { process } => {
-                assert!(self.tenants[process].allocations().take(Address(self.next + 512)).is_none());
+                assert!(self.tenants[process].allocations().begin_free(Address(self.next + 512)).is_none());
             }
             Step::CreateContext { process } => self.create(process),
             Step::DestroyContext { process, which } => self.leave(process, which, true),
