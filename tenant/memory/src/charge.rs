@@ -63,13 +63,13 @@ fn refused(tables: &Tables, gpu: Gpu, units: u32) {
 #[inline]
 pub(crate) fn charge(tables: &Tables, gpu: Gpu, size: Bytes) -> Result<Charge<'_>, Denied> {
     let Some(units) = units(size) else { return Err(tables.ledger.too_large(gpu, size)) };
-    hold(tables, gpu, Column::Used, bytes(units), Reason::OverLimit)?;
+    charge_or_trim(tables, gpu, Column::Used, bytes(units), Reason::OverLimit)?;
     Ok(Charge { tables, gpu, units })
 }
 
 /// Charges; where that does not fit, what pools can spare is given back first.
 #[inline]
-pub(crate) fn hold(
+pub(crate) fn charge_or_trim(
     tables: &Tables,
     gpu: Gpu,
     column: Column,
@@ -79,20 +79,20 @@ pub(crate) fn hold(
     if column == Column::Used && tables.ledger.take_cached(gpu, bytes) {
         return Ok(());
     }
-    hold_among_others(tables, gpu, column, bytes, denied)
+    charge_among_processes(tables, gpu, column, bytes, denied)
 }
 
 #[inline(never)]
-fn hold_among_others(
+fn charge_among_processes(
     tables: &Tables,
     gpu: Gpu,
     column: Column,
     bytes: Bytes,
     denied: Reason,
 ) -> Result<(), Denied> {
-    tables.ledger.attempt(gpu, column, bytes).or_else(|refused| {
+    tables.ledger.try_charge(gpu, column, bytes).or_else(|refused| {
         if matches!(refused, Refused::Short { .. }) {
-            Pools::new(tables).relieve(gpu);
+            Pools::new(tables).trim_for(gpu);
         }
         tables.ledger.charge_slow(gpu, column, bytes, denied, refused)
     })

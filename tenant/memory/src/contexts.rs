@@ -61,7 +61,7 @@ impl<'a> Contexts<'a> {
         // after them.
         let already = self.tables.ledger.creations().begin(gpu);
         if let Err(denied) =
-            charge::hold(self.tables, gpu, Column::Implicit, charged, Reason::ContextOverLimit)
+            charge::charge_or_trim(self.tables, gpu, Column::Implicit, charged, Reason::ContextOverLimit)
         {
             self.tables.ledger.creations().end(gpu);
             return Err(denied);

@@ -77,7 +77,7 @@ impl<'a> Graphs<'a> {
                 self.charge_graph(share, &|| false).map(|()| bytes)
             } else {
                 // The driver takes the memory later, as far as is known, so what does not fit yet is no reason to refuse.
-                Ok(self.tables.ledger.attempt(gpu, Column::Used, bytes).map_or(Bytes::ZERO, |()| bytes))
+                Ok(self.tables.ledger.try_charge(gpu, Column::Used, bytes).map_or(Bytes::ZERO, |()| bytes))
             };
             match charged {
                 Ok(charged) => *place = self.begin_call(share, charged),
@@ -248,7 +248,7 @@ impl<'a> Graphs<'a> {
 
     #[inline]
     fn charge_graph(self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {
-        match self.tables.ledger.attempt(share.at.gpu, Column::Used, share.bytes) {
+        match self.tables.ledger.try_charge(share.at.gpu, Column::Used, share.bytes) {
             Ok(()) => Ok(()),
             Err(_) => self.charge_graph_waiting(share, is_busy),
         }

@@ -106,7 +106,7 @@ impl<'a> Implicit<'a> {
         // Nothing fits also where there is no room at all: what comes is not known yet.
         if known > Bytes::ZERO
             && let Err(denied) =
-                charge::hold(self.tables, gpu, Column::Implicit, known, Reason::CodeOverLimit)
+                charge::charge_or_trim(self.tables, gpu, Column::Implicit, known, Reason::CodeOverLimit)
         {
             self.tables.ledger.creations().end(gpu);
             return Err(denied);

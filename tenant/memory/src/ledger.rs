@@ -171,7 +171,7 @@ impl Ledger {
         bytes: Bytes,
         denied: Reason,
     ) -> Result<(), Denied> {
-        self.attempt(gpu, column, bytes)
+        self.try_charge(gpu, column, bytes)
             .or_else(|refused| self.charge_slow(gpu, column, bytes, denied, refused))
     }
 
@@ -268,7 +268,7 @@ impl Ledger {
     }
 
     /// Charges, if it fits as the books stand.
-    pub(crate) fn attempt(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
+    pub(crate) fn try_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
         let life = |owner| self.region.life(owner);
         self.account(gpu).charge(column, bytes, || self.terms(gpu), LOCK_TIMEOUT, life)
     }
@@ -328,7 +328,7 @@ impl Ledger {
         let mut budget = WaitBudget::default();
         loop {
             self.sweep();
-            let refused = match self.attempt(gpu, column, bytes) {
+            let refused = match self.try_charge(gpu, column, bytes) {
                 Ok(()) if budget.since.is_some() => {
                     self.count(Reason::WaitedForDraining);
                     return Ok(());

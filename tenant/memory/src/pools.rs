@@ -72,7 +72,7 @@ impl PendingPoolDestroy<'_> {
     /// The driver destroyed it.
     pub fn gone(self) {
         let Self { tables, at, .. } = *ManuallyDrop::new(self);
-        Pools::new(tables).give_back(tables.pools.gone(at));
+        Pools::new(tables).refund_released(tables.pools.gone(at));
     }
 }
 
@@ -98,7 +98,7 @@ impl<'a> Pools<'a> {
     /// process's or of a GPU that is not sliced.
     pub fn made(self, id: PoolId, gpu: Option<Gpu>, driver: &'static dyn PoolDriver) {
         match self.tables.pools.made(id, gpu, driver) {
-            Ok(former) => self.give_back(former),
+            Ok(former) => self.refund_released(former),
             // It will be taken up with its first allocation, or that be refused.
             Err(_) => self.tables.ledger.count(Reason::Unrecorded),
         }
@@ -140,7 +140,7 @@ impl<'a> Pools<'a> {
         let Some(charged) = self.tables.pools.likely(at, size) else {
             return Err(PoolError::Denied(self.tables.ledger.too_large(at.gpu, size)));
         };
-        match self.tables.ledger.attempt(at.gpu, Column::Used, charged) {
+        match self.tables.ledger.try_charge(at.gpu, Column::Used, charged) {
             Ok(()) => match self.try_allocate(at, Reservation::charged(charged, size), &call, &undo) {
                 Err(PoolError::Denied(_)) => {
                     self.allocate_waiting(at, Reservation::charged(charged, size), &call, &undo, &is_busy)
@@ -158,7 +158,7 @@ impl<'a> Pools<'a> {
         if self.tables.pools.any()
             && let Lookup::Charged(at) = self.tables.pools.find(id)
         {
-            self.look(at, false);
+            self.read_pool(at, false);
         }
     }
 
@@ -210,7 +210,7 @@ impl<'a> Pools<'a> {
 
     /// What pools hold beyond their use is given back, so that a charge on `gpu` may fit.
     #[cold]
-    pub(crate) fn relieve(self, gpu: Gpu) {
+    pub(crate) fn trim_for(self, gpu: Gpu) {
         Exports::new(self.tables).refund_unheld();
         if self.tables.pools.any() {
             self.each_pool(Some(gpu), true);
@@ -229,7 +229,7 @@ impl<'a> Pools<'a> {
         is_busy: &impl Fn() -> bool,
     ) -> Result<(), PoolError<E>> {
         self.each_pool(Some(at.gpu), false);
-        let now = if self.tables.ledger.attempt(at.gpu, Column::Used, likely.charged).is_ok() {
+        let now = if self.tables.ledger.try_charge(at.gpu, Column::Used, likely.charged).is_ok() {
             Some(likely)
         } else {
             // It may do with what it holds; if that is in too many pieces, or of other streams, it grows.
@@ -264,7 +264,7 @@ impl<'a> Pools<'a> {
             let reservation =
                 if self.tables.ledger.charge_waiting(at.gpu, Column::Used, likely.charged).is_ok() {
                     likely
-                } else if self.tables.ledger.attempt(at.gpu, Column::Used, exact.charged).is_ok() {
+                } else if self.tables.ledger.try_charge(at.gpu, Column::Used, exact.charged).is_ok() {
                     exact
                 } else if wait() {
                     continue;
@@ -284,9 +284,9 @@ impl<'a> Pools<'a> {
 
     /// Whether a pool has `size` bytes that are not in use.
     fn may_hold(self, at: PoolRef, size: Bytes) -> bool {
-        let Some(ticket) = self.tables.pools.look(at) else { return false };
+        let Some(ticket) = self.tables.pools.begin_reading(at) else { return false };
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
-        self.apply(at, self.tables.pools.seen_to_hold(at, ticket, reserved, None));
+        self.apply(at, self.tables.pools.record_reading(at, ticket, reserved, None));
         reserved.zip(used).is_some_and(|(reserved, used)| reserved >= used + size)
     }
 
@@ -317,13 +317,13 @@ impl<'a> Pools<'a> {
     /// Looks at what came of a call. `false`: the pool has grown by what does not fit.
     #[inline]
     pub(crate) fn call_ended(self, at: PoolRef, reservation: Reservation) -> bool {
-        let balance = match self.tables.pools.look(at) {
+        let balance = match self.tables.pools.begin_reading(at) {
             Some(ticket) => {
                 let reading = at.driver.reserved(at.id);
                 if reading.is_none() {
                     self.tables.ledger.count(Reason::PoolUnread);
                 }
-                self.tables.pools.seen_to_hold(at, ticket, reading, Some(reservation))
+                self.tables.pools.record_reading(at, ticket, reading, Some(reservation))
             }
             None => Balance { surplus: reservation.charged, ..Balance::default() },
         };
@@ -337,35 +337,35 @@ impl<'a> Pools<'a> {
         if balance.surplus > kept {
             self.tables.ledger.refund(at.gpu, Column::Used, balance.surplus - kept);
         }
-        let within = balance.lack == Bytes::ZERO && !balance.unpaid || self.charge_lack(at, balance);
-        if balance.exported && balance.lack > Bytes::ZERO {
+        let within = balance.shortfall == Bytes::ZERO && !balance.unpaid || self.charge_shortfall(at, balance);
+        if balance.exported && balance.shortfall > Bytes::ZERO {
             self.enter_export(at);
         }
         within
     }
 
     #[cold]
-    fn charge_lack(self, at: PoolRef, balance: Balance) -> bool {
+    fn charge_shortfall(self, at: PoolRef, balance: Balance) -> bool {
         let mut balance = balance;
         // A reading may be older than its ticket says, if what it saw has gone meanwhile: a lack is believed when seen twice.
-        if balance.lack > Bytes::ZERO
-            && let Some(ticket) = self.tables.pools.look(at)
+        if balance.shortfall > Bytes::ZERO
+            && let Some(ticket) = self.tables.pools.begin_reading(at)
         {
-            balance = self.tables.pools.seen_to_hold(at, ticket, at.driver.reserved(at.id), None);
+            balance = self.tables.pools.record_reading(at, ticket, at.driver.reserved(at.id), None);
             self.tables.ledger.refund(at.gpu, Column::Used, balance.surplus);
         }
-        while balance.lack > Bytes::ZERO {
-            let paid = self.tables.ledger.attempt(at.gpu, Column::Used, balance.lack).is_ok();
+        while balance.shortfall > Bytes::ZERO {
+            let paid = self.tables.ledger.try_charge(at.gpu, Column::Used, balance.shortfall).is_ok();
             if !paid {
                 // Another thread may have charged it meanwhile, or a later look shown less.
-                let lack = self.tables.pools.lack(at);
-                if lack != balance.lack {
-                    balance.lack = lack;
+                let shortfall = self.tables.pools.shortfall(at);
+                if shortfall != balance.shortfall {
+                    balance.shortfall = shortfall;
                     continue;
                 }
-                self.tables.ledger.force_charge(at.gpu, Column::Used, lack);
+                self.tables.ledger.force_charge(at.gpu, Column::Used, shortfall);
             }
-            balance = self.tables.pools.add(at, balance.lack, !paid);
+            balance = self.tables.pools.add(at, balance.shortfall, !paid);
             self.tables.ledger.refund(at.gpu, Column::Used, balance.surplus);
         }
         let within = self.tables.ledger.total(at.gpu) <= self.tables.ledger.limit(at.gpu);
@@ -396,7 +396,7 @@ impl<'a> Pools<'a> {
         let mut last = None;
         while let Some((at, outlives)) = self.tables.pools.after(last, gpu) {
             last = Some(at.id);
-            let held = self.look(at, trim || outlives);
+            let held = self.read_pool(at, trim || outlives);
             if outlives
                 && held == Some(Bytes::ZERO)
                 && let Some(ended) = self.end_if_empty(at, true)
@@ -408,38 +408,38 @@ impl<'a> Pools<'a> {
     }
 
     /// Reads what a pool holds, after a trim if that is wanted.
-    fn look(self, at: PoolRef, trim: bool) -> Option<Bytes> {
+    fn read_pool(self, at: PoolRef, trim: bool) -> Option<Bytes> {
         if trim {
-            self.tables.pools.look(at)?;
+            self.tables.pools.begin_reading(at)?;
             at.driver.trim(at.id);
-            self.tables.pools.looked(at);
+            self.tables.pools.end_reading(at);
         }
         // Begun after the trim: what others read meanwhile may be from before.
-        let ticket = self.tables.pools.look(at)?;
+        let ticket = self.tables.pools.begin_reading(at)?;
         let reading = at.driver.reserved(at.id);
-        self.apply(at, self.tables.pools.seen_to_hold(at, ticket, reading, None));
+        self.apply(at, self.tables.pools.record_reading(at, ticket, reading, None));
         reading
     }
 
     /// Bars a pool that holds nothing, so that the driver can be asked to destroy it.
     fn end_if_empty(self, at: PoolRef, outlives: bool) -> Option<PendingPoolDestroy<'a>> {
-        self.look(at, true);
-        let ticket = self.tables.pools.look(at)?;
+        self.read_pool(at, true);
+        let ticket = self.tables.pools.begin_reading(at)?;
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
-        self.apply(at, self.tables.pools.seen_to_hold(at, ticket, reserved, None));
+        self.apply(at, self.tables.pools.record_reading(at, ticket, reserved, None));
         // Where the driver does not say, nothing could be waited for.
         let empty = reserved.unwrap_or_default() == Bytes::ZERO && used.unwrap_or_default() == Bytes::ZERO;
         if !empty || !self.tables.pools.leave(at) {
             return None;
         }
         // Calls of the driver that only read or trim: they end.
-        while self.tables.pools.is_looked_at(at) {
+        while self.tables.pools.is_being_read(at) {
             self.tables.ledger.sleep_briefly();
         }
         Some(PendingPoolDestroy { tables: self.tables, at, outlives })
     }
 
-    fn give_back(self, released: Option<Released>) {
+    fn refund_released(self, released: Option<Released>) {
         if let Some(Released { gpu, charged, exported }) = released {
             self.tables.ledger.exported().withdraw_kept(gpu, exported);
             self.tables.ledger.refund(gpu, Column::Used, charged);

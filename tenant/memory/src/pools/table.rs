@@ -69,7 +69,7 @@ pub(super) struct Balance {
     /// To be given back.
     pub(super) surplus: Bytes,
     /// To be charged: the pool holds so much more than is booked for it.
-    pub(super) lack: Bytes,
+    pub(super) shortfall: Bytes,
     /// It has grown by what could not be charged.
     pub(super) unpaid: bool,
     /// Others may hold some of it.
@@ -112,7 +112,7 @@ struct Pool {
     calls: u32,
     started: u64,
     /// Calls of ours with its handle under way.
-    looks: u32,
+    readings: u32,
     unpaid: bool,
     /// What of it is entered as exported; none: it is this process's alone.
     exported: Option<Bytes>,
@@ -124,8 +124,8 @@ struct Pool {
 }
 
 impl Pool {
-    fn look(&mut self) -> Ticket {
-        self.looks = self.looks.saturating_add(1);
+    fn begin_reading(&mut self) -> Ticket {
+        self.readings = self.readings.saturating_add(1);
         self.tickets += 1;
         Ticket(self.tickets)
     }
@@ -138,8 +138,8 @@ impl Pool {
         self.charged = self.charged + reservation.charged;
     }
 
-    fn take_in(&mut self, ticket: Ticket, reading: Option<Bytes>, reservation: Option<Reservation>) {
-        self.looks = self.looks.saturating_sub(1);
+    fn record(&mut self, ticket: Ticket, reading: Option<Bytes>, reservation: Option<Reservation>) {
+        self.readings = self.readings.saturating_sub(1);
         let charged = reservation.map_or(Bytes::ZERO, |reservation| reservation.charged);
         match reading {
             Some(reading) if ticket.0 > self.newest => {
@@ -171,8 +171,8 @@ impl Pool {
         let most = self.read + self.pending + self.kept;
         let surplus = self.charged - self.charged.min(most);
         self.charged = self.charged - surplus;
-        let lack = self.read - self.read.min(self.charged);
-        Balance { surplus, lack, unpaid: self.unpaid, exported: self.exported.is_some() }
+        let shortfall = self.read - self.read.min(self.charged);
+        Balance { surplus, shortfall, unpaid: self.unpaid, exported: self.exported.is_some() }
     }
 }
 
@@ -277,7 +277,7 @@ impl PoolTable {
             tickets: 0,
             calls: 0,
             started: 0,
-            looks: 0,
+            readings: 0,
             unpaid: false,
             exported: None,
             handed: Bytes::ZERO,
@@ -364,20 +364,20 @@ impl PoolTable {
     }
 
     /// Begins a look at what a pool holds. None: it is gone, or goes.
-    pub(super) fn look(&self, at: PoolRef) -> Option<Ticket> {
+    pub(super) fn begin_reading(&self, at: PoolRef) -> Option<Ticket> {
         let mut table = self.table.lock();
-        table.get(at).filter(|pool| pool.stage != Stage::Leaving).map(Pool::look)
+        table.get(at).filter(|pool| pool.stage != Stage::Leaving).map(Pool::begin_reading)
     }
 
     /// Ends a look at which nothing was seen.
-    pub(super) fn looked(&self, at: PoolRef) {
+    pub(super) fn end_reading(&self, at: PoolRef) {
         if let Some(pool) = self.table.lock().get(at) {
-            pool.looks = pool.looks.saturating_sub(1);
+            pool.readings = pool.readings.saturating_sub(1);
         }
     }
 
     /// Ends a look: what was seen, and the call for which it was done, if for one.
-    pub(super) fn seen_to_hold(
+    pub(super) fn record_reading(
         &self,
         at: PoolRef,
         ticket: Ticket,
@@ -386,7 +386,7 @@ impl PoolTable {
     ) -> Balance {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at) else { return gone(reservation) };
-        pool.take_in(ticket, reading, reservation);
+        pool.record(ticket, reading, reservation);
         pool.balance()
     }
 
@@ -400,7 +400,7 @@ impl PoolTable {
     }
 
     /// What is lacking now.
-    pub(super) fn lack(&self, at: PoolRef) -> Bytes {
+    pub(super) fn shortfall(&self, at: PoolRef) -> Bytes {
         self.table.lock().get(at).map_or(Bytes::ZERO, |pool| pool.read - pool.read.min(pool.charged))
     }
 
@@ -446,8 +446,8 @@ impl PoolTable {
     }
 
     /// Whether calls of ours with the handle are still under way.
-    pub(super) fn is_looked_at(&self, at: PoolRef) -> bool {
-        self.table.lock().get(at).is_some_and(|pool| pool.looks != 0)
+    pub(super) fn is_being_read(&self, at: PoolRef) -> bool {
+        self.table.lock().get(at).is_some_and(|pool| pool.readings != 0)
     }
 
     /// The driver did not destroy it.

@@ -565,13 +565,13 @@ proptest! {
         let Lookup::Charged(at) = pools.find(FIRST) else { panic!("it is charged") };
         let (mut truth, mut ledger) = (Bytes::ZERO, Bytes::ZERO);
         let mut calls: Vec<Call> = Vec::new();
-        let mut looks: Vec<(Ticket, Option<Bytes>)> = Vec::new();
+        let mut readings: Vec<(Ticket, Option<Bytes>)> = Vec::new();
         let read = |look: &mut (Ticket, Option<Bytes>), truth| _ = look.1.get_or_insert(truth);
         let apply = |ledger: &mut Bytes, balance: Balance| {
             // A reading may be older than its ticket says: then too much is charged, until the next one.
-            let added = pools.add(at, balance.lack, false);
-            *ledger = *ledger - balance.surplus + balance.lack - added.surplus;
-            assert_eq!(added.lack, Bytes::ZERO);
+            let added = pools.add(at, balance.shortfall, false);
+            *ledger = *ledger - balance.surplus + balance.shortfall - added.surplus;
+            assert_eq!(added.shortfall, Bytes::ZERO);
         };
         for (step, which, amount) in steps {
             let some = which % calls.len().max(1);
@@ -588,7 +588,7 @@ proptest! {
                 },
                 2 => if let Some(call) = calls.get_mut(some) && call.look.is_none() {
                     truth = truth + std::mem::take(&mut call.grows);
-                    call.look = pools.look(at).map(|ticket| (ticket, None));
+                    call.look = pools.begin_reading(at).map(|ticket| (ticket, None));
                 },
                 3 => for call in &mut calls {
                     if let Some(look) = &mut call.look && which % 2 == 0 {
@@ -598,15 +598,15 @@ proptest! {
                 4 => if calls.get(some).is_some_and(|call| call.look.is_some_and(|look| look.1.is_some())) {
                     let call = calls.swap_remove(some);
                     let (ticket, reading) = call.look.expect("it has returned");
-                    apply(&mut ledger, pools.seen_to_hold(at, ticket, reading, Some(call.reservation)));
+                    apply(&mut ledger, pools.record_reading(at, ticket, reading, Some(call.reservation)));
                 },
                 // Others look, for whatever reason, and may be late to say so.
-                5 => match looks.pop() {
+                5 => match readings.pop() {
                     Some(mut look) => {
                         read(&mut look, truth);
-                        apply(&mut ledger, pools.seen_to_hold(at, look.0, look.1, None));
+                        apply(&mut ledger, pools.record_reading(at, look.0, look.1, None));
                     }
-                    None => looks.extend(pools.look(at).map(|ticket| (ticket, (which % 2 == 0).then_some(truth)))),
+                    None => readings.extend(pools.begin_reading(at).map(|ticket| (ticket, (which % 2 == 0).then_some(truth)))),
                 },
                 _ => truth = truth - mib(amount),
             }
@@ -614,12 +614,12 @@ proptest! {
         }
         for mut call in calls {
             truth = truth + call.grows;
-            let mut look = call.look.take().unwrap_or_else(|| (pools.look(at).expect("it is there"), None));
+            let mut look = call.look.take().unwrap_or_else(|| (pools.begin_reading(at).expect("it is there"), None));
             read(&mut look, truth);
-            apply(&mut ledger, pools.seen_to_hold(at, look.0, look.1, Some(call.reservation)));
+            apply(&mut ledger, pools.record_reading(at, look.0, look.1, Some(call.reservation)));
         }
-        let last = pools.look(at).expect("it is there");
-        apply(&mut ledger, pools.seen_to_hold(at, last, Some(truth), None));
+        let last = pools.begin_reading(at).expect("it is there");
+        apply(&mut ledger, pools.record_reading(at, last, Some(truth), None));
         prop_assert_eq!(ledger, truth);
         prop_assert_eq!(pools.sums(), (truth, Bytes::ZERO));
     }
@@ -670,7 +670,7 @@ fn nobody_looks_into_a_pool_that_is_gone() {
         let looking = scope.spawn(|| {
             for _ in 0..5000 {
                 world.tenant.pools().all_changed(None);
-                world.tenant.pools().relieve(gpu());
+                world.tenant.pools().trim_for(gpu());
             }
         });
         for number in 1..2000 {
