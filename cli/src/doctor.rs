@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use cgpu_diagnosis::{CANNOT_EXAMINE, Options};
 use cgpu_shm::paths;
 use clap::{Args, Subcommand};
 
@@ -17,7 +18,6 @@ use crate::{Failure, output};
 
 mod causes;
 mod container;
-mod diagnosis;
 mod elf;
 mod host;
 mod kubernetes;
@@ -28,12 +28,8 @@ mod program;
 mod tests;
 mod view;
 
-use causes::Question;
-use diagnosis::Findings;
+use causes::{Findings, Question};
 use view::View;
-
-/// What was asked for cannot be looked at.
-const CANNOT_LOOK: u8 = 2;
 
 const CODES: &str = "\
 Exit codes: 0 nothing is wrong; 1 something is; 2 what was asked for cannot be looked at, or arguments not understood.
@@ -53,12 +49,8 @@ pub(crate) struct Arguments {
     /// Only this container, of those that the monitor knows
     #[arg(long, value_name = "NAME", conflicts_with_all = ["pid", "program"])]
     container: Option<String>,
-    /// Only what answers this question
-    #[arg(long, value_name = "QUESTION")]
-    why: Option<Question>,
-    /// One JSON object instead of text
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    options: Options<Question>,
     #[command(flatten)]
     root: Root,
 }
@@ -76,14 +68,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return kubernetes::run(arguments);
     }
     let mut findings = Findings::default();
-    examine(arguments, &mut findings).map_err(|error| Failure { error, code: CANNOT_LOOK })?;
-    let findings = findings.about(arguments.why);
-    if arguments.json {
-        output::tell(format_args!("{}\n", findings.json()?))?;
-    } else {
-        output::tell(findings.text())?;
-    }
-    Ok(if findings.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    examine(arguments, &mut findings).map_err(|error| Failure { error, code: CANNOT_EXAMINE })?;
+    let findings = findings.about(arguments.options.why);
+    output::tell(findings.report(&arguments.options))?;
+    Ok(findings.exit_code())
 }
 
 fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {

@@ -1,8 +1,8 @@
-//! The table of causes: what can be the matter, in one sentence, and what to do about it. `docs/doctor.md` is written from it.
+//! The table of causes: what can be wrong, and what to do about it. `docs/doctor.md` is written
+//! from it.
 
-/// What somebody wants to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
+/// What a user asks; its help is the heading of its causes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Question {
     /// Why is the shim not active?
     Shim,
@@ -12,72 +12,10 @@ pub(crate) enum Question {
     Memory,
 }
 
-impl Question {
-    #[cfg(test)]
-    pub(crate) const ALL: [Self; 3] = [Self::Shim, Self::Throttle, Self::Memory];
+/// What the checks found.
+pub(crate) type Findings = cgpu_diagnosis::Findings<Cause>;
 
-    /// As people ask it.
-    pub(crate) const fn text(self) -> &'static str {
-        match self {
-            Self::Shim => "Why is the shim not active?",
-            Self::Throttle => "Why is there no throttle?",
-            Self::Memory => "Why was this allocation refused?",
-        }
-    }
-}
-
-/// Whether something is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Weight {
-    /// Yes: the exit code is 1.
-    Wrong,
-    /// No, but it answers the question: it is so because it was asked for, or because there is nothing to do.
-    ByDesign,
-}
-
-/// One row a cause: variant, question, weight, its name in data, sentence, remedy.
-macro_rules! causes {
-    ($($variant:ident, $question:ident, $weight:ident, $name:literal, $sentence:literal, $remedy:literal;)*) => {
-        /// What can be the matter.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Cause {
-            $(#[doc = $sentence] $variant,)*
-        }
-
-        impl Cause {
-            #[cfg(test)]
-            pub(crate) const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// Which question it answers.
-            pub(crate) const fn question(self) -> Question {
-                match self { $(Self::$variant => Question::$question,)* }
-            }
-
-            /// Whether something is wrong.
-            pub(crate) const fn weight(self) -> Weight {
-                match self { $(Self::$variant => Weight::$weight,)* }
-            }
-
-            /// The name in data.
-            pub(crate) const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)* }
-            }
-
-            /// What it is.
-            pub(crate) const fn sentence(self) -> &'static str {
-                match self { $(Self::$variant => $sentence,)* }
-            }
-
-            /// What to do.
-            pub(crate) const fn remedy(self) -> &'static str {
-                match self { $(Self::$variant => $remedy,)* }
-            }
-        }
-    };
-}
-
-causes! {
+cgpu_diagnosis::causes! {
     // The program, and what the loader does with it.
     StaticProgram, Shim, Wrong, "static_program",
         "The program is statically linked: no loader runs for it that could preload anything.",
@@ -216,55 +154,24 @@ causes! {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use std::collections::HashSet;
+    use cgpu_diagnosis::fixture;
+
+    use super::Cause;
 
     #[test]
     fn each_cause_is_a_name_a_sentence_and_a_remedy() {
-        let names: HashSet<_> = Cause::ALL.iter().map(|cause| cause.name()).collect();
-        assert_eq!(names.len(), Cause::ALL.len());
-        for cause in Cause::ALL {
-            assert!(cause.name().bytes().all(|c| c.is_ascii_lowercase() || c == b'_'), "{cause:?}");
-            for text in [cause.sentence(), cause.remedy()] {
-                assert!(text.ends_with('.') && text.starts_with(char::is_alphabetic), "{cause:?}: {text}");
-            }
-        }
+        fixture::check_table::<Cause>();
     }
 
-    /// A table by questions. `BLESS=1` writes it.
     #[test]
     fn the_page_lists_every_cause() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/doctor.md");
-        let page = std::fs::read_to_string(path).unwrap();
-        let (start, end) = ("<!-- causes -->\n", "<!-- end of causes -->");
-        let (before, rest) = page.split_once(start).unwrap();
-        let (_, after) = rest.split_once(end).unwrap();
-        let mut table = String::new();
-        for question in Question::ALL {
-            table +=
-                &format!("### {}\n\n| cause | what it is | what to do |\n|---|---|---|\n", question.text());
-            for cause in Cause::ALL.iter().filter(|cause| cause.question() == question) {
-                let mark = if cause.weight() == Weight::ByDesign { " (by design)" } else { "" };
-                table +=
-                    &format!("| `{}`{mark} | {} | {} |\n", cause.name(), cause.sentence(), cause.remedy());
-            }
-            table.push('\n');
-        }
-        let expected = format!("{before}{start}{table}{end}{after}");
-        if std::env::var_os("BLESS").is_some() {
-            std::fs::write(path, expected).unwrap();
-        } else {
-            assert_eq!(page, expected, "docs/doctor.md is old: run again with BLESS=1");
-        }
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/doctor.md");
+        fixture::check_page::<Cause>(page, "causes");
     }
 
-    /// Nothing is in the table that no test has planted and seen found.
     #[test]
     fn every_cause_is_planted_by_a_test() {
-        let tests =
-            concat!(include_str!("tests.rs"), include_str!("../../../tests/e2e/tests/plain/doctor.rs"));
-        for cause in Cause::ALL {
-            assert!(tests.contains(&format!("\"{}\"", cause.name())), "no test plants {}", cause.name());
-        }
+        let end_to_end = include_str!("../../../tests/e2e/tests/plain/doctor.rs");
+        fixture::check_planted::<Cause>(&[include_str!("tests.rs"), end_to_end].concat());
     }
 }

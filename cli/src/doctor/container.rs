@@ -14,8 +14,7 @@ use cgpu_shm::preamble::Unfit;
 use cgpu_shm::reason::{Kind as ReasonKind, Reason};
 use cgpu_shm::snapshot::{Reader, Snapshot};
 
-use super::causes::Cause;
-use super::diagnosis::Findings;
+use super::causes::{Cause, Findings};
 use super::view::View;
 use crate::report::{self, NATIVE};
 use crate::table::mib;

@@ -8,9 +8,8 @@ use cgpu_shm::file::Fault;
 use cgpu_shm::paths;
 use cgpu_shm::snapshot::Reader;
 
-use super::causes::Cause;
+use super::causes::{Cause, Findings};
 use super::container;
-use super::diagnosis::Findings;
 use super::process;
 use crate::place;
 use crate::report::{self, NATIVE};

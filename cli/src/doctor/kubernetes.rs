@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::anyhow;
+use cgpu_diagnosis::CANNOT_EXAMINE;
 use clap::Args;
 
-use super::CANNOT_LOOK;
 use crate::Failure;
 
 /// Who answers.
@@ -36,5 +36,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         ),
         _ => anyhow!("cannot start {}: {error}", program.display()),
     };
-    Err(Failure { error, code: CANNOT_LOOK })
+    Err(Failure { error, code: CANNOT_EXAMINE })
 }

@@ -3,8 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::causes::Cause;
-use super::diagnosis::Findings;
+use super::causes::{Cause, Findings};
 use super::elf::{self, Elf, Kind};
 use super::view::View;
 

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
-use super::causes::Cause;
-use super::diagnosis::Findings;
+use super::causes::{Cause, Findings};
 use super::view::View;
 use super::{container, preload, program};
 use crate::table::plain;

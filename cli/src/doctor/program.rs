@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::causes::Cause;
-use super::diagnosis::Findings;
+use super::causes::{Cause, Findings};
 use super::elf::{Elf, Kind};
 use super::preload::{self, By};
 use super::view::View;

@@ -14,7 +14,7 @@ use cgpu_shm::grant::Grantor;
 use cgpu_shm::layout::LAYOUT_VERSION;
 use tempfile::TempDir;
 
-use super::diagnosis::Findings;
+use super::causes::{Cause, Findings, Question};
 use super::elf::tests::made;
 use super::view::View;
 use super::{container, host, look_at_program, preload};
@@ -420,14 +420,13 @@ fn a_monitor_that_is_not_there_or_says_nothing() {
 
 #[test]
 fn it_is_told_as_text_and_as_data_with_what_is_wrong_first() {
-    use super::causes::{Cause, Question};
     let mut findings = Findings::default();
     findings.examined("the environment");
     findings.add(Cause::Alone, "GPU 0", "");
     findings.add(Cause::NoMonitor, "the monitor", "no\x1b[2J");
     findings.add(Cause::LimitsOff, "it", "");
     findings.add(Cause::LimitsOff, "it", "");
-    assert!(!findings.is_well() && findings.has("alone"));
+    assert!(!findings.is_well() && findings.names().contains(&"alone"));
     let findings = findings.about(None);
     assert_eq!(findings.names(), ["limits_off", "no_monitor", "alone"]);
     let text = findings.text();
@@ -437,7 +436,7 @@ fn it_is_told_as_text_and_as_data_with_what_is_wrong_first() {
     );
     assert!(text.contains("    found: no?[2J\n    do:    Start cgpu-monitor"), "{text}");
     assert!(text.ends_with("that is all; looked at: the environment\n"), "{text}");
-    let data: serde_json::Value = serde_json::from_str(&findings.json().unwrap()).unwrap();
+    let data = findings.json();
     assert_eq!((&data["ok"], &data["causes"][1]["question"]), (&false.into(), &"throttle".into()));
     assert_eq!(data["causes"][0]["weight"], "by_design");
     let findings = findings.about(Some(Question::Shim));

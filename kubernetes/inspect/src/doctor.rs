@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use cgpu_diagnosis::{CANNOT_EXAMINE, Options};
 use cgpu_kubernetes_client::{Access, Failure, Query};
 use cgpu_kubernetes_core::names::Dialects;
 use clap::Args;
@@ -15,19 +16,14 @@ use crate::trouble::Trouble;
 
 mod causes;
 mod facts;
-mod findings;
 mod node;
 mod place;
 mod pod;
 #[cfg(test)]
 mod tests;
 
-use causes::{Cause, Question};
+use causes::{Cause, Findings, Question};
 use facts::{Facts, SeenClass, SeenNode, SeenPod};
-use findings::Findings;
-
-/// What was asked for cannot be looked at.
-const CANNOT_LOOK: u8 = 2;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -40,12 +36,8 @@ pub(crate) struct Arguments {
     /// Only this node, and its pods
     #[arg(long, value_name = "NAME", conflicts_with = "pod")]
     node: Option<String>,
-    /// Only what answers this question
-    #[arg(long, value_name = "QUESTION")]
-    why: Option<Question>,
-    /// One JSON object instead of text
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    options: Options<Question>,
     /// Where the files of this node are, if it is one: they are looked at where there is a kubelet's folder [default: /]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
@@ -61,22 +53,15 @@ pub(crate) async fn run(access: &Access, dialects: Dialects, asked: &Arguments) 
     // Nodes have no kubeconfig, mostly: what they say themselves is told all the same.
     let trouble = match looked {
         Err(trouble) if here.is_some() => Some(trouble),
-        looked => looked.map_err(|trouble| trouble.with_code(CANNOT_LOOK)).map(|()| None)?,
+        looked => looked.map_err(|trouble| trouble.with_code(CANNOT_EXAMINE)).map(|()| None)?,
     };
-    let findings = findings.about(asked.why);
-    if asked.json {
-        println!("{}", findings.json().map_err(Trouble::new)?);
-    } else {
-        print!("{}", findings.text());
-    }
+    let findings = findings.about(asked.options.why);
+    print!("{}", findings.report(&asked.options));
     if let Some(trouble) = &trouble {
         eprintln!("only this node's files were looked at: {trouble}");
     }
-    Ok(match (findings.is_well(), trouble) {
-        (false, _) => ExitCode::FAILURE,
-        (true, Some(_)) => ExitCode::from(CANNOT_LOOK),
-        (true, None) => ExitCode::SUCCESS,
-    })
+    let is_incomplete = trouble.is_some() && findings.is_well();
+    Ok(if is_incomplete { ExitCode::from(CANNOT_EXAMINE) } else { findings.exit_code() })
 }
 
 impl Arguments {

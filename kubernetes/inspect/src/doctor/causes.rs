@@ -1,10 +1,10 @@
-//! The table of causes: what can be the matter, in one sentence, and what to do about it. `docs/doctor.md` is written from it.
+//! The table of causes: what can be wrong, and what to do about it. `docs/doctor.md` is written
+//! from it.
 
-/// What somebody wants to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
+/// What a user asks; its help is the heading of its causes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Question {
-    /// Why is it pending?
+    /// Why is this pod pending?
     Pending,
     /// Why is it not limited?
     Unlimited,
@@ -12,72 +12,10 @@ pub(crate) enum Question {
     NoGpu,
 }
 
-impl Question {
-    #[cfg(test)]
-    pub(crate) const ALL: [Self; 3] = [Self::Pending, Self::Unlimited, Self::NoGpu];
+/// What the checks found.
+pub(crate) type Findings = cgpu_diagnosis::Findings<Cause>;
 
-    /// As people ask it.
-    pub(crate) const fn text(self) -> &'static str {
-        match self {
-            Self::Pending => "Why is this pod pending?",
-            Self::Unlimited => "Why is it not limited?",
-            Self::NoGpu => "Why has it no GPU?",
-        }
-    }
-}
-
-/// Whether something is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Weight {
-    /// Yes: the exit code is 1.
-    Wrong,
-    /// No, but it answers the question: it is so because it was asked for, or because there is nothing to do.
-    ByDesign,
-}
-
-/// One row a cause: variant, question, weight, its name in data, sentence, remedy.
-macro_rules! causes {
-    ($($variant:ident, $question:ident, $weight:ident, $name:literal, $sentence:literal, $remedy:literal;)*) => {
-        /// What can be the matter.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Cause {
-            $(#[doc = $sentence] $variant,)*
-        }
-
-        impl Cause {
-            #[cfg(test)]
-            pub(crate) const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// Which question it answers.
-            pub(crate) const fn question(self) -> Question {
-                match self { $(Self::$variant => Question::$question,)* }
-            }
-
-            /// Whether something is wrong.
-            pub(crate) const fn weight(self) -> Weight {
-                match self { $(Self::$variant => Weight::$weight,)* }
-            }
-
-            /// The name in data.
-            pub(crate) const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)* }
-            }
-
-            /// What it is.
-            pub(crate) const fn sentence(self) -> &'static str {
-                match self { $(Self::$variant => $sentence,)* }
-            }
-
-            /// What to do.
-            pub(crate) const fn remedy(self) -> &'static str {
-                match self { $(Self::$variant => $remedy,)* }
-            }
-        }
-    };
-}
-
-causes! {
+cgpu_diagnosis::causes! {
     // The pod waits.
     NotUnderstood, Pending, Wrong, "not_understood",
         "What the pod asks for is not understood, so it is on no node.",

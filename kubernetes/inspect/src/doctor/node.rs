@@ -5,9 +5,8 @@ use cgpu_kubernetes_core::names::{MEMORY, label};
 use cgpu_kubernetes_core::object::Texts;
 use cgpu_kubernetes_core::quantity;
 
-use super::causes::Cause;
+use super::causes::{Cause, Findings};
 use super::facts::{Facts, SeenNode};
-use super::findings::Findings;
 
 /// The plugin's pods carry it.
 const PLUGIN: &str = "cgpu-device-plugin";

@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::causes::Cause;
-use super::findings::Findings;
+use super::causes::{Cause, Findings};
 
 /// What a container with a slice is made with.
 const NEEDED: [&str; 2] = ["/usr/bin/cgpu-runtime", "/usr/lib/cgpu/libcgpu.so"];

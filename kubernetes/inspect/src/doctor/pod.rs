@@ -7,9 +7,8 @@ use cgpu_kubernetes_core::placement;
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::resource_request::ResourceRequest;
 
-use super::causes::Cause;
+use super::causes::{Cause, Findings};
 use super::facts::{Facts, SeenPod};
-use super::findings::Findings;
 use super::node::HANDLER;
 
 /// Nodes that are named for a reason; of more, their number.

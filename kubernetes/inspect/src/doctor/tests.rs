@@ -1,15 +1,14 @@
 //! Each cause is planted, in what an API server would say or in a node's files, and found.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use cgpu_diagnosis::fixture;
 use cgpu_kubernetes_core::names::Dialects;
 use serde_json::{Value, json};
 
-use super::causes::{Cause, Question, Weight};
+use super::causes::{Cause, Findings, Question};
 use super::facts::{Facts, SeenClass, SeenNode, SeenPod};
-use super::findings::Findings;
 use super::{Scope, diagnose, place};
 
 /// A cluster where all is well: a node with two GPUs and its plugin, and a pod that runs.
@@ -314,7 +313,7 @@ fn a_nodes_own_files_are_looked_at() {
 fn it_is_told_as_data_as_well() {
     let findings =
         Cluster::well().with(pod("p", 15)).findings(Scope::default()).about(Some(Question::Pending));
-    let json: Value = serde_json::from_str(&findings.json().unwrap()).unwrap();
+    let json = findings.json();
     assert_eq!(json["ok"], false);
     assert_eq!(json["causes"][0]["cause"], "never_fits");
     assert_eq!(json["causes"][0]["question"], "pending");
@@ -334,36 +333,19 @@ fn what_is_not_there_is_said() {
     assert_eq!(error.to_string(), "nodes \"x\" not found");
 }
 
+#[test]
+fn each_cause_is_a_name_a_sentence_and_a_remedy() {
+    fixture::check_table::<Cause>();
+}
+
 /// `BLESS=1 cargo test -p cgpu-kubernetes-inspect the_page_lists_every_cause` writes it.
 #[test]
 fn the_page_lists_every_cause() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/doctor.md");
-    let text = fs::read_to_string(&page).unwrap();
-    let (begin, end) = ("<!-- kubernetes causes -->\n", "<!-- end of kubernetes causes -->");
-    let (before, rest) = text.split_once(begin).expect("where the table begins");
-    let (_, after) = rest.split_once(end).expect("where the table ends");
-    let mut table = String::new();
-    for question in Question::ALL {
-        table += &format!("### {}\n\n| cause | what it is | what to do |\n|---|---|---|\n", question.text());
-        for cause in Cause::ALL.iter().filter(|cause| cause.question() == question) {
-            let mark = if cause.weight() == Weight::ByDesign { " (by design)" } else { "" };
-            table += &format!("| `{}`{mark} | {} | {} |\n", cause.name(), cause.sentence(), cause.remedy());
-        }
-        table.push('\n');
-    }
-    let wanted = format!("{before}{begin}{table}{end}{after}");
-    if std::env::var_os("BLESS").is_some() {
-        fs::write(&page, &wanted).unwrap();
-    }
-    assert!(fs::read_to_string(&page).unwrap() == wanted, "docs/doctor.md is behind: BLESS=1 writes it");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor.md");
+    fixture::check_page::<Cause>(page, "kubernetes causes");
 }
 
 #[test]
 fn every_cause_is_planted_by_a_test_here() {
-    let names: BTreeSet<&str> = Cause::ALL.iter().map(|cause| cause.name()).collect();
-    assert_eq!(names.len(), Cause::ALL.len(), "two causes of one name");
-    let tests = include_str!("tests.rs");
-    for name in names {
-        assert!(tests.contains(&format!("\"{name}\"")) || tests.contains(&format!("({name})")), "{name}");
-    }
+    fixture::check_planted::<Cause>(include_str!("tests.rs"));
 }

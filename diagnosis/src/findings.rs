@@ -1,0 +1,161 @@
+//! What was found, and how it is reported.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use crate::cause::{Cause, Severity};
+
+/// What a report contains, and in which form.
+#[derive(Args)]
+pub struct Options<Q: ValueEnum + Clone + Send + Sync + 'static> {
+    /// Only what answers this question
+    #[arg(long, value_name = "QUESTION")]
+    pub why: Option<Q>,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A cause that was found.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding<C> {
+    cause: C,
+    /// What it is about: a program, a container, a GPU, a pod, a node.
+    subject: String,
+    /// What was observed.
+    found: String,
+}
+
+/// All that was found, and what was examined.
+#[derive(Debug)]
+pub struct Findings<C> {
+    list: Vec<Finding<C>>,
+    examined: Vec<String>,
+}
+
+impl<C> Default for Findings<C> {
+    fn default() -> Self {
+        Self { list: Vec::new(), examined: Vec::new() }
+    }
+}
+
+impl<C: Cause> Findings<C> {
+    /// Adds a cause, once.
+    pub fn add(&mut self, cause: C, subject: &str, found: impl AsRef<str>) {
+        let finding = Finding { cause, subject: plain(subject), found: plain(found.as_ref()) };
+        if !self.list.contains(&finding) {
+            self.list.push(finding);
+        }
+    }
+
+    /// Replaces a path by the one under which users know it.
+    pub fn rename(&mut self, path: &Path, known: &Path) {
+        let [path, known] = [path, known].map(|path| plain(&path.to_string_lossy()));
+        for finding in &mut self.list {
+            finding.found = finding.found.replace(&path, &known);
+        }
+    }
+
+    /// Notes that something was examined, once.
+    pub fn examined(&mut self, what: impl AsRef<str>) {
+        let what = plain(what.as_ref());
+        if !self.examined.contains(&what) {
+            self.examined.push(what);
+        }
+    }
+
+    /// The names of the causes, in their order.
+    #[must_use]
+    pub fn names(&self) -> Vec<&'static str> {
+        self.list.iter().map(|it| it.cause.entry().name).collect()
+    }
+
+    /// Keeps what answers this question, and sorts: what is wrong comes first.
+    #[must_use]
+    pub fn about(mut self, question: Option<C::Question>) -> Self {
+        let key = |it: &Finding<C>| (it.cause.entry().question, it.cause.entry().severity);
+        self.list.retain(|it| question.is_none_or(|question| key(it).0 == question));
+        self.list.sort_by_key(key);
+        self
+    }
+
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.list.iter().all(|it| it.cause.entry().severity == Severity::ByDesign)
+    }
+
+    /// The exit status: 0 if nothing is wrong, otherwise 1.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(u8::from(!self.is_well()))
+    }
+
+    /// The report as one JSON object.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let row = |it: &Finding<C>| {
+            let entry = it.cause.entry();
+            json!({
+                "question": help(entry.question).0,
+                "cause": entry.name,
+                "weight": entry.severity,
+                "subject": it.subject,
+                "found": it.found,
+                "sentence": entry.message,
+                "remedy": entry.remedy,
+            })
+        };
+        let causes: Vec<Value> = self.list.iter().map(row).collect();
+        json!({"ok": self.is_well(), "examined": self.examined, "causes": causes})
+    }
+
+    /// The report as text, by questions.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let mut last = None;
+        for it in &self.list {
+            let entry = it.cause.entry();
+            if last.replace(entry.question) != Some(entry.question) {
+                text += &format!("{}\n", help(entry.question).1);
+            }
+            let mark = if entry.severity == Severity::ByDesign { ", by design" } else { "" };
+            let _ = writeln!(text, "  {} ({}{mark})\n    {}", it.subject, entry.name, entry.message);
+            if !it.found.is_empty() {
+                let _ = writeln!(text, "    found: {}", it.found);
+            }
+            let _ = writeln!(text, "    do:    {}", entry.remedy);
+        }
+        let verdict = if self.is_well() { "nothing is wrong" } else { "that is all" };
+        let _ = writeln!(text, "{verdict}; looked at: {}", self.examined.join(", "));
+        text
+    }
+
+    /// The report in the form that was requested, with the line break at its end.
+    #[must_use]
+    pub fn report(&self, options: &Options<C::Question>) -> String {
+        if options.json { format!("{}\n", self.json()) } else { self.text() }
+    }
+}
+
+/// The name of a question in data and arguments, and its heading.
+pub(crate) fn help(question: impl ValueEnum) -> (String, String) {
+    let value = question.to_possible_value().unwrap_or_default();
+    let heading = value.get_help().map(ToString::to_string).unwrap_or_default();
+    (value.get_name().to_owned(), heading)
+}
+
+/// Containers and kubelets write some of it: nothing of it may steer the terminal.
+fn plain(text: &str) -> String {
+    let plain = |c: char| match c {
+        '\t' | '\n' | '\r' => ' ',
+        c if c.is_control() => '?',
+        c => c,
+    };
+    text.trim().chars().map(plain).collect()
+}
