@@ -8,7 +8,7 @@ use cgpu_client::message::Kind;
 use cgpu_shm::paths;
 use clap::Args;
 
-use crate::place::Root;
+use crate::root::Root;
 use crate::{Failure, output};
 
 #[derive(Args)]

@@ -13,7 +13,7 @@ use cgpu_diagnosis::{CANNOT_EXAMINE, Options};
 use cgpu_shm::paths;
 use clap::{Args, Subcommand};
 
-use crate::place::{self, Root};
+use crate::root::{self, Root};
 use crate::{Failure, output};
 
 mod causes;
@@ -83,16 +83,15 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
     }
     let view = View::own()?;
     let meant = is_meant(&view);
-    let place = arguments.root.view();
-    let (folder, root) = match place {
-        Ok(place::View::Container(folder)) if meant || folder == Path::new(paths::RUN) => {
+    let (folder, root) = match arguments.root.view() {
+        Ok(root::View::Container(folder)) if meant || folder == Path::new(paths::RUN) => {
             (Some(folder), None)
         }
         // Programs on the host keep their limits there as well: both are looked at.
-        Ok(place::View::Container(folder)) => (Some(folder), arguments.root.path().ok()),
+        Ok(root::View::Container(folder)) => (Some(folder), arguments.root.path().ok()),
         // In a container there is no monitor to be asked, unless somebody has brought its socket.
-        Ok(place::View::Host(_)) | Err(_) if meant && !arguments.root.is_asked() => (None, None),
-        Ok(place::View::Host(root)) => (None, Some(root)),
+        Ok(root::View::Host(_)) | Err(_) if meant && !arguments.root.is_asked() => (None, None),
+        Ok(root::View::Host(root)) => (None, Some(root)),
         Err(error) => return Err(error),
     };
     let inside = root.is_none();

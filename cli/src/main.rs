@@ -17,7 +17,7 @@ mod doctor;
 mod memory;
 mod output;
 mod own;
-mod place;
+mod root;
 mod preload;
 mod region;
 mod report;

@@ -13,8 +13,8 @@ use crate::claim::Variables;
 fn find(name: &str) -> Result<PathBuf> {
     let program = env::current_exe().context("cannot tell where this program is")?;
     let folder = program.parent().context("this program is in no folder")?;
-    let places = [folder.join(name), folder.join("../lib/cgpu").join(name)];
-    let found = places.iter().find(|place| place.exists());
+    let candidates = [folder.join(name), folder.join("../lib/cgpu").join(name)];
+    let found = candidates.iter().find(|file| file.exists());
     let found = found.with_context(|| {
         format!("{name} is not in {}: build it with `cargo xtask build`", folder.display())
     })?;

@@ -21,7 +21,7 @@ use cgpu_shm::units::SlotIndex;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-use crate::{own, place};
+use crate::{own, root};
 
 /// Policy 5: memory limits only.
 pub(crate) const NATIVE: u32 = 5;
@@ -57,10 +57,10 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    pub(crate) fn of(root: &place::Root) -> Result<Self> {
+    pub(crate) fn of(root: &root::Root) -> Result<Self> {
         Ok(match root.view()? {
-            place::View::Host(root) => Self::Host(root),
-            place::View::Container(folder) => Self::Container(own::Container::new(folder)),
+            root::View::Host(root) => Self::Host(root),
+            root::View::Container(folder) => Self::Container(own::Container::new(folder)),
         })
     }
 
@@ -207,7 +207,7 @@ fn amend(container: &mut ContainerStatus, folder: &Path) {
 /// The number of a GPU in our list, in the order in which GPUs are met.
 fn number(gpus: &mut Vec<GpuStatus>, uuid: &str, total: u64) -> DeviceId {
     let known = gpus.iter().position(|gpu| gpu.uuid == uuid);
-    let place = known.unwrap_or_else(|| {
+    let at = known.unwrap_or_else(|| {
         let index = DeviceId::of_gpu(u32::try_from(gpus.len()).unwrap_or(u32::MAX));
         gpus.push(GpuStatus {
             index,
@@ -218,7 +218,7 @@ fn number(gpus: &mut Vec<GpuStatus>, uuid: &str, total: u64) -> DeviceId {
         });
         gpus.len() - 1
     });
-    gpus[place].index
+    gpus[at].index
 }
 
 /// The text of a small file that a container may have put there: no link is followed, no FIFO waited for.

@@ -17,8 +17,8 @@ use clap::Args;
 use crate::claim::{Claim, Variables};
 use crate::compute::Compute;
 use crate::memory::Memory;
-use crate::place::Root;
-use crate::{Failure, claim, place, preload, region, signals};
+use crate::root::Root;
+use crate::{Failure, claim, preload, region, root, signals};
 
 /// As a shell tells it: the program is not there; it is there and cannot be run.
 const NOT_FOUND: u8 = 127;
@@ -74,11 +74,11 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
     let compute = arguments.compute.with_environment()?;
     let id = match &arguments.name {
         Some(name) => name.clone(),
-        None => place::fresh_name()?,
+        None => root::fresh_name()?,
     };
     let folder = match &arguments.dir {
         Some(folder) => std::path::absolute(folder)?,
-        None => place::container(&root, &id),
+        None => root::container(&root, &id),
     };
     let shim = preload::shim()?;
     claim::sweep(&paths::containers(&root), region::lives);
@@ -164,7 +164,7 @@ fn cannot_start(command: &Command, error: &std::io::Error) -> Failure {
 }
 
 fn name(text: &str) -> Result<String> {
-    place::check_name(text)?;
+    root::check_name(text)?;
     Ok(text.to_owned())
 }
 

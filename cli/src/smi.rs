@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::output::{self, Reader};
-use crate::place::Root;
+use crate::root::Root;
 use crate::report::Source;
 use crate::{Failure, table};
 

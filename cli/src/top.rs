@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::place::Root;
+use crate::root::Root;
 use crate::{Failure, control};
 
 mod feed;

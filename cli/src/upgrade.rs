@@ -14,7 +14,7 @@ use cgpu_shm::paths;
 use clap::Args;
 use serde::Serialize;
 
-use crate::place::Root;
+use crate::root::Root;
 use crate::{Failure, control, output};
 
 #[derive(Args)]

@@ -128,8 +128,8 @@ fn outside(map: &str, user: u32) -> u32 {
         Some((numbers.next()??, numbers.next()??, numbers.next()??))
     });
     let mut ranges = ranges.filter_map(|(inside, outside, count)| {
-        let place = user.checked_sub(inside).filter(|place| *place < count)?;
-        outside.checked_add(place)
+        let offset = user.checked_sub(inside).filter(|offset| *offset < count)?;
+        outside.checked_add(offset)
     });
     ranges.next().unwrap_or(user)
 }
@@ -159,10 +159,10 @@ pub fn own_program() -> Result<PathBuf> {
 fn beside(name: &str) -> Result<PathBuf> {
     let program = own_program()?;
     let folder = program.parent().context("this program is in no folder")?;
-    let places = [folder.join(name), folder.join("../lib/cgpu").join(name)];
-    let found = places.iter().find(|place| place.exists());
+    let candidates = [folder.join(name), folder.join("../lib/cgpu").join(name)];
+    let found = candidates.iter().find(|file| file.exists());
     ensure!(found.is_some(), "{name} is neither in {} nor in ../lib/cgpu from there", folder.display());
-    Ok(found.unwrap_or(&places[0]).canonicalize()?)
+    Ok(found.unwrap_or(&candidates[0]).canonicalize()?)
 }
 
 #[cfg(test)]

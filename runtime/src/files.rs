@@ -32,7 +32,7 @@ pub struct Files {
 }
 
 /// Where a path leads, in the container, and what is there; none: nothing.
-type Place = (PathBuf, Option<Rc<OwnedFd>>);
+type Location = (PathBuf, Option<Rc<OwnedFd>>);
 
 impl Files {
     /// The root, and the mounts over it in order, each as destination and source.
@@ -90,7 +90,7 @@ impl Files {
         File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).map(Some)
     }
 
-    fn walk(&self, path: &Path) -> io::Result<Place> {
+    fn walk(&self, path: &Path) -> io::Result<Location> {
         let mut rest: VecDeque<OsString> = parts(path).collect();
         let mut here = PathBuf::from("/");
         // What each part of `here` is.
@@ -214,7 +214,7 @@ pub(crate) mod tests {
     use rustix::fs::{CWD, RenameFlags};
 
     /// A file of an image.
-    pub(crate) fn place(root: &Path, path: &str, bytes: &[u8]) {
+    pub(crate) fn put(root: &Path, path: &str, bytes: &[u8]) {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();
@@ -228,8 +228,8 @@ pub(crate) mod tests {
     fn links_are_followed_as_in_the_container() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
-        place(&root, "usr/lib/x", b"inside");
-        place(folder.path(), "usr/lib/x", b"outside");
+        put(&root, "usr/lib/x", b"inside");
+        put(folder.path(), "usr/lib/x", b"outside");
         symlink("/usr/lib", root.join("lib")).unwrap();
         symlink("../../../../usr/lib/x", root.join("usr/up")).unwrap();
         symlink("/round", root.join("round")).unwrap();
@@ -246,10 +246,10 @@ pub(crate) mod tests {
     fn what_is_mounted_covers_the_image() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
-        place(&root, "usr/lib/x", b"image");
+        put(&root, "usr/lib/x", b"image");
         symlink("usr/lib", root.join("lib")).unwrap();
         for name in ["mine", "late/x", "late/deep/x", "hidden"] {
-            place(folder.path(), name, name.as_bytes());
+            put(folder.path(), name, name.as_bytes());
         }
         let mounted = |binds: &[(&str, &str)]| {
             let binds = binds.iter().map(|(to, from)| (PathBuf::from(to), Some(folder.path().join(from))));
@@ -301,8 +301,8 @@ pub(crate) mod tests {
     fn a_folder_that_becomes_a_link_leads_nowhere_outside() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
-        place(&root, "etc/file", b"inside");
-        place(folder.path(), "host/file", b"outside");
+        put(&root, "etc/file", b"inside");
+        put(folder.path(), "host/file", b"outside");
         symlink(folder.path().join("host"), root.join("swap")).unwrap();
         let files = Files::new(&root, vec![]).unwrap();
         let done = AtomicBool::new(false);

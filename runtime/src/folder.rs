@@ -264,7 +264,7 @@ impl Folder {
     ///
     /// # Errors
     /// As the system says.
-    pub fn place(&self, name: &str) -> std::io::Result<()> {
+    pub fn make_folder(&self, name: &str) -> std::io::Result<()> {
         fs::create_dir(self.path.join(name))
     }
 
@@ -475,8 +475,8 @@ mod tests {
     }
 
     fn root() -> Root {
-        let place = Path::new("/dev/shm");
-        Root(if place.is_dir() { tempfile::tempdir_in(place) } else { tempfile::tempdir() }.unwrap())
+        let memory = Path::new("/dev/shm");
+        Root(if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap())
     }
 
     fn make(root: &Path, id: &str, mib: u64) -> Result<Folder> {

@@ -203,14 +203,14 @@ mod tests {
     #[test]
     fn simulated_gpus_are_those_of_the_same_state() {
         let folder = tempfile::tempdir().unwrap();
-        let place = folder.path().canonicalize().unwrap();
+        let states = folder.path().canonicalize().unwrap();
         for name in ["T4:15109", "A10:23028"] {
-            std::fs::write(place.join(name), "").unwrap();
+            std::fs::write(states.join(name), "").unwrap();
         }
-        std::os::unix::fs::symlink("T4:15109", place.join("link")).unwrap();
+        std::os::unix::fs::symlink("T4:15109", states.join("link")).unwrap();
         let of = |theirs: Option<&str>, ours: &str| {
-            let inventory = Inventory { simulated: theirs.map(|name| place.join(name)), ..told(&["0"]) };
-            checked(&inventory, Some(&place.join(ours)), Path::new("/nowhere")).is_some()
+            let inventory = Inventory { simulated: theirs.map(|name| states.join(name)), ..told(&["0"]) };
+            checked(&inventory, Some(&states.join(ours)), Path::new("/nowhere")).is_some()
         };
         assert!(of(Some("T4:15109"), "T4:15109") && of(Some("T4:15109"), "link"));
         assert!(!of(Some("A10:23028"), "T4:15109") && !of(Some("T4:15109"), "gone") && !of(None, "T4:15109"));

@@ -185,7 +185,7 @@ pub fn merged(shim: &str, present: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::tests::place;
+    use crate::files::tests::put;
     use std::fs;
     use std::path::Path;
 
@@ -197,10 +197,10 @@ mod tests {
     fn an_image_is_what_its_loader_is() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(look(folder.path()), Image::Bare);
-        place(folder.path(), "lib/ld-musl-x86_64.so.1", b"");
+        put(folder.path(), "lib/ld-musl-x86_64.so.1", b"");
         assert_eq!(look(folder.path()), Image::Musl);
-        place(folder.path(), "lib64/ld-linux-x86-64.so.2", b"xx/etc/ld.so.preloadxx");
-        place(folder.path(), "lib64/libc.so.6", b"no library");
+        put(folder.path(), "lib64/ld-linux-x86-64.so.2", b"xx/etc/ld.so.preloadxx");
+        put(folder.path(), "lib64/libc.so.6", b"no library");
         assert_eq!(look(folder.path()), Image::Bare, "a loader without a library loads nothing");
     }
 
@@ -219,9 +219,9 @@ mod tests {
         let Image::Glibc { libraries, .. } = own else { return };
         let folder = tempfile::tempdir().unwrap();
         let library = fs::read(Path::new("/").join(libraries).join("libc.so.6")).unwrap();
-        place(folder.path(), "lib64/libc.so.6", &library);
+        put(folder.path(), "lib64/libc.so.6", &library);
         let found = |loader: &str| {
-            place(folder.path(), "lib64/ld-linux-x86-64.so.2", loader.as_bytes());
+            put(folder.path(), "lib64/ld-linux-x86-64.so.2", loader.as_bytes());
             let Image::Glibc { preloads, .. } = look(folder.path()) else { panic!("no glibc") };
             preloads
         };

@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-/// Makes the places of all of them that lie in the image itself, as long as it can be written: a read-only root is read-only before a hook
+/// Makes the mount points of all of them that lie in the image itself, as long as it can be written: a read-only root is read-only before a hook
 /// can mount in it.
 ///
 /// # Errors
@@ -25,7 +25,7 @@ pub fn prepare(root: &Path, mounts: &[Mount]) -> Result<()> {
     };
     for mount in mounts.iter().filter(|mount| !covered(mount)) {
         let is_folder = mount.source().as_deref().is_some_and(Path::is_dir);
-        place(&root, mount.destination(), is_folder)
+        mount_point(&root, mount.destination(), is_folder)
             .with_context(|| format!("cannot make {}", mount.destination().display()))?;
     }
     Ok(())
@@ -50,8 +50,8 @@ fn open(root: &Path) -> Result<OwnedFd> {
 
 fn one(root: &OwnedFd, mount: &Mount) -> Result<()> {
     let source = mount.source().as_deref().context("it has no source")?;
-    let place = place(root, mount.destination(), source.is_dir())?;
-    rustix::mount::mount_bind(source, name(&place))?;
+    let point = mount_point(root, mount.destination(), source.is_dir())?;
+    rustix::mount::mount_bind(source, name(&point))?;
     // The descriptor is of what is covered now.
     let mounted = find(root, mount.destination())?;
     let wants = |option: &str| mount.options().iter().flatten().any(|wanted| wanted == option);
@@ -62,8 +62,8 @@ fn one(root: &OwnedFd, mount: &Mount) -> Result<()> {
     Ok(())
 }
 
-/// A place for a mount: what is there, else a new folder or file.
-fn place(root: &OwnedFd, path: &Path, folder: bool) -> Result<OwnedFd> {
+/// A mount point: what is there, else a new folder or file.
+fn mount_point(root: &OwnedFd, path: &Path, folder: bool) -> Result<OwnedFd> {
     let mut so_far = PathBuf::new();
     let mut parent = root.try_clone()?;
     let parts: Vec<_> = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
@@ -105,7 +105,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn places_are_never_outside() {
+    fn mount_points_are_never_outside() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         fs::create_dir_all(root.join("etc")).unwrap();
@@ -115,11 +115,11 @@ mod tests {
         if matches!(find(&open, Path::new("etc")), Err(Errno::NOSYS)) {
             return;
         }
-        place(&open, Path::new("/up/run/cgpu"), true).unwrap();
-        place(&open, Path::new("/etc/ld.so.preload"), false).unwrap();
+        mount_point(&open, Path::new("/up/run/cgpu"), true).unwrap();
+        mount_point(&open, Path::new("/etc/ld.so.preload"), false).unwrap();
         assert!(root.join("run/cgpu").is_dir() && root.join("etc/ld.so.preload").is_file());
         // A link to what is not there is not made into something.
-        assert!(place(&open, Path::new("/away/x"), false).is_err());
+        assert!(mount_point(&open, Path::new("/away/x"), false).is_err());
         assert!(!folder.path().join("run").exists() && !Path::new("/elsewhere").exists());
     }
 }

@@ -77,8 +77,8 @@ fn podman(configuration: &Configuration) -> Option<Named> {
 /// The word after `-n`.
 fn named_by(arguments: &[u8]) -> Option<String> {
     let words: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();
-    let place = words.iter().position(|word| matches!(*word, b"-n" | b"--name"))?;
-    String::from_utf8(words.get(place + 1)?.to_vec()).ok()
+    let at = words.iter().position(|word| matches!(*word, b"-n" | b"--name"))?;
+    String::from_utf8(words.get(at + 1)?.to_vec()).ok()
 }
 
 #[cfg(test)]

@@ -56,12 +56,12 @@ impl<'a> Declared<'a> {
     pub fn new(variables: &'a [String]) -> Result<Self, Refusal> {
         let pairs: Vec<(&str, &str)> =
             variables.iter().filter_map(|variable| variable.split_once('=')).collect();
-        for (place, (name, value)) in pairs.iter().enumerate() {
+        for (at, (name, value)) in pairs.iter().enumerate() {
             if !OURS.iter().any(|prefix| name.starts_with(prefix)) {
                 continue;
             }
             if let Some((_, other)) =
-                pairs.iter().skip(place + 1).find(|other| other.0 == *name && other.1 != *value)
+                pairs.iter().skip(at + 1).find(|other| other.0 == *name && other.1 != *value)
             {
                 return Err(Refusal(format!(
                     "{name} is set twice, to `{}` and `{}`, expected one value; leave one of them out",
@@ -136,8 +136,8 @@ impl HostGpu {
     #[must_use]
     pub fn new(uuid: Uuid, total: Bytes, number: DeviceId) -> Self {
         // NVML's indexes are in PCI order; in the low bits instances count from 1.
-        let place = number.instance().map_or(0, |instance| u64::from(instance) + 1);
-        let order = (u64::from(number.gpu()) + 1) * (GpuInfo::INSTANCE + 1) + place;
+        let at = number.instance().map_or(0, |instance| u64::from(instance) + 1);
+        let order = (u64::from(number.gpu()) + 1) * (GpuInfo::INSTANCE + 1) + at;
         Self { gpu: GpuInfo { uuid, total, order }, number, is_cut: false }
     }
 }

@@ -296,10 +296,10 @@ fn are_seen(configuration: &Configuration, files: &Files, mounts: &[Mount]) -> R
     let ours: Vec<_> =
         mounts.iter().map(|mount| files.resolve(mount.destination())).collect::<Result<_, _>>()?;
     for masked in configuration.masked() {
-        let place =
+        let path =
             files.resolve(masked).with_context(|| format!("cannot tell what {} is", masked.display()))?;
         // Below our folder lie the limits, and elsewhere nothing of ours.
-        let hides = |own: &std::path::PathBuf| own.starts_with(&place) || place.starts_with(own);
+        let hides = |own: &std::path::PathBuf| own.starts_with(&path) || path.starts_with(own);
         if ours.iter().any(hides) {
             bail!(Refusal(format!(
                 "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit that could not be kept: the container's configuration masks {}; take it out of maskedPaths",
@@ -345,7 +345,7 @@ fn mounts(
 
 /// The simulated driver, where the loader finds it without being told.
 fn simulator(folder: &Folder, config: &Config, list: &str, libraries: &Path) -> Result<Vec<Mount>> {
-    folder.place(STATES)?;
+    folder.make_folder(STATES)?;
     std::os::unix::fs::symlink(
         Path::new(STATES).join(paths::simulated_name(list)),
         folder.path().join(STATE),

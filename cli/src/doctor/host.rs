@@ -11,7 +11,7 @@ use cgpu_shm::snapshot::Reader;
 use super::causes::{Cause, Findings};
 use super::container;
 use super::process;
-use crate::place;
+use crate::root;
 use crate::report::{self, NATIVE};
 use crate::table::mib;
 
@@ -42,7 +42,7 @@ pub(crate) fn examine(root: &Path, only: Option<&str>, findings: &mut Findings) 
                 container::books(&container.dir, &subject, findings);
             }
             if let Some(id) = only {
-                let folder = place::container(root, id);
+                let folder = root::container(root, id);
                 anyhow::ensure!(folder.is_dir(), "there is no container {id} in {}", root.display());
             }
         }

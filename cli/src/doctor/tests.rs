@@ -25,26 +25,26 @@ const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 const SHIM: &str = "/opt/libcgpu.so";
 
 /// A host of files, where all is well.
-struct Place {
+struct Fixture {
     root: TempDir,
     view: View,
 }
 
-impl Place {
+impl Fixture {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let variables = [("LD_PRELOAD", SHIM), ("ALIYUN_COM_GPU_MEM_CONTAINER", "3")];
         let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let view = View { root: root.path().to_owned(), variables, user: 7, group: 7 };
-        let place = Self { root, view };
-        place.put(SHIM, &library(&[]));
-        place.put("/opt/program", &made(MACHINE, Some(LOADER), true));
+        let fixture = Self { root, view };
+        fixture.put(SHIM, &library(&[]));
+        fixture.put("/opt/program", &made(MACHINE, Some(LOADER), true));
         for name in ["libcuda.so.1", "libnvidia-ml.so.1", "libc.so.6"] {
-            place.put(&format!("/usr/lib/{name}"), &library(&["GLIBC_2.2.5", "GLIBC_2.17"]));
+            fixture.put(&format!("/usr/lib/{name}"), &library(&["GLIBC_2.2.5", "GLIBC_2.17"]));
         }
         // Others than the owner may pass.
-        fs::set_permissions(place.root.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        place
+        fs::set_permissions(fixture.root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fixture
     }
 
     fn put(&self, path: &str, bytes: &[u8]) {
@@ -112,15 +112,15 @@ fn library(versions: &[&str]) -> Vec<u8> {
 
 #[test]
 fn where_all_is_well_nothing_is_found() {
-    let place = Place::new();
-    assert_eq!(place.preloaded(), [""; 0]);
-    assert_eq!(place.program(), [""; 0]);
-    assert_eq!(place.settings(), [""; 0]);
+    let fixture = Fixture::new();
+    assert_eq!(fixture.preloaded(), [""; 0]);
+    assert_eq!(fixture.program(), [""; 0]);
+    assert_eq!(fixture.settings(), [""; 0]);
 }
 
 #[test]
 fn what_the_loader_does_not_run_for() {
-    let place = Place::new().with("PATH", "/nowhere:/opt");
+    let fixture = Fixture::new().with("PATH", "/nowhere:/opt");
     for (bytes, cause) in [
         (made(MACHINE, None, false), "static_program"),
         // Put anywhere, and static all the same.
@@ -128,113 +128,113 @@ fn what_the_loader_does_not_run_for() {
         (made(MACHINE, Some("/lib/ld-musl-x86_64.so.1"), true), "other_loader"),
         (made(3, Some("/lib/ld-linux.so.2"), true), "other_architecture"),
     ] {
-        place.put("/opt/program", &bytes);
-        assert_eq!(place.program(), [cause]);
+        fixture.put("/opt/program", &bytes);
+        assert_eq!(fixture.program(), [cause]);
     }
     // A script is as what runs it.
-    place.put("/opt/static", &made(MACHINE, None, false));
+    fixture.put("/opt/static", &made(MACHINE, None, false));
     for script in ["#!/opt/static\n", "#! /opt/static -x\nmore", "#!/usr/bin/env -S static\n"] {
-        place.put("/opt/program", script.as_bytes());
-        assert_eq!(place.program(), ["static_program"], "{script}");
+        fixture.put("/opt/program", script.as_bytes());
+        assert_eq!(fixture.program(), ["static_program"], "{script}");
     }
-    assert!(look_at_program(&place.view, "/opt/nothing", true, &mut Findings::default()).is_err());
+    assert!(look_at_program(&fixture.view, "/opt/nothing", true, &mut Findings::default()).is_err());
 }
 
 #[test]
 fn programs_with_more_rights_than_their_user() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     for mode in [0o4755, 0o2755] {
-        place.allow(&place.view.path("/opt/program"), mode);
-        assert_eq!(place.program(), ["secure_program"]);
+        fixture.allow(&fixture.view.path("/opt/program"), mode);
+        assert_eq!(fixture.program(), ["secure_program"]);
     }
     // The file counts for them, too.
-    place.put("/etc/ld.so.preload", format!("# ours\n{SHIM}\n").as_bytes());
-    let place = place.without("LD_PRELOAD");
-    assert_eq!(place.program(), [""; 0]);
+    fixture.put("/etc/ld.so.preload", format!("# ours\n{SHIM}\n").as_bytes());
+    let fixture = fixture.without("LD_PRELOAD");
+    assert_eq!(fixture.program(), [""; 0]);
 }
 
 #[test]
 fn what_is_preloaded() {
-    assert_eq!(Place::new().without("LD_PRELOAD").preloaded(), ["no_preload"]);
-    assert_eq!(Place::new().with("LD_PRELOAD", "/opt/libother.so").preloaded(), ["no_preload"]);
-    let other = |list| Place::new().with("LD_PRELOAD", list).preloaded();
+    assert_eq!(Fixture::new().without("LD_PRELOAD").preloaded(), ["no_preload"]);
+    assert_eq!(Fixture::new().with("LD_PRELOAD", "/opt/libother.so").preloaded(), ["no_preload"]);
+    let other = |list| Fixture::new().with("LD_PRELOAD", list).preloaded();
     assert_eq!(other("/opt/libother.so:/opt/libcgpu.so"), ["other_preload_first"]);
     assert_eq!(other("/opt/libcgpu.so /opt/libother.so"), [""; 0]);
     assert_eq!(other("/opt/nowhere/libcgpu.so"), ["preload_missing"]);
     assert_eq!(other("libcgpu.so"), ["preload_missing"]);
-    let place = Place::new();
-    place.put("/usr/lib/libcgpu.so", &library(&[]));
-    assert_eq!(place.with("LD_PRELOAD", "libcgpu.so").preloaded(), [""; 0]);
+    let fixture = Fixture::new();
+    fixture.put("/usr/lib/libcgpu.so", &library(&[]));
+    assert_eq!(fixture.with("LD_PRELOAD", "libcgpu.so").preloaded(), [""; 0]);
 
-    let place = Place::new();
-    place.put(SHIM, b"not a library");
-    assert_eq!(place.preloaded(), ["preload_unfit"]);
-    place.put(SHIM, &made(3, None, true));
-    assert_eq!(place.preloaded(), ["preload_unfit"]);
-    place.put(SHIM, &library(&["GLIBC_2.34", "GLIBC_2.17"]));
-    assert_eq!(place.preloaded(), ["preload_too_new"]);
-    place.put(SHIM, &library(&["GLIBC_2.17"]));
-    assert_eq!(place.preloaded(), [""; 0]);
+    let fixture = Fixture::new();
+    fixture.put(SHIM, b"not a library");
+    assert_eq!(fixture.preloaded(), ["preload_unfit"]);
+    fixture.put(SHIM, &made(3, None, true));
+    assert_eq!(fixture.preloaded(), ["preload_unfit"]);
+    fixture.put(SHIM, &library(&["GLIBC_2.34", "GLIBC_2.17"]));
+    assert_eq!(fixture.preloaded(), ["preload_too_new"]);
+    fixture.put(SHIM, &library(&["GLIBC_2.17"]));
+    assert_eq!(fixture.preloaded(), [""; 0]);
 
     for (path, mode) in [(SHIM, 0o600), ("/opt", 0o700)] {
-        let mut place = Place::new();
-        place.allow(&place.view.path(path), mode);
-        assert_eq!(place.preloaded(), ["preload_unreadable"], "{path}");
-        place.view.user = 0;
-        assert_eq!(place.preloaded(), [""; 0]);
-        place.allow(&place.view.path("/opt"), 0o755);
+        let mut fixture = Fixture::new();
+        fixture.allow(&fixture.view.path(path), mode);
+        assert_eq!(fixture.preloaded(), ["preload_unreadable"], "{path}");
+        fixture.view.user = 0;
+        assert_eq!(fixture.preloaded(), [""; 0]);
+        fixture.allow(&fixture.view.path("/opt"), 0o755);
     }
 }
 
 #[test]
 fn what_the_shim_is_told_and_needs() {
-    let set = |name, value| Place::new().with(name, value).settings();
+    let set = |name, value| Fixture::new().with(name, value).settings();
     assert_eq!(set("CGPU_DISABLE", "true"), ["switched_off"]);
     assert_eq!(set("CGPU_DISABLE", "0"), [""; 0]);
     assert_eq!(set("ALIYUN_COM_GPU_MEM_CONTAINER", "0"), ["limits_off"]);
     assert_eq!(set("ALIYUN_COM_GPU_MEM_CONTAINER", "1, 0,2"), ["limits_off"]);
-    let place = Place::new().without("ALIYUN_COM_GPU_MEM_CONTAINER").with("CGPU_DISABLE", "0");
-    assert_eq!(place.settings(), ["limits_off"]);
+    let fixture = Fixture::new().without("ALIYUN_COM_GPU_MEM_CONTAINER").with("CGPU_DISABLE", "0");
+    assert_eq!(fixture.settings(), ["limits_off"]);
     // Limits from outside: no variable counts.
-    place.put("/run/cgpu/limits", b"version 1\n");
-    assert_eq!(place.settings(), [""; 0]);
+    fixture.put("/run/cgpu/limits", b"version 1\n");
+    assert_eq!(fixture.settings(), [""; 0]);
 
     for (name, cause) in [("libcuda.so.1", "driver_missing"), ("libnvidia-ml.so.1", "nvml_missing")] {
-        let place = Place::new();
-        fs::remove_file(place.view.path(format!("/usr/lib/{name}"))).unwrap();
-        assert_eq!(place.settings(), [cause]);
-        place.put(&format!("/opt/driver/{name}"), b"");
-        place.put("/etc/ld.so.cache", format!("x\0/opt/driver/{name}\0").as_bytes());
-        assert_eq!(place.settings(), [""; 0]);
-        fs::remove_file(place.view.path("/etc/ld.so.cache")).unwrap();
-        assert_eq!(place.with("LD_LIBRARY_PATH", "/nowhere:/opt/driver").settings(), [""; 0]);
+        let fixture = Fixture::new();
+        fs::remove_file(fixture.view.path(format!("/usr/lib/{name}"))).unwrap();
+        assert_eq!(fixture.settings(), [cause]);
+        fixture.put(&format!("/opt/driver/{name}"), b"");
+        fixture.put("/etc/ld.so.cache", format!("x\0/opt/driver/{name}\0").as_bytes());
+        assert_eq!(fixture.settings(), [""; 0]);
+        fs::remove_file(fixture.view.path("/etc/ld.so.cache")).unwrap();
+        assert_eq!(fixture.with("LD_LIBRARY_PATH", "/nowhere:/opt/driver").settings(), [""; 0]);
     }
 }
 
 #[test]
 fn a_containers_files() {
-    let place = Place::new();
-    assert_eq!(place.container(), ["not_started"]);
-    place.put("/run/cgpu/refused", b"A sentence.\n");
-    assert_eq!(place.container(), ["refused"]);
-    fs::remove_file(place.view.path("/run/cgpu/refused")).unwrap();
+    let fixture = Fixture::new();
+    assert_eq!(fixture.container(), ["not_started"]);
+    fixture.put("/run/cgpu/refused", b"A sentence.\n");
+    assert_eq!(fixture.container(), ["refused"]);
+    fs::remove_file(fixture.view.path("/run/cgpu/refused")).unwrap();
 
-    let folder = place.region();
+    let folder = fixture.region();
     let mut findings = Findings::default();
-    assert!(container::books(&place.view.path(folder), "it", &mut findings));
+    assert!(container::books(&fixture.view.path(folder), "it", &mut findings));
     assert_eq!(findings.names(), ["not_started"]);
-    assert_eq!(place.container(), ["not_started", "never_met"]);
+    assert_eq!(fixture.container(), ["not_started", "never_met"]);
 
     // A monitor that has written once and died.
-    Grantor::open(&place.view.path(folder)).unwrap().adopt(1);
-    assert_eq!(place.container(), ["not_started", "monitor_stale"]);
+    Grantor::open(&fixture.view.path(folder)).unwrap().adopt(1);
+    assert_eq!(fixture.container(), ["not_started", "monitor_stale"]);
 
-    let file = fs::File::options().write(true).open(place.view.path("/run/cgpu/use")).unwrap();
+    let file = fs::File::options().write(true).open(fixture.view.path("/run/cgpu/use")).unwrap();
     file.write_all_at(&99_u32.to_ne_bytes(), 0).unwrap();
-    assert_eq!(place.container(), ["region_version"]);
+    assert_eq!(fixture.container(), ["region_version"]);
     file.write_all_at(&LAYOUT_VERSION.to_ne_bytes(), 0).unwrap();
     file.set_len(100).unwrap();
-    assert_eq!(place.container(), ["region_unreadable"]);
+    assert_eq!(fixture.container(), ["region_unreadable"]);
 }
 
 /// What a container has at the place of its books may be a link, and what lies beyond its root is not its.
@@ -244,9 +244,9 @@ fn no_link_leads_out_of_a_container() {
     region::make(outside.path(), "another", None).unwrap();
     Grantor::open(outside.path()).unwrap().adopt(1);
     for link in ["/run/cgpu", "/run"] {
-        let place = Place::new();
+        let fixture = Fixture::new();
         let target = if link == "/run" { outside.path().parent().unwrap() } else { outside.path() };
-        let at = place.view.path(link);
+        let at = fixture.view.path(link);
         fs::create_dir_all(at.parent().unwrap()).unwrap();
         std::os::unix::fs::symlink(target, at).unwrap();
         let mut findings = Findings::default();
@@ -255,19 +255,19 @@ fn no_link_leads_out_of_a_container() {
         } else {
             link.into()
         };
-        container::examine(&place.view, &folder, "it", &mut findings);
+        container::examine(&fixture.view, &folder, "it", &mut findings);
         assert_eq!(findings.names(), ["not_started"], "{link}");
     }
     // One that stays within is followed.
-    let place = Place::new();
-    let folder = place.view.path("/elsewhere");
+    let fixture = Fixture::new();
+    let folder = fixture.view.path("/elsewhere");
     fs::create_dir_all(&folder).unwrap();
     region::make(&folder, "a", None).unwrap();
-    fs::create_dir_all(place.view.path("/run")).unwrap();
-    std::os::unix::fs::symlink("/elsewhere", place.view.path("/run/cgpu")).unwrap();
-    assert_eq!(place.container(), ["not_started", "never_met"]);
+    fs::create_dir_all(fixture.view.path("/run")).unwrap();
+    std::os::unix::fs::symlink("/elsewhere", fixture.view.path("/run/cgpu")).unwrap();
+    assert_eq!(fixture.container(), ["not_started", "never_met"]);
     let mut findings = Findings::default();
-    container::examine(&place.view, Path::new("/run/cgpu"), "it", &mut findings);
+    container::examine(&fixture.view, Path::new("/run/cgpu"), "it", &mut findings);
     let text = findings.text();
     assert!(!text.contains("/proc/self/fd"), "{text}");
 }

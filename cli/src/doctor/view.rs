@@ -42,13 +42,13 @@ impl View {
 
     /// Of another one.
     pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
-        let place = PathBuf::from(format!("/proc/{pid}"));
-        let bytes = fs::read(place.join("environ")).unwrap_or_default();
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let bytes = fs::read(process.join("environ")).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let variables = text.split('\0').filter_map(|one| one.split_once('='));
         let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let (user, group) = owner_of(&place)?;
-        Ok(Self { root: place.join("root"), variables, user, group })
+        let (user, group) = owner_of(&process)?;
+        Ok(Self { root: process.join("root"), variables, user, group })
     }
 
     /// A file by its path as the one that is looked at would say it: for people to read. Its links would be followed out of the root.
@@ -144,9 +144,9 @@ const FOLDERS: &[&str] = &[
 ];
 
 /// The owner of a process's entry in /proc is its effective user; what it may not show is root's.
-fn owner_of(place: &Path) -> anyhow::Result<(u32, u32)> {
+fn owner_of(process: &Path) -> anyhow::Result<(u32, u32)> {
     use std::os::unix::fs::MetadataExt;
     let about =
-        fs::metadata(place).map_err(|_| anyhow::anyhow!("there is no process at {}", place.display()))?;
+        fs::metadata(process).map_err(|_| anyhow::anyhow!("there is no process at {}", process.display()))?;
     Ok((about.uid(), about.gid()))
 }

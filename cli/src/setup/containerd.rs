@@ -58,11 +58,11 @@ fn with_default(text: &str, plugin: &str) -> Result<Option<String>> {
     let plain = |line: &str| line.split('#').next().unwrap_or_default().replace(['"', '\'', ' ', '\t'], "");
     let header = format!("[plugins.{plugin}.containerd]");
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
-    let Some(place) = lines.iter().position(|line| plain(line).trim_end() == header) else { return Ok(None) };
-    let end = lines[place + 1..].iter().position(|line| line.trim_start().starts_with('['));
-    let table = &lines[place + 1..end.map_or(lines.len(), |end| place + 1 + end)];
+    let Some(at) = lines.iter().position(|line| plain(line).trim_end() == header) else { return Ok(None) };
+    let end = lines[at + 1..].iter().position(|line| line.trim_start().starts_with('['));
+    let table = &lines[at + 1..end.map_or(lines.len(), |end| at + 1 + end)];
     let key = |line: &&str| plain(line).starts_with("default_runtime_name=");
-    let mut after: String = lines[..=place].concat();
+    let mut after: String = lines[..=at].concat();
     if !after.ends_with('\n') {
         after.push('\n');
     }
@@ -79,7 +79,7 @@ fn with_default(text: &str, plugin: &str) -> Result<Option<String>> {
         .find(|line| key(line))
         .map_or("  ".into(), |line| line.chars().take_while(|letter| letter.is_whitespace()).collect());
     after.push_str(&format!("{indent}{DEFAULT}{MARK}\n"));
-    for line in &lines[place + 1..] {
+    for line in &lines[at + 1..] {
         if table.iter().any(|own| std::ptr::eq(*own, *line)) && key(line) {
             after.push_str(WAS);
         }

@@ -34,13 +34,13 @@ pub(crate) struct Track {
 }
 
 /// A container on a GPU.
-pub(crate) type Place = (String, DeviceId);
+pub(crate) type RowKey = (String, DeviceId);
 
 /// All that is shown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     gpus: BTreeMap<DeviceId, Track>,
-    containers: BTreeMap<Place, Track>,
+    containers: BTreeMap<RowKey, Track>,
 }
 
 impl History {
@@ -56,14 +56,14 @@ impl History {
         let mut containers = std::mem::take(&mut self.containers);
         for container in &status.containers {
             for share in &container.gpus {
-                let place = (container.id.clone(), share.gpu);
-                let mut track = containers.remove(&place).unwrap_or_default();
+                let key = (container.id.clone(), share.gpu);
+                let mut track = containers.remove(&key).unwrap_or_default();
                 let whole = status.gpus.iter().find(|gpu| gpu.index == share.gpu);
                 let whole = whole.map_or(0, |gpu| gpu.memory_total);
                 let used = share.used.saturating_add(share.implicit).saturating_add(share.orphan);
                 track.time.push(share.share_second.map(|percent| percent / 100.0));
                 track.memory.push(part(used, if share.limit == 0 { whole } else { share.limit }));
-                self.containers.insert(place, track);
+                self.containers.insert(key, track);
             }
         }
     }
@@ -72,8 +72,8 @@ impl History {
         self.gpus.get(&index)
     }
 
-    pub(crate) fn container(&self, place: &Place) -> Option<&Track> {
-        self.containers.get(place)
+    pub(crate) fn container(&self, key: &RowKey) -> Option<&Track> {
+        self.containers.get(key)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::message::{ContainerStatus, GpuStatus, GpuTurns, ShareStatus, Status};
 
-use super::history::{History, Place};
+use super::history::{History, RowKey};
 use crate::table;
 
 /// One look at the monitor.
@@ -31,7 +31,7 @@ pub(crate) struct Model {
     pub(crate) filter: String,
     pub(crate) gpu: Option<DeviceId>,
     /// The row that keys are about.
-    pub(crate) selected: Option<Place>,
+    pub(crate) selected: Option<RowKey>,
     /// What stands still does not move under one's eyes.
     pub(crate) paused: bool,
     /// The outcome of what was last asked for.
@@ -62,7 +62,7 @@ pub(crate) enum Mode {
     },
     /// A weight is being typed.
     Weight {
-        place: Place,
+        row: RowKey,
         text: String,
     },
     /// Something is about to be written.
@@ -149,7 +149,7 @@ impl Row<'_> {
         self.share.used.saturating_add(self.share.implicit).saturating_add(self.share.orphan)
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn key(&self) -> RowKey {
         (self.container.id.clone(), self.share.gpu)
     }
 }

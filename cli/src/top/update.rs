@@ -3,7 +3,7 @@
 use cgpu_client::device_id::DeviceId;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::history::Place;
+use super::history::RowKey;
 use super::model::{Mode, Model, Note, Order, Seen, Write};
 use crate::table;
 
@@ -73,7 +73,7 @@ fn press(model: &mut Model, key: KeyEvent) -> Step {
         Mode::Table => return look_around(model, key.code),
         Mode::Filter => type_filter(model, key.code),
         Mode::Policy { gpu, choice } => choose_policy(model, key.code, gpu, choice),
-        Mode::Weight { place, text } => type_weight(model, key.code, place, text),
+        Mode::Weight { row, text } => type_weight(model, key.code, row, text),
         Mode::Confirm(write) => match key.code {
             KeyCode::Char('y' | 'Y') => return Step::Write(write),
             KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => {
@@ -112,7 +112,7 @@ fn look_around(model: &mut Model, key: KeyCode) -> Step {
         KeyCode::Char('w') => {
             let rows = model.rows();
             if let Some(at) = model.selection(&rows) {
-                model.mode = Mode::Weight { place: rows[at].place(), text: String::new() };
+                model.mode = Mode::Weight { row: rows[at].key(), text: String::new() };
             }
         }
         KeyCode::Char('?' | 'h') => model.mode = Mode::Help,
@@ -129,7 +129,7 @@ fn select(model: &mut Model, by: isize) {
     let rows = model.rows();
     let Some(at) = model.selection(&rows) else { return };
     let to = at.saturating_add_signed(by).min(rows.len() - 1);
-    model.selected = Some(rows[to].place());
+    model.selected = Some(rows[to].key());
 }
 
 /// All GPUs, then each by itself.
@@ -180,13 +180,13 @@ fn choose_policy(model: &mut Model, key: KeyCode, gpu: DeviceId, choice: u32) {
     model.mode = Mode::Policy { gpu, choice };
 }
 
-fn type_weight(model: &mut Model, key: KeyCode, place: Place, mut text: String) {
+fn type_weight(model: &mut Model, key: KeyCode, row: RowKey, mut text: String) {
     match key {
         KeyCode::Esc | KeyCode::Char('q') => return,
         KeyCode::Backspace => drop(text.pop()),
         KeyCode::Char(digit) if digit.is_ascii_digit() && text.len() < DIGITS => text.push(digit),
         KeyCode::Enter if !text.is_empty() => {
-            let (id, gpu) = &place;
+            let (id, gpu) = &row;
             let meaning = format!("{} on GPU {gpu}: weight {text}", table::plain(id));
             let path = format!("{gpu}/{id}/weight");
             model.mode = Mode::Confirm(Write { path, value: text, meaning });
@@ -194,7 +194,7 @@ fn type_weight(model: &mut Model, key: KeyCode, place: Place, mut text: String) 
         }
         _ => {}
     }
-    model.mode = Mode::Weight { place, text };
+    model.mode = Mode::Weight { row, text };
 }
 
 #[cfg(test)]

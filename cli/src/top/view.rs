@@ -185,7 +185,7 @@ mod tests {
             Mode::Help,
             Mode::Filter,
             Mode::Policy { gpu: 0.into(), choice: 9 },
-            Mode::Weight { place: ("a".into(), 0.into()), text: "12".into() },
+            Mode::Weight { row: ("a".into(), 0.into()), text: "12".into() },
             Mode::Confirm(Write { path: "x".into(), value: "y".into(), meaning: "z".repeat(300) }),
         ] {
             models.push(Model { mode, ..samples::two_gpus() });

@@ -16,8 +16,8 @@ use crate::trouble::Trouble;
 
 mod causes;
 mod facts;
+mod files;
 mod node;
-mod place;
 mod pod;
 #[cfg(test)]
 mod tests;
@@ -48,7 +48,7 @@ pub(crate) async fn run(access: &Access, dialects: Dialects, asked: &Arguments) 
     let looked = examine(access, dialects, asked, &mut findings).await;
     let here = asked.here().filter(|_| asked.pod.is_none());
     if let Some(root) = here {
-        place::examine(root, &mut findings);
+        files::examine(root, &mut findings);
     }
     // Nodes have no kubeconfig, mostly: what they say themselves is told all the same.
     let trouble = match looked {

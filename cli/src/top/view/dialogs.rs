@@ -27,7 +27,7 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
         Mode::Table | Mode::Filter => return,
         Mode::Help => ("keys", HELP.iter().map(|line| Line::raw(*line)).collect()),
         Mode::Policy { gpu, choice } => ("policy", policies(model, theme, *gpu, *choice)),
-        Mode::Weight { place: (id, gpu), text } => {
+        Mode::Weight { row: (id, gpu), text } => {
             let of = format!("weight of {} on GPU {gpu}: {text}_", table::plain(id));
             ("weight", vec![Line::raw(of), Line::raw("1 to 25, then Enter; Esc: leave it")])
         }
@@ -42,14 +42,14 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
     let wrapped: usize = lines.iter().map(|line| line.width().div_ceil(inner).max(1)).sum();
     let side = |length: usize, most: u16| u16::try_from(length).unwrap_or(most).min(most);
     let (width, height) = (side(inner + 4, area.width), side(wrapped + 2, area.height));
-    let place =
+    let area =
         Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
     let block = Block::bordered().title(format!(" {title} ")).border_set(theme.border());
     let text = Paragraph::new(lines)
         .wrap(Wrap { trim: false })
         .block(block.padding(ratatui::widgets::Padding::horizontal(1)));
-    frame.render_widget(Clear, place);
-    frame.render_widget(text, place);
+    frame.render_widget(Clear, area);
+    frame.render_widget(text, area);
 }
 
 fn policies<'a>(model: &Model, theme: &Theme, gpu: DeviceId, choice: u32) -> Vec<Line<'a>> {

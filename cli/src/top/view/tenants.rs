@@ -72,7 +72,7 @@ fn line<'a>(
     history: usize,
 ) -> Line<'a> {
     let (container, share) = (row.container, row.share);
-    let track = model.history.container(&row.place()).cloned().unwrap_or_default();
+    let track = model.history.container(&row.key()).cloned().unwrap_or_default();
     let Track { time, memory } = &track;
     let colour = theme.tenant(row.number);
     let plain = if selected { theme.selected() } else { ratatui::style::Style::new() };

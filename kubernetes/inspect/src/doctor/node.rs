@@ -50,13 +50,13 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
     if gpus.isolated && seen.has_handler(HANDLER) == Some(false) {
         findings.add(Cause::NoRuntime, &subject, format!("it has {}", seen.handlers().join(", ")));
     }
-    for (place, gpu) in gpus.gpus.iter().enumerate() {
+    for (at, gpu) in gpus.gpus.iter().enumerate() {
         let uuid = gpu.uuid.as_deref().unwrap_or("no name");
         if !gpu.healthy {
             findings.add(Cause::GpuUnhealthy, &subject, format!("GPU {} ({uuid})", gpu.index));
         }
-        if accounting.is_overfull(gpus, place) {
-            let held = accounting.held.get(place).map_or(0, |share| share.units);
+        if accounting.is_overfull(gpus, at) {
+            let held = accounting.held.get(at).map_or(0, |share| share.units);
             findings.add(
                 Cause::OverFull,
                 &subject,

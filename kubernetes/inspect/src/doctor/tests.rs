@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::causes::{Cause, Findings, Question};
 use super::facts::{Facts, SeenClass, SeenNode, SeenPod};
-use super::{Scope, diagnose, place};
+use super::{Scope, diagnose, files};
 
 /// A cluster where all is well: a node with two GPUs and its plugin, and a pod that runs.
 struct Cluster {
@@ -289,7 +289,7 @@ fn a_nodes_own_files_are_looked_at() {
     let root = folder.path();
     let names = || {
         let mut findings = Findings::default();
-        place::examine(root, &mut findings);
+        files::examine(root, &mut findings);
         findings.names()
     };
     assert_eq!(names(), ["runtime_missing", "runtime_missing", "engine_untold", "plugin_absent"]);
