@@ -12,8 +12,8 @@ use cgpu_shm::notes::{GpuNote, Notes, NotesReader};
 
 use crate::report::{self, NATIVE, Report, View};
 
-/// Between two looks for a heartbeat.
-const TICK: Duration = Duration::from_millis(5);
+/// Interval between two reads of the heartbeat.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A container, seen from inside.
 pub(crate) struct Container {
@@ -39,10 +39,10 @@ impl Container {
     /// Waits for a heartbeat; none where no monitor has been, or none beats any more.
     fn beat(&self) -> Option<Notes> {
         let reader = NotesReader::open(&self.folder).ok()?;
-        let patience = Duration::from_nanos(STALE.0);
+        let timeout = Duration::from_nanos(STALE.0);
         let (first, start) = (reader.read().ok()?, Instant::now());
-        while first.monitor != 0 && start.elapsed() < patience {
-            thread::sleep(TICK);
+        while first.monitor != 0 && start.elapsed() < timeout {
+            thread::sleep(POLL_INTERVAL);
             let notes = reader.read().ok()?;
             if notes.heartbeat != first.heartbeat {
                 return Some(notes);
@@ -120,7 +120,7 @@ mod tests {
         assert!(container.beat().is_none(), "it beats no more");
         thread::scope(|scope| {
             scope.spawn(|| {
-                thread::sleep(10 * TICK);
+                thread::sleep(10 * POLL_INTERVAL);
                 grantor.beat();
             });
             assert_eq!(container.beat().map(|notes| notes.monitor), Some(7));

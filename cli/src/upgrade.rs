@@ -29,8 +29,8 @@ pub(crate) struct Arguments {
     root: Root,
 }
 
-/// How long a successor may take until it answers: the driver's library is slow to load.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout for the successor's first answer: the driver's library is slow to load.
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What there is to upgrade.
 #[derive(Debug, Serialize)]
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err(anyhow::anyhow!("{obstacle}").into());
     }
     client.upgrade()?;
-    let until = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + SUCCESSOR_TIMEOUT;
     loop {
         // Between the two there may be a moment in which nobody answers.
         let now = Client::connect(&socket).and_then(|mut client| client.status());
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 ))?;
                 return Ok(ExitCode::SUCCESS);
             }
-            _ if Instant::now() > until => {
+            _ if Instant::now() > deadline => {
                 return Err(
                     anyhow::anyhow!("no successor has taken over; the log of the monitor says why").into()
                 );

@@ -17,8 +17,8 @@ use crate::config::Config;
 use crate::edit::Configuration;
 use crate::plan::{Declared, Refusal};
 
-/// The plugin may have to ask the API server, which may have to be asked again.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for the plugin's answer: it may have to query the API server more than once.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What names a part of an identity: as containerd writes it, as CRI-O does.
 type Names = [&'static str; 2];
@@ -116,8 +116,8 @@ fn ask(socket: &PathBuf, question: &Question) -> std::io::Result<Answer> {
     if ![0, own].contains(&theirs) {
         return Err(std::io::Error::other(format!("it is user {theirs}'s, expected root's")));
     }
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     let mut line = serde_json::to_vec(question)?;
     line.push(b'\n');
     stream.write_all(&line)?;

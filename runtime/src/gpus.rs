@@ -26,12 +26,12 @@ use crate::plan::HostGpu;
 const NVML: &str = "libnvidia-ml.so.1";
 /// Where the kernel's driver has a folder for each GPU.
 const KERNELS: &str = "/proc/driver/nvidia/gpus";
-/// What NVML has told longer ago than this counts no more: the monitor asks it every second.
-const FRESH: Duration = Duration::from_secs(3);
+/// Maximum age of what the monitor read from NVML, which it reads every second.
+const MAX_AGE: Duration = Duration::from_secs(3);
 /// Both are installed together.
 const ADVICE: &str = "install cgpu-monitor and cgpu-runtime of one release";
-/// A monitor that does not answer within this is not waited for.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Timeout for the monitor's answer.
+const MONITOR_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// GPUs as a monitor tells them.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub struct Told {
 /// Asks the monitor; none: there is none, or what it tells is not what NVML would.
 #[must_use]
 pub fn by_monitor(config: &Config) -> Option<Told> {
-    let mut monitor = Client::connect_within(&paths::socket(&config.root), PATIENCE).ok()?;
+    let mut monitor = Client::connect_within(&paths::socket(&config.root), MONITOR_TIMEOUT).ok()?;
     let own = rustix::process::geteuid().as_raw();
     monitor.monitors_user().filter(|user| [0, own].contains(user))?;
     let inventory = monitor.inventory().ok()?;
@@ -56,7 +56,7 @@ pub fn by_monitor(config: &Config) -> Option<Told> {
 
 /// The GPUs of an inventory, if it is fresh and of the GPUs that are meant: those whose state lies there, or the real ones.
 fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Option<Vec<HostGpu>> {
-    if Duration::from_millis(inventory.age_ms) > FRESH {
+    if Duration::from_millis(inventory.age_ms) > MAX_AGE {
         return None;
     }
     let gpus: Vec<HostDevice> =

@@ -19,9 +19,10 @@ use super::view::View;
 use crate::report::{self, NATIVE};
 use crate::table::mib;
 
-/// How long a heart is listened to. It beats ten times a second, and gates believe in it for one; a busy machine may be late.
-const LISTEN: Duration = Duration::from_secs(3);
-const PAUSE: Duration = Duration::from_millis(50);
+/// Timeout for a heartbeat. There are ten a second, and gates open after one without; a busy machine
+/// may be late.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const MEMORY: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 const DISABLE: &str = "CGPU_DISABLE";
 
@@ -199,12 +200,12 @@ fn monitor(folder: &Path, subject: &str, findings: &mut Findings) {
     if first.monitor == 0 {
         return findings.add(Cause::NeverMet, subject, "");
     }
-    let end = Instant::now() + LISTEN;
+    let deadline = Instant::now() + HEARTBEAT_TIMEOUT;
     while page.read().is_ok_and(|notes| notes.heartbeat == first.heartbeat) {
-        if Instant::now() >= end {
+        if Instant::now() >= deadline {
             return findings.add(Cause::MonitorStale, subject, "not a beat in 3 s");
         }
-        thread::sleep(PAUSE);
+        thread::sleep(POLL_INTERVAL);
     }
     let gpus = Reader::open(folder).and_then(|mut reader| reader.read()).map_or(0, |seen| seen.gpus.len());
     for (gpu, note) in first.gpus.iter().enumerate().take(gpus) {

@@ -11,10 +11,10 @@ use super::Farewell;
 use super::model::{Note, Seen, Write};
 use super::update::Event;
 
-/// A monitor that is restarted is back within so long.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// One that is gone is looked for so often at least.
-const RETRY: Duration = Duration::from_millis(500);
+/// Time in which a monitor that is restarted answers again.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest interval between two attempts to connect.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What the feed is asked for.
 #[derive(Debug)]
@@ -49,8 +49,8 @@ impl Feed {
         let _farewell = Farewell(self.events.clone(), "what asks the monitor has ended");
         let mut last = Instant::now();
         loop {
-            let pause = if self.client.is_some() { self.interval } else { self.interval.min(RETRY) };
-            match self.wishes.recv_timeout(pause) {
+            let interval = if self.client.is_some() { self.interval } else { self.interval.min(RETRY_INTERVAL) };
+            match self.wishes.recv_timeout(interval) {
                 Ok(Wish::Write(write)) => self.tell(Event::Answered(self.write(&write))),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -60,7 +60,7 @@ impl Feed {
                     (self.client, last) = (Some(client), Instant::now());
                     self.tell(Event::Seen(Box::new(seen)));
                 }
-                Err(failure) if last.elapsed() < PATIENCE.max(self.interval * 2) => {
+                Err(failure) if last.elapsed() < RECONNECT_TIMEOUT.max(self.interval * 2) => {
                     self.tell(Event::Lost(failure.to_string()))
                 }
                 Err(failure) => self.tell(Event::Gone(failure.to_string())),
