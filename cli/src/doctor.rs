@@ -96,7 +96,7 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
     };
     let inside = root.is_none();
     if let Some(name) = &arguments.program {
-        look_at_program(&view, &name.to_string_lossy(), inside, findings)?;
+        examine_program(&view, &name.to_string_lossy(), inside, findings)?;
     } else if inside {
         let subject = "what is started here";
         findings.examined("the environment");
@@ -115,7 +115,7 @@ fn is_meant(view: &View) -> bool {
     told || preload::named(view).is_some()
 }
 
-fn look_at_program(view: &View, name: &str, inside: bool, findings: &mut Findings) -> Result<()> {
+fn examine_program(view: &View, name: &str, inside: bool, findings: &mut Findings) -> Result<()> {
     let path = program::find(view, name)?;
     let subject = path.display().to_string();
     findings.examined(&subject);

@@ -26,7 +26,7 @@ impl Container {
     }
 
     /// What there is to see.
-    pub(crate) fn look(&self) -> Report {
+    pub(crate) fn report(&self) -> Report {
         let notes = self.beat();
         let mut status = Status { root: self.folder.clone(), ..Status::default() };
         status.containers.extend(report::container(&self.folder, &mut status.gpus));

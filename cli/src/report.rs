@@ -67,7 +67,7 @@ impl Source {
     pub(crate) fn report(&mut self) -> Result<Report> {
         match self {
             Self::Host(root) => of_host(root),
-            Self::Container(container) => Ok(container.look()),
+            Self::Container(container) => Ok(container.report()),
         }
     }
 }
@@ -76,7 +76,7 @@ impl Source {
 fn of_host(root: &Path) -> Result<Report> {
     match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.status()) {
         Ok(status) => Ok(Report { monitor: true, view: View::Host, status }),
-        Err(Absence::Absent(..)) => Ok(Report { monitor: false, view: View::Host, status: look(root)? }),
+        Err(Absence::Absent(..)) => Ok(Report { monitor: false, view: View::Host, status: observe(root)? }),
         Err(other) => Err(other.into()),
     }
 }
@@ -85,7 +85,7 @@ fn of_host(root: &Path) -> Result<Report> {
 ///
 /// # Errors
 /// The folder of containers is there and cannot be looked into: who is not allowed to must not read that there are none.
-pub(crate) fn look(root: &Path) -> Result<Status> {
+pub(crate) fn observe(root: &Path) -> Result<Status> {
     let mut status = Status { root: root.to_owned(), ..Status::default() };
     let folder = paths::containers(root);
     let folders = match fs::read_dir(&folder) {
@@ -237,10 +237,10 @@ mod tests {
     #[test]
     fn a_root_that_cannot_be_looked_into_is_not_an_empty_one() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(look(&folder.path().join("nowhere")).unwrap().containers.is_empty());
+        assert!(observe(&folder.path().join("nowhere")).unwrap().containers.is_empty());
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        let sentence = format!("{:#}", look(&file).unwrap_err());
+        let sentence = format!("{:#}", observe(&file).unwrap_err());
         assert!(
             sentence.starts_with(&format!("cannot look into {}", file.join("containers").display())),
             "{sentence}"

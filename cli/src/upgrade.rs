@@ -121,12 +121,12 @@ fn report(status: &Status) -> Report {
 
 fn container(status: &ContainerStatus) -> Container {
     let live = || status.processes.iter().filter(|process| process.live);
-    let seen = live().map(|process| is_replaced(process.host_pid?)).collect::<Option<Vec<bool>>>();
+    let replaced = live().map(|process| is_replaced(process.host_pid?)).collect::<Option<Vec<bool>>>();
     Container {
         id: status.id.clone(),
         layout: layout(&status.dir.join("use")).ok(),
         processes: live().count(),
-        replaced: seen.map(|replaced| replaced.into_iter().filter(|replaced| *replaced).count()),
+        replaced: replaced.map(|replaced| replaced.into_iter().filter(|replaced| *replaced).count()),
     }
 }
 

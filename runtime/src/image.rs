@@ -189,24 +189,24 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    fn look(root: &Path) -> Image {
+    fn image_at(root: &Path) -> Image {
         Image::of(&Files::new(root, vec![]).unwrap()).unwrap()
     }
 
     #[test]
     fn an_image_is_what_its_loader_is() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(look(folder.path()), Image::Bare);
+        assert_eq!(image_at(folder.path()), Image::Bare);
         put(folder.path(), "lib/ld-musl-x86_64.so.1", b"");
-        assert_eq!(look(folder.path()), Image::Musl);
+        assert_eq!(image_at(folder.path()), Image::Musl);
         put(folder.path(), "lib64/ld-linux-x86-64.so.2", b"xx/etc/ld.so.preloadxx");
         put(folder.path(), "lib64/libc.so.6", b"no library");
-        assert_eq!(look(folder.path()), Image::Bare, "a loader without a library loads nothing");
+        assert_eq!(image_at(folder.path()), Image::Bare, "a loader without a library loads nothing");
     }
 
     #[test]
     fn this_hosts_own_files_are_understood() {
-        let Image::Glibc { version, preloads, .. } = look(Path::new("/")) else { return };
+        let Image::Glibc { version, preloads, .. } = image_at(Path::new("/")) else { return };
         assert!(version >= Version(2, 17) && !preloads.is_empty(), "{version}");
         let needed = needed(&std::env::current_exe().unwrap()).unwrap().unwrap();
         assert!(needed <= version, "{needed}");
@@ -215,14 +215,14 @@ mod tests {
     /// Some loaders have been changed to look elsewhere, some not to look at all.
     #[test]
     fn the_file_that_is_preloaded_is_the_loaders_own() {
-        let own = look(Path::new("/"));
+        let own = image_at(Path::new("/"));
         let Image::Glibc { libraries, .. } = own else { return };
         let folder = tempfile::tempdir().unwrap();
         let library = fs::read(Path::new("/").join(libraries).join("libc.so.6")).unwrap();
         put(folder.path(), "lib64/libc.so.6", &library);
         let found = |loader: &str| {
             put(folder.path(), "lib64/ld-linux-x86-64.so.2", loader.as_bytes());
-            let Image::Glibc { preloads, .. } = look(folder.path()) else { panic!("no glibc") };
+            let Image::Glibc { preloads, .. } = image_at(folder.path()) else { panic!("no glibc") };
             preloads
         };
         let (usual, of_nix) = ("../etc/ld.so.preload..", "../etc/ld-nix.so.preload..");

@@ -35,8 +35,8 @@ pub(crate) fn examine(root: &Path, only: Option<&str>, findings: &mut Findings) 
             let cause =
                 if matches!(failure, Failure::Absent(..)) { Cause::NoMonitor } else { Cause::MonitorSilent };
             findings.add(cause, MONITOR, failure.to_string());
-            let seen = report::look(root)?;
-            for container in seen.containers.iter().filter(|one| only.is_none_or(|id| is_called(one, id))) {
+            let status = report::observe(root)?;
+            for container in status.containers.iter().filter(|one| only.is_none_or(|id| is_called(one, id))) {
                 let subject = format!("container {}", container.id);
                 findings.examined(&subject);
                 container::books(&container.dir, &subject, findings);

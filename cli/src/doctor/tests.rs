@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::causes::{Cause, Findings, Question};
 use super::elf::tests::made;
 use super::view::View;
-use super::{container, host, look_at_program, preload};
+use super::{container, host, examine_program, preload};
 use crate::region;
 
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
@@ -84,7 +84,7 @@ impl Fixture {
 
     fn program(&self) -> Vec<&'static str> {
         let mut findings = Findings::default();
-        look_at_program(&self.view, "/opt/program", true, &mut findings).unwrap();
+        examine_program(&self.view, "/opt/program", true, &mut findings).unwrap();
         findings.names()
     }
 
@@ -137,7 +137,7 @@ fn what_the_loader_does_not_run_for() {
         fixture.put("/opt/program", script.as_bytes());
         assert_eq!(fixture.program(), ["static_program"], "{script}");
     }
-    assert!(look_at_program(&fixture.view, "/opt/nothing", true, &mut Findings::default()).is_err());
+    assert!(examine_program(&fixture.view, "/opt/nothing", true, &mut Findings::default()).is_err());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cgpu_client::connection::{Client, Failure};
 
 use super::Farewell;
-use super::model::{Note, Seen, Write};
+use super::model::{Note, Sample, Write};
 use super::update::Event;
 
 /// Time in which a monitor that is restarted answers again.
@@ -38,11 +38,11 @@ impl Feed {
         interval: Duration,
         wishes: Receiver<Wish>,
         events: Sender<Event>,
-    ) -> Result<Seen, Failure> {
-        let (client, seen) = look(None, &socket)?;
+    ) -> Result<Sample, Failure> {
+        let (client, sample) = sample(None, &socket)?;
         let feed = Self { socket, client: Some(client), interval, wishes, events };
         thread::spawn(move || feed.run());
-        Ok(seen)
+        Ok(sample)
     }
 
     fn run(mut self) {
@@ -55,10 +55,10 @@ impl Feed {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            match look(self.client.take(), &self.socket) {
-                Ok((client, seen)) => {
+            match sample(self.client.take(), &self.socket) {
+                Ok((client, sample)) => {
                     (self.client, last) = (Some(client), Instant::now());
-                    self.tell(Event::Seen(Box::new(seen)));
+                    self.tell(Event::Sample(Box::new(sample)));
                 }
                 Err(failure) if last.elapsed() < RECONNECT_TIMEOUT.max(self.interval * 2) => {
                     self.tell(Event::Lost(failure.to_string()))
@@ -83,7 +83,7 @@ impl Feed {
     }
 }
 
-fn look(client: Option<Client>, socket: &Path) -> Result<(Client, Seen), Failure> {
+fn sample(client: Option<Client>, socket: &Path) -> Result<(Client, Sample), Failure> {
     let mut client = client.map_or_else(|| Client::connect(socket), Ok)?;
     let status = client.status()?;
     let turns = match client.turns() {
@@ -92,5 +92,5 @@ fn look(client: Option<Client>, socket: &Path) -> Result<(Client, Seen), Failure
         Err(Failure::Refused(_)) => Vec::new(),
         Err(other) => return Err(other),
     };
-    Ok((client, Seen { status, turns }))
+    Ok((client, Sample { status, turns }))
 }

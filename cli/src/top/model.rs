@@ -9,9 +9,9 @@ use cgpu_client::message::{ContainerStatus, GpuStatus, GpuTurns, ShareStatus, St
 use super::history::{History, RowKey};
 use crate::table;
 
-/// One look at the monitor.
+/// One sample of what the monitor reports.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Sample {
     pub(crate) status: Status,
     /// Empty: the monitor does not tell.
     pub(crate) turns: Vec<GpuTurns>,
@@ -20,7 +20,7 @@ pub(crate) struct Seen {
 /// Everything.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
-    pub(crate) seen: Seen,
+    pub(crate) sample: Sample,
     pub(crate) history: History,
     pub(crate) interval: Duration,
     pub(crate) mode: Mode,
@@ -160,9 +160,9 @@ pub(crate) fn letter(number: usize) -> char {
 }
 
 impl Model {
-    pub(crate) fn new(seen: Seen, interval: Duration) -> Self {
+    pub(crate) fn new(sample: Sample, interval: Duration) -> Self {
         let mut model = Self {
-            seen: Seen::default(),
+            sample: Sample::default(),
             history: History::default(),
             interval,
             mode: Mode::default(),
@@ -175,36 +175,36 @@ impl Model {
             note: None,
             lost: None,
         };
-        model.take(seen);
+        model.take(sample);
         model
     }
 
-    /// Takes a look in.
-    pub(crate) fn take(&mut self, seen: Seen) {
+    /// Takes in a sample.
+    pub(crate) fn take(&mut self, sample: Sample) {
         self.lost = None;
         if self.paused {
             return;
         }
-        self.history.note(&seen.status);
-        self.seen = seen;
+        self.history.note(&sample.status);
+        self.sample = sample;
         if self.gpu.is_some_and(|gpu| self.gpu(gpu).is_none()) {
             self.gpu = None;
         }
     }
 
     pub(crate) fn gpu(&self, index: DeviceId) -> Option<&GpuStatus> {
-        self.seen.status.gpus.iter().find(|gpu| gpu.index == index)
+        self.sample.status.gpus.iter().find(|gpu| gpu.index == index)
     }
 
     /// The GPUs that are shown.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = &GpuStatus> {
-        self.seen.status.gpus.iter().filter(|gpu| self.gpu.is_none_or(|chosen| chosen == gpu.index))
+        self.sample.status.gpus.iter().filter(|gpu| self.gpu.is_none_or(|chosen| chosen == gpu.index))
     }
 
     /// The rows that are shown, in order.
     pub(crate) fn rows(&self) -> Vec<Row<'_>> {
         let wanted = self.filter.to_lowercase();
-        let containers = self.seen.status.containers.iter().enumerate();
+        let containers = self.sample.status.containers.iter().enumerate();
         let mut rows: Vec<Row<'_>> = containers
             .filter(|(_, container)| {
                 [&container.id, &container.name].iter().any(|text| text.to_lowercase().contains(&wanted))
@@ -231,11 +231,11 @@ impl Model {
 
     /// The number of a container, by its id.
     pub(crate) fn number(&self, id: &str) -> Option<usize> {
-        self.seen.status.containers.iter().position(|container| container.id == id)
+        self.sample.status.containers.iter().position(|container| container.id == id)
     }
 }
 
 /// Everything that somebody should look at.
 pub(crate) fn troubles(model: &Model) -> Vec<String> {
-    table::troubles(&model.seen.status)
+    table::troubles(&model.sample.status)
 }

@@ -4,7 +4,7 @@ use cgpu_client::device_id::DeviceId;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::RowKey;
-use super::model::{Mode, Model, Note, Order, Seen, Write};
+use super::model::{Mode, Model, Note, Order, Sample, Write};
 use crate::table;
 
 /// Something has happened.
@@ -13,7 +13,7 @@ pub(crate) enum Event {
     Key(KeyEvent),
     Resize,
     /// The monitor has answered.
-    Seen(Box<Seen>),
+    Sample(Box<Sample>),
     /// It has not, for a moment.
     Lost(String),
     /// It has not, for too long.
@@ -49,7 +49,7 @@ pub(crate) fn update(model: &mut Model, event: Event) -> Step {
     match event {
         Event::Key(key) => return press(model, key),
         Event::Resize => {}
-        Event::Seen(seen) => model.take(*seen),
+        Event::Sample(sample) => model.take(*sample),
         Event::Lost(sentence) => model.lost = Some(sentence),
         Event::Answered(note) => model.note = Some(note),
         Event::Gone(sentence) => return Step::Fail(sentence),
@@ -70,7 +70,7 @@ fn press(model: &mut Model, key: KeyEvent) -> Step {
     }
     model.note = None;
     match std::mem::take(&mut model.mode) {
-        Mode::Table => return look_around(model, key.code),
+        Mode::Table => return navigate(model, key.code),
         Mode::Filter => type_filter(model, key.code),
         Mode::Policy { gpu, choice } => choose_policy(model, key.code, gpu, choice),
         Mode::Weight { row, text } => type_weight(model, key.code, row, text),
@@ -87,7 +87,7 @@ fn press(model: &mut Model, key: KeyEvent) -> Step {
     Step::Stay
 }
 
-fn look_around(model: &mut Model, key: KeyCode) -> Step {
+fn navigate(model: &mut Model, key: KeyCode) -> Step {
     match key {
         KeyCode::Char('q') => return Step::Leave,
         // Out of what narrows the view first.
@@ -134,7 +134,7 @@ fn select(model: &mut Model, by: isize) {
 
 /// All GPUs, then each by itself.
 fn next_gpu(model: &mut Model) {
-    let mut indexes = model.seen.status.gpus.iter().map(|gpu| gpu.index);
+    let mut indexes = model.sample.status.gpus.iter().map(|gpu| gpu.index);
     model.gpu = match model.gpu {
         None => indexes.next(),
         Some(shown) => indexes.skip_while(|index| *index != shown).nth(1),
@@ -200,7 +200,7 @@ fn type_weight(model: &mut Model, key: KeyCode, row: RowKey, mut text: String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::view::samples;
+    use crate::top::view::fixtures;
 
     fn keys(model: &mut Model, text: &str) -> Vec<Step> {
         let key = |letter| match letter {
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_policy_is_written_only_when_it_is_confirmed() {
-        let mut model = samples::two_gpus();
+        let mut model = fixtures::two_gpus();
         assert_eq!(keys(&mut model, "p3\n"), []);
         let Mode::Confirm(write) = model.mode.clone() else { panic!("{:?}", model.mode) };
         assert_eq!((write.path.as_str(), write.value.as_str()), ("0/policy", "3"));
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_weight_is_of_the_selected_row() {
-        let mut model = samples::two_gpus();
+        let mut model = fixtures::two_gpus();
         let steps = keys(&mut model, "vw1\x0823x4\ny");
         let [Step::Write(write)] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!((write.path.as_str(), write.value.as_str()), ("0/bravo/weight", "23"));
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_came_of_it_is_shown_until_the_next_key() {
-        let mut model = samples::two_gpus();
+        let mut model = fixtures::two_gpus();
         update(&mut model, Event::Answered(Note::Refused("Expected 1 to 25.".into())));
         assert!(model.note.is_some());
         keys(&mut model, "v");
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn rows_are_sorted_and_reversed() {
-        let mut model = samples::two_gpus();
+        let mut model = fixtures::two_gpus();
         let by_id = ["0/alpha", "0/bravo", "1/bravo", "1/charlie"];
         assert_eq!(ids(&model), by_id);
         keys(&mut model, "r");
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_filter_narrows_while_it_is_typed_and_goes_with_escape() {
-        let mut model = samples::two_gpus();
+        let mut model = fixtures::two_gpus();
         keys(&mut model, "/BRA");
         assert_eq!(ids(&model), ["0/bravo", "1/bravo"]);
         keys(&mut model, "q\x08\n");
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_gpu_at_a_time() {
-        let mut model = samples::two_gpus();
+        let mut model = fixtures::two_gpus();
         keys(&mut model, "cc");
         assert_eq!(ids(&model), ["1/bravo", "1/charlie"]);
         keys(&mut model, "c");
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn the_selection_follows_its_row_and_not_its_place() {
-        let mut model = samples::two_gpus();
+        let mut model = fixtures::two_gpus();
         keys(&mut model, "v");
         keys(&mut model, "r");
         let rows = model.rows();
@@ -303,14 +303,14 @@ mod tests {
         assert_eq!(model.selected, Some(("charlie".into(), 1.into())));
         keys(&mut model, "gG");
         assert_eq!(model.selected, Some(("alpha".into(), 0.into())));
-        model.seen.status.containers.remove(0);
+        model.sample.status.containers.remove(0);
         let rows = model.rows();
         assert_eq!(model.selection(&rows), Some(0), "it is gone: the first one");
     }
 
     #[test]
     fn every_way_out() {
-        let mut model = samples::two_gpus();
+        let mut model = fixtures::two_gpus();
         assert_eq!(keys(&mut model, "q"), [Step::Leave]);
         let control = |letter| Event::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL));
         // In whatever one is.
@@ -324,22 +324,22 @@ mod tests {
 
     #[test]
     fn nothing_moves_while_it_is_paused() {
-        let mut model = samples::two_gpus();
+        let mut model = fixtures::two_gpus();
         keys(&mut model, " ");
-        update(&mut model, Event::Seen(Box::default()));
+        update(&mut model, Event::Sample(Box::default()));
         assert_eq!(ids(&model).len(), 4);
         keys(&mut model, " ");
-        update(&mut model, Event::Seen(Box::default()));
+        update(&mut model, Event::Sample(Box::default()));
         assert_eq!(ids(&model).len(), 0);
         assert_eq!(keys(&mut model, "vwp\n"), [], "there is nothing to be about");
     }
 
     #[test]
     fn a_monitor_that_answers_again_is_not_lost() {
-        let mut model = samples::two_gpus();
+        let mut model = fixtures::two_gpus();
         update(&mut model, Event::Lost("no monitor".into()));
         assert!(model.lost.is_some());
-        update(&mut model, Event::Seen(Box::default()));
+        update(&mut model, Event::Sample(Box::default()));
         assert!(model.lost.is_none());
     }
 }

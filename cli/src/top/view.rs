@@ -13,7 +13,7 @@ use crate::table;
 mod dialogs;
 mod gpus;
 #[cfg(test)]
-pub(super) mod samples;
+pub(super) mod fixtures;
 mod tenants;
 
 /// Smaller than this there is nothing that could be read.
@@ -55,7 +55,7 @@ pub(crate) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>) {
 }
 
 fn title(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
-    let status = &model.seen.status;
+    let status = &model.sample.status;
     let up = table::duration(status.uptime_ms / 1000);
     let containers = status.containers.len();
     let mut spans = vec![
@@ -149,36 +149,36 @@ mod tests {
     /// The whole picture, as people see it.
     #[test]
     fn eighty_by_twenty_four() {
-        let model = samples::one_gpu();
-        let seen = plain(&model, 80, 24).join("\n");
+        let model = fixtures::one_gpu();
+        let picture = plain(&model, 80, 24).join("\n");
         let expected = include_str!("view/80x24.txt").trim_end();
         if std::env::var_os("BLESS").is_some() {
-            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/view/80x24.txt"), seen + "\n")
+            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/view/80x24.txt"), picture + "\n")
                 .unwrap();
         } else {
-            assert_eq!(seen, expected, "BLESS=1 takes it as it is");
+            assert_eq!(picture, expected, "BLESS=1 takes it as it is");
         }
     }
 
     #[test]
     fn a_hundred_and_twenty_by_forty() {
-        let model = samples::two_gpus();
-        let seen = plain(&model, 120, 40).join("\n");
+        let model = fixtures::two_gpus();
+        let picture = plain(&model, 120, 40).join("\n");
         let expected = include_str!("view/120x40.txt").trim_end();
         if std::env::var_os("BLESS").is_some() {
-            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/view/120x40.txt"), seen + "\n")
+            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/view/120x40.txt"), picture + "\n")
                 .unwrap();
         } else {
-            assert_eq!(seen, expected, "BLESS=1 takes it as it is");
+            assert_eq!(picture, expected, "BLESS=1 takes it as it is");
         }
     }
 
     #[test]
     fn every_size_is_drawn() {
         let mut models = vec![
-            samples::one_gpu(),
-            samples::two_gpus(),
-            samples::crowd(),
+            fixtures::one_gpu(),
+            fixtures::two_gpus(),
+            fixtures::crowd(),
             Model::new(Default::default(), std::time::Duration::ZERO),
         ];
         for mode in [
@@ -188,7 +188,7 @@ mod tests {
             Mode::Weight { row: ("a".into(), 0.into()), text: "12".into() },
             Mode::Confirm(Write { path: "x".into(), value: "y".into(), meaning: "z".repeat(300) }),
         ] {
-            models.push(Model { mode, ..samples::two_gpus() });
+            models.push(Model { mode, ..fixtures::two_gpus() });
         }
         for model in &models {
             for (width, height) in
@@ -201,17 +201,17 @@ mod tests {
 
     #[test]
     fn the_selected_row_is_on_the_screen() {
-        let mut model = samples::crowd();
+        let mut model = fixtures::crowd();
         model.selected = Some(("tenant-39".into(), 0.into()));
-        let seen = plain(&model, 80, 24);
-        assert!(seen.iter().any(|line| line.starts_with('▸') && line.contains("tenant-39")), "{seen:#?}");
+        let picture = plain(&model, 80, 24);
+        assert!(picture.iter().any(|line| line.starts_with('▸') && line.contains("tenant-39")), "{picture:#?}");
     }
 
     #[test]
     fn without_colours_there_is_none_and_with_colours_there_is() {
         for (coloured, expected) in [(true, true), (false, false)] {
             let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
-            let model = Model { mode: Mode::Policy { gpu: 0.into(), choice: 2 }, ..samples::one_gpu() };
+            let model = Model { mode: Mode::Policy { gpu: 0.into(), choice: 2 }, ..fixtures::one_gpu() };
             terminal.draw(|frame| render(&model, &Theme::new(coloured, true), frame)).unwrap();
             let cells = terminal.backend().buffer().content();
             let any = cells.iter().any(|cell| {
@@ -223,14 +223,14 @@ mod tests {
 
     #[test]
     fn without_unicode_all_is_ascii() {
-        let seen = picture(&samples::one_gpu(), Theme::new(false, false), 80, 24).join("");
-        assert!(seen.is_ascii(), "{seen}");
+        let picture = picture(&fixtures::one_gpu(), Theme::new(false, false), 80, 24).join("");
+        assert!(picture.is_ascii(), "{picture}");
     }
 
     #[test]
     fn what_is_wrong_and_what_was_refused_are_read_first() {
-        let mut model = samples::one_gpu();
-        model.seen.status.findings.push(Finding {
+        let mut model = fixtures::one_gpu();
+        model.sample.status.findings.push(Finding {
             gpu: 0.into(),
             pid: 99,
             comm: "train".into(),
@@ -250,19 +250,19 @@ mod tests {
 
     #[test]
     fn the_chosen_container_is_named_with_its_image() {
-        let mut model = samples::one_gpu();
-        model.seen.status.containers[0].image = Some("local/cuda:1".into());
-        let seen = plain(&model, 120, 40).join("\n");
-        assert!(seen.contains(" (local/cuda:1): "), "{seen}");
+        let mut model = fixtures::one_gpu();
+        model.sample.status.containers[0].image = Some("local/cuda:1".into());
+        let picture = plain(&model, 120, 40).join("\n");
+        assert!(picture.contains(" (local/cuda:1): "), "{picture}");
     }
 
     #[test]
     fn nothing_that_a_container_calls_itself_steers_the_terminal() {
-        let mut model = samples::one_gpu();
-        model.seen.status.containers[0].id = "\x1b[2Jalpha".into();
-        model.seen.status.containers[0].name = "\x07\n".into();
-        model.seen.status.containers[0].image = Some("\x1b[2J".into());
-        let seen = plain(&model, 120, 40).join("");
-        assert!(!seen.contains(['\x1b', '\x07']), "{seen}");
+        let mut model = fixtures::one_gpu();
+        model.sample.status.containers[0].id = "\x1b[2Jalpha".into();
+        model.sample.status.containers[0].name = "\x07\n".into();
+        model.sample.status.containers[0].image = Some("\x1b[2J".into());
+        let picture = plain(&model, 120, 40).join("");
+        assert!(!picture.contains(['\x1b', '\x07']), "{picture}");
     }
 }

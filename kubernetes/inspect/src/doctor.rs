@@ -23,7 +23,7 @@ mod pod;
 mod tests;
 
 use causes::{Cause, Findings, Question};
-use facts::{Facts, SeenClass, SeenNode, SeenPod};
+use facts::{Facts, ObservedClass, ObservedNode, ObservedPod};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -45,15 +45,15 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(access: &Access, dialects: Dialects, asked: &Arguments) -> Result<ExitCode, Trouble> {
     let mut findings = Findings::default();
-    let looked = examine(access, dialects, asked, &mut findings).await;
+    let outcome = examine(access, dialects, asked, &mut findings).await;
     let here = asked.here().filter(|_| asked.pod.is_none());
     if let Some(root) = here {
         files::examine(root, &mut findings);
     }
     // Nodes have no kubeconfig, mostly: what they say themselves is told all the same.
-    let trouble = match looked {
+    let trouble = match outcome {
         Err(trouble) if here.is_some() => Some(trouble),
-        looked => looked.map_err(|trouble| trouble.with_code(CANNOT_EXAMINE)).map(|()| None)?,
+        outcome => outcome.map_err(|trouble| trouble.with_code(CANNOT_EXAMINE)).map(|()| None)?,
     };
     let findings = findings.about(asked.options.why);
     print!("{}", findings.report(&asked.options));
@@ -79,14 +79,14 @@ async fn examine(
     findings: &mut Findings,
 ) -> Result<(), Trouble> {
     let api = access.api().await?;
-    let nodes: Vec<SeenNode> = listing::all(&api, &Query::all()).await?;
+    let nodes: Vec<ObservedNode> = listing::all(&api, &Query::all()).await?;
     // Also those that failed: what the kubelet rejects has failed at once. Who asks for one may ask for any.
     let meant = match asked.pod {
         Some(_) => Query::all(),
         None => Query::all().field("status.phase!=Succeeded"),
     };
-    let pods: Vec<SeenPod> = listing::all(&api, &meant).await?;
-    let classes = match api.list::<SeenClass>(&Query::all()).await {
+    let pods: Vec<ObservedPod> = listing::all(&api, &meant).await?;
+    let classes = match api.list::<ObservedClass>(&Query::all()).await {
         Ok(list) => Some(list.items),
         // Whoever may not see them is told the rest.
         Err(Failure::Refused { code: 403, .. } | Failure::NotFound(_)) => None,
@@ -109,16 +109,16 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    fn has(&self, seen: &SeenPod) -> bool {
-        let metadata = &seen.pod.metadata;
+    fn has(&self, observed: &ObservedPod) -> bool {
+        let metadata = &observed.pod.metadata;
         self.pod.is_none_or(|name| name == metadata.name)
             && self.namespace.is_none_or(|name| name == metadata.namespace)
-            && self.node.is_none_or(|name| name == seen.pod.spec.node_name)
+            && self.node.is_none_or(|name| name == observed.pod.spec.node_name)
     }
 }
 
 fn diagnose(facts: &Facts, scope: &Scope<'_>, findings: &mut Findings) -> Result<(), Trouble> {
-    let pods: Vec<&SeenPod> = facts.pods.iter().filter(|seen| scope.has(seen)).collect();
+    let pods: Vec<&ObservedPod> = facts.pods.iter().filter(|observed| scope.has(observed)).collect();
     let nodes: Vec<&str> = match (scope.pod, scope.node) {
         (Some(name), _) if pods.is_empty() => {
             return Err(Trouble::new(format!(
@@ -130,7 +130,7 @@ fn diagnose(facts: &Facts, scope: &Scope<'_>, findings: &mut Findings) -> Result
             return Err(Trouble::new(format!("nodes \"{name}\" not found")));
         }
         (Some(_), _) => {
-            let bound = pods.iter().map(|seen| seen.pod.spec.node_name.as_str());
+            let bound = pods.iter().map(|observed| observed.pod.spec.node_name.as_str());
             bound.filter(|name| facts.nodes.contains_key(*name)).collect()
         }
         (None, Some(name)) => vec![name],
@@ -143,11 +143,11 @@ fn diagnose(facts: &Facts, scope: &Scope<'_>, findings: &mut Findings) -> Result
     for name in &nodes {
         node::examine(facts, name, findings);
     }
-    for seen in &pods {
-        pod::examine(facts, seen, scope.pod.is_some(), findings);
+    for observed in &pods {
+        pod::examine(facts, observed, scope.pod.is_some(), findings);
     }
     match scope.pod {
-        Some(_) => pods.iter().for_each(|seen| findings.examined(format!("pod {}", seen.title()))),
+        Some(_) => pods.iter().for_each(|observed| findings.examined(format!("pod {}", observed.title()))),
         None => findings.examined(format!("{} nodes, {} pods", nodes.len(), pods.len())),
     }
     Ok(())

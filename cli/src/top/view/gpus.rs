@@ -84,7 +84,7 @@ fn strip<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Lin
     let column = (gpu.slice_us / PER_SLICE).max(100);
     let (label, scale) = (" turns ", format!(" {} each", table::millis(column)));
     let room = width.saturating_sub(label.len() + scale.len());
-    let told = model.seen.turns.iter().find(|turns| turns.gpu == gpu.index);
+    let told = model.sample.turns.iter().find(|turns| turns.gpu == gpu.index);
     let turns = told.map_or(&[][..], |told| &told.turns);
     if turns.is_empty() || gpu.sharing != Sharing::Contended {
         let why = match gpu.sharing {
@@ -130,9 +130,9 @@ mod tests {
     fn a_column_is_whose_it_was_for_most_of_its_time() {
         let turn = |container: &str, ago_us, us| TurnStatus { container: container.into(), ago_us, us };
         let turns = [turn("a", 10_000, 4_000), turn("b", 6_000, 2_500), turn("a", 1_000, 1_000)];
-        let seen: String =
+        let strip: String =
             columns(&turns, 1000, 12).into_iter().map(|holder| holder.unwrap_or(".")).collect();
-        assert_eq!(seen, "..aaaabbb..a");
+        assert_eq!(strip, "..aaaabbb..a");
     }
 
     #[test]

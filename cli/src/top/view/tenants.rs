@@ -33,7 +33,7 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
         lines.push(line(model, row, at == selected, theme, wide, history));
     }
     if rows.is_empty() {
-        let any = !model.seen.status.containers.is_empty();
+        let any = !model.sample.status.containers.is_empty();
         lines.push(Line::raw(if any { "no container is called so" } else { "no containers" }));
     }
     frame.render_widget(Paragraph::new(lines), area);

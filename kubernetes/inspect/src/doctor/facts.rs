@@ -15,9 +15,9 @@ pub(crate) struct Facts {
     /// The books.
     pub(crate) cluster: Cluster,
     /// By namespace and name.
-    pub(crate) pods: Vec<SeenPod>,
+    pub(crate) pods: Vec<ObservedPod>,
     /// By name.
-    pub(crate) nodes: BTreeMap<String, SeenNode>,
+    pub(crate) nodes: BTreeMap<String, ObservedNode>,
     /// Handlers of runtime classes, by name; none: they may not be listed.
     pub(crate) classes: Option<BTreeMap<String, String>>,
 }
@@ -25,13 +25,13 @@ pub(crate) struct Facts {
 impl Facts {
     pub(crate) fn new(
         dialects: Dialects,
-        nodes: Vec<SeenNode>,
-        mut pods: Vec<SeenPod>,
-        classes: Option<Vec<SeenClass>>,
+        nodes: Vec<ObservedNode>,
+        mut pods: Vec<ObservedPod>,
+        classes: Option<Vec<ObservedClass>>,
     ) -> Self {
         let mut cluster = Cluster::new(dialects);
         cluster.replace(nodes.iter().map(|node| &node.node), pods.iter().map(|pod| &pod.pod));
-        pods.sort_by_cached_key(SeenPod::title);
+        pods.sort_by_cached_key(ObservedPod::title);
         let nodes = nodes.into_iter().map(|node| (node.node.metadata.name.clone(), node)).collect();
         let classes = classes
             .map(|classes| classes.into_iter().map(|class| (class.metadata.name, class.handler)).collect());
@@ -41,7 +41,7 @@ impl Facts {
 
 /// A pod.
 #[derive(Clone, Debug)]
-pub(crate) struct SeenPod {
+pub(crate) struct ObservedPod {
     /// As the core reads it.
     pub(crate) pod: Pod,
     pub(crate) spec: PodSpec,
@@ -130,7 +130,7 @@ struct Waiting {
 /// Reasons for which a container waits while all is well.
 const PATIENT: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
 
-impl SeenPod {
+impl ObservedPod {
     /// `namespace/name`.
     pub(crate) fn title(&self) -> String {
         format!("{}/{}", self.pod.metadata.namespace, self.pod.metadata.name)
@@ -178,7 +178,7 @@ impl SeenPod {
 
 /// A node.
 #[derive(Clone, Debug)]
-pub(crate) struct SeenNode {
+pub(crate) struct ObservedNode {
     /// As the core reads it.
     pub(crate) node: Node,
     status: NodeStatus,
@@ -200,7 +200,7 @@ struct Handler {
     name: String,
 }
 
-impl SeenNode {
+impl ObservedNode {
     /// Why it is not ready; none: it is.
     pub(crate) fn unready(&self) -> Option<String> {
         let ready = self.status.conditions.iter().find(|it| it.kind == "Ready")?;
@@ -223,7 +223,7 @@ impl SeenNode {
 /// A runtime class.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct SeenClass {
+pub(crate) struct ObservedClass {
     #[serde(deserialize_with = "nullable")]
     metadata: Metadata,
     #[serde(deserialize_with = "nullable")]
@@ -243,7 +243,7 @@ fn read<'de, D: Deserializer<'de>, T: DeserializeOwned>(value: Value) -> Result<
     serde_json::from_value(value).map_err(D::Error::custom)
 }
 
-impl<'de> Deserialize<'de> for SeenPod {
+impl<'de> Deserialize<'de> for ObservedPod {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
         let pod = read::<D, Pod>(value.clone())?;
@@ -252,7 +252,7 @@ impl<'de> Deserialize<'de> for SeenPod {
     }
 }
 
-impl<'de> Deserialize<'de> for SeenNode {
+impl<'de> Deserialize<'de> for ObservedNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
         let node = read::<D, Node>(value.clone())?;
@@ -261,7 +261,7 @@ impl<'de> Deserialize<'de> for SeenNode {
     }
 }
 
-impl Record for SeenPod {
+impl Record for ObservedPod {
     const PLURAL: &'static str = Pod::PLURAL;
     const NAMESPACED: bool = true;
 
@@ -270,7 +270,7 @@ impl Record for SeenPod {
     }
 }
 
-impl Record for SeenNode {
+impl Record for ObservedNode {
     const PLURAL: &'static str = Node::PLURAL;
     const NAMESPACED: bool = false;
 
@@ -279,7 +279,7 @@ impl Record for SeenNode {
     }
 }
 
-impl Record for SeenClass {
+impl Record for ObservedClass {
     const GROUP: &'static str = "/apis/node.k8s.io/v1";
     const PLURAL: &'static str = "runtimeclasses";
     const NAMESPACED: bool = false;

@@ -6,7 +6,7 @@ use cgpu_kubernetes_core::object::Texts;
 use cgpu_kubernetes_core::quantity;
 
 use super::causes::{Cause, Findings};
-use super::facts::{Facts, SeenNode};
+use super::facts::{Facts, ObservedNode};
 
 /// The plugin's pods carry it.
 const PLUGIN: &str = "cgpu-device-plugin";
@@ -14,14 +14,14 @@ const PLUGIN: &str = "cgpu-device-plugin";
 pub(super) const HANDLER: &str = "cgpu";
 
 pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
-    let (Some(seen), Some((gpus, accounting))) = (facts.nodes.get(name), facts.cluster.node(name)) else {
+    let (Some(observed), Some((gpus, accounting))) = (facts.nodes.get(name), facts.cluster.node(name)) else {
         return;
     };
-    let labels = &seen.node.metadata.labels;
+    let labels = &observed.node.metadata.labels;
     let subject = format!("node {name}");
     // Nodes without GPUs of which nobody said that they are to share any are none of ours.
     let is_meant = labels.get(label::SHARED).is_some_and(|value| value == "true");
-    if gpus.gpus.is_empty() && !is_meant && gpus.closed.as_ref().is_none_or(|_| !has_units(seen)) {
+    if gpus.gpus.is_empty() && !is_meant && gpus.closed.as_ref().is_none_or(|_| !has_units(observed)) {
         return;
     }
     for note in &gpus.notes {
@@ -31,9 +31,9 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
         Some(refusal) if is_taken_out(labels) => {
             return findings.add(Cause::TakenOut, &subject, refusal.sentence());
         }
-        Some(_) if gpus.gpus.is_empty() && is_untold(seen) => lacks_plugin(facts, name, &subject, findings),
+        Some(_) if gpus.gpus.is_empty() && is_untold(observed) => lacks_plugin(facts, name, &subject, findings),
         Some(refusal) => findings.add(Cause::GpusUnreadable, &subject, refusal.sentence()),
-        None if !has_units(seen) => {
+        None if !has_units(observed) => {
             let failing = plugin(facts, name).map(|(_, obstacles)| obstacles).filter(|it| !it.is_empty());
             match failing {
                 Some(obstacles) => findings.add(Cause::PluginFailing, &subject, obstacles.join("; ")),
@@ -47,8 +47,8 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
         None => {}
     }
     isolation(gpus, labels, &subject, findings);
-    if gpus.isolated && seen.has_handler(HANDLER) == Some(false) {
-        findings.add(Cause::NoRuntime, &subject, format!("it has {}", seen.handlers().join(", ")));
+    if gpus.isolated && observed.has_handler(HANDLER) == Some(false) {
+        findings.add(Cause::NoRuntime, &subject, format!("it has {}", observed.handlers().join(", ")));
     }
     for (at, gpu) in gpus.gpus.iter().enumerate() {
         let uuid = gpu.uuid.as_deref().unwrap_or("no name");
@@ -92,8 +92,8 @@ fn lacks_plugin(facts: &Facts, name: &str, subject: &str, findings: &mut Finding
 
 /// The plugin's pod on the node, and why it does not run.
 fn plugin(facts: &Facts, name: &str) -> Option<(String, Vec<String>)> {
-    let seen = facts.pods.iter().find(|seen| seen.pod.spec.node_name == name && seen.is_component(PLUGIN))?;
-    Some((seen.title(), seen.obstacles()))
+    let observed = facts.pods.iter().find(|observed| observed.pod.spec.node_name == name && observed.is_component(PLUGIN))?;
+    Some((observed.title(), observed.obstacles()))
 }
 
 fn is_taken_out(labels: &Texts) -> bool {
@@ -103,13 +103,13 @@ fn is_taken_out(labels: &Texts) -> bool {
 }
 
 /// Whether nobody has said anything of its GPUs.
-fn is_untold(seen: &SeenNode) -> bool {
-    let annotations = &seen.node.metadata.annotations;
-    !annotations.contains_key(cgpu_kubernetes_core::names::annotation::GPUS) && !has_units(seen)
+fn is_untold(observed: &ObservedNode) -> bool {
+    let annotations = &observed.node.metadata.annotations;
+    !annotations.contains_key(cgpu_kubernetes_core::names::annotation::GPUS) && !has_units(observed)
 }
 
 /// Whether the kubelet has units to give.
-fn has_units(seen: &SeenNode) -> bool {
-    let units = seen.node.status.allocatable.get(MEMORY);
+fn has_units(observed: &ObservedNode) -> bool {
+    let units = observed.node.status.allocatable.get(MEMORY);
     units.is_some_and(|written| quantity::whole(&written.0) != Ok(0))
 }

@@ -8,24 +8,24 @@ use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::resource_request::ResourceRequest;
 
 use super::causes::{Cause, Findings};
-use super::facts::{Facts, SeenPod};
+use super::facts::{Facts, ObservedPod};
 use super::node::HANDLER;
 
 /// Nodes that are named for a reason; of more, their number.
 const NAMED: usize = 3;
 
-pub(super) fn examine(facts: &Facts, seen: &SeenPod, was_named: bool, findings: &mut Findings) {
-    let subject = format!("pod {}", seen.title());
-    if matches!(seen.pod.status.phase.as_str(), "Failed" | "Succeeded") {
-        let (reason, message) = (&seen.status.reason, &seen.status.message);
-        if is_rejected(seen) && PodRequest::has_ended(&seen.pod, facts.cluster.dialects()) {
+pub(super) fn examine(facts: &Facts, observed: &ObservedPod, was_named: bool, findings: &mut Findings) {
+    let subject = format!("pod {}", observed.title());
+    if matches!(observed.pod.status.phase.as_str(), "Failed" | "Succeeded") {
+        let (reason, message) = (&observed.status.reason, &observed.status.message);
+        if is_rejected(observed) && PodRequest::has_ended(&observed.pod, facts.cluster.dialects()) {
             findings.add(Cause::Rejected, &subject, format!("{reason}: {message}"));
         } else if was_named {
             findings.add(Cause::Ended, &subject, [reason.as_str(), message].join(" "));
         }
         return;
     }
-    let Some(pod_request) = facts.cluster.pod(&seen.pod.metadata.uid) else {
+    let Some(pod_request) = facts.cluster.pod(&observed.pod.metadata.uid) else {
         if was_named {
             findings.add(Cause::AsksNothing, &subject, "");
         }
@@ -39,20 +39,20 @@ pub(super) fn examine(facts: &Facts, seen: &SeenPod, was_named: bool, findings: 
         findings.add(Cause::LabelIgnored, &subject, note);
     }
     match &pod_request.bound {
-        None => waits(facts, seen, pod_request, &request, &subject, findings),
-        Some(node) => is_bound(facts, seen, pod_request, node, &subject, findings),
+        None => waits(facts, observed, pod_request, &request, &subject, findings),
+        Some(node) => is_bound(facts, observed, pod_request, node, &subject, findings),
     }
 }
 
 /// By the kubelet, before anything of it ran: by a device plugin's word, or because it has less to give than the scheduler thought.
-fn is_rejected(seen: &SeenPod) -> bool {
-    let reason = &seen.status.reason;
+fn is_rejected(observed: &ObservedPod) -> bool {
+    let reason = &observed.status.reason;
     reason == "UnexpectedAdmissionError" || reason.starts_with("OutOf")
 }
 
 fn waits(
     facts: &Facts,
-    seen: &SeenPod,
+    observed: &ObservedPod,
     pod_request: &PodRequest,
     request: &ResourceRequest,
     subject: &str,
@@ -75,7 +75,7 @@ fn waits(
             }
         }
     }
-    let says = seen.scheduler_says();
+    let says = observed.scheduler_says();
     if has_room {
         let cause = match says {
             "" => Cause::Unseen,
@@ -84,7 +84,7 @@ fn waits(
             _ => Cause::OtherObstacle,
         };
         let found = if says.is_empty() {
-            format!("schedulerName {}", seen.spec.scheduler_name)
+            format!("schedulerName {}", observed.spec.scheduler_name)
         } else {
             says.to_owned()
         };
@@ -111,7 +111,7 @@ fn named(nodes: &[&str]) -> String {
 
 fn is_bound(
     facts: &Facts,
-    seen: &SeenPod,
+    observed: &ObservedPod,
     pod_request: &PodRequest,
     name: &str,
     subject: &str,
@@ -136,7 +136,7 @@ fn is_bound(
     };
     if !pod_request.running {
         let unready = facts.nodes.get(name).and_then(|node| node.unready());
-        let obstacles = seen.obstacles();
+        let obstacles = observed.obstacles();
         if let Some(found) = &unready {
             findings.add(Cause::NodeNotReady, subject, found);
         }
@@ -147,20 +147,20 @@ fn is_bound(
             findings.add(Cause::Starting, subject, format!("on node {name}"));
         }
     }
-    is_held(facts, seen, pod_request, subject, findings);
+    is_held(facts, observed, pod_request, subject, findings);
     // What the node says of all its containers is told of the node, too: who asks about one pod sees both.
     if !node.isolated {
         return;
     }
-    if pod_request.running && has_gpus && seen.is_unbound() {
+    if pod_request.running && has_gpus && observed.is_unbound() {
         findings.add(Cause::NotBound, subject, format!("on node {name}"));
     }
 }
 
 /// What the pod itself says against its limits.
-fn is_held(facts: &Facts, seen: &SeenPod, pod_request: &PodRequest, subject: &str, findings: &mut Findings) {
+fn is_held(facts: &Facts, observed: &ObservedPod, pod_request: &PodRequest, subject: &str, findings: &mut Findings) {
     let asking = pod_request.requests.as_deref().unwrap_or_default();
-    let off: Vec<&str> = seen
+    let off: Vec<&str> = observed
         .switched_off()
         .into_iter()
         .filter(|name| asking.iter().any(|ask| ask.container == *name))
@@ -168,7 +168,7 @@ fn is_held(facts: &Facts, seen: &SeenPod, pod_request: &PodRequest, subject: &st
     if !off.is_empty() {
         findings.add(Cause::SwitchedOff, subject, format!("in container {}", off.join(", ")));
     }
-    let class = &seen.spec.runtime_class_name;
+    let class = &observed.spec.runtime_class_name;
     let handler = facts.classes.as_ref().and_then(|classes| classes.get(class));
     if let Some(handler) = handler.filter(|handler| *handler != HANDLER) {
         findings.add(Cause::OtherRuntime, subject, format!("class {class}, handler {handler}"));

@@ -8,7 +8,7 @@ use cgpu_kubernetes_core::names::Dialects;
 use serde_json::{Value, json};
 
 use super::causes::{Cause, Findings, Question};
-use super::facts::{Facts, SeenClass, SeenNode, SeenPod};
+use super::facts::{Facts, ObservedClass, ObservedNode, ObservedPod};
 use super::{Scope, diagnose, files};
 
 /// A cluster where all is well: a node with two GPUs and its plugin, and a pod that runs.
@@ -86,12 +86,12 @@ impl Cluster {
     }
 
     fn facts(self) -> Facts {
-        let read = |values: Vec<Value>| -> Vec<SeenPod> {
+        let read = |values: Vec<Value>| -> Vec<ObservedPod> {
             values.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect()
         };
-        let nodes: Vec<SeenNode> =
+        let nodes: Vec<ObservedNode> =
             self.nodes.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect();
-        let classes: Option<Vec<SeenClass>> = self
+        let classes: Option<Vec<ObservedClass>> = self
             .classes
             .map(|all| all.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect());
         Facts::new(Dialects::default(), nodes, read(self.pods), classes)
@@ -153,7 +153,7 @@ fn who_waits_is_told_why() {
         "Why is this pod pending?\n  pod test/p (no_room)\n    No node has room for the pod now.\n    \
          found: one: 2/2 GPUs: 12 of 13 units free\n    \
          do:    Wait until others end, ask for less, spread it over several GPUs (label aliyun.com/gpu-count), or add a node.\n\
-         that is all; looked at: 1 nodes, 4 pods\n"
+         that is all; outcome at: 1 nodes, 4 pods\n"
     );
     let mut cluster = Cluster::well();
     cluster.nodes.clear();

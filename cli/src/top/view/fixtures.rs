@@ -7,7 +7,7 @@ use cgpu_client::message::{
     TurnStatus,
 };
 
-use crate::top::model::{Model, Seen};
+use crate::top::model::{Model, Sample};
 
 fn gpu(index: u32) -> GpuStatus {
     GpuStatus {
@@ -86,16 +86,16 @@ fn model(gpus: Vec<GpuStatus>, containers: Vec<ContainerStatus>, turns: Vec<GpuT
         containers,
         ..Status::default()
     };
-    let mut seen = Seen { status, turns };
-    let mut model = Model::new(seen.clone(), Duration::from_secs(1));
+    let mut sample = Sample { status, turns };
+    let mut model = Model::new(sample.clone(), Duration::from_secs(1));
     for step in 0..40_u32 {
-        for container in &mut seen.status.containers {
+        for container in &mut sample.status.containers {
             for share in &mut container.gpus {
                 share.share_second = share.share_second.map(|_| f64::from(step * 7 % 100));
                 share.used = (u64::from(step) * 50) << 20;
             }
         }
-        model.history.note(&seen.status);
+        model.history.note(&sample.status);
     }
     model
 }
