@@ -52,7 +52,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, Failure> {
             setup::put(file, &text).with_context(|| format!("cannot write {}", file.display()))?;
         }
         None => {
-            output::tell(text)?;
+            output::write(text)?;
         }
     }
     Ok(ExitCode::SUCCESS)

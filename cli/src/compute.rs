@@ -64,8 +64,8 @@ impl Compute {
         if self.high_prio { Some(true) } else { self.prefers }
     }
 
-    /// As the container's processes are told.
-    pub(crate) fn tell(self, variables: &mut Variables) {
+    /// Sets the variables of the container's processes.
+    pub(crate) fn export(self, variables: &mut Variables) {
         let high = self.high_priority().map(u32::from);
         for (name, value) in [(WEIGHT, self.weight), (PERCENT, self.percent), (HIGH, high)] {
             if let Some(value) = value {
@@ -86,8 +86,8 @@ mod tests {
     #[test]
     fn options_win_over_variables() {
         let set = [(WEIGHT, "3"), (PERCENT, " 30 "), (HIGH, "1")];
-        let told = with(Compute::default(), &set).unwrap();
-        assert_eq!((told.weight, told.percent, told.high_priority()), (Some(3), Some(30), Some(true)));
+        let compute = with(Compute::default(), &set).unwrap();
+        assert_eq!((compute.weight, compute.percent, compute.high_priority()), (Some(3), Some(30), Some(true)));
         let options = Compute { weight: Some(5), ..Compute::default() };
         assert_eq!(with(options, &set).unwrap().weight, Some(5));
         let options = Compute { high_prio: true, ..Compute::default() };

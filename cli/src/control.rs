@@ -47,7 +47,7 @@ pub(crate) fn get(arguments: &Get) -> Result<ExitCode, Failure> {
     if path.is_empty() || monitor.kind(path)? == Kind::Folder {
         return print(&monitor.list(path)?);
     }
-    output::tell(format_args!("{}\n", monitor.get(path)?.trim_end()))?;
+    output::write(format_args!("{}\n", monitor.get(path)?.trim_end()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn ls(arguments: &Ls) -> Result<ExitCode, Failure> {
 }
 
 fn print(names: &[String]) -> Result<ExitCode, Failure> {
-    output::tell(names.iter().map(|name| format!("{name}\n")).collect::<String>())?;
+    output::write(names.iter().map(|name| format!("{name}\n")).collect::<String>())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -69,11 +69,11 @@ pub(crate) fn set(arguments: &Set) -> Result<ExitCode, Failure> {
 
 /// The monitor of this root, for what cannot be done without one.
 pub(crate) fn connect(root: &Root) -> Result<Client, Failure> {
-    Client::connect(&paths::socket(&root.path()?)).map_err(missed)
+    Client::connect(&paths::socket(&root.path()?)).map_err(unavailable)
 }
 
 /// Why there is no answer, and what to do where nobody is there.
-pub(crate) fn missed(failure: Absence) -> Failure {
+pub(crate) fn unavailable(failure: Absence) -> Failure {
     match failure {
         Absence::Absent(..) => anyhow!("{failure}; start cgpu-monitor, or name its root with --root").into(),
         other => other.into(),

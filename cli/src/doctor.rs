@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut findings = Findings::default();
     examine(arguments, &mut findings).map_err(|error| Failure { error, code: CANNOT_EXAMINE })?;
     let findings = findings.about(arguments.options.why);
-    output::tell(findings.report(&arguments.options))?;
+    output::write(findings.report(&arguments.options))?;
     Ok(findings.exit_code())
 }
 
@@ -82,15 +82,15 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
         return host::examine(&arguments.root.path()?, Some(name), findings);
     }
     let view = View::own()?;
-    let meant = is_meant(&view);
+    let has_part = has_part(&view);
     let (folder, root) = match arguments.root.view() {
-        Ok(root::View::Container(folder)) if meant || folder == Path::new(paths::RUN) => {
+        Ok(root::View::Container(folder)) if has_part || folder == Path::new(paths::RUN) => {
             (Some(folder), None)
         }
         // Programs on the host keep their limits there as well: both are looked at.
         Ok(root::View::Container(folder)) => (Some(folder), arguments.root.path().ok()),
         // In a container there is no monitor to be asked, unless somebody has brought its socket.
-        Ok(root::View::Host(_)) | Err(_) if meant && !arguments.root.is_asked() => (None, None),
+        Ok(root::View::Host(_)) | Err(_) if has_part && !arguments.root.is_given() => (None, None),
         Ok(root::View::Host(root)) => (None, Some(root)),
         Err(error) => return Err(error),
     };
@@ -109,10 +109,10 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
     root.map_or(Ok(()), |root| host::examine(&root, None, findings))
 }
 
-/// Whether whoever is here is to have a part of a GPU.
-fn is_meant(view: &View) -> bool {
-    let told = view.variables.keys().any(|name| name.starts_with("ALIYUN_COM_GPU_") || name == "CGPU_DIR");
-    told || preload::named(view).is_some()
+/// Whether the environment requests a part of a GPU.
+fn has_part(view: &View) -> bool {
+    let has_settings = view.variables.keys().any(|name| name.starts_with("ALIYUN_COM_GPU_") || name == "CGPU_DIR");
+    has_settings || preload::named(view).is_some()
 }
 
 fn examine_program(view: &View, name: &str, inside: bool, findings: &mut Findings) -> Result<()> {

@@ -5,25 +5,25 @@ use std::io::{self, ErrorKind, Write};
 
 use anyhow::{Context, Result};
 
-/// Whether anybody still reads.
+/// Whether the output still has a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    Listens,
-    Left,
+    Open,
+    Closed,
 }
 
 /// Writes what a command answers.
 ///
 /// # Errors
-/// It cannot be written, for another reason than that nobody reads.
-pub(crate) fn tell(text: impl Display) -> Result<Reader> {
-    tell_to(&mut io::stdout().lock(), text)
+/// It cannot be written, for another reason than a closed pipe.
+pub(crate) fn write(text: impl Display) -> Result<Reader> {
+    write_to(&mut io::stdout().lock(), text)
 }
 
-fn tell_to(out: &mut impl Write, text: impl Display) -> Result<Reader> {
+fn write_to(out: &mut impl Write, text: impl Display) -> Result<Reader> {
     match write!(out, "{text}").and_then(|()| out.flush()) {
-        Ok(()) => Ok(Reader::Listens),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Left),
+        Ok(()) => Ok(Reader::Open),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Closed),
         Err(error) => Err(error).context("cannot write the answer"),
     }
 }
@@ -32,7 +32,7 @@ fn tell_to(out: &mut impl Write, text: impl Display) -> Result<Reader> {
 mod tests {
     use super::*;
 
-    /// Fails as it is told.
+    /// Fails with this error.
     struct Broken(ErrorKind);
 
     impl Write for Broken {
@@ -46,11 +46,11 @@ mod tests {
     }
 
     #[test]
-    fn only_a_reader_who_has_left_is_no_failure() {
+    fn write_to_closed_pipe_is_no_failure() {
         let mut all = Vec::new();
-        assert_eq!(tell_to(&mut all, "text\n").unwrap(), Reader::Listens);
+        assert_eq!(write_to(&mut all, "text\n").unwrap(), Reader::Open);
         assert_eq!(all, b"text\n");
-        assert_eq!(tell_to(&mut Broken(ErrorKind::BrokenPipe), "text\n").unwrap(), Reader::Left);
-        assert!(tell_to(&mut Broken(ErrorKind::StorageFull), "text\n").is_err());
+        assert_eq!(write_to(&mut Broken(ErrorKind::BrokenPipe), "text\n").unwrap(), Reader::Closed);
+        assert!(write_to(&mut Broken(ErrorKind::StorageFull), "text\n").is_err());
     }
 }

@@ -31,7 +31,7 @@ impl Container {
         let mut status = Status { root: self.folder.clone(), ..Status::default() };
         status.containers.extend(report::container(&self.folder, &mut status.gpus));
         if let (Some(notes), Some(container)) = (&notes, status.containers.first_mut()) {
-            tell(&notes.gpus, container, &mut status.gpus);
+            apply(&notes.gpus, container, &mut status.gpus);
         }
         Report { monitor: notes.is_some(), view: View::Container, status }
     }
@@ -53,7 +53,7 @@ impl Container {
 }
 
 /// Adds what the monitor tells of each of the container's GPUs, in their order.
-fn tell(notes: &[GpuNote], container: &mut ContainerStatus, gpus: &mut [GpuStatus]) {
+fn apply(notes: &[GpuNote], container: &mut ContainerStatus, gpus: &mut [GpuStatus]) {
     for (at, (share, note)) in container.gpus.iter_mut().zip(notes).enumerate() {
         share.share_set = f64::from(note.share) / 1000.0;
         share.gate = match note.turn.state() {
@@ -99,12 +99,12 @@ mod tests {
         let mut container =
             ContainerStatus { gpus: vec![ShareStatus::default()], ..ContainerStatus::default() };
         let mut gpus = vec![GpuStatus::default()];
-        tell(&[note], &mut container, &mut gpus);
+        apply(&[note], &mut container, &mut gpus);
         let share = &container.gpus[0];
         assert_eq!((share.share_set, share.share_second, share.share_estimated), (33.333, Some(30.0), true));
         assert_eq!((share.gate, share.gpu_time_ms), (Gate::Wait, 700.0));
         assert_eq!((container.weight, gpus[0].policy, gpus[0].sharing), (3, 2, Sharing::Contended));
-        tell(&[GpuNote { measured: None, ..note }], &mut container, &mut gpus);
+        apply(&[GpuNote { measured: None, ..note }], &mut container, &mut gpus);
         assert_eq!((container.gpus[0].share_second, container.gpus[0].share_estimated), (None, false));
     }
 

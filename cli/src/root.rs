@@ -12,14 +12,14 @@ use clap::Args;
 #[derive(Args)]
 pub(crate) struct Root {
     /// The monitor's root [default: /run/cgpu, or $XDG_RUNTIME_DIR/cgpu without root]
-    #[arg(long = "root", value_name = "DIR")]
-    asked: Option<PathBuf>,
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
 }
 
 impl Root {
-    /// Somebody has said which.
-    pub(crate) const fn is_asked(&self) -> bool {
-        self.asked.is_some()
+    /// Whether the option is given.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.root.is_some()
     }
 
     /// Its absolute path.
@@ -27,7 +27,7 @@ impl Root {
         // The owner of our own entry in /proc is our effective user.
         let user = fs::metadata("/proc/self").context("cannot tell whose process this is")?.uid();
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-        let root = paths::monitor_root(self.asked.as_deref(), user, runtime.as_deref())?;
+        let root = paths::monitor_root(self.root.as_deref(), user, runtime.as_deref())?;
         Ok(std::path::absolute(root)?)
     }
 }
@@ -50,7 +50,7 @@ impl Root {
     /// monitor's word comes first.
     pub(crate) fn view(&self) -> Result<View> {
         let host = self.path();
-        if self.asked.is_some() {
+        if self.root.is_some() {
             return host.map(View::Host);
         }
         let given = std::env::var_os("CGPU_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());

@@ -115,7 +115,7 @@ fn container_variables(arguments: &Arguments, compute: Compute) -> Variables {
         variables.set("ALIYUN_COM_GPU_MEM_CONTAINER", memory.list());
         variables.set("CGPU_MEM_UNIT", "MiB");
     }
-    compute.tell(&mut variables);
+    compute.export(&mut variables);
     variables
 }
 

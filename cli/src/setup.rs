@@ -135,11 +135,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     // Where there is nothing, there is nothing of ours to take out: an empty file may be others'.
     let has_nothing = before.as_deref().unwrap_or_default().is_empty();
     if before == after || (arguments.undo && has_nothing) {
-        output::tell(format_args!("{}: nothing to change\n", file.display()))?;
+        output::write(format_args!("{}: nothing to change\n", file.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let change = difference(before.as_deref().unwrap_or_default(), after.as_deref().unwrap_or_default());
-    output::tell(format_args!("{}:\n{change}", file.display()))?;
+    output::write(format_args!("{}:\n{change}", file.display()))?;
     if arguments.dry_run {
         return Ok(ExitCode::SUCCESS);
     }
@@ -147,7 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Some(text) => put(&file, &text).with_context(|| format!("cannot write {}", file.display()))?,
         None => fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?,
     }
-    output::tell(format_args!("{}\n", engine.advice()))?;
+    output::write(format_args!("{}\n", engine.advice()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -179,8 +179,8 @@ fn program_of_host(root: &Path, arguments: &Arguments) -> Result<String> {
 }
 
 /// The absolute path of `cgpu-runtime`, as told, or beside us. It need not be there any more to be taken back.
-pub(crate) fn program(told: Option<&Path>, must_be_there: bool) -> Result<String> {
-    let program = match told {
+pub(crate) fn program(given: Option<&Path>, must_be_there: bool) -> Result<String> {
+    let program = match given {
         Some(program) => std::path::absolute(program)?,
         None => {
             let own = std::env::current_exe().context("cannot tell where this program is")?;

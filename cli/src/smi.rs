@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let report = source.report()?;
         let text = if arguments.json { serde_json::to_string(&report)? } else { table::render(&report) };
         let reader = show(&text, arguments.watch.is_some() && !arguments.json)?;
-        let (Some(interval), Reader::Listens) = (arguments.watch, reader) else {
+        let (Some(interval), Reader::Open) = (arguments.watch, reader) else {
             return Ok(ExitCode::SUCCESS);
         };
         thread::sleep(interval);
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn show(text: &str, again: bool) -> anyhow::Result<Reader> {
     // Home, and clear what follows: the table stands still instead of scrolling.
     let start = if again && io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
-    output::tell(format_args!("{start}{}\n", text.trim_end()))
+    output::write(format_args!("{start}{}\n", text.trim_end()))
 }
 
 #[cfg(test)]

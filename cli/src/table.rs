@@ -333,10 +333,10 @@ GPU 0: on it without the shim, and no container's: process 99 (train)
     }
 
     #[test]
-    fn compute_is_told_as_the_policy_limits_it() {
+    fn compute_column_follows_the_policy() {
         let container = ContainerStatus { weight: 3, percent: Some(30), ..ContainerStatus::default() };
         let plain = ContainerStatus { percent: None, ..container.clone() };
-        for (policy, of, told) in [
+        for (policy, of, expected) in [
             (0, &container, "1 of 20"),
             (1, &container, "equal"),
             (2, &container, "weight 3"),
@@ -346,7 +346,7 @@ GPU 0: on it without the shim, and no container's: process 99 (train)
             (5, &container, "-"),
         ] {
             let gpu = GpuStatus { policy, max_inst: 20, ..GpuStatus::default() };
-            assert_eq!(compute(of, &gpu), told, "policy {policy}");
+            assert_eq!(compute(of, &gpu), expected, "policy {policy}");
         }
     }
 

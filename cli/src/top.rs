@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use cgpu_shm::paths;
 use clap::Args;
-use ratatui::crossterm::event::{self, Event as Heard, KeyEventKind};
+use ratatui::crossterm::event::{self, Event as Input, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -34,7 +34,7 @@ mod theme;
 mod update;
 mod view;
 
-use feed::{Feed, Wish};
+use feed::{Feed, Request};
 use model::Model;
 use screen::Screen;
 use theme::Theme;
@@ -61,15 +61,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let theme = Theme::of_environment();
     screen::check()?;
     let socket = paths::socket(&arguments.root.path()?);
-    let (events, heard) = mpsc::channel();
-    let (wishes, wished) = mpsc::channel();
+    let (events, received) = mpsc::channel();
+    let (requests, requested) = mpsc::channel();
     // Asks once before anything is drawn: without a monitor there is nothing to draw.
-    let feed = Feed::start(socket, arguments.interval, wished, events.clone()).map_err(control::missed)?;
-    listen_to_signals(events.clone())?;
+    let feed = Feed::start(socket, arguments.interval, requested, events.clone()).map_err(control::unavailable)?;
+    read_signals(events.clone())?;
     let mut screen = Screen::enter()?;
-    listen_to_keys(events);
+    read_keys(events);
     let mut model = Model::new(feed, arguments.interval);
-    let end = follow(&mut model, &mut screen, &theme, &heard, &wishes, arguments.panic);
+    let end = follow(&mut model, &mut screen, &theme, &received, &requests, arguments.panic);
     drop(screen);
     match end? {
         Step::Signal(number) => {
@@ -81,20 +81,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Draws, and goes on with what is heard, until it is time to leave.
+/// Draws, and handles events, until it is time to leave.
 fn follow(
     model: &mut Model,
     screen: &mut Screen,
     theme: &Theme,
-    heard: &Receiver<Event>,
-    wishes: &Sender<Wish>,
+    received: &Receiver<Event>,
+    requests: &Sender<Request>,
     panic: bool,
 ) -> Result<Step, Failure> {
     loop {
         screen.draw(|frame| view::render(model, theme, frame))?;
         assert!(!panic, "as was asked for");
         // The senders live as long as their threads, and each says when it ends.
-        let mut next = heard.recv().ok();
+        let mut next = received.recv().ok();
         // What has piled up is drawn once.
         while let Some(event) = next.take() {
             match update(model, event) {
@@ -103,31 +103,31 @@ fn follow(
                 Step::Suspend => screen.suspend()?,
                 Step::Write(write) => {
                     // Whoever hears it says what came of it.
-                    let _ = wishes.send(Wish::Write(write));
+                    let _ = requests.send(Request::Write(write));
                 }
                 leave => return Ok(leave),
             }
-            next = heard.try_recv().ok();
+            next = received.try_recv().ok();
         }
     }
 }
 
 /// Says that a thread has ended, whichever way it does.
-struct Farewell(Sender<Event>, &'static str);
+struct ThreadEnd(Sender<Event>, &'static str);
 
-impl Drop for Farewell {
+impl Drop for ThreadEnd {
     fn drop(&mut self) {
         let _ = self.0.send(Event::Ended(self.1));
     }
 }
 
-fn listen_to_keys(events: Sender<Event>) {
+fn read_keys(events: Sender<Event>) {
     thread::spawn(move || {
-        let _farewell = Farewell(events.clone(), "the terminal is gone");
-        while let Ok(heard) = event::read() {
-            let event = match heard {
-                Heard::Key(key) if key.kind != KeyEventKind::Release => Event::Key(key),
-                Heard::Resize(..) => Event::Resize,
+        let _end = ThreadEnd(events.clone(), "the terminal is gone");
+        while let Ok(input) = event::read() {
+            let event = match input {
+                Input::Key(key) if key.kind != KeyEventKind::Release => Event::Key(key),
+                Input::Resize(..) => Event::Resize,
                 _ => continue,
             };
             if events.send(event).is_err() {
@@ -137,7 +137,7 @@ fn listen_to_keys(events: Sender<Event>) {
     });
 }
 
-fn listen_to_signals(events: Sender<Event>) -> Result<(), Failure> {
+fn read_signals(events: Sender<Event>) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGQUIT])?;
     thread::spawn(move || {
         for number in &mut signals {

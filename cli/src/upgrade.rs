@@ -69,9 +69,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let report = report(&status);
     if arguments.check {
         if arguments.json {
-            output::tell(format_args!("{}\n", serde_json::to_string(&report)?))?;
+            output::write(format_args!("{}\n", serde_json::to_string(&report)?))?;
         } else {
-            output::tell(text(&report))?;
+            output::write(text(&report))?;
         }
         return Ok(if report.obstacles.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let now = Client::connect(&socket).and_then(|mut client| client.status());
         match now {
             Ok(now) if now.pid != status.pid => {
-                output::tell(format_args!(
+                output::write(format_args!(
                     "monitor {}, process {}, has taken over from {}\n",
                     now.version, now.pid, status.version
                 ))?;

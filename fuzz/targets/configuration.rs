@@ -99,7 +99,7 @@ fn is_bound(configuration: &Configuration, document: &Value, gpus: &[HostGpu]) {
     edited["process"]["env"] = document["process"]["env"].clone();
     assert_eq!(edited, *document, "the rest is as it came");
     let Ok(declared) = Declared::new(&after) else { return };
-    assert!(declared.asks());
+    assert!(declared.request_memory());
     match plan(&declared, "fuzz", || Ok(gpus.to_vec())) {
         Ok(Plan::Slice(limits)) => assert_eq!(limits.gpus, [(gpus[1].gpu.uuid, Bytes::from_mib(6043))]),
         Ok(Plan::Native) => panic!("{after:?} is held to nothing"),
@@ -141,7 +141,7 @@ fuzz_target!(|input: &[u8]| {
     is_bound(&configuration, &document, &gpus);
     let Ok(declared) = Declared::new(&variables) else { return };
     let planned = plan(&declared, "fuzz", || Ok(gpus.clone()));
-    if !declared.asks() {
+    if !declared.request_memory() {
         assert!(is_off(&variables) && planned == Ok(Plan::Native), "{variables:?}");
     }
     let limits = match planned {

@@ -47,7 +47,7 @@ pub fn bound(configuration: &Configuration, config: &Config) -> Result<Option<Co
             question.pod.escape_default()
         ))
     };
-    match ask(&socket, &question) {
+    match query(&socket, &question) {
         Ok(Answer::Bound(given)) => Ok(Some(configuration.clone().with_variables(&given, &OVERRULED))),
         Ok(Answer::Refused(sentence)) => Err(refuse(sentence)),
         Err(error) => Err(refuse(format!(
@@ -60,7 +60,7 @@ pub fn bound(configuration: &Configuration, config: &Config) -> Result<Option<Co
 /// A pod that asks by variables alone came past the scheduler, and what it took would be somebody else's. Where no device plugin is, nobody else's is counted.
 fn refuse_past(configuration: &Configuration, declared: &Declared<'_>, socket: &Path) -> Result<(), Refusal> {
     let is_pods = CONTAINER.iter().any(|name| configuration.annotation(name).is_some());
-    if is_pods && declared.asks() && socket.exists() {
+    if is_pods && declared.request_memory() && socket.exists() {
         return Err(Refusal(
             "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit in a pod that asked the scheduler for nothing: ask for aliyun.com/gpu-mem in the container's limits, and leave the variable out"
                 .into(),
@@ -79,8 +79,8 @@ pub fn names_slice(process: &[u8]) -> bool {
 /// Who it is, as its engine says.
 fn question(configuration: &Configuration, slice: &str) -> Result<Question, Refusal> {
     let text = |names: Names| {
-        let mut told = names.iter().filter_map(|name| configuration.annotation(name));
-        let first = told.next().filter(|text| !text.is_empty()).ok_or_else(|| {
+        let mut values = names.iter().filter_map(|name| configuration.annotation(name));
+        let first = values.next().filter(|text| !text.is_empty()).ok_or_else(|| {
             Refusal(format!(
                 "the variable {} names a slice of a pod, but config.json of the container has no annotation {} and no {}: start it by Kubernetes, with containerd or CRI-O",
                 variable::SLICE,
@@ -88,7 +88,7 @@ fn question(configuration: &Configuration, slice: &str) -> Result<Question, Refu
                 names[1]
             ))
         })?;
-        match told.find(|other| *other != first) {
+        match values.find(|other| *other != first) {
             Some(other) => Err(Refusal(format!(
                 "the annotations {} and {} of the container are `{}` and `{}`, expected the same",
                 names[0],
@@ -108,7 +108,7 @@ fn question(configuration: &Configuration, slice: &str) -> Result<Question, Refu
     })
 }
 
-fn ask(socket: &PathBuf, question: &Question) -> std::io::Result<Answer> {
+fn query(socket: &PathBuf, question: &Question) -> std::io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
     // Whoever can make a socket there could give GPUs away.
     let own = rustix::process::geteuid().as_raw();
@@ -190,7 +190,7 @@ mod tests {
     fn the_plugins_answer_takes_the_place_of_what_was_there() {
         for annotations in [containerds(), crios()] {
             let root = tempfile::tempdir().unwrap();
-            let asked = plugin(
+            let question = plugin(
                 root.path(),
                 "{\"bound\":[[\"NVIDIA_VISIBLE_DEVICES\",\"GPU-1\"],[\"ALIYUN_COM_GPU_MEM_CONTAINER\",\"2\"]]}\n",
             );
@@ -215,7 +215,7 @@ mod tests {
                 ]
             );
             assert_eq!(
-                asked.join().unwrap(),
+                question.join().unwrap(),
                 "{\"slice\":\"7-2\",\"namespace\":\"test\",\"pod\":\"p\",\"uid\":\"u\",\"container\":\"main\"}\n"
             );
             assert_eq!(check(&given), Ok(()));
@@ -236,13 +236,13 @@ mod tests {
             absent.starts_with("container `main` of test/p gets no slice of a GPU: the node's device plugin does not answer at "),
             "{absent}"
         );
-        let asked = plugin(root.path(), "{\"refused\":\"no GPU was chosen\"}\n");
+        let question = plugin(root.path(), "{\"refused\":\"no GPU was chosen\"}\n");
         assert!(refused(&containerds(), root.path()).ends_with("of a GPU: no GPU was chosen"));
-        asked.join().unwrap();
+        question.join().unwrap();
         std::fs::remove_file(root.path().join(SOCKET)).unwrap();
-        let asked = plugin(root.path(), "{\"bound\":");
+        let question = plugin(root.path(), "{\"bound\":");
         assert!(refused(&containerds(), root.path()).contains("ended without an answer"));
-        asked.join().unwrap();
+        question.join().unwrap();
         // Not a pod's.
         assert!(
             refused(&json!({}), root.path())

@@ -1,4 +1,4 @@
-//! `/etc/cgpu/runtime.toml`: what a host's runtime is told. Every key may be left out.
+//! `/etc/cgpu/runtime.toml`: what a host's runtime is file. Every key may be left out.
 //!
 //! ```toml
 //! runtime = "/usr/sbin/runc"             # who starts the containers; left out: found on PATH
@@ -16,13 +16,13 @@ use anyhow::{Context, Result, anyhow, ensure};
 use cgpu_shm::paths;
 use serde::Deserialize;
 
-/// Where the configuration lies unless told.
+/// Where the configuration lies unless file.
 pub const PATH: &str = "/etc/cgpu/runtime.toml";
 
 /// What the runtime goes by, as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Text {
+struct File {
     runtime: Option<PathBuf>,
     shim: Option<PathBuf>,
     root: Option<PathBuf>,
@@ -45,7 +45,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// That of root's host, with nothing told.
+    /// That of root's host, with nothing file.
     fn default() -> Self {
         Self { runtime: None, root: paths::RUN.into(), sim: None, ld_preload: false, shim: None }
     }
@@ -56,13 +56,13 @@ impl Config {
     ///
     /// # Errors
     /// The file is asked for and missing, or cannot be understood, or no root is known.
-    pub fn load(asked: Option<&Path>) -> Result<Self> {
-        let path = asked.unwrap_or(Path::new(PATH));
+    pub fn load(given: Option<&Path>) -> Result<Self> {
+        let path = given.unwrap_or(Path::new(PATH));
         let text = match fs::read_to_string(path) {
-            Err(error) if asked.is_none() && error.kind() == ErrorKind::NotFound => String::new(),
+            Err(error) if given.is_none() && error.kind() == ErrorKind::NotFound => String::new(),
             text => text.with_context(|| format!("cannot read {}", path.display()))?,
         };
-        let told: Text = toml::from_str(&text).map_err(|error| {
+        let file: File = toml::from_str(&text).map_err(|error| {
             let line = error
                 .span()
                 .and_then(|span| text.get(..span.start))
@@ -75,13 +75,13 @@ impl Config {
         if runtime.is_some() {
             user = outside(&fs::read_to_string("/proc/self/uid_map").unwrap_or_default(), user);
         }
-        let root = paths::monitor_root(told.root.as_deref(), user, runtime.as_deref())?;
+        let root = paths::monitor_root(file.root.as_deref(), user, runtime.as_deref())?;
         Ok(Self {
-            runtime: told.runtime,
+            runtime: file.runtime,
             root: std::path::absolute(root)?,
-            sim: told.sim,
-            ld_preload: told.ld_preload,
-            shim: told.shim,
+            sim: file.sim,
+            ld_preload: file.ld_preload,
+            shim: file.shim,
         })
     }
 

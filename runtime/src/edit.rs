@@ -118,14 +118,14 @@ impl Configuration {
     #[must_use]
     pub fn mounts(&self) -> Vec<(PathBuf, Option<PathBuf>)> {
         let mounts = self.document.get("mounts").and_then(Value::as_array).into_iter().flatten();
-        let told = |mount: &Value| {
+        let paths = |mount: &Value| {
             let text = |name: &str| mount.get(name).and_then(Value::as_str);
             let options = mount.get("options").and_then(Value::as_array).into_iter().flatten();
             let is_bind = text("type") == Some("bind")
                 || options.filter_map(Value::as_str).any(|option| matches!(option, "bind" | "rbind"));
             Some((text("destination")?.into(), text("source").filter(|_| is_bind).map(PathBuf::from)))
         };
-        mounts.filter_map(told).collect()
+        mounts.filter_map(paths).collect()
     }
 
     /// Destination and source of its bind mounts, in order.

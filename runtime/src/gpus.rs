@@ -33,9 +33,9 @@ const ADVICE: &str = "install cgpu-monitor and cgpu-runtime of one release";
 /// Timeout for the monitor's answer.
 const MONITOR_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// GPUs as a monitor tells them.
+/// GPUs as a monitor reports them.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct MonitorInventory {
     /// All of the host's.
     pub gpus: Vec<HostGpu>,
     /// Limits of a GPU may add up to more than it has.
@@ -44,14 +44,14 @@ pub struct Told {
 
 /// Asks the monitor; none: there is none, or what it tells is not what NVML would.
 #[must_use]
-pub fn by_monitor(config: &Config) -> Option<Told> {
+pub fn by_monitor(config: &Config) -> Option<MonitorInventory> {
     let mut monitor = Client::connect_within(&paths::socket(&config.root), MONITOR_TIMEOUT).ok()?;
     let own = rustix::process::geteuid().as_raw();
     monitor.monitors_user().filter(|user| [0, own].contains(user))?;
     let inventory = monitor.inventory().ok()?;
     let state = config.sim.as_deref().map(|list| config.states().join(paths::simulated_name(list)));
     let gpus = checked(&inventory, state.as_deref(), Path::new(KERNELS))?;
-    Some(Told { gpus, overcommit: inventory.allow_overcommit })
+    Some(MonitorInventory { gpus, overcommit: inventory.allow_overcommit })
 }
 
 /// The GPUs of an inventory, if it is fresh and of the GPUs that are meant: those whose state lies there, or the real ones.
@@ -81,42 +81,42 @@ fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Optio
 /// NVML is not there, or does not answer for a GPU: a limit on a GPU that is not known would be none.
 pub fn by_nvml(config: &Config) -> Result<Vec<HostGpu>> {
     let program = config.monitor().map_err(|error| anyhow!("{error}; {ADVICE}"))?;
-    let mut asking = Command::new(program);
-    asking.arg("--list-gpus");
-    let Some(list) = &config.sim else { return listed_by(asking.arg(NVML)) };
+    let mut command = Command::new(program);
+    command.arg("--list-gpus");
+    let Some(list) = &config.sim else { return listed_by(command.arg(NVML)) };
     let states = config.states();
     std::fs::create_dir_all(&states).with_context(|| format!("cannot make {}", states.display()))?;
-    asking.arg(config.simulated(NVML)?);
-    asking.env("CGPU_SIM_GPUS", list).env("CGPU_SIM_STATE", states.join(paths::simulated_name(list)));
+    command.arg(config.simulated(NVML)?);
+    command.env("CGPU_SIM_GPUS", list).env("CGPU_SIM_STATE", states.join(paths::simulated_name(list)));
     // Containers' users share the GPUs' state.
     let usual = rustix::process::umask(Mode::empty());
-    let gpus = listed_by(&mut asking);
+    let gpus = listed_by(&mut command);
     rustix::process::umask(usual);
     gpus
 }
 
 /// Why NVML tells nothing, by what the monitor's program has said: a line of the simulated driver's, which knows better, or its own. Anything else, as a word of
 /// the loader's about a preload, is no reason.
-fn reason(said: &str) -> Option<&str> {
+fn reason(output: &str) -> Option<&str> {
     ["cgpu-sim: ", "cgpu-monitor: "]
         .iter()
-        .find_map(|name| said.lines().find_map(|line| line.strip_prefix(name)))
+        .find_map(|name| output.lines().find_map(|line| line.strip_prefix(name)))
 }
 
 /// The GPUs that a program prints.
-fn listed_by(asking: &mut Command) -> Result<Vec<HostGpu>> {
-    let program = asking.get_program().to_string_lossy().into_owned();
-    let output = asking.stdin(Stdio::null()).output();
+fn listed_by(command: &mut Command) -> Result<Vec<HostGpu>> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("{program} cannot be run; {ADVICE}"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        match reason(&said).filter(|_| output.status.code() == Some(1)) {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        match reason(&stderr).filter(|_| output.status.code() == Some(1)) {
             Some(reason) => {
                 bail!(
                     "NVML tells nothing of this host's GPUs: {reason}; install the driver, or set sim in {PATH}"
                 )
             }
-            None => bail!("{program} lists no GPUs ({}: {}); {ADVICE}", output.status, said.trim()),
+            None => bail!("{program} lists no GPUs ({}: {}); {ADVICE}", output.status, stderr.trim()),
         }
     }
     let listed: Vec<ListedDevice> = serde_json::from_slice(&output.stdout)
@@ -137,35 +137,35 @@ mod tests {
         }
     }
 
-    fn told(gpus: &[&str]) -> Inventory {
+    fn inventory(gpus: &[&str]) -> Inventory {
         let gpus = gpus.iter().map(|index| listed(index)).collect();
         Inventory { gpus, age_ms: 900, simulated: None, allow_overcommit: false }
     }
 
     #[test]
-    fn what_a_monitor_tells_counts_only_where_nvml_would_tell_the_same() {
+    fn inventory_counts_only_where_nvml_would_report_the_same() {
         let folder = tempfile::tempdir().unwrap();
         let kernels = folder.path().join("gpus");
         for name in ["0000:01:00.0", "0000:02:00.0"] {
             std::fs::create_dir_all(kernels.join(name)).unwrap();
         }
         let found = |inventory: &Inventory| checked(inventory, None, &kernels).map(|gpus| gpus.len());
-        assert_eq!(found(&told(&["0", "1"])), Some(2));
-        assert_eq!(found(&told(&["0", "1.0", "1.1"])), None, "one is cut, and may be cut otherwise by now");
+        assert_eq!(found(&inventory(&["0", "1"])), Some(2));
+        assert_eq!(found(&inventory(&["0", "1.0", "1.1"])), None, "one is cut, and may be cut otherwise by now");
         let with = |change: fn(&mut Inventory)| {
-            let mut inventory = told(&["0", "1"]);
+            let mut inventory = inventory(&["0", "1"]);
             change(&mut inventory);
             found(&inventory)
         };
-        assert_eq!(with(|told| told.gpus.truncate(1)), None, "the kernel's driver has more");
-        assert_eq!(with(|told| told.gpus.clear()), None);
-        assert_eq!(with(|told| told.age_ms = 3001), None, "old");
-        assert_eq!(with(|told| told.gpus[1].memory_total = 0), None);
-        assert_eq!(with(|told| told.gpus[1].is_partitioned = true), None, "cut into what nobody can name");
-        assert_eq!(with(|told| told.gpus[1].uuid = "GPU-1".into()), None);
-        assert_eq!(with(|told| told.simulated = Some("".into())), None, "simulated ones");
+        assert_eq!(with(|it| it.gpus.truncate(1)), None, "the kernel's driver has more");
+        assert_eq!(with(|it| it.gpus.clear()), None);
+        assert_eq!(with(|it| it.age_ms = 3001), None, "old");
+        assert_eq!(with(|it| it.gpus[1].memory_total = 0), None);
+        assert_eq!(with(|it| it.gpus[1].is_partitioned = true), None, "cut into what nobody can name");
+        assert_eq!(with(|it| it.gpus[1].uuid = "GPU-1".into()), None);
+        assert_eq!(with(|it| it.simulated = Some("".into())), None, "simulated ones");
         assert_eq!(
-            checked(&told(&["0", "1"]), None, &folder.path().join("none")).map(|gpus| gpus.len()),
+            checked(&inventory(&["0", "1"]), None, &folder.path().join("none")).map(|gpus| gpus.len()),
             None
         );
     }
@@ -209,7 +209,7 @@ mod tests {
         }
         std::os::unix::fs::symlink("T4:15109", states.join("link")).unwrap();
         let of = |theirs: Option<&str>, ours: &str| {
-            let inventory = Inventory { simulated: theirs.map(|name| states.join(name)), ..told(&["0"]) };
+            let inventory = Inventory { simulated: theirs.map(|name| states.join(name)), ..inventory(&["0"]) };
             checked(&inventory, Some(&states.join(ours)), Path::new("/nowhere")).is_some()
         };
         assert!(of(Some("T4:15109"), "T4:15109") && of(Some("T4:15109"), "link"));

@@ -24,13 +24,13 @@ const FOLDERS: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/u
 ///
 /// # Errors
 /// None is there.
-pub fn next(told: Option<&Path>, needs_vendors: bool) -> Result<PathBuf> {
-    if let Some(told) = told {
-        if told.components().count() > 1 {
-            return Ok(told.to_owned());
+pub fn next(configured: Option<&Path>, needs_vendors: bool) -> Result<PathBuf> {
+    if let Some(path) = configured {
+        if path.components().count() > 1 {
+            return Ok(path.to_owned());
         }
-        return find(told.as_os_str())
-            .with_context(|| format!("the runtime {} is not on PATH", told.display()));
+        return find(path.as_os_str())
+            .with_context(|| format!("the runtime {} is not on PATH", path.display()));
     }
     let vendors = needs_vendors.then(|| find(OsStr::new(VENDORS))).flatten();
     let found = vendors.or_else(|| OTHERS.iter().find_map(|name| find(OsStr::new(name))));
@@ -75,7 +75,7 @@ pub fn run(next: &Path, invocation: &Invocation) -> Result<ExitStatus> {
 /// # Errors
 /// As for [`run`].
 pub fn undo(next: &Path, invocation: &Invocation) -> Result<()> {
-    let mut command = command(next, &invocation.undoing());
+    let mut command = command(next, &invocation.delete_arguments());
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command.status().with_context(|| format!("cannot run {}", next.display()))?;
     Ok(())
@@ -84,7 +84,7 @@ pub fn undo(next: &Path, invocation: &Invocation) -> Result<()> {
 /// Where the bundle of the container lies, as the next runtime has noted it; none: it knows no such container.
 #[must_use]
 pub fn bundle(next: &Path, invocation: &Invocation) -> Option<PathBuf> {
-    let mut command = command(next, &invocation.asking());
+    let mut command = command(next, &invocation.state_arguments());
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     let state: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
     state.get("bundle")?.as_str().map(PathBuf::from)
@@ -172,15 +172,15 @@ mod tests {
         ] {
             let log = folder.path().join(json);
             let line = format!("--log {} --log-format {json} create ID", log.display());
-            let told = Invocation::parse(line.split(' ').map(OsString::from)).unwrap();
-            report(Some(&told), "it says \"no\"");
+            let invocation = Invocation::parse(line.split(' ').map(OsString::from)).unwrap();
+            report(Some(&invocation), "it says \"no\"");
             let text = std::fs::read_to_string(&log).unwrap();
             assert!(text.contains(expected) && text.ends_with('\n'), "{text}");
         }
     }
 
     #[test]
-    fn nobody_hands_over_to_itself() {
+    fn find_skips_the_own_program() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for name in ["link", "folder/runc", "nothing", "other"] {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_is_taken() {
+    fn next_with_configured_path_is_that_path() {
         assert_eq!(next(Some(Path::new("/x/y")), true).unwrap(), Path::new("/x/y"));
         assert!(next(Some(Path::new("no-such-runtime")), false).is_err());
     }

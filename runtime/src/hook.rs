@@ -62,7 +62,7 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
                 return Ok(());
             }
             let variables = configuration.variables();
-            if !Declared::new(&variables)?.asks() {
+            if !Declared::new(&variables)?.request_memory() {
                 return Ok(());
             }
             let Some(slice) = Slice::make(&bundle, &configuration, config, state.id(), true)? else {
@@ -80,9 +80,9 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
             };
             let root = bundle.root(&configuration).context("config.json of the container names no root");
             let placed = ready.and_then(|_| mounting::prepare(&root?, &slice.mounts));
-            let told = placed.and_then(|()| created(&config.root, &slice.folder, *state.pid()));
+            let registered = placed.and_then(|()| created(&config.root, &slice.folder, *state.pid()));
             // The next hook is in the container's mount namespace, which is there already.
-            let done = told.and_then(|()| {
+            let done = registered.and_then(|()| {
                 slice.folder.show(state.pid().context("the container's state tells no process")?)
             });
             if done.is_err() {

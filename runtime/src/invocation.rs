@@ -131,7 +131,7 @@ impl Invocation {
     /// # Errors
     /// [`Refusal`]: where the command begins, or what it is, cannot be told.
     pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, Refusal> {
-        let mut told = Self {
+        let mut invocation = Self {
             command: None,
             config: None,
             next: None,
@@ -156,9 +156,9 @@ impl Invocation {
                         COMMANDS.join(", ")
                     )));
                 };
-                told.command = Some(command.to_owned());
-                told.words_before = told.arguments.len();
-                told.arguments.push(argument);
+                invocation.command = Some(command.to_owned());
+                invocation.words_before = invocation.arguments.len();
+                invocation.arguments.push(argument);
                 break;
             };
             let kind = match name.as_str() {
@@ -181,25 +181,25 @@ impl Invocation {
             if kind == Kind::Ours {
                 let value = PathBuf::from(value.or(following).unwrap_or_default());
                 if name == "cgpu-config" {
-                    told.config = Some(value)
+                    invocation.config = Some(value)
                 } else {
-                    told.next = Some(value)
+                    invocation.next = Some(value)
                 }
                 continue;
             }
             let value = value.or_else(|| following.clone());
             match name.as_str() {
-                "log" => told.log = value.map(PathBuf::from),
-                "log-format" => told.logs_json = value.is_some_and(|value| value == "json"),
+                "log" => invocation.log = value.map(PathBuf::from),
+                "log-format" => invocation.logs_json = value.is_some_and(|value| value == "json"),
                 _ => {}
             }
-            told.arguments.push(argument);
-            told.arguments.extend(following);
+            invocation.arguments.push(argument);
+            invocation.arguments.extend(following);
         }
         let rest: Vec<OsString> = arguments.collect();
-        told.take_rest(&rest)?;
-        told.arguments.extend(rest);
-        Ok(told)
+        invocation.take_rest(&rest)?;
+        invocation.arguments.extend(rest);
+        Ok(invocation)
     }
 
     /// What follows the command, as far as we must know it.
@@ -255,13 +255,13 @@ impl Invocation {
 
     /// The words by which the container that was made is taken back.
     #[must_use]
-    pub fn undoing(&self) -> Vec<OsString> {
+    pub fn delete_arguments(&self) -> Vec<OsString> {
         self.about(&["delete", "--force"])
     }
 
     /// The words by which it is asked how the container is.
     #[must_use]
-    pub fn asking(&self) -> Vec<OsString> {
+    pub fn state_arguments(&self) -> Vec<OsString> {
         self.about(&["state"])
     }
 
@@ -339,8 +339,8 @@ mod tests {
         Invocation::parse(line.split_whitespace().map(OsString::from))
     }
 
-    fn passed_on(told: &Invocation) -> String {
-        told.arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    fn passed_on(invocation: &Invocation) -> String {
+        invocation.arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -358,29 +358,29 @@ mod tests {
             "run ID --bundle /b",
             "create --preserve-fds 2 --bundle /b -- ID",
         ] {
-            let told = parse(line).unwrap();
-            assert!(told.creates(), "{line}");
+            let invocation = parse(line).unwrap();
+            assert!(invocation.creates(), "{line}");
             assert_eq!(
-                (told.id.as_deref(), told.bundle.as_deref()),
+                (invocation.id.as_deref(), invocation.bundle.as_deref()),
                 (Some("ID"), Some(std::path::Path::new("/b"))),
                 "{line}"
             );
-            assert_eq!(passed_on(&told), line);
+            assert_eq!(passed_on(&invocation), line);
         }
-        let told = parse("--root /r --log=/l create --bundle /b --pid-file /p ID").unwrap();
-        assert_eq!(told.pid_file.as_deref(), Some(std::path::Path::new("/p")));
-        let undoing = told.undoing().join(std::ffi::OsStr::new(" "));
-        assert_eq!(undoing, "--root /r --log=/l delete --force ID");
-        assert_eq!(told.asking().join(std::ffi::OsStr::new(" ")), "--root /r --log=/l state ID");
-        let told = parse("--root=/r exec --process /p.json --detach ID").unwrap();
-        assert_eq!(told.command.as_deref(), Some("exec"));
-        assert!(!told.creates());
+        let invocation = parse("--root /r --log=/l create --bundle /b --pid-file /p ID").unwrap();
+        assert_eq!(invocation.pid_file.as_deref(), Some(std::path::Path::new("/p")));
+        let delete_arguments = invocation.delete_arguments().join(std::ffi::OsStr::new(" "));
+        assert_eq!(delete_arguments, "--root /r --log=/l delete --force ID");
+        assert_eq!(invocation.state_arguments().join(std::ffi::OsStr::new(" ")), "--root /r --log=/l state ID");
+        let invocation = parse("--root=/r exec --process /p.json --detach ID").unwrap();
+        assert_eq!(invocation.command.as_deref(), Some("exec"));
+        assert!(!invocation.creates());
         assert_eq!(
-            (told.id.as_deref(), told.process.as_deref()),
+            (invocation.id.as_deref(), invocation.process.as_deref()),
             (Some("ID"), Some(std::path::Path::new("/p.json")))
         );
-        let told = parse("exec --user 0:0 -e A=1 ID env --process /x").unwrap();
-        assert_eq!((told.id.as_deref(), told.process), (Some("ID"), None));
+        let invocation = parse("exec --user 0:0 -e A=1 ID env --process /x").unwrap();
+        assert_eq!((invocation.id.as_deref(), invocation.process), (Some("ID"), None));
         assert_eq!(parse("delete --force ID").unwrap().id.as_deref(), Some("ID"));
         assert_eq!(parse("--version").unwrap().command, None);
         assert_eq!(
@@ -391,10 +391,10 @@ mod tests {
 
     #[test]
     fn ours_are_taken_out() {
-        let told = parse("--cgpu-next /usr/bin/runc --root /r --cgpu-config=/c.toml state ID").unwrap();
-        assert_eq!(told.next.as_deref(), Some(std::path::Path::new("/usr/bin/runc")));
-        assert_eq!(told.config.as_deref(), Some(std::path::Path::new("/c.toml")));
-        assert_eq!(passed_on(&told), "--root /r state ID");
+        let invocation = parse("--cgpu-next /usr/bin/runc --root /r --cgpu-config=/c.toml state ID").unwrap();
+        assert_eq!(invocation.next.as_deref(), Some(std::path::Path::new("/usr/bin/runc")));
+        assert_eq!(invocation.config.as_deref(), Some(std::path::Path::new("/c.toml")));
+        assert_eq!(passed_on(&invocation), "--root /r state ID");
     }
 
     #[test]
@@ -433,10 +433,10 @@ mod tests {
             ], 0..4),
         ) {
             let line = format!("{} create {} --bundle /b ID", before.join(" "), after.join(" "));
-            let told = parse(&line).unwrap();
-            prop_assert!(told.creates());
-            prop_assert_eq!(told.id.as_deref(), Some("ID"));
-            prop_assert_eq!(told.bundle.as_deref(), Some(std::path::Path::new("/b")));
+            let invocation = parse(&line).unwrap();
+            prop_assert!(invocation.creates());
+            prop_assert_eq!(invocation.id.as_deref(), Some("ID"));
+            prop_assert_eq!(invocation.bundle.as_deref(), Some(std::path::Path::new("/b")));
         }
     }
 }

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     if let Some((word, rest)) = arguments.split_first()
         && word == "hook"
     {
-        return told(hook::run(rest).map(|()| ExitCode::SUCCESS), None);
+        return exit_code(hook::run(rest).map(|()| ExitCode::SUCCESS), None);
     }
     if let [word] = &arguments[..]
         && ["--help", "-h", "help"].iter().any(|help| word == help)
@@ -47,12 +47,12 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stdout(), "{HELP}");
     }
     match Invocation::parse(arguments) {
-        Ok(invocation) => told(run(&invocation), Some(&invocation)),
-        Err(refusal) => told(Err(refusal.into()), None),
+        Ok(invocation) => exit_code(run(&invocation), Some(&invocation)),
+        Err(refusal) => exit_code(Err(refusal.into()), None),
     }
 }
 
-fn told(outcome: Result<ExitCode>, invocation: Option<&Invocation>) -> ExitCode {
+fn exit_code(outcome: Result<ExitCode>, invocation: Option<&Invocation>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         handover::report(invocation, &format!("{error:#}"));
         ExitCode::FAILURE
@@ -74,8 +74,8 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
         Prepared::Slice(folder) => (Some(folder), true),
     };
     let is_slice = prepared.is_some() || folder.as_ref().is_some_and(Folder::exists);
-    let told = invocation.next.as_deref().or(config.runtime.as_deref());
-    let next = handover::next(told, (is_slice || has_gpus) && config.sim.is_none())?;
+    let configured = invocation.next.as_deref().or(config.runtime.as_deref());
+    let next = handover::next(configured, (is_slice || has_gpus) && config.sim.is_none())?;
     match (invocation.command.as_deref(), prepared) {
         (Some("create"), Some(folder)) => {
             let status = handover::run(&next, invocation);

@@ -85,7 +85,7 @@ impl<'a> Declared<'a> {
 
     /// Whether there can be anything to do: without an amount of memory there is no slice.
     #[must_use]
-    pub fn asks(&self) -> bool {
+    pub fn request_memory(&self) -> bool {
         Variables::read(self).speak_of_memory()
     }
 

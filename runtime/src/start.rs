@@ -53,7 +53,7 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
     let is_bound = bound.is_some();
     let configuration = bound.unwrap_or(came);
     let variables = configuration.variables();
-    let slice = if Declared::new(&variables)?.asks() {
+    let slice = if Declared::new(&variables)?.request_memory() {
         let id = invocation.id.as_deref().context("the container has no id")?;
         // Not every runtime runs the hooks of what it restores, and then nobody notes the first process.
         let stays = invocation.command.as_deref() != Some("restore");
@@ -235,14 +235,14 @@ impl Planned {
     /// Plans with the GPUs that the monitor knows; where that comes to anything but a slice, or there is no monitor, with those that NVML does. None: there is no
     /// limit to keep.
     fn of(declared: &Declared<'_>, config: &Config, name: &str) -> Result<Option<Self>, Refusal> {
-        let mut told = None;
+        let mut reported = None;
         let by_monitor = || {
             let known = gpus::by_monitor(config).ok_or_else(|| Refusal("no monitor tells".into()))?;
-            Ok(told.insert(known).gpus.clone())
+            Ok(reported.insert(known).gpus.clone())
         };
         let planned = plan(declared, name, by_monitor);
-        if let (Ok(Plan::Slice(limits)), Some(told)) = (planned, told) {
-            return Ok(Some(Self { limits, gpus: told.gpus, overcommit: told.overcommit }));
+        if let (Ok(Plan::Slice(limits)), Some(reported)) = (planned, reported) {
+            return Ok(Some(Self { limits, gpus: reported.gpus, overcommit: reported.overcommit }));
         }
         let mut found = Vec::new();
         let by_nvml = || {

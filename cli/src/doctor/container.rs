@@ -31,7 +31,7 @@ fn has_limits(view: &View) -> bool {
     view.has(Path::new(paths::RUN).join("limits"))
 }
 
-/// What the shim is told, and what it needs.
+/// What the shim is set to, and what it needs.
 pub(crate) fn settings(view: &View, subject: &str, findings: &mut Findings) {
     if view.library("libcuda.so.1").is_none() {
         findings.add(Cause::DriverMissing, subject, "");
@@ -123,7 +123,7 @@ pub(crate) fn memory(container: &ContainerStatus, subject: &str, findings: &mut 
     for share in &container.gpus {
         let used = use_of(share);
         if share.limit > 0 && used > share.limit {
-            findings.add(Cause::UseOverLimit, subject, tell(share));
+            findings.add(Cause::UseOverLimit, subject, describe(share));
         }
         if share.draining > 0 {
             findings.add(Cause::Draining, subject, format!("GPU {}: {} MiB", share.gpu, mib(share.draining)));
@@ -138,7 +138,7 @@ fn use_of(share: &ShareStatus) -> u64 {
     share.used.saturating_add(share.implicit).saturating_add(share.orphan)
 }
 
-fn tell(share: &ShareStatus) -> String {
+fn describe(share: &ShareStatus) -> String {
     let limit =
         if share.limit == 0 { "no limit".to_owned() } else { format!("a limit of {} MiB", mib(share.limit)) };
     let (used, implicit) = (mib(use_of(share)), mib(share.implicit));
@@ -152,19 +152,19 @@ pub(crate) fn counted(
     subject: &str,
     findings: &mut Findings,
 ) {
-    let mut told: Vec<(Cause, Vec<String>)> = Vec::new();
+    let mut by_cause: Vec<(Cause, Vec<String>)> = Vec::new();
     for (name, count) in sums {
         let Some(reason) = Reason::named(name) else { continue };
         let Some(cause) = cause(reason) else { continue };
         let line = format!("{count} times {name}: {}", reason.sentence());
-        match told.iter_mut().find(|(other, _)| *other == cause) {
+        match by_cause.iter_mut().find(|(other, _)| *other == cause) {
             Some((_, lines)) => lines.push(line),
-            None => told.push((cause, vec![line])),
+            None => by_cause.push((cause, vec![line])),
         }
     }
-    for (cause, mut lines) in told {
+    for (cause, mut lines) in by_cause {
         if matches!(cause, Cause::OverLimit | Cause::GpuFull) {
-            lines.extend(container.gpus.iter().map(tell));
+            lines.extend(container.gpus.iter().map(describe));
         }
         if cause == Cause::GpuClock {
             let reanchored = sums.get(Reason::ClockReanchored.name());

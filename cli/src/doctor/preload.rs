@@ -46,10 +46,10 @@ fn is_shim(path: &Path) -> bool {
 pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: &mut Findings) {
     let all = list(view);
     let Some(at) = all.iter().position(|(path, _)| is_shim(path)) else {
-        let told = view
+        let found = view
             .variable("LD_PRELOAD")
             .map_or_else(|| "LD_PRELOAD is not set".to_owned(), |value| format!("LD_PRELOAD is {value}"));
-        return findings.add(Cause::NoPreload, subject, told);
+        return findings.add(Cause::NoPreload, subject, found);
     };
     let (shim, by) = &all[at];
     if let Some((first, _)) = all[..at].first() {
@@ -60,32 +60,32 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
         By::File => FILE,
     };
     // A name without a folder is looked for as libraries are.
-    let found = if shim.components().count() > 1 {
+    let path = if shim.components().count() > 1 {
         Some(shim.clone())
     } else {
         view.library(&shim.to_string_lossy())
     };
-    let told = format!("{} by {source}", shim.display());
-    let there = |path: &PathBuf| view.about(path).is_ok_and(|about| about.is_file()) || is_hidden(view, path);
-    let Some(path) = found.filter(there) else {
-        return findings.add(Cause::PreloadMissing, subject, told);
+    let found = format!("{} by {source}", shim.display());
+    let is_there = |path: &PathBuf| view.about(path).is_ok_and(|about| about.is_file()) || is_hidden(view, path);
+    let Some(path) = path.filter(is_there) else {
+        return findings.add(Cause::PreloadMissing, subject, found);
     };
     if !may_read(view, &path) {
-        return findings.add(Cause::PreloadUnreadable, subject, told);
+        return findings.add(Cause::PreloadUnreadable, subject, found);
     }
     let own = View::own().ok().zip(std::env::current_exe().ok());
     let own = own.and_then(|(view, program)| Elf::of(&view.open(program)?)).map(|elf| elf.kind);
     let library = view.open(&path).and_then(|file| Elf::of(&file));
     let Some(library) = library.filter(|elf| elf.shared && elf.dynamic) else {
-        return findings.add(Cause::PreloadUnfit, subject, told);
+        return findings.add(Cause::PreloadUnfit, subject, found);
     };
     match kind {
         Some(kind) if kind != library.kind && own != Some(library.kind) => {
-            return findings.add(Cause::PreloadUnfit, subject, told);
+            return findings.add(Cause::PreloadUnfit, subject, found);
         }
-        Some(kind) if kind != library.kind => return findings.add(Cause::OtherArchitecture, subject, told),
+        Some(kind) if kind != library.kind => return findings.add(Cause::OtherArchitecture, subject, found),
         None if own.is_some_and(|own| own != library.kind) => {
-            return findings.add(Cause::PreloadUnfit, subject, told);
+            return findings.add(Cause::PreloadUnfit, subject, found);
         }
         _ => {}
     }

@@ -114,8 +114,8 @@ impl View {
 
     /// Where the loader would find a library: the folders of LD_LIBRARY_PATH, the loader's cache, its own folders.
     pub(crate) fn library(&self, name: &str) -> Option<PathBuf> {
-        let told = self.variable("LD_LIBRARY_PATH").unwrap_or_default();
-        let told = told
+        let listed = self.variable("LD_LIBRARY_PATH").unwrap_or_default();
+        let listed = listed
             .split([':', ';'])
             .filter(|folder| !folder.is_empty())
             .map(|folder| Path::new(folder).join(name));
@@ -127,7 +127,7 @@ impl View {
             .map(PathBuf::from)
             .collect();
         let usual = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
-        told.chain(cached).chain(usual).find(|path| self.has(path))
+        listed.chain(cached).chain(usual).find(|path| self.has(path))
     }
 }
 

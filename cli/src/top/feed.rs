@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cgpu_client::connection::{Client, Failure};
 
-use super::Farewell;
+use super::ThreadEnd;
 use super::model::{Note, Sample, Write};
 use super::update::Event;
 
@@ -16,9 +16,9 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest interval between two attempts to connect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What the feed is asked for.
+/// A request to the feed.
 #[derive(Debug)]
-pub(crate) enum Wish {
+pub(crate) enum Request {
     Write(Write),
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Feed {
     socket: PathBuf,
     client: Option<Client>,
     interval: Duration,
-    wishes: Receiver<Wish>,
+    requests: Receiver<Request>,
     events: Sender<Event>,
 }
 
@@ -36,40 +36,40 @@ impl Feed {
     pub(crate) fn start(
         socket: PathBuf,
         interval: Duration,
-        wishes: Receiver<Wish>,
+        requests: Receiver<Request>,
         events: Sender<Event>,
     ) -> Result<Sample, Failure> {
         let (client, sample) = sample(None, &socket)?;
-        let feed = Self { socket, client: Some(client), interval, wishes, events };
+        let feed = Self { socket, client: Some(client), interval, requests, events };
         thread::spawn(move || feed.run());
         Ok(sample)
     }
 
     fn run(mut self) {
-        let _farewell = Farewell(self.events.clone(), "what asks the monitor has ended");
+        let _end = ThreadEnd(self.events.clone(), "what asks the monitor has ended");
         let mut last = Instant::now();
         loop {
             let interval = if self.client.is_some() { self.interval } else { self.interval.min(RETRY_INTERVAL) };
-            match self.wishes.recv_timeout(interval) {
-                Ok(Wish::Write(write)) => self.tell(Event::Answered(self.write(&write))),
+            match self.requests.recv_timeout(interval) {
+                Ok(Request::Write(write)) => self.send(Event::Answered(self.write(&write))),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             match sample(self.client.take(), &self.socket) {
                 Ok((client, sample)) => {
                     (self.client, last) = (Some(client), Instant::now());
-                    self.tell(Event::Sample(Box::new(sample)));
+                    self.send(Event::Sample(Box::new(sample)));
                 }
                 Err(failure) if last.elapsed() < RECONNECT_TIMEOUT.max(self.interval * 2) => {
-                    self.tell(Event::Lost(failure.to_string()))
+                    self.send(Event::Lost(failure.to_string()))
                 }
-                Err(failure) => self.tell(Event::Gone(failure.to_string())),
+                Err(failure) => self.send(Event::Gone(failure.to_string())),
             }
         }
     }
 
-    /// Nobody hears it when we are leaving.
-    fn tell(&self, event: Event) {
+    /// There is no receiver left when the program ends.
+    fn send(&self, event: Event) {
         let _ = self.events.send(event);
     }
 

@@ -96,10 +96,10 @@ fn give_back() {
 fn give_back_before_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let tell = panic::take_hook();
+        let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             give_back();
-            tell(info);
+            previous(info);
         }));
     });
 }

@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn levels_go_from_nothing_to_all() {
         let theme = Theme::new(true, true);
-        let told: String =
+        let levels: String =
             [None, Some(0.0), Some(0.5), Some(1.0)].map(|value| theme.level(value)).iter().collect();
-        assert_eq!(told, " ▁▄█");
+        assert_eq!(levels, " ▁▄█");
         assert_eq!(Theme::new(true, false).level(Some(9.0)), '#');
     }
 }

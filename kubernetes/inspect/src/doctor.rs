@@ -43,10 +43,10 @@ pub(crate) struct Arguments {
     root: Option<PathBuf>,
 }
 
-pub(crate) async fn run(access: &Access, dialects: Dialects, asked: &Arguments) -> Result<ExitCode, Trouble> {
+pub(crate) async fn run(access: &Access, dialects: Dialects, arguments: &Arguments) -> Result<ExitCode, Trouble> {
     let mut findings = Findings::default();
-    let outcome = examine(access, dialects, asked, &mut findings).await;
-    let here = asked.here().filter(|_| asked.pod.is_none());
+    let outcome = examine(access, dialects, arguments, &mut findings).await;
+    let here = arguments.here().filter(|_| arguments.pod.is_none());
     if let Some(root) = here {
         files::examine(root, &mut findings);
     }
@@ -55,8 +55,8 @@ pub(crate) async fn run(access: &Access, dialects: Dialects, asked: &Arguments) 
         Err(trouble) if here.is_some() => Some(trouble),
         outcome => outcome.map_err(|trouble| trouble.with_code(CANNOT_EXAMINE)).map(|()| None)?,
     };
-    let findings = findings.about(asked.options.why);
-    print!("{}", findings.report(&asked.options));
+    let findings = findings.about(arguments.options.why);
+    print!("{}", findings.report(&arguments.options));
     if let Some(trouble) = &trouble {
         eprintln!("only this node's files were looked at: {trouble}");
     }
@@ -75,17 +75,17 @@ impl Arguments {
 async fn examine(
     access: &Access,
     dialects: Dialects,
-    asked: &Arguments,
+    arguments: &Arguments,
     findings: &mut Findings,
 ) -> Result<(), Trouble> {
     let api = access.api().await?;
     let nodes: Vec<ObservedNode> = listing::all(&api, &Query::all()).await?;
     // Also those that failed: what the kubelet rejects has failed at once. Who asks for one may ask for any.
-    let meant = match asked.pod {
+    let query = match arguments.pod {
         Some(_) => Query::all(),
         None => Query::all().field("status.phase!=Succeeded"),
     };
-    let pods: Vec<ObservedPod> = listing::all(&api, &meant).await?;
+    let pods: Vec<ObservedPod> = listing::all(&api, &query).await?;
     let classes = match api.list::<ObservedClass>(&Query::all()).await {
         Ok(list) => Some(list.items),
         // Whoever may not see them is told the rest.
@@ -93,11 +93,11 @@ async fn examine(
         Err(failure) => return Err(failure.into()),
     };
     let facts = Facts::new(dialects, nodes, pods, classes);
-    let namespace = match (&asked.pod, &asked.namespace) {
+    let namespace = match (&arguments.pod, &arguments.namespace) {
         (Some(_), None) => Some(api.namespace()),
         (_, namespace) => namespace.as_deref(),
     };
-    diagnose(&facts, &Scope { pod: asked.pod.as_deref(), namespace, node: asked.node.as_deref() }, findings)
+    diagnose(&facts, &Scope { pod: arguments.pod.as_deref(), namespace, node: arguments.node.as_deref() }, findings)
 }
 
 /// What is asked about.

@@ -57,7 +57,7 @@ struct Tables {
 }
 
 impl Tables {
-    fn are_asked_for(&self) -> bool {
+    fn are_requested(&self) -> bool {
         self.node.is_some() || self.details || self.output.is_some()
     }
 }
@@ -92,10 +92,10 @@ fn main() -> ExitCode {
             runtime.block_on(async {
                 let (access, dialects) = (&arguments.access, arguments.names.dialects());
                 match &arguments.command {
-                    Some(_) if arguments.tables.are_asked_for() => {
+                    Some(_) if arguments.tables.are_requested() => {
                         Err(Trouble::new("what stands before `doctor`, which takes none of it").with_code(2))
                     }
-                    Some(Command::Doctor(asked)) => doctor::run(access, dialects, asked).await,
+                    Some(Command::Doctor(arguments)) => doctor::run(access, dialects, arguments).await,
                     None => tables(access, dialects, &arguments.tables).await,
                 }
             })
@@ -106,12 +106,12 @@ fn main() -> ExitCode {
     })
 }
 
-async fn tables(access: &Access, dialects: Dialects, asked: &Tables) -> Result<ExitCode, Trouble> {
+async fn tables(access: &Access, dialects: Dialects, tables: &Tables) -> Result<ExitCode, Trouble> {
     let api = access.api().await?;
     let cluster = listing::cluster(&api, dialects).await?;
     let overview =
-        Overview::of(&cluster, asked.node.as_deref()).map_err(|refusal| Trouble::new(refusal.to_string()))?;
-    match (asked.output, asked.details) {
+        Overview::of(&cluster, tables.node.as_deref()).map_err(|refusal| Trouble::new(refusal.to_string()))?;
+    match (tables.output, tables.details) {
         (Some(Format::Json), _) => {
             println!("{}", serde_json::to_string_pretty(&overview).map_err(Trouble::new)?)
         }

@@ -233,7 +233,7 @@ fn what_is_started_later_is_told_what_the_first_process_was() {
     let first = Configuration::parse(first.to_string().as_bytes()).unwrap();
     let process = json!({"args": ["env"], "env": ["GPU=provisional", "TERM=x", "OFF=1", "SLICE=7-2"]});
     let text = bound_as(process.to_string().as_bytes(), &first, &["GPU", "UNIT", "OFF"]).unwrap();
-    let told: Value = serde_json::from_slice(&text).unwrap();
-    assert_eq!(told, json!({"args": ["env"], "env": ["TERM=x", "SLICE=7-2", "GPU=GPU-1", "UNIT=MiB"]}));
+    let process: Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(process, json!({"args": ["env"], "env": ["TERM=x", "SLICE=7-2", "GPU=GPU-1", "UNIT=MiB"]}));
     assert!(bound_as(b"[]", &first, &[]).is_err());
 }

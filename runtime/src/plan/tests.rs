@@ -140,7 +140,7 @@ fn instances_are_gpus_of_their_own_and_gpus_behind_them_keep_their_index() {
 }
 
 #[test]
-fn gpus_are_asked_for_only_where_there_is_a_limit_to_keep() {
+fn gpus_are_read_only_for_a_limit() {
     for variables in [vec![], vec![format!("{MEM}=0")], vec![format!("{MEM}=3"), "CGPU_DISABLE=true".into()]]
     {
         let plan = plan(&Declared::new(&variables).unwrap(), "a", || panic!("nobody wants to know"));
@@ -185,11 +185,11 @@ proptest! {
         variables.extend(rest.iter().map(|(name, value)| format!("{name}={value}")));
         let gpus: Vec<HostGpu> = (0..count).map(|number| gpu(number, 15109)).collect();
         let Ok(declared) = Declared::new(&variables) else { return Ok(()) };
-        let says_off = memory.split(',').any(|part| part.trim_matches([' ', '\t']).bytes().all(|b| b == b'0') && !part.trim_matches([' ', '\t']).is_empty())
+        let is_off = memory.split(',').any(|part| part.trim_matches([' ', '\t']).bytes().all(|b| b == b'0') && !part.trim_matches([' ', '\t']).is_empty())
             || matches!(declared.get("CGPU_DISABLE").map(|text| text.trim_matches([' ', '\t'])), Some("1" | "true"))
             || matches!(declared.get(SLICED).map(|text| text.trim_matches([' ', '\t'])), Some("none" | "void"));
         match plan(&declared, "a", || Ok(gpus.clone())) {
-            Ok(Plan::Native) => prop_assert!(says_off, "{variables:?} is native"),
+            Ok(Plan::Native) => prop_assert!(is_off, "{variables:?} is native"),
             Ok(Plan::Slice(limits)) => {
                 prop_assert!(!limits.gpus.is_empty());
                 for (uuid, limit) in &limits.gpus {

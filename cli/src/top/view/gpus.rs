@@ -84,8 +84,8 @@ fn strip<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Lin
     let column = (gpu.slice_us / PER_SLICE).max(100);
     let (label, scale) = (" turns ", format!(" {} each", table::millis(column)));
     let room = width.saturating_sub(label.len() + scale.len());
-    let told = model.sample.turns.iter().find(|turns| turns.gpu == gpu.index);
-    let turns = told.map_or(&[][..], |told| &told.turns);
+    let reported = model.sample.turns.iter().find(|turns| turns.gpu == gpu.index);
+    let turns = reported.map_or(&[][..], |reported| &reported.turns);
     if turns.is_empty() || gpu.sharing != Sharing::Contended {
         let why = match gpu.sharing {
             Sharing::Open => "nobody has to take turns",

@@ -137,7 +137,7 @@ impl ObservedPod {
     }
 
     /// What the scheduler says; empty: none has looked at it.
-    pub(crate) fn scheduler_says(&self) -> &str {
+    pub(crate) fn scheduler_message(&self) -> &str {
         let scheduled = self.status.conditions.iter().find(|it| it.kind == "PodScheduled");
         scheduled.filter(|it| it.status != "True").map_or("", |it| &it.message)
     }

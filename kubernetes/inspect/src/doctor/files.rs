@@ -24,14 +24,14 @@ pub(super) fn examine(root: &Path, findings: &mut Findings) {
             findings.add(Cause::RuntimeMissing, subject, path);
         }
     }
-    let mut told = false;
+    let mut is_configured = false;
     for (engine, file, folder) in ENGINES {
         let texts = texts(root, file, folder);
         let lines = || texts.iter().flat_map(|text| text.lines()).map(str::trim);
         if !lines().any(|line| !line.starts_with('#') && line.contains("cgpu-runtime")) {
             continue;
         }
-        told = true;
+        is_configured = true;
         let is_default = |line: &str| {
             let (name, value) = line.split_once('=').unwrap_or_default();
             matches!(name.trim(), "default_runtime_name" | "default_runtime")
@@ -41,7 +41,7 @@ pub(super) fn examine(root: &Path, findings: &mut Findings) {
             findings.add(Cause::NotDefault, subject, format!("{engine}: {file}"));
         }
     }
-    if !told {
+    if !is_configured {
         findings.add(Cause::EngineUntold, subject, "");
     }
     if !below(root, SOCKET).exists() {

@@ -20,8 +20,8 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
     let labels = &observed.node.metadata.labels;
     let subject = format!("node {name}");
     // Nodes without GPUs of which nobody said that they are to share any are none of ours.
-    let is_meant = labels.get(label::SHARED).is_some_and(|value| value == "true");
-    if gpus.gpus.is_empty() && !is_meant && gpus.closed.as_ref().is_none_or(|_| !has_units(observed)) {
+    let is_shared = labels.get(label::SHARED).is_some_and(|value| value == "true");
+    if gpus.gpus.is_empty() && !is_shared && gpus.closed.as_ref().is_none_or(|_| !has_units(observed)) {
         return;
     }
     for note in &gpus.notes {
@@ -31,7 +31,7 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
         Some(refusal) if is_taken_out(labels) => {
             return findings.add(Cause::TakenOut, &subject, refusal.sentence());
         }
-        Some(_) if gpus.gpus.is_empty() && is_untold(observed) => lacks_plugin(facts, name, &subject, findings),
+        Some(_) if gpus.gpus.is_empty() && is_unreported(observed) => lacks_plugin(facts, name, &subject, findings),
         Some(refusal) => findings.add(Cause::GpusUnreadable, &subject, refusal.sentence()),
         None if !has_units(observed) => {
             let failing = plugin(facts, name).map(|(_, obstacles)| obstacles).filter(|it| !it.is_empty());
@@ -103,7 +103,7 @@ fn is_taken_out(labels: &Texts) -> bool {
 }
 
 /// Whether nobody has said anything of its GPUs.
-fn is_untold(observed: &ObservedNode) -> bool {
+fn is_unreported(observed: &ObservedNode) -> bool {
     let annotations = &observed.node.metadata.annotations;
     !annotations.contains_key(cgpu_kubernetes_core::names::annotation::GPUS) && !has_units(observed)
 }

@@ -75,18 +75,18 @@ fn waits(
             }
         }
     }
-    let says = observed.scheduler_says();
+    let message = observed.scheduler_message();
     if has_room {
-        let cause = match says {
+        let cause = match message {
             "" => Cause::Unseen,
             // kube-scheduler's words for an extender that it cannot ask hold its path.
-            _ if says.contains("gpushare-scheduler") || says.contains("extender") => Cause::ExtenderSilent,
+            _ if message.contains("gpushare-scheduler") || message.contains("extender") => Cause::ExtenderSilent,
             _ => Cause::OtherObstacle,
         };
-        let found = if says.is_empty() {
+        let found = if message.is_empty() {
             format!("schedulerName {}", observed.spec.scheduler_name)
         } else {
-            says.to_owned()
+            message.to_owned()
         };
         return findings.add(cause, subject, found);
     }
@@ -159,11 +159,11 @@ fn is_bound(
 
 /// What the pod itself says against its limits.
 fn is_held(facts: &Facts, observed: &ObservedPod, pod_request: &PodRequest, subject: &str, findings: &mut Findings) {
-    let asking = pod_request.requests.as_deref().unwrap_or_default();
+    let requests = pod_request.requests.as_deref().unwrap_or_default();
     let off: Vec<&str> = observed
         .switched_off()
         .into_iter()
-        .filter(|name| asking.iter().any(|ask| ask.container == *name))
+        .filter(|name| requests.iter().any(|request| request.container == *name))
         .collect();
     if !off.is_empty() {
         findings.add(Cause::SwitchedOff, subject, format!("in container {}", off.join(", ")));

@@ -124,7 +124,7 @@ fn where_all_is_well_nothing_is_found() {
 
 #[test]
 fn who_waits_is_told_why() {
-    let says = |mut pod: Value, words: &str| {
+    let unscheduled = |mut pod: Value, words: &str| {
         pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False", "message": words}]);
         pod
     };
@@ -139,8 +139,8 @@ fn who_waits_is_told_why() {
         (divided, vec!["not_understood"]),
         (pod("p", 15), vec!["never_fits"]),
         (pod("p", 5), vec!["unseen"]),
-        (says(pod("p", 5), refused), vec!["extender_silent"]),
-        (says(pod("p", 5), "0/3 nodes are available: 3 Insufficient cpu."), vec!["other_obstacle"]),
+        (unscheduled(pod("p", 5), refused), vec!["extender_silent"]),
+        (unscheduled(pod("p", 5), "0/3 nodes are available: 3 Insufficient cpu."), vec!["other_obstacle"]),
         (claimed, vec!["claimed"]),
     ] {
         assert_eq!(Cluster::well().with(pod).names(), expected);
