@@ -120,7 +120,7 @@ pub(crate) fn container(folder: &Path, gpus: &mut Vec<GpuStatus>) -> Option<Cont
         percent: limits.percent,
         high_priority: limits.high_priority,
         // Beforehand made, and empty, by a container runtime.
-        refused: read(&folder.join("refused")).filter(|sentence| !sentence.is_empty()),
+        refused: read(&folder.join("refused")).filter(|message| !message.is_empty()),
         ..ContainerStatus::default()
     };
     match Reader::open(folder).and_then(|mut reader| Ok((reader.read()?, reader))) {
@@ -240,10 +240,10 @@ mod tests {
         assert!(observe(&folder.path().join("nowhere")).unwrap().containers.is_empty());
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        let sentence = format!("{:#}", observe(&file).unwrap_err());
+        let message = format!("{:#}", observe(&file).unwrap_err());
         assert!(
-            sentence.starts_with(&format!("cannot look into {}", file.join("containers").display())),
-            "{sentence}"
+            message.starts_with(&format!("cannot look into {}", file.join("containers").display())),
+            "{message}"
         );
     }
 }

@@ -232,8 +232,8 @@ mod tests {
             ":5",
             "A100/mig=0g.5gb",
         ] {
-            let sentence = gpus(list).unwrap_err().to_string();
-            assert!(sentence.contains("/mig=PROFILE") && sentence.contains(list), "{sentence}");
+            let message = gpus(list).unwrap_err().to_string();
+            assert!(message.contains("/mig=PROFILE") && message.contains(list), "{message}");
         }
     }
 }

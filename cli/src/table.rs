@@ -167,10 +167,10 @@ pub(crate) fn troubles(status: &Status) -> Vec<String> {
     let mut lines: Vec<String> = status.warnings.iter().map(|line| format!("monitor: {line}")).collect();
     for container in &status.containers {
         let name = plain(&container.name);
-        if let Some(sentence) = &container.refused {
-            lines.push(format!("{name}: refused to start: {}", plain(sentence.trim_end())));
+        if let Some(message) = &container.refused {
+            lines.push(format!("{name}: refused to start: {}", plain(message.trim_end())));
         }
-        lines.extend(container.faults.values().map(|sentence| format!("{name}: {}", plain(sentence))));
+        lines.extend(container.faults.values().map(|message| format!("{name}: {}", plain(message))));
     }
     lines.extend(watched::lines(status));
     lines

@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             emulate_default_handler(number)?;
             Ok(ExitCode::FAILURE)
         }
-        Step::Fail(sentence) => Err(anyhow::anyhow!("{sentence}").into()),
+        Step::Fail(message) => Err(anyhow::anyhow!("{message}").into()),
         _ => Ok(ExitCode::SUCCESS),
     }
 }

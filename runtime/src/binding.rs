@@ -49,7 +49,7 @@ pub fn bound(configuration: &Configuration, config: &Config) -> Result<Option<Co
     };
     match query(&socket, &question) {
         Ok(Answer::Bound(given)) => Ok(Some(configuration.clone().with_variables(&given, &OVERRULED))),
-        Ok(Answer::Refused(sentence)) => Err(refuse(sentence)),
+        Ok(Answer::Refused(message)) => Err(refuse(message)),
         Err(error) => Err(refuse(format!(
             "the node's device plugin does not answer at {} ({error}); see that cgpu-device-plugin runs",
             socket.display()

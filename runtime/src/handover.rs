@@ -104,19 +104,19 @@ pub fn exit_code(status: ExitStatus) -> u8 {
 }
 
 /// Says why a container is not started, to people and where its engine looks for it.
-pub fn report(invocation: Option<&Invocation>, sentence: &str) {
-    eprintln!("cgpu-runtime: {sentence}");
+pub fn report(invocation: Option<&Invocation>, message: &str) {
+    eprintln!("cgpu-runtime: {message}");
     let Some(log) =
         invocation.and_then(|invocation| invocation.log.as_ref().map(|log| (log, invocation.logs_json)))
     else {
         return;
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (time, message) = (instant(now), format!("cgpu-runtime: {sentence}"));
+    let (time, text) = (instant(now), format!("cgpu-runtime: {message}"));
     let line = if log.1 {
-        json!({"level": "error", "msg": message, "time": time}).to_string()
+        json!({"level": "error", "msg": text, "time": time}).to_string()
     } else {
-        format!("time=\"{time}\" level=error msg={}", json!(message))
+        format!("time=\"{time}\" level=error msg={}", json!(text))
     };
     // It was said on the error output already.
     let _ = OpenOptions::new()

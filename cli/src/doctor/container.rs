@@ -76,8 +76,8 @@ pub(crate) fn examine(view: &View, folder: &Path, subject: &str, findings: &mut 
 pub(crate) fn books(folder: &Path, subject: &str, findings: &mut Findings) -> bool {
     let refused = report::read(&folder.join("refused")).filter(|text| !text.is_empty());
     let is_refused = refused.is_some();
-    if let Some(sentence) = refused {
-        findings.add(Cause::Refused, subject, sentence);
+    if let Some(message) = refused {
+        findings.add(Cause::Refused, subject, message);
     }
     let snapshot = match Reader::open(folder).and_then(|mut reader| reader.read()) {
         Ok(snapshot) => snapshot,
@@ -168,8 +168,8 @@ pub(crate) fn counted(
         }
         if cause == Cause::GpuClock {
             let reanchored = sums.get(Reason::ClockReanchored.name());
-            let sentence = Reason::ClockReanchored.sentence();
-            lines.extend(reanchored.map(|count| format!("{count} times: {sentence}")));
+            let message = Reason::ClockReanchored.sentence();
+            lines.extend(reanchored.map(|count| format!("{count} times: {message}")));
         }
         findings.add(cause, subject, lines.join(" "));
     }

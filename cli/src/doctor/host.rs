@@ -112,19 +112,19 @@ pub(crate) fn judge(status: &Status, only: Option<&str>, findings: &mut Findings
 fn judge_container(container: &ContainerStatus, findings: &mut Findings) {
     let subject = format!("container {}", container.id);
     findings.examined(&subject);
-    if let Some(sentence) = &container.refused {
-        findings.add(Cause::Refused, &subject, sentence);
+    if let Some(message) = &container.refused {
+        findings.add(Cause::Refused, &subject, message);
     }
     let version =
         || Reader::open(&container.dir).err().filter(|error| !matches!(error.fault, Fault::Missing));
-    for (kind, sentence) in &container.faults {
+    for (kind, message) in &container.faults {
         let cause = match kind.as_str() {
             "no_weight" => Cause::NoWeight,
             "region" => version().map_or(Cause::ContainerFault, |error| container::unusable(&error)),
             "unreadable" => Cause::RegionUnreadable,
             _ => Cause::ContainerFault,
         };
-        findings.add(cause, &subject, format!("{kind}: {sentence}"));
+        findings.add(cause, &subject, format!("{kind}: {message}"));
     }
     container::memory(container, &subject, findings);
     container::counted(&container.counters, container, &subject, findings);

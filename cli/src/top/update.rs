@@ -50,9 +50,9 @@ pub(crate) fn update(model: &mut Model, event: Event) -> Step {
         Event::Key(key) => return press(model, key),
         Event::Resize => {}
         Event::Sample(sample) => model.take(*sample),
-        Event::Lost(sentence) => model.lost = Some(sentence),
+        Event::Lost(message) => model.lost = Some(message),
         Event::Answered(note) => model.note = Some(note),
-        Event::Gone(sentence) => return Step::Fail(sentence),
+        Event::Gone(message) => return Step::Fail(message),
         Event::Signal(number) => return Step::Signal(number),
         Event::Ended(what) => return Step::Fail(what.into()),
     }

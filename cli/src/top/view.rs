@@ -22,8 +22,8 @@ const LEAST: (u16, u16) = (40, 8);
 pub(crate) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>) {
     let area = frame.area();
     if area.width < LEAST.0 || area.height < LEAST.1 {
-        let sentence = format!("{} x {} is too small: 80 x 24", area.width, area.height);
-        frame.render_widget(Paragraph::new(sentence), area);
+        let message = format!("{} x {} is too small: 80 x 24", area.width, area.height);
+        frame.render_widget(Paragraph::new(message), area);
         return;
     }
     let (text, style) = footer(model, theme);
@@ -86,14 +86,14 @@ fn title(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
 /// What is most worth reading: that nothing new comes, what was asked for, what is wrong, the keys.
 fn footer(model: &Model, theme: &Theme) -> (String, Style) {
     match (&model.lost, &model.note, &model.mode) {
-        (Some(sentence), _, _) => (table::plain(sentence), theme.trouble()),
+        (Some(message), _, _) => (table::plain(message), theme.trouble()),
         (_, _, Mode::Filter) => {
             (format!("filter: {}_  Enter keeps it, Esc clears it", model.filter), theme.title())
         }
-        (_, Some(Note::Refused(sentence)), _) => (table::plain(sentence), theme.trouble()),
-        (_, Some(Note::Done(sentence)), _) => (sentence.clone(), theme.title()),
+        (_, Some(Note::Refused(message)), _) => (table::plain(message), theme.trouble()),
+        (_, Some(Note::Done(message)), _) => (message.clone(), theme.title()),
         _ => match troubles(model).into_iter().next() {
-            Some(sentence) => (sentence, theme.trouble()),
+            Some(message) => (message, theme.trouble()),
             None => (keys(model), Style::new()),
         },
     }

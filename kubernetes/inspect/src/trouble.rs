@@ -7,14 +7,14 @@ use cgpu_kubernetes_client::Failure;
 /// What could not be done.
 #[derive(Debug)]
 pub(crate) struct Trouble {
-    sentence: String,
+    message: String,
     /// The exit code.
     pub(crate) code: u8,
 }
 
 impl Trouble {
-    pub(crate) fn new(sentence: impl fmt::Display) -> Self {
-        Self { sentence: line(&sentence.to_string()), code: 1 }
+    pub(crate) fn new(message: impl fmt::Display) -> Self {
+        Self { message: line(&message.to_string()), code: 1 }
     }
 
     /// With another exit code than 1.
@@ -25,7 +25,7 @@ impl Trouble {
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.sentence)
+        f.write_str(&self.message)
     }
 }
 

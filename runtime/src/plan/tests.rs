@@ -96,9 +96,9 @@ fn what_is_not_understood_is_refused_in_one_sentence() {
         (vec![(MEM, "1"), (MEM, "2")], "is set twice, to `1` and `2`"),
         (vec![(MEM, "a\nb")], "is `a\\nb`"),
     ] {
-        let sentence = planned(&variables, &four()).unwrap_err().to_string();
-        assert!(sentence.contains(part), "{variables:?}: {sentence}");
-        assert!(!sentence.contains('\n'), "{sentence}");
+        let message = planned(&variables, &four()).unwrap_err().to_string();
+        assert!(message.contains(part), "{variables:?}: {message}");
+        assert!(!message.contains('\n'), "{message}");
     }
     let none = planned(&[(MEM, "1")], &[]).unwrap_err().to_string();
     assert!(none.contains("no GPU"), "{none}");
@@ -134,8 +134,8 @@ fn instances_are_gpus_of_their_own_and_gpus_behind_them_keep_their_index() {
         // More than the instance has, though not more than its GPU.
         (&mig(2), "6", "more than"),
     ] {
-        let sentence = planned(&[(MEM, memory), (VISIBLE, visible)], &cut).unwrap_err().to_string();
-        assert!(sentence.contains(part), "{visible}: {sentence}");
+        let message = planned(&[(MEM, memory), (VISIBLE, visible)], &cut).unwrap_err().to_string();
+        assert!(message.contains(part), "{visible}: {message}");
     }
 }
 
