@@ -103,10 +103,10 @@ impl<C: Cause> Findings<C> {
             json!({
                 "question": help(entry.question).0,
                 "cause": entry.name,
-                "weight": entry.severity,
+                "severity": entry.severity,
                 "subject": it.subject,
                 "found": it.found,
-                "sentence": entry.message,
+                "message": entry.message,
                 "remedy": entry.remedy,
             })
         };

@@ -438,7 +438,7 @@ fn it_is_told_as_text_and_as_data_with_what_is_wrong_first() {
     assert!(text.ends_with("that is all; looked at: the environment\n"), "{text}");
     let data = findings.json();
     assert_eq!((&data["ok"], &data["causes"][1]["question"]), (&false.into(), &"throttle".into()));
-    assert_eq!(data["causes"][0]["weight"], "by_design");
+    assert_eq!(data["causes"][0]["severity"], "by_design");
     let findings = findings.about(Some(Question::Shim));
     assert!(findings.is_well());
     assert!(findings.text().ends_with("nothing is wrong; looked at: the environment\n"));

@@ -318,7 +318,7 @@ fn it_is_told_as_data_as_well() {
     assert_eq!(json["causes"][0]["cause"], "never_fits");
     assert_eq!(json["causes"][0]["question"], "pending");
     assert_eq!(json["causes"][0]["found"], "one: 2/2 GPUs: 14 units in all of 15");
-    assert_eq!(json["causes"][0]["weight"], "wrong");
+    assert_eq!(json["causes"][0]["severity"], "wrong");
     let none = Cluster::well().with(pod("p", 15)).findings(Scope::default()).about(Some(Question::NoGpu));
     assert!(none.is_well());
 }

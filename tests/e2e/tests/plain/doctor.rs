@@ -28,7 +28,7 @@ fn answer(command: Command) -> Value {
 fn names(answer: &Value) -> Vec<String> {
     let causes = answer["causes"].as_array().expect("causes");
     for cause in causes {
-        for key in ["subject", "sentence", "remedy", "question", "weight"] {
+        for key in ["subject", "message", "remedy", "question", "severity"] {
             assert!(cause[key].as_str().is_some_and(|text| !text.is_empty()), "no {key}: {cause:#}");
         }
     }
