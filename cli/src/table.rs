@@ -33,7 +33,7 @@ pub(crate) fn render(report: &Report) -> String {
     } else {
         let _ = writeln!(text, "\n{}", table.trim_fmt());
     }
-    for line in troubles(status) {
+    for line in warnings(status) {
         let _ = writeln!(text, "{line}");
     }
     text
@@ -163,7 +163,7 @@ fn row(left: [String; 2], right: [String; 9]) -> Row {
 }
 
 /// One line for everything that somebody should look at.
-pub(crate) fn troubles(status: &Status) -> Vec<String> {
+pub(crate) fn warnings(status: &Status) -> Vec<String> {
     let mut lines: Vec<String> = status.warnings.iter().map(|line| format!("monitor: {line}")).collect();
     for container in &status.containers {
         let name = plain(&container.name);

@@ -236,6 +236,6 @@ impl Model {
 }
 
 /// Everything that somebody should look at.
-pub(crate) fn troubles(model: &Model) -> Vec<String> {
-    table::troubles(&model.sample.status)
+pub(crate) fn warnings(model: &Model) -> Vec<String> {
+    table::warnings(&model.sample.status)
 }

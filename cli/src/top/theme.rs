@@ -58,7 +58,7 @@ impl Theme {
         if self.coloured { Style::new().fg(Color::DarkGray) } else { Style::new() }
     }
 
-    pub(crate) const fn trouble(self) -> Style {
+    pub(crate) const fn warning(self) -> Style {
         self.with(Color::Red).add_modifier(Modifier::BOLD)
     }
 
@@ -120,7 +120,7 @@ mod tests {
     fn without_colours_nothing_has_one() {
         let plain = Theme::new(false, true);
         for style in
-            [plain.title(), plain.heading(), plain.faint(), plain.trouble(), plain.memory(), plain.tenant(3)]
+            [plain.title(), plain.heading(), plain.faint(), plain.warning(), plain.memory(), plain.tenant(3)]
         {
             assert_eq!((style.fg, style.bg), (None, None));
         }

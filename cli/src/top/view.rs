@@ -6,7 +6,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
 
-use super::model::{Mode, Model, Note, troubles};
+use super::model::{Mode, Model, Note, warnings};
 use super::theme::Theme;
 use crate::table;
 
@@ -69,7 +69,7 @@ fn title(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
         spans.push(Span::styled(format!("  GPU {gpu}"), theme.title()));
     }
     if model.paused {
-        spans.push(Span::styled("  paused", theme.trouble()));
+        spans.push(Span::styled("  paused", theme.warning()));
     }
     let pace = format!("every {} s", model.interval.as_secs_f64());
     let line = Line::from(spans);
@@ -86,14 +86,14 @@ fn title(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
 /// What is most worth reading: that nothing new comes, what was asked for, what is wrong, the keys.
 fn footer(model: &Model, theme: &Theme) -> (String, Style) {
     match (&model.lost, &model.note, &model.mode) {
-        (Some(message), _, _) => (table::plain(message), theme.trouble()),
+        (Some(message), _, _) => (table::plain(message), theme.warning()),
         (_, _, Mode::Filter) => {
             (format!("filter: {}_  Enter keeps it, Esc clears it", model.filter), theme.title())
         }
-        (_, Some(Note::Refused(message)), _) => (table::plain(message), theme.trouble()),
+        (_, Some(Note::Refused(message)), _) => (table::plain(message), theme.warning()),
         (_, Some(Note::Done(message)), _) => (message.clone(), theme.title()),
-        _ => match troubles(model).into_iter().next() {
-            Some(message) => (message, theme.trouble()),
+        _ => match warnings(model).into_iter().next() {
+            Some(message) => (message, theme.warning()),
             None => (keys(model), Style::new()),
         },
     }

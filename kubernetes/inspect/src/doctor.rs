@@ -12,7 +12,7 @@ use cgpu_kubernetes_core::names::Dialects;
 use clap::Args;
 
 use crate::listing;
-use crate::trouble::Trouble;
+use crate::error::Error;
 
 mod causes;
 mod facts;
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     root: Option<PathBuf>,
 }
 
-pub(crate) async fn run(access: &Access, dialects: Dialects, arguments: &Arguments) -> Result<ExitCode, Trouble> {
+pub(crate) async fn run(access: &Access, dialects: Dialects, arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut findings = Findings::default();
     let outcome = examine(access, dialects, arguments, &mut findings).await;
     let here = arguments.here().filter(|_| arguments.pod.is_none());
@@ -51,16 +51,16 @@ pub(crate) async fn run(access: &Access, dialects: Dialects, arguments: &Argumen
         files::examine(root, &mut findings);
     }
     // Nodes have no kubeconfig, mostly: what they say themselves is told all the same.
-    let trouble = match outcome {
-        Err(trouble) if here.is_some() => Some(trouble),
-        outcome => outcome.map_err(|trouble| trouble.with_code(CANNOT_EXAMINE)).map(|()| None)?,
+    let error = match outcome {
+        Err(error) if here.is_some() => Some(error),
+        outcome => outcome.map_err(|error| error.with_code(CANNOT_EXAMINE)).map(|()| None)?,
     };
     let findings = findings.about(arguments.options.why);
     print!("{}", findings.report(&arguments.options));
-    if let Some(trouble) = &trouble {
-        eprintln!("only this node's files were looked at: {trouble}");
+    if let Some(error) = &error {
+        eprintln!("only this node's files were looked at: {error}");
     }
-    let is_incomplete = trouble.is_some() && findings.is_well();
+    let is_incomplete = error.is_some() && findings.is_well();
     Ok(if is_incomplete { ExitCode::from(CANNOT_EXAMINE) } else { findings.exit_code() })
 }
 
@@ -77,7 +77,7 @@ async fn examine(
     dialects: Dialects,
     arguments: &Arguments,
     findings: &mut Findings,
-) -> Result<(), Trouble> {
+) -> Result<(), Error> {
     let api = access.api().await?;
     let nodes: Vec<ObservedNode> = listing::all(&api, &Query::all()).await?;
     // Also those that failed: what the kubelet rejects has failed at once. Who asks for one may ask for any.
@@ -117,17 +117,17 @@ impl Scope<'_> {
     }
 }
 
-fn diagnose(facts: &Facts, scope: &Scope<'_>, findings: &mut Findings) -> Result<(), Trouble> {
+fn diagnose(facts: &Facts, scope: &Scope<'_>, findings: &mut Findings) -> Result<(), Error> {
     let pods: Vec<&ObservedPod> = facts.pods.iter().filter(|observed| scope.has(observed)).collect();
     let nodes: Vec<&str> = match (scope.pod, scope.node) {
         (Some(name), _) if pods.is_empty() => {
-            return Err(Trouble::new(format!(
+            return Err(Error::new(format!(
                 "pods \"{name}\" not found in namespace \"{}\"",
                 scope.namespace.unwrap_or_default()
             )));
         }
         (None, Some(name)) if !facts.nodes.contains_key(name) => {
-            return Err(Trouble::new(format!("nodes \"{name}\" not found")));
+            return Err(Error::new(format!("nodes \"{name}\" not found")));
         }
         (Some(_), _) => {
             let bound = pods.iter().map(|observed| observed.pod.spec.node_name.as_str());

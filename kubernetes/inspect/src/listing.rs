@@ -5,13 +5,13 @@ use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
 
-use crate::trouble::Trouble;
+use crate::error::Error;
 
 /// Of pods that have ended nothing is shown.
 const ENDED: [&str; 2] = ["status.phase!=Succeeded", "status.phase!=Failed"];
 
 /// Nodes and pods, and the books of them.
-pub(crate) async fn cluster(api: &Api, dialects: Dialects) -> Result<Cluster, Trouble> {
+pub(crate) async fn cluster(api: &Api, dialects: Dialects) -> Result<Cluster, Error> {
     let nodes: Vec<Node> = all(api, &Query::all()).await?;
     let pods: Vec<Pod> = all(api, &Query::all().field(ENDED[0]).field(ENDED[1])).await?;
     let mut cluster = Cluster::new(dialects);
@@ -20,6 +20,6 @@ pub(crate) async fn cluster(api: &Api, dialects: Dialects) -> Result<Cluster, Tr
 }
 
 /// Page by page.
-pub(crate) async fn all<R: Record>(api: &Api, query: &Query) -> Result<Vec<R>, Trouble> {
+pub(crate) async fn all<R: Record>(api: &Api, query: &Query) -> Result<Vec<R>, Error> {
     Ok(api.list_each(query, |record: R| record).await?.items)
 }

@@ -14,9 +14,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod doctor;
 mod listing;
-mod trouble;
+mod error;
 
-use trouble::Trouble;
+use error::Error;
 
 #[derive(Parser)]
 #[command(
@@ -87,33 +87,33 @@ fn main() -> ExitCode {
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Trouble::new(format!("cannot start: {error}")))
+        .map_err(|error| Error::new(format!("cannot start: {error}")))
         .and_then(|runtime| {
             runtime.block_on(async {
                 let (access, dialects) = (&arguments.access, arguments.names.dialects());
                 match &arguments.command {
                     Some(_) if arguments.tables.are_requested() => {
-                        Err(Trouble::new("what stands before `doctor`, which takes none of it").with_code(2))
+                        Err(Error::new("what stands before `doctor`, which takes none of it").with_code(2))
                     }
                     Some(Command::Doctor(arguments)) => doctor::run(access, dialects, arguments).await,
                     None => tables(access, dialects, &arguments.tables).await,
                 }
             })
         });
-    outcome.unwrap_or_else(|trouble| {
-        eprintln!("Failed due to {trouble}");
-        ExitCode::from(trouble.code)
+    outcome.unwrap_or_else(|error| {
+        eprintln!("Failed due to {error}");
+        ExitCode::from(error.code)
     })
 }
 
-async fn tables(access: &Access, dialects: Dialects, tables: &Tables) -> Result<ExitCode, Trouble> {
+async fn tables(access: &Access, dialects: Dialects, tables: &Tables) -> Result<ExitCode, Error> {
     let api = access.api().await?;
     let cluster = listing::cluster(&api, dialects).await?;
     let overview =
-        Overview::of(&cluster, tables.node.as_deref()).map_err(|refusal| Trouble::new(refusal.to_string()))?;
+        Overview::of(&cluster, tables.node.as_deref()).map_err(|refusal| Error::new(refusal.to_string()))?;
     match (tables.output, tables.details) {
         (Some(Format::Json), _) => {
-            println!("{}", serde_json::to_string_pretty(&overview).map_err(Trouble::new)?)
+            println!("{}", serde_json::to_string_pretty(&overview).map_err(Error::new)?)
         }
         (None, true) => print!("{}", overview.details()),
         (None, false) => print!("{}", overview.summary()),

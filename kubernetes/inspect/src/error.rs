@@ -6,13 +6,13 @@ use cgpu_kubernetes_client::Failure;
 
 /// What could not be done.
 #[derive(Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct Error {
     message: String,
     /// The exit code.
     pub(crate) code: u8,
 }
 
-impl Trouble {
+impl Error {
     pub(crate) fn new(message: impl fmt::Display) -> Self {
         Self { message: line(&message.to_string()), code: 1 }
     }
@@ -23,13 +23,13 @@ impl Trouble {
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl From<Failure> for Trouble {
+impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match advice(&failure) {
             Some(advice) => Self::new(format!("{failure}; {advice}")),
@@ -73,9 +73,9 @@ mod tests {
     #[test]
     fn a_missing_right_is_named_with_what_gives_it() {
         let message = "pods is forbidden: User \"me\" cannot list resource \"pods\" in API group \"\" at the cluster scope";
-        let trouble = Trouble::from(Failure::Refused { code: 403, message: message.to_owned() });
+        let error = Error::from(Failure::Refused { code: 403, message: message.to_owned() });
         assert_eq!(
-            trouble.to_string(),
+            error.to_string(),
             format!(
                 "the API server answers 403: {message}; have the cluster role cgpu-inspect bound to you \
                  (kubernetes/manifests/cgpu.yaml): it lists nodes, pods and runtime classes, no more"
@@ -85,6 +85,6 @@ mod tests {
 
     #[test]
     fn it_is_one_line() {
-        assert_eq!(Trouble::new("a\nb\u{1b}[1mc\n").to_string(), "a b [1mc");
+        assert_eq!(Error::new("a\nb\u{1b}[1mc\n").to_string(), "a b [1mc");
     }
 }
