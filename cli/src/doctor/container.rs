@@ -66,14 +66,14 @@ pub(crate) fn examine(view: &View, folder: &Path, subject: &str, findings: &mut 
             return findings.add(Cause::RegionUnreadable, subject, format!("{}: {error}", known.display()));
         }
     };
-    if books(&folder.path, subject, findings) {
+    if check_region(&folder.path, subject, findings) {
         monitor(&folder.path, subject, findings);
     }
     findings.rename(&folder.path, &known);
 }
 
 /// Looks at a container's files; true if they can be used.
-pub(crate) fn books(folder: &Path, subject: &str, findings: &mut Findings) -> bool {
+pub(crate) fn check_region(folder: &Path, subject: &str, findings: &mut Findings) -> bool {
     let refused = report::read(&folder.join("refused")).filter(|text| !text.is_empty());
     let is_refused = refused.is_some();
     if let Some(message) = refused {

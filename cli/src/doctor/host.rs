@@ -39,7 +39,7 @@ pub(crate) fn examine(root: &Path, only: Option<&str>, findings: &mut Findings) 
             for container in status.containers.iter().filter(|one| only.is_none_or(|id| is_called(one, id))) {
                 let subject = format!("container {}", container.id);
                 findings.examined(&subject);
-                container::books(&container.dir, &subject, findings);
+                container::check_region(&container.dir, &subject, findings);
             }
             if let Some(id) = only {
                 let folder = root::container(root, id);

@@ -19,7 +19,7 @@ struct Loaded {
     shim: bool,
     replaced: bool,
     /// The folder of the region that it keeps its books in.
-    books: Option<PathBuf>,
+    region: Option<PathBuf>,
 }
 
 fn loaded(maps: &str) -> Loaded {
@@ -31,7 +31,7 @@ fn loaded(maps: &str) -> Loaded {
             loaded.shim = true;
             loaded.replaced |= gone;
         } else if name == "use" && !gone {
-            loaded.books = Path::new(path).parent().map(Path::to_owned);
+            loaded.region = Path::new(path).parent().map(Path::to_owned);
         }
     }
     loaded
@@ -64,7 +64,7 @@ pub(crate) fn examine(pid: u32, findings: &mut Findings) -> Result<()> {
     if loaded.replaced {
         findings.add(Cause::ReplacedShim, &subject, "");
     }
-    if let Some(folder) = loaded.books.filter(|_| loaded.shim) {
+    if let Some(folder) = loaded.region.filter(|_| loaded.shim) {
         container::examine(&view, &folder, &subject, findings);
         return Ok(());
     }
@@ -94,7 +94,7 @@ mod tests {
                     7f03-7f04 rw-p 00000000 00:00 0      [stack]\n";
         let found = loaded(maps);
         assert!(found.shim && found.replaced);
-        assert_eq!(found.books.as_deref(), Some(Path::new("/run/cgpu")));
+        assert_eq!(found.region.as_deref(), Some(Path::new("/run/cgpu")));
         assert!(!loaded("").shim);
         assert_eq!(secure(std::process::id()), Some(false));
     }

@@ -221,7 +221,7 @@ fn a_containers_files() {
 
     let folder = fixture.region();
     let mut findings = Findings::default();
-    assert!(container::books(&fixture.view.path(folder), "it", &mut findings));
+    assert!(container::check_region(&fixture.view.path(folder), "it", &mut findings));
     assert_eq!(findings.names(), ["not_started"]);
     assert_eq!(fixture.container(), ["not_started", "never_met"]);
 
