@@ -39,7 +39,7 @@ pub(crate) struct Variables(Vec<(String, String)>);
 
 impl Claim {
     /// Makes the container with these variables or joins it.
-    pub(crate) fn take(folder: &Path, wanted: &Variables, living: impl Fn(&Path) -> bool) -> Result<Self> {
+    pub(crate) fn take(folder: &Path, wanted: &Variables, is_alive: impl Fn(&Path) -> bool) -> Result<Self> {
         // Each turn is lost to somebody who left in that instant; nobody leaves that often.
         for _ in 0..TURNS {
             match fs::create_dir_all(folder) {
@@ -54,7 +54,7 @@ impl Claim {
                 other => other.with_context(|| format!("cannot open {}", path.display()))?,
             };
             let alone = marker.try_lock().is_ok();
-            if alone && leads_to(&path, &marker) && !living(folder) {
+            if alone && leads_to(&path, &marker) && !is_alive(folder) {
                 remove_all_but_the_marker(folder);
                 marker.set_len(0)?;
                 marker.rewind()?;
@@ -81,8 +81,8 @@ impl Claim {
     }
 
     /// Leaves; the last one out removes the files.
-    pub(crate) fn leave(self, living: impl Fn(&Path) -> bool) {
-        if self.marker.try_lock().is_ok() && !living(&self.folder) {
+    pub(crate) fn leave(self, is_alive: impl Fn(&Path) -> bool) {
+        if self.marker.try_lock().is_ok() && !is_alive(&self.folder) {
             remove(&self.folder, &self.marker);
         }
     }
@@ -95,12 +95,12 @@ fn cannot_make(folder: &Path, error: &std::io::Error) -> Error {
 }
 
 /// Removes the containers that nobody runs and nobody lives in any more.
-pub(crate) fn sweep(containers: &Path, living: impl Fn(&Path) -> bool) {
+pub(crate) fn sweep(containers: &Path, is_alive: impl Fn(&Path) -> bool) {
     let Ok(folders) = fs::read_dir(containers) else { return };
     for folder in folders.flatten().map(|entry| entry.path()) {
         // Only what a `cgpu run` made: container engines look after theirs.
         let Ok(marker) = options().open(folder.join(ENVIRONMENT)) else { continue };
-        if marker.try_lock().is_ok() && !living(&folder) {
+        if marker.try_lock().is_ok() && !is_alive(&folder) {
             remove(&folder, &marker);
         }
     }
@@ -192,17 +192,17 @@ mod tests {
     fn the_first_decides_and_the_last_removes() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("containers/a");
-        let nobody = |_: &std::path::Path| false;
-        let first = Claim::take(&folder, &variables(&[(MEM, "6144"), (WEIGHT, "2")]), nobody).unwrap();
+        let no_process = |_: &std::path::Path| false;
+        let first = Claim::take(&folder, &variables(&[(MEM, "6144"), (WEIGHT, "2")]), no_process).unwrap();
         assert!(first.first);
-        let second = Claim::take(&folder, &variables(&[(WEIGHT, "2")]), nobody).unwrap();
+        let second = Claim::take(&folder, &variables(&[(WEIGHT, "2")]), no_process).unwrap();
         assert!(!second.first);
         assert_eq!(second.variables, variables(&[(MEM, "6144"), (WEIGHT, "2")]));
-        let other = Claim::take(&folder, &variables(&[(MEM, "1")]), nobody).err().unwrap();
+        let other = Claim::take(&folder, &variables(&[(MEM, "1")]), no_process).err().unwrap();
         assert!(other.to_string().contains("=6144, not 1"), "{other}");
-        first.leave(nobody);
+        first.leave(no_process);
         assert!(folder.exists());
-        second.leave(nobody);
+        second.leave(no_process);
         assert!(!folder.exists());
         assert!(root.path().join("containers").exists());
     }

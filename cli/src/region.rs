@@ -19,7 +19,7 @@ pub(crate) fn make(folder: &Path, name: &str, time_scale: Option<TimeScale>) -> 
 }
 
 /// Whether a process of the container lives. Where that cannot be told, one may.
-pub(crate) fn lives(folder: &Path) -> bool {
+pub(crate) fn is_alive(folder: &Path) -> bool {
     let file = match file::open(folder, Kind::Use, Access::Read) {
         Ok(file) => file,
         Err(error) => return !matches!(error.fault, Fault::Missing),

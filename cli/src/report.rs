@@ -141,11 +141,11 @@ pub(crate) fn container(folder: &Path, gpus: &mut Vec<GpuStatus>) -> Option<Cont
 fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, gpus: &mut Vec<GpuStatus>) {
     let index: Vec<DeviceId> =
         snapshot.gpus.iter().map(|gpu| number(gpus, &gpu.uuid.to_string(), gpu.total.get())).collect();
-    let lives = |slot: usize| {
+    let is_alive = |slot: usize| {
         SlotIndex::new(slot)
             .is_some_and(|slot| liveness::life(reader.file(), slot).is_ok_and(|life| life == Life::Alive))
     };
-    let live: Vec<bool> = (0..snapshot.slots.len()).map(lives).collect();
+    let live: Vec<bool> = (0..snapshot.slots.len()).map(is_alive).collect();
     for (gpu, index) in snapshot.gpus.iter().zip(&index) {
         let cells = || gpu.cells.iter().zip(&live);
         let orphan = snapshot.orphan(gpu).get();

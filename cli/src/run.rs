@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
         Err(error) => Err(cannot_start(&command, &error)),
     };
-    claim.leave(region::lives);
+    claim.leave(region::is_alive);
     outcome
 }
 
@@ -81,15 +81,15 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
         None => root::container(&root, &id),
     };
     let shim = preload::shim()?;
-    claim::sweep(&paths::containers(&root), region::lives);
-    let claim = Claim::take(&folder, &container_variables(arguments, compute), region::lives)?;
+    claim::sweep(&paths::containers(&root), region::is_alive);
+    let claim = Claim::take(&folder, &container_variables(arguments, compute), region::is_alive)?;
     let time_scale = arguments.sim.is_some().then(preload::dilation).transpose()?.flatten();
     region::make(&folder, &id, time_scale)?;
     if claim.first {
         write_limits(&folder, &id, compute)?;
     }
     if let Err(error) = register(&root, &folder, &id, compute) {
-        claim.leave(region::lives);
+        claim.leave(region::is_alive);
         return Err(error);
     }
 

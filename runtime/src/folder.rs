@@ -38,9 +38,9 @@ use crate::allotment;
 use crate::plan::Refusal;
 
 /// The most containers on a GPU.
-const MOST: usize = 25;
+const MAX_CONTAINERS: usize = 25;
 /// How long a container may take from its folder to its first process, before its folder counts as left behind.
-const START: Duration = Duration::from_secs(600);
+const START_TIMEOUT: Duration = Duration::from_secs(600);
 /// What its loader preloads, where it reads a file that says so.
 const PRELOADS: [&str; 2] = ["ld.so.preload", "ld-nix.so.preload"];
 /// What it may have.
@@ -68,7 +68,7 @@ struct Record {
     first: Option<Process>,
     /// Who notes the first process, or becomes who has it noted, before it ends; none: that cannot be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    maker: Option<Process>,
+    creator: Option<Process>,
 }
 
 /// A process, told from a later one of the same number by when it started.
@@ -99,9 +99,9 @@ impl Process {
     }
 
     /// What another namespace counts cannot be told from here: as long as that may have a process, this one may live.
-    fn lives(self) -> bool {
+    fn is_alive(self) -> bool {
         if self.is_elsewhere() {
-            return namespace_lives(self.namespace, INITIAL, Path::new("/proc"));
+            return may_have_process(self.namespace, INITIAL, Path::new("/proc"));
         }
         Self::find(self.pid).is_some_and(|found| (found.pid, found.started) == (self.pid, self.started))
     }
@@ -117,7 +117,7 @@ fn own_namespace() -> u64 {
 
 /// Whether a PID namespace may have a process. One without is gone for good, with all below it. It can be told only from the initial one, where we may look at its
 /// process 1: then no process is hidden from us (`hidepid`). One of which it cannot be told may be of any.
-fn namespace_lives(namespace: u64, initial: u64, proc: &Path) -> bool {
+fn may_have_process(namespace: u64, initial: u64, proc: &Path) -> bool {
     let Ok(mut processes) = fs::read_dir(proc) else { return true };
     let may_be_of_it = |entry: std::io::Result<fs::DirEntry>| {
         let Ok(entry) = entry else { return true };
@@ -239,7 +239,7 @@ impl Folder {
             bundle: order.bundle.to_owned(),
             image: order.image.map(str::to_owned),
             first: None,
-            maker: order.stays.then(|| Process::find(std::process::id().cast_signed())).flatten(),
+            creator: order.stays.then(|| Process::find(std::process::id().cast_signed())).flatten(),
         })?;
         self.put(LIMITS, limits.as_bytes(), 0o644)?;
         self.put("refused", b"", 0o666)?;
@@ -320,28 +320,28 @@ impl Folder {
 
     /// Whether a process of it lives.
     #[must_use]
-    pub fn lives(&self) -> bool {
-        self.recorded().and_then(|record| record.first).is_some_and(Process::lives) || slots_live(&self.path)
+    pub fn is_alive(&self) -> bool {
+        self.recorded().and_then(|record| record.first).is_some_and(Process::is_alive) || has_live_slot(&self.path)
     }
 
     /// Whether a container of this id and bundle cannot be made yet, from the PID namespace `own`. The same one of another namespace is an earlier life of it, whose
     /// engine has been started anew in its container: there who has the region open decides. In the initial namespace no engine's container is started anew, and an
     /// idle container of another one is not to be taken for such a life.
     fn is_in_the_way(&self, bundle: &Path, own: u64) -> bool {
-        let is_earlier_life = self
+        let is_earlier_run = self
             .recorded()
             .is_some_and(|record| record.bundle == bundle && record.first.is_some_and(Process::is_elsewhere));
         if self.is_bare() && !allotment::is_the_hosts() {
             return true;
         }
-        if is_earlier_life && own != INITIAL { slots_live(&self.path) } else { self.lives() }
+        if is_earlier_run && own != INITIAL { has_live_slot(&self.path) } else { self.is_alive() }
     }
 
     /// Whether whoever made it has left it behind.
     fn is_left_behind(&self) -> bool {
         let is_old = |name: &str| {
             let age = || fs::metadata(self.path.join(name)).ok()?.modified().ok()?.elapsed().ok();
-            age().is_some_and(|age| age > START)
+            age().is_some_and(|age| age > START_TIMEOUT)
         };
         let Some(record) = self.recorded() else {
             // Others make folders here, too; those are theirs. What lies below of ours goes when its engine has forgotten it; and what was only just mounted.
@@ -354,11 +354,11 @@ impl Folder {
         };
         // Who has become the next runtime (`run`) is not there to take it away when that refuses. The first process is noted before it ends: looked at in this order,
         // there is none yet only where there will be none.
-        let has_maker_gone = record.maker.is_some_and(|maker| !maker.lives());
-        if self.lives() {
+        let has_creator_ended = record.creator.is_some_and(|creator| !creator.is_alive());
+        if self.is_alive() {
             return false;
         }
-        has_maker_gone
+        has_creator_ended
             || record.first.is_some()
             || !record.bundle.join("config.json").exists()
             || is_old(RECORD)
@@ -394,7 +394,7 @@ impl Folder {
 }
 
 /// Whether a process has the region open. Where that cannot be told, one may.
-fn slots_live(folder: &Path) -> bool {
+fn has_live_slot(folder: &Path) -> bool {
     let file = match file::open(folder, Kind::Use, Access::Read) {
         Ok(file) => file,
         Err(error) => return !matches!(error.fault, Fault::Missing),
@@ -427,9 +427,9 @@ fn check_room(order: &Order<'_>, others: &[Limits]) -> Result<(), Refusal> {
             .map(|gpu| gpu.1)
             .collect();
         let Some(gpu) = order.supply.iter().find(|gpu| gpu.uuid == uuid) else { continue };
-        if given.len() >= MOST {
+        if given.len() >= MAX_CONTAINERS {
             return Err(Refusal(format!(
-                "GPU {} has {} containers, and more than {MOST} cannot share a GPU; end one of them",
+                "GPU {} has {} containers, and more than {MAX_CONTAINERS} cannot share a GPU; end one of them",
                 gpu.number,
                 given.len()
             )));
@@ -516,7 +516,7 @@ mod tests {
     #[test]
     fn a_26th_container_is_refused() {
         let root = root();
-        for number in 0..MOST {
+        for number in 0..MAX_CONTAINERS {
             make(root.path(), &format!("c{number}"), 10).unwrap();
         }
         let refused = make(root.path(), "late", 10).unwrap_err().to_string();
@@ -530,8 +530,8 @@ mod tests {
         fs::remove_dir_all(root.path().join("bundles/gone")).unwrap();
         let starting = make(root.path(), "starting", 6000).unwrap();
         assert!(!gone.exists() && starting.exists());
-        let lives = make(root.path(), "lives", 6000).unwrap();
-        lives.note_first(std::process::id().cast_signed()).unwrap();
+        let living = make(root.path(), "lives", 6000).unwrap();
+        living.note_first(std::process::id().cast_signed()).unwrap();
         assert!(make(root.path(), "lives", 1).unwrap_err().to_string().contains("is there already"));
         let dead = make(root.path(), "dead", 1000).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
@@ -539,15 +539,15 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         make(root.path(), "next", 1).unwrap();
-        assert!(lives.exists() && starting.exists() && !dead.exists());
+        assert!(living.exists() && starting.exists() && !dead.exists());
         // The runtime that it was handed over to has refused it.
         let mut record = starting.recorded().unwrap();
-        record.maker.as_mut().unwrap().started += 1;
+        record.creator.as_mut().unwrap().started += 1;
         starting.record(&record).unwrap();
         make(root.path(), "last", 1).unwrap();
         assert!(!starting.exists());
         // Of who may end earlier it cannot be told.
-        record.maker = None;
+        record.creator = None;
         let starting = make(root.path(), "starting", 1).unwrap();
         starting.record(&record).unwrap();
         make(root.path(), "later", 1).unwrap();
@@ -568,8 +568,8 @@ mod tests {
         elsewhere.record(&record).unwrap();
         make(root.path(), "next", 1).unwrap();
         // No process is of that namespace: from the initial one this can be told.
-        let may_live = namespace_lives(record.first.unwrap().namespace, INITIAL, Path::new("/proc"));
-        assert_eq!((elsewhere.exists(), elsewhere.lives()), (may_live, may_live));
+        let may_be_alive = may_have_process(record.first.unwrap().namespace, INITIAL, Path::new("/proc"));
+        assert_eq!((elsewhere.exists(), elsewhere.is_alive()), (may_be_alive, may_be_alive));
         record.first.as_mut().unwrap().namespace -= 1;
         elsewhere.remove().unwrap();
         let elsewhere = make(root.path(), "elsewhere", 6000).unwrap();
@@ -592,17 +592,17 @@ mod tests {
         };
         let ((initial_path, initial), (other_path, other)) = (namespace("initial"), namespace("other"));
         process("self", &initial_path);
-        assert!(namespace_lives(other, initial, proc), "process 1 is hidden");
+        assert!(may_have_process(other, initial, proc), "process 1 is hidden");
         process("1", &initial_path);
         fs::create_dir(proc.join("7")).unwrap();
-        assert!(!namespace_lives(other, initial, proc), "7 has ended");
-        assert!(namespace_lives(other, other, proc), "we are in another than the initial one");
+        assert!(!may_have_process(other, initial, proc), "7 has ended");
+        assert!(may_have_process(other, other, proc), "we are in another than the initial one");
         process("8", &other_path);
-        assert!(namespace_lives(other, initial, proc));
+        assert!(may_have_process(other, initial, proc));
         fs::remove_dir_all(proc.join("8")).unwrap();
         process("9", &proc.join("9/ns/pid"));
-        assert!(namespace_lives(other, initial, proc), "what 9 is of cannot be read");
-        assert!(namespace_lives(other, initial, &proc.join("none")));
+        assert!(may_have_process(other, initial, proc), "what 9 is of cannot be read");
+        assert!(may_have_process(other, initial, &proc.join("none")));
     }
 
     #[test]
@@ -618,14 +618,14 @@ mod tests {
         record.first.as_mut().unwrap().namespace = u64::MAX;
         earlier.record(&record).unwrap();
         assert!(!earlier.is_in_the_way(&bundle, elsewhere));
-        assert_eq!(earlier.is_in_the_way(Path::new("/another"), elsewhere), earlier.lives());
+        assert_eq!(earlier.is_in_the_way(Path::new("/another"), elsewhere), earlier.is_alive());
         // No engine's container is started anew there.
-        assert_eq!(earlier.is_in_the_way(&bundle, INITIAL), earlier.lives());
+        assert_eq!(earlier.is_in_the_way(&bundle, INITIAL), earlier.is_alive());
         let region = Region::open(&earlier.path).unwrap();
         let claim = region.claim(Claimant { pid: 1, comm: b"program" }, Nanos::ZERO, false).unwrap().unwrap();
         assert!(earlier.is_in_the_way(&bundle, elsewhere), "a process has the region open");
         drop((claim, region));
-        assert_eq!(make(root.path(), "a", 15109).is_ok(), own_namespace() != INITIAL || !earlier.lives());
+        assert_eq!(make(root.path(), "a", 15109).is_ok(), own_namespace() != INITIAL || !earlier.is_alive());
     }
 
     /// An engine in a container sees of the host's containers what they may have, and not what is mounted there.
@@ -644,7 +644,7 @@ mod tests {
         assert_eq!(hosts.is_in_the_way(&bundle, own_namespace()), !allotment::is_the_hosts());
         // Where it would be seen, its maker was killed; it may also be just about to go on.
         assert!(!hosts.is_left_behind());
-        let old = SystemTime::now() - 2 * START;
+        let old = SystemTime::now() - 2 * START_TIMEOUT;
         File::options().write(true).open(hosts.path.join(LIMITS)).unwrap().set_modified(old).unwrap();
         assert_eq!(hosts.is_left_behind(), allotment::is_the_hosts());
         // Its engine knows it still: what was mounted has been taken away from it.

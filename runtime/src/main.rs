@@ -92,7 +92,7 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
             let status = handover::run(&next, invocation)?;
             if status.success()
                 // Of another engine's container by the same id, which lives, the runtime has deleted nothing.
-                && let Some(folder) = folder.filter(|folder| !folder.lives())
+                && let Some(folder) = folder.filter(|folder| !folder.is_alive())
             {
                 folder.remove()?;
             }
