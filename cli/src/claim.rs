@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn comers_and_goers_never_lose_a_folder_in_use() {
+    fn concurrent_claims_keep_a_folder_in_use() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("a");
         std::thread::scope(|scope| {

@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_root_that_cannot_be_looked_into_is_not_an_empty_one() {
+    fn observe_unreadable_root_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         assert!(observe(&folder.path().join("nowhere")).unwrap().containers.is_empty());
         let file = folder.path().join("file");

@@ -112,7 +112,7 @@ mod tests {
     use super::{check_name, fresh_name, marked};
 
     #[test]
-    fn a_monitors_root_is_no_container_though_a_program_keeps_its_books_there() {
+    fn marked_root_of_a_monitor_is_no_container() {
         let folder = tempfile::tempdir().unwrap();
         let found = || marked(folder.path().to_owned()).is_some();
         assert!(!found());

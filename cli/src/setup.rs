@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_the_engine_has_no_place_for_is_refused() {
+    fn option_of_another_engine_is_refused() {
         let check = |line: &[&str]| {
             let line = ["setup"].iter().chain(line);
             let arguments = Line::try_parse_from(line).unwrap().arguments;

@@ -360,7 +360,7 @@ GPU 0: on it without the shim, and no container's: process 99 (train)
     }
 
     #[test]
-    fn inside_there_is_no_word_of_others() {
+    fn render_in_a_container_shows_no_other_container() {
         let report = Report { view: View::Container, ..sample() };
         let text = render(&report);
         assert!(text.starts_with("this container, as it sees itself\nGPU 0 "), "{text}");
@@ -368,13 +368,13 @@ GPU 0: on it without the shim, and no container's: process 99 (train)
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn render_shows_warnings() {
         let text = render(&sample());
         assert!(text.contains("a: refused to start: NVML is missing.\n"), "{text}");
     }
 
     #[test]
-    fn nothing_is_a_sentence_too() {
+    fn render_without_containers_says_so() {
         let nothing = Report { monitor: true, view: View::Host, status: Status::default() };
         assert_eq!(render(&nothing), "no containers\n");
     }

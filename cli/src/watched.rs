@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_who_is_found_is_named() {
+    fn lines_name_each_process_that_was_found() {
         let share = ShareStatus { limit: 1 << 30, ..ShareStatus::default() };
         let container = ContainerStatus { id: "a".into(), gpus: vec![share], ..ContainerStatus::default() };
         let gone = Ended {

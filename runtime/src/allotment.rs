@@ -109,7 +109,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn who_fills_it_has_filled_its_own() {
+    fn tenant_that_fills_its_folder_fills_only_its_own() {
         let folder = tempfile::tempdir().unwrap();
         if !mount(folder.path()).unwrap_or(false) {
             return;

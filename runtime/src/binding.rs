@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_counted_nothing_for_is_not_asked_about() {
+    fn container_without_a_slice_is_not_queried() {
         let root = tempfile::tempdir().unwrap();
         let by_variables = |annotations: &Value| {
             bound(&configuration(&["ALIYUN_COM_GPU_MEM_CONTAINER=2"], annotations), &config(root.path()))

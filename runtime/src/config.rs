@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn root_of_a_namespace_is_somebody_outside() {
+    fn user_of_a_namespace_is_mapped_to_the_host() {
         let rootless = "         0       1000          1\n         1     100000      65536\n";
         assert_eq!((outside(rootless, 0), outside(rootless, 5)), (1000, 100_004));
         assert_eq!(outside("         0          0 4294967295\n", 0), 0);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_as_by_anybody() {
+    fn parse_agrees_with_other_readers() {
         let text =
             br#" {"a": [1, -2, 18446744073709551615, null, true, "\u00e9\n", {}], "b": {"a": 1}, "A": 0} "#;
         assert_eq!(parse(text).unwrap(), serde_json::from_slice::<Value>(text).unwrap());

@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_behind_is_swept_and_what_lives_stays() {
+    fn sweep_removes_abandoned_folders_and_keeps_living_ones() {
         let root = root();
         let gone = make(root.path(), "gone", 6000).unwrap();
         fs::remove_dir_all(root.path().join("bundles/gone")).unwrap();
@@ -556,7 +556,7 @@ mod tests {
 
     /// An engine in a container counts processes from 1 anew: those of its host are no numbers there, or others'.
     #[test]
-    fn what_lives_in_another_pid_namespace_is_not_swept() {
+    fn sweep_keeps_processes_of_other_pid_namespaces() {
         let root = root();
         let elsewhere = make(root.path(), "elsewhere", 6000).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_namespace_lives_as_long_as_it_may_have_a_process() {
+    fn pid_namespace_may_have_a_process_until_none_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let proc = folder.path();
         let process = |name: &str, namespace: &Path| {
@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_life_in_another_pid_namespace_is_not_in_the_way() {
+    fn earlier_run_in_another_pid_namespace_is_not_in_the_way() {
         let root = root();
         let earlier = make(root.path(), "a", 6000).unwrap();
         earlier.note_first(std::process::id().cast_signed()).unwrap();
@@ -630,7 +630,7 @@ mod tests {
 
     /// An engine in a container sees of the host's containers what they may have, and not what is mounted there.
     #[test]
-    fn of_whom_nothing_but_limits_is_seen_room_is_taken_all_the_same() {
+    fn folder_with_limits_only_counts_against_the_gpu() {
         let root = root();
         make(root.path(), "a", 8000).unwrap().remove().unwrap();
         let hosts = Folder::of(root.path(), "hosts").unwrap();
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_somebody_else_is_left_alone() {
+    fn sweep_leaves_foreign_folders_alone() {
         let root = root();
         let other = root.path().join("containers/run");
         fs::create_dir_all(&other).unwrap();

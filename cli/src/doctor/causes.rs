@@ -159,7 +159,7 @@ mod tests {
     use super::Cause;
 
     #[test]
-    fn each_cause_is_a_name_a_sentence_and_a_remedy() {
+    fn each_cause_has_a_name_a_message_and_a_remedy() {
         fixture::check_table::<Cause>();
     }
 

@@ -156,7 +156,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_is_none_and_nothing_is_believed() {
+    fn elf_of_malformed_file_is_none() {
         assert_eq!(read(b""), None);
         assert_eq!(read(b"#!/bin/sh\n"), None);
         let whole = made(62, Some("/lib64/ld-linux-x86-64.so.2"), true);

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_loaded_is_told_by_paths() {
+    fn loaded_libraries_are_known_by_their_paths() {
         let maps = "7f00-7f01 r-xp 00000000 fe:01 1      /opt/a b/libcgpu.so (deleted)\n\
                     7f01-7f02 rw-s 00000000 00:1b 2      /run/cgpu/use\n\
                     7f02-7f03 rw-p 00000000 00:00 0 \n\

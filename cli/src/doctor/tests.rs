@@ -187,7 +187,7 @@ fn what_is_preloaded() {
 }
 
 #[test]
-fn what_the_shim_is_told_and_needs() {
+fn settings_of_the_shim_name_each_cause() {
     let set = |name, value| Fixture::new().with(name, value).settings();
     assert_eq!(set("CGPU_DISABLE", "true"), ["switched_off"]);
     assert_eq!(set("CGPU_DISABLE", "0"), [""; 0]);
@@ -419,7 +419,7 @@ fn a_monitor_that_is_not_there_or_says_nothing() {
 }
 
 #[test]
-fn it_is_told_as_text_and_as_data_with_what_is_wrong_first() {
+fn findings_are_reported_as_text_and_json_wrong_first() {
     let mut findings = Findings::default();
     findings.examined("the environment");
     findings.add(Cause::Alone, "GPU 0", "");

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_track_grows_with_each_look_and_goes_with_its_container() {
+    fn track_grows_with_each_sample_and_ends_with_its_container() {
         let mut history = History::default();
         history.note(&status("a", Some(50.0)));
         history.note(&status("a", None));

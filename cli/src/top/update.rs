@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_selection_follows_its_row_and_not_its_place() {
+    fn selection_follows_its_row() {
         let mut model = fixtures::two_gpus();
         keys(&mut model, "v");
         keys(&mut model, "r");

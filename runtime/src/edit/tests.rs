@@ -228,7 +228,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_started_later_is_told_what_the_first_process_was() {
+fn exec_gets_the_variables_of_the_first_process() {
     let first = json!({"process": {"env": ["PATH=/bin", "GPU=GPU-1", "UNIT=MiB", "SLICE=7-2"]}});
     let first = Configuration::parse(first.to_string().as_bytes()).unwrap();
     let process = json!({"args": ["env"], "env": ["GPU=provisional", "TERM=x", "OFF=1", "SLICE=7-2"]});

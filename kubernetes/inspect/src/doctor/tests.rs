@@ -123,7 +123,7 @@ fn where_all_is_well_nothing_is_found() {
 }
 
 #[test]
-fn who_waits_is_told_why() {
+fn pending_pods_have_a_cause() {
     let unscheduled = |mut pod: Value, words: &str| {
         pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False", "message": words}]);
         pod
@@ -162,7 +162,7 @@ fn who_waits_is_told_why() {
 }
 
 #[test]
-fn who_is_not_started_is_told_why() {
+fn unstarted_pods_have_a_cause() {
     let bound = |change: fn(&mut Value)| {
         let mut pod = running("p", 2);
         pod["status"]["phase"] = json!("Pending");
@@ -216,7 +216,7 @@ fn who_is_not_started_is_told_why() {
 }
 
 #[test]
-fn who_has_no_limit_is_told_why() {
+fn unlimited_pods_have_a_cause() {
     let labelled = |name: &'static str, value: &'static str| {
         Cluster::well().on(move |node| node["metadata"]["labels"][name] = json!(value))
     };
@@ -244,7 +244,7 @@ fn who_has_no_limit_is_told_why() {
 }
 
 #[test]
-fn nodes_without_gpus_are_told_why() {
+fn nodes_without_gpus_have_a_cause() {
     let silent = |pods: Vec<Value>| {
         let mut cluster = Cluster::well().on(|node| {
             node["metadata"]["annotations"] = json!({});
@@ -284,7 +284,7 @@ fn put(root: &Path, path: &str, text: &str) {
 }
 
 #[test]
-fn a_nodes_own_files_are_looked_at() {
+fn files_of_a_node_have_causes() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     let names = || {
@@ -310,7 +310,7 @@ fn a_nodes_own_files_are_looked_at() {
 }
 
 #[test]
-fn it_is_told_as_data_as_well() {
+fn findings_are_reported_as_json() {
     let findings =
         Cluster::well().with(pod("p", 15)).findings(Scope::default()).about(Some(Question::Pending));
     let json = findings.json();
@@ -334,7 +334,7 @@ fn what_is_not_there_is_said() {
 }
 
 #[test]
-fn each_cause_is_a_name_a_sentence_and_a_remedy() {
+fn each_cause_has_a_name_a_message_and_a_remedy() {
     fixture::check_table::<Cause>();
 }
 
