@@ -14,7 +14,7 @@ use std::path::Path;
 fn gpu(number: u8) -> HostGpu {
     let name = if number < 3 { number.to_string() } else { format!("3.{}", number - 3) };
     let name = name.parse().expect("a GPU's number");
-    HostGpu { is_cut: number == 2, ..HostGpu::new(Uuid([number + 1; 16]), Bytes::from_mib(15109), name) }
+    HostGpu { is_partitioned: number == 2, ..HostGpu::new(Uuid([number + 1; 16]), Bytes::from_mib(15109), name) }
 }
 
 /// Says "no limit" in a way that anybody understands.
@@ -152,7 +152,7 @@ fuzz_target!(|input: &[u8]| {
     assert!(!limits.gpus.is_empty());
     for (uuid, limit) in &limits.gpus {
         let gpu = gpus.iter().find(|gpu| gpu.gpu.uuid == *uuid).expect("a GPU of the host");
-        assert!(!gpu.is_cut && *limit > Bytes::ZERO && *limit <= gpu.gpu.total);
+        assert!(!gpu.is_partitioned && *limit > Bytes::ZERO && *limit <= gpu.gpu.total);
     }
     let own = ["/run/cgpu", "/run/cgpu/libcgpu.so", "/etc/ld.so.preload"];
     let additions = |preload: Option<&str>| Additions {

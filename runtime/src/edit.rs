@@ -242,8 +242,8 @@ fn read_process(text: &[u8]) -> Result<Map<String, Value>, Refusal> {
 
 /// Whether no name is written in a way in which some readers would take it for one of these, and others would not.
 fn spelt(object: &Map<String, Value>, names: &[&str]) -> Result<(), String> {
-    let is_odd = |key: &&String| names.iter().any(|name| document::is_taken_for(key, name));
-    match object.keys().find(is_odd) {
+    let is_ambiguous = |key: &&String| names.iter().any(|name| document::is_taken_for(key, name));
+    match object.keys().find(is_ambiguous) {
         Some(key) => Err(format!("`{}` is not how that name is written", key.escape_default())),
         None => Ok(()),
     }

@@ -285,17 +285,17 @@ impl Invocation {
 /// short, and short ones stand together.
 fn check_spelling(argument: &OsStr, name: &str) -> Result<(), Refusal> {
     let is_long = argument.as_bytes().starts_with(b"--");
-    let is_cut = |known: &&&str| known.starts_with(name) && **known != name;
+    let is_abbreviated = |known: &&&str| known.starts_with(name) && **known != name;
     let is_known = |name: &str| CREATE_VALUED.contains(&name);
-    let is_odd = if is_long {
-        !is_known(name) && ["bundle", "config"].iter().find(is_cut).is_some()
+    let is_unsupported = if is_long {
+        !is_known(name) && ["bundle", "config"].iter().find(is_abbreviated).is_some()
     } else {
         // Letters that take no value stand before one that does; and what follows such a one is its value, whatever Go's programs take it for.
         let letters = argument.as_bytes().get(1..).unwrap_or_default();
         let is_grouped = letters.starts_with(b"d") && letters.iter().any(|letter| b"bf".contains(letter));
-        is_grouped || [&b"b="[..], b"f=", b"bundle"].iter().any(|odd| letters.starts_with(odd))
+        is_grouped || [&b"b="[..], b"f=", b"bundle"].iter().any(|prefix| letters.starts_with(prefix))
     };
-    if is_odd {
+    if is_unsupported {
         return Err(Refusal(format!(
             "`{}` may mean another bundle or configuration: write out --bundle and --config",
             argument.to_string_lossy().escape_default()

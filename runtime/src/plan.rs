@@ -127,24 +127,24 @@ pub struct HostGpu {
     pub gpu: GpuInfo,
     /// What people call it.
     pub number: DeviceId,
-    /// It is cut into instances of which the driver does not tell which is which, or into none.
-    pub is_cut: bool,
+    /// It is partitioned, into instances that the driver does not identify or into none.
+    pub is_partitioned: bool,
 }
 
 impl HostGpu {
-    /// One that is not cut any further.
+    /// One that is not partitioned.
     #[must_use]
     pub fn new(uuid: Uuid, total: Bytes, number: DeviceId) -> Self {
         // NVML's indexes are in PCI order; in the low bits instances count from 1.
         let at = number.instance().map_or(0, |instance| u64::from(instance) + 1);
         let order = (u64::from(number.gpu()) + 1) * (GpuInfo::INSTANCE + 1) + at;
-        Self { gpu: GpuInfo { uuid, total, order }, number, is_cut: false }
+        Self { gpu: GpuInfo { uuid, total, order }, number, is_partitioned: false }
     }
 }
 
 impl From<HostDevice> for HostGpu {
     fn from(found: HostDevice) -> Self {
-        Self { is_cut: found.is_partitioned, ..Self::new(found.uuid, found.total, found.number) }
+        Self { is_partitioned: found.is_partitioned, ..Self::new(found.uuid, found.total, found.number) }
     }
 }
 
@@ -180,10 +180,10 @@ pub fn plan(
         Verdict::Off(_) => return Ok(Plan::Native),
         Verdict::On(settings) => settings,
     };
-    if let Some(cut) = settings.gpus.iter().find(|limit| is_cut(&gpus, limit.uuid)) {
+    if let Some(partitioned) = settings.gpus.iter().find(|limit| is_partitioned(&gpus, limit.uuid)) {
         return Err(Refusal(format!(
             "the GPU {} is cut into MIG instances that have no names of their own; install a driver from R470 on, or name other GPUs in NVIDIA_VISIBLE_DEVICES",
-            cut.uuid
+            partitioned.uuid
         )));
     }
     let limits = Limits {
@@ -197,8 +197,8 @@ pub fn plan(
     Ok(Plan::Slice(limits))
 }
 
-fn is_cut(gpus: &[HostGpu], uuid: Uuid) -> bool {
-    gpus.iter().any(|gpu| gpu.gpu.uuid == uuid && gpu.is_cut)
+fn is_partitioned(gpus: &[HostGpu], uuid: Uuid) -> bool {
+    gpus.iter().any(|gpu| gpu.gpu.uuid == uuid && gpu.is_partitioned)
 }
 
 /// Inside a container an index may be any number, because GPUs are numbered anew there. Here it is the host's.

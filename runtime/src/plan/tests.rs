@@ -102,16 +102,16 @@ fn what_is_not_understood_is_refused_in_one_sentence() {
     }
     let none = planned(&[(MEM, "1")], &[]).unwrap_err().to_string();
     assert!(none.contains("no GPU"), "{none}");
-    let cut = [HostGpu { is_cut: true, ..gpu(0, 40960) }, gpu(1, 40960)];
-    assert!(planned(&[(MEM, "1")], &cut).unwrap_err().to_string().contains("MIG"));
-    assert_eq!(limits(&[(MEM, "1"), (VISIBLE, "1")], &cut), Some(vec![(1, 1024)]));
+    let partitioned = [HostGpu { is_partitioned: true, ..gpu(0, 40960) }, gpu(1, 40960)];
+    assert!(planned(&[(MEM, "1")], &partitioned).unwrap_err().to_string().contains("MIG"));
+    assert_eq!(limits(&[(MEM, "1"), (VISIBLE, "1")], &partitioned), Some(vec![(1, 1024)]));
 }
 
 #[test]
 fn instances_are_gpus_of_their_own_and_gpus_behind_them_keep_their_index() {
     let part =
         |number: u8, name: DeviceId, mib: u64| HostGpu::new(Uuid([number + 1; 16]), Bytes(mib * MIB), name);
-    let cut = [
+    let partitioned = [
         gpu(0, 15109),
         part(1, DeviceId::of_instance(1, 0), 20480),
         part(2, DeviceId::of_instance(1, 3), 5120),
@@ -119,13 +119,13 @@ fn instances_are_gpus_of_their_own_and_gpus_behind_them_keep_their_index() {
     ];
     let mig = |number: u8| Uuid([number + 1; 16]).to_string().replacen("GPU", "MIG", 1);
     // Without a name they stand where their GPU would.
-    assert_eq!(limits(&[(MEM, "3,4,2,5")], &cut), Some(vec![(0, 3072), (1, 4096), (2, 2048), (3, 5120)]));
+    assert_eq!(limits(&[(MEM, "3,4,2,5")], &partitioned), Some(vec![(0, 3072), (1, 4096), (2, 2048), (3, 5120)]));
     let both = format!("{},{}", mig(2), &mig(1)[..13]);
-    assert_eq!(limits(&[(MEM, "1,2"), (VISIBLE, &both)], &cut), Some(vec![(2, 1024), (1, 2048)]));
-    assert_eq!(limits(&[(MEM, "1"), (DEV, "2"), (VISIBLE, &mig(1))], &cut), Some(vec![(1, 10240)]));
-    assert_eq!(limits(&[(MEM, "1"), (VISIBLE, "2")], &cut), Some(vec![(3, 1024)]));
+    assert_eq!(limits(&[(MEM, "1,2"), (VISIBLE, &both)], &partitioned), Some(vec![(2, 1024), (1, 2048)]));
+    assert_eq!(limits(&[(MEM, "1"), (DEV, "2"), (VISIBLE, &mig(1))], &partitioned), Some(vec![(1, 10240)]));
+    assert_eq!(limits(&[(MEM, "1"), (VISIBLE, "2")], &partitioned), Some(vec![(3, 1024)]));
     let sliced = [(MEM, "1"), (VISIBLE, &format!("0,{both}")), (SLICED, &mig(1))];
-    assert_eq!(limits(&sliced, &cut), Some(vec![(1, 1024)]));
+    assert_eq!(limits(&sliced, &partitioned), Some(vec![(1, 1024)]));
     for (visible, memory, part) in [
         ("1", "1", "GPU 1 is cut into MIG instances; name those by their own UUID"),
         ("1:0", "1", "MIG devices go by their own UUID"),
@@ -134,7 +134,7 @@ fn instances_are_gpus_of_their_own_and_gpus_behind_them_keep_their_index() {
         // More than the instance has, though not more than its GPU.
         (&mig(2), "6", "more than"),
     ] {
-        let message = planned(&[(MEM, memory), (VISIBLE, visible)], &cut).unwrap_err().to_string();
+        let message = planned(&[(MEM, memory), (VISIBLE, visible)], &partitioned).unwrap_err().to_string();
         assert!(message.contains(part), "{visible}: {message}");
     }
 }
