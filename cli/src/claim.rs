@@ -21,7 +21,7 @@ const ENVIRONMENT: &str = "environment";
 /// The files of a region, in the order in which they are removed. Nothing else is ever removed: `--dir` may hold other things.
 const FILES: &[&str] = &["bell", "refused", "limits", "grant", "use", ENVIRONMENT];
 
-const TURNS: u32 = 1000;
+const MAX_ATTEMPTS: u32 = 1000;
 
 /// Our share in a container's folder.
 pub(crate) struct Claim {
@@ -41,7 +41,7 @@ impl Claim {
     /// Makes the container with these variables or joins it.
     pub(crate) fn take(folder: &Path, wanted: &Variables, is_alive: impl Fn(&Path) -> bool) -> Result<Self> {
         // Each turn is lost to somebody who left in that instant; nobody leaves that often.
-        for _ in 0..TURNS {
+        for _ in 0..MAX_ATTEMPTS {
             match fs::create_dir_all(folder) {
                 // Was there, and is gone: create_dir_all looks twice.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && !folder.is_file() => continue,

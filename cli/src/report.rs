@@ -27,7 +27,7 @@ use crate::{own, root};
 pub(crate) const NATIVE: u32 = 5;
 
 /// More than any file of a container that people read.
-const LONGEST: u64 = 64 << 10;
+const MAX_FILE_SIZE: u64 = 64 << 10;
 
 /// A status and where it comes from.
 #[derive(Serialize)]
@@ -226,7 +226,7 @@ pub(crate) fn read(path: &Path) -> Option<String> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
     let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    file.take(MAX_FILE_SIZE).read_to_end(&mut text).ok()?;
     Some(String::from_utf8_lossy(&text).trim_end().to_owned())
 }
 

@@ -42,7 +42,7 @@ pub(crate) enum View {
 }
 
 /// What a container's folder may have in it.
-const MARKS: [&str; 3] = ["use", "limits", "refused"];
+const MARK_FILES: [&str; 3] = ["use", "limits", "refused"];
 
 impl Root {
     /// A root that was asked for is the host's. Else we are in a container if its folder says so: that of `CGPU_DIR`, the usual one, or the one
@@ -72,7 +72,7 @@ impl Root {
 fn marked(folder: PathBuf) -> Option<PathBuf> {
     let has = |mark: &str| folder.join(mark).symlink_metadata().is_ok();
     let is_root = paths::containers(&folder).is_dir() && !has("limits");
-    (MARKS.iter().any(|mark| has(mark)) && !is_root).then_some(folder)
+    (MARK_FILES.iter().any(|mark| has(mark)) && !is_root).then_some(folder)
 }
 
 /// Where the shim makes a region when it may not write to [`paths::RUN`].

@@ -20,12 +20,12 @@ use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::thread::LinkNameSpaceType;
 
 /// Pages for the small files: limits, what is preloaded, what we note, the sentence of a refusal.
-const ROOM: u64 = 32;
+const SMALL_FILE_PAGES: u64 = 32;
 /// Files, folders and links; there are about a dozen, and extended attributes count as some.
-const NODES: u32 = 64;
+const MAX_INODES: u32 = 64;
 /// `use` takes 529 pages. Given one by one, and taken back one by one, they cost a start 0.9 ms; in one piece of 2 MiB, where the kernel has one, a tenth of that. What is smaller than
 /// a piece is given pages as ever. Kernels without huge pages do not know the word.
-const HUGE: &str = ",huge=within_size";
+const HUGE_OPTION: &str = ",huge=within_size";
 /// The user namespace that the kernel starts with (`PROC_USER_INIT_INO`).
 const INITIAL_USERS: u64 = 0xEFFF_FFFD;
 /// The mount namespace that the kernel starts with, where that has a fixed number (`MNT_NS_INIT_INO`, Linux 6.18).
@@ -40,16 +40,16 @@ pub fn mount(folder: &Path) -> io::Result<bool> {
         return Ok(false);
     }
     let page = rustix::param::page_size() as u64;
-    let size: u64 = [Kind::Use.size(), Kind::Grant.size(), ROOM * page]
+    let size: u64 = [Kind::Use.size(), Kind::Grant.size(), SMALL_FILE_PAGES * page]
         .iter()
         .map(|size| size.next_multiple_of(page))
         .sum();
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let mount = |more: &str| {
-        let options = CString::new(format!("size={size},nr_inodes={NODES},mode=0755{more}"))?;
+        let options = CString::new(format!("size={size},nr_inodes={MAX_INODES},mode=0755{more}"))?;
         Ok::<_, io::Error>(rustix::mount::mount("cgpu", folder, "tmpfs", flags, options.as_c_str()))
     };
-    let mounted = match mount(HUGE)? {
+    let mounted = match mount(HUGE_OPTION)? {
         Err(Errno::INVAL) => mount("")?,
         mounted => mounted,
     };

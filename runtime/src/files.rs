@@ -18,9 +18,9 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 /// More than any sane chain of links.
-const LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// More than any loader or C library has; what is larger is neither.
-const LARGEST: u64 = 64 << 20;
+const MAX_FILE_SIZE: u64 = 64 << 20;
 
 /// A container's files.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ impl Files {
         if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile {
             return Ok(None);
         }
-        if about.st_size.cast_unsigned() > LARGEST {
+        if about.st_size.cast_unsigned() > MAX_FILE_SIZE {
             return Err(too_large(Path::new(path)));
         }
         // By the descriptor: the name may lead elsewhere by now.
@@ -107,7 +107,7 @@ impl Files {
             let found = self.step(above, &part, &next)?;
             if let Some(target) = found.as_deref().map(link).transpose()?.flatten() {
                 links += 1;
-                if links > LINKS {
+                if links > MAX_LINKS {
                     return Err(io::Error::other(format!(
                         "links of {} lead round in circles",
                         path.display()
@@ -171,14 +171,14 @@ pub fn read_plain(path: &Path) -> io::Result<Option<Vec<u8>>> {
 
 fn read(file: File, path: &Path) -> io::Result<Vec<u8>> {
     // At once, where it is what it says; it may grow meanwhile.
-    let size = file.metadata()?.len().min(LARGEST);
+    let size = file.metadata()?.len().min(MAX_FILE_SIZE);
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default() + 1);
-    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST { Err(too_large(path)) } else { Ok(bytes) }
+    file.take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_SIZE { Err(too_large(path)) } else { Ok(bytes) }
 }
 
 fn too_large(path: &Path) -> io::Error {
-    io::Error::other(format!("{} is larger than {} MiB", path.display(), LARGEST >> 20))
+    io::Error::other(format!("{} is larger than {} MiB", path.display(), MAX_FILE_SIZE >> 20))
 }
 
 fn open(path: &Path, more: OFlags) -> rustix::io::Result<OwnedFd> {
@@ -286,7 +286,7 @@ pub(crate) mod tests {
         let path = folder.path().join("pipe");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
         symlink("pipe", folder.path().join("link")).unwrap();
-        File::create(folder.path().join("large")).unwrap().set_len(LARGEST + 1).unwrap();
+        File::create(folder.path().join("large")).unwrap().set_len(MAX_FILE_SIZE + 1).unwrap();
         let files = Files::new(folder.path(), vec![]).unwrap();
         assert_eq!(files.read("/pipe").unwrap(), None);
         assert_eq!(files.read("/link").unwrap(), None);

@@ -25,7 +25,7 @@ use crate::plan::HostGpu;
 /// The vendor's library.
 const NVML: &str = "libnvidia-ml.so.1";
 /// Where the kernel's driver has a folder for each GPU.
-const KERNELS: &str = "/proc/driver/nvidia/gpus";
+const DRIVER_FOLDER: &str = "/proc/driver/nvidia/gpus";
 /// Maximum age of what the monitor read from NVML, which it reads every second.
 const MAX_AGE: Duration = Duration::from_secs(3);
 /// Both are installed together.
@@ -50,7 +50,7 @@ pub fn by_monitor(config: &Config) -> Option<MonitorInventory> {
     monitor.monitors_user().filter(|user| [0, own].contains(user))?;
     let inventory = monitor.inventory().ok()?;
     let state = config.sim.as_deref().map(|list| config.states().join(paths::simulated_name(list)));
-    let gpus = checked(&inventory, state.as_deref(), Path::new(KERNELS))?;
+    let gpus = checked(&inventory, state.as_deref(), Path::new(DRIVER_FOLDER))?;
     Some(MonitorInventory { gpus, overcommit: inventory.allow_overcommit })
 }
 

@@ -11,7 +11,7 @@ use super::{container, preload, program};
 use crate::table::plain;
 
 /// In the auxiliary vector: the program was started with more rights than its user's.
-const SECURE: u64 = 23;
+const AT_SECURE: u64 = 23;
 
 /// What a process has loaded.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ fn secure(pid: u32) -> Option<bool> {
     let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).ok();
     vector
         .chunks_exact(16)
-        .find(|pair| word(&pair[..8]) == Some(SECURE))
+        .find(|pair| word(&pair[..8]) == Some(AT_SECURE))
         .and_then(|pair| word(&pair[8..]))
         .map(|value| value != 0)
 }

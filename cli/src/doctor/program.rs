@@ -12,7 +12,7 @@ use super::preload::{self, By};
 use super::view::View;
 
 /// Scripts that are run by scripts, as far as the kernel goes.
-const DEEPEST: usize = 4;
+const MAX_SCRIPT_DEPTH: usize = 4;
 const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
 
@@ -35,7 +35,7 @@ pub(crate) fn find(view: &View, name: &str) -> Result<PathBuf> {
 /// Of a script what runs it; of anything else that itself.
 fn runs(view: &View, path: &Path) -> PathBuf {
     let mut path = path.to_owned();
-    for _ in 0..DEEPEST {
+    for _ in 0..MAX_SCRIPT_DEPTH {
         let mut first = [0; 256];
         let Some(length) = view.open(&path).and_then(|mut file| file.read(&mut first).ok()) else { break };
         let text = String::from_utf8_lossy(&first[..length]);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
 /// More than any library or program of which all is read.
-const LONGEST: u64 = 256 << 20;
+const MAX_FILE_SIZE: u64 = 256 << 20;
 
 /// Below which root, and with which variables.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ impl View {
     /// A file's bytes, not without end.
     pub(crate) fn bytes(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.open(path)?.take(LONGEST).read_to_end(&mut bytes).ok()?;
+        self.open(path)?.take(MAX_FILE_SIZE).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }
 

@@ -6,7 +6,7 @@ use cgpu_client::device_id::DeviceId;
 use cgpu_client::message::Status;
 
 /// Looks that are kept: as many as the widest screen has columns.
-const MOST: usize = 512;
+const MAX_SAMPLES: usize = 512;
 
 /// Values of successive looks, each from 0 to 1; none where there was nothing to tell.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +14,7 @@ pub(crate) struct Series(VecDeque<Option<f64>>);
 
 impl Series {
     fn push(&mut self, value: Option<f64>) {
-        if self.0.len() == MOST {
+        if self.0.len() == MAX_SAMPLES {
             self.0.pop_front();
         }
         self.0.push_back(value.map(|value| value.clamp(0.0, 1.0)));
@@ -109,8 +109,8 @@ mod tests {
     #[test]
     fn it_does_not_grow_for_ever() {
         let mut series = Series::default();
-        (0..MOST + 9).for_each(|_| series.push(Some(7.0)));
-        assert_eq!(series.last(usize::MAX).count(), MOST);
+        (0..MAX_SAMPLES + 9).for_each(|_| series.push(Some(7.0)));
+        assert_eq!(series.last(usize::MAX).count(), MAX_SAMPLES);
         assert_eq!(series.last(1).next(), Some(Some(1.0)));
     }
 }

@@ -43,7 +43,7 @@ pub(crate) enum Step {
 /// Policies that there are.
 pub(crate) const POLICIES: u32 = 6;
 /// A weight has no more digits.
-const DIGITS: usize = 2;
+const MAX_WEIGHT_DIGITS: usize = 2;
 
 pub(crate) fn update(model: &mut Model, event: Event) -> Step {
     match event {
@@ -184,7 +184,7 @@ fn type_weight(model: &mut Model, key: KeyCode, row: RowKey, mut text: String) {
     match key {
         KeyCode::Esc | KeyCode::Char('q') => return,
         KeyCode::Backspace => drop(text.pop()),
-        KeyCode::Char(digit) if digit.is_ascii_digit() && text.len() < DIGITS => text.push(digit),
+        KeyCode::Char(digit) if digit.is_ascii_digit() && text.len() < MAX_WEIGHT_DIGITS => text.push(digit),
         KeyCode::Enter if !text.is_empty() => {
             let (id, gpu) = &row;
             let meaning = format!("{} on GPU {gpu}: weight {text}", table::plain(id));

@@ -17,11 +17,11 @@ pub(super) mod fixtures;
 mod tenants;
 
 /// Smaller than this there is nothing that could be read.
-const LEAST: (u16, u16) = (40, 8);
+const MIN_SIZE: (u16, u16) = (40, 8);
 
 pub(crate) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>) {
     let area = frame.area();
-    if area.width < LEAST.0 || area.height < LEAST.1 {
+    if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
         let message = format!("{} x {} is too small: 80 x 24", area.width, area.height);
         frame.render_widget(Paragraph::new(message), area);
         return;
@@ -30,7 +30,7 @@ pub(crate) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>) {
     // A sentence is read to its end.
     let lines = Span::raw(text.as_str()).width().div_ceil(usize::from(area.width)).clamp(1, 3);
     // Half of what there is may go to GPUs, the rest is the containers'.
-    let gpus = gpus::height(model).min((area.height - 4) / 2 / gpus::LINES * gpus::LINES).max(gpus::LINES);
+    let gpus = gpus::height(model).min((area.height - 4) / 2 / gpus::GPU_LINES * gpus::GPU_LINES).max(gpus::GPU_LINES);
     let [top, middle, rule, table, detail, bottom] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(gpus),

@@ -8,12 +8,12 @@ use cgpu_kubernetes_core::object::{Node, Pod};
 use crate::error::Error;
 
 /// Of pods that have ended nothing is shown.
-const ENDED: [&str; 2] = ["status.phase!=Succeeded", "status.phase!=Failed"];
+const NOT_ENDED: [&str; 2] = ["status.phase!=Succeeded", "status.phase!=Failed"];
 
 /// Nodes and pods, and the books of them.
 pub(crate) async fn cluster(api: &Api, dialects: Dialects) -> Result<Cluster, Error> {
     let nodes: Vec<Node> = all(api, &Query::all()).await?;
-    let pods: Vec<Pod> = all(api, &Query::all().field(ENDED[0]).field(ENDED[1])).await?;
+    let pods: Vec<Pod> = all(api, &Query::all().field(NOT_ENDED[0]).field(NOT_ENDED[1])).await?;
     let mut cluster = Cluster::new(dialects);
     cluster.replace(&nodes, &pods);
     Ok(cluster)

@@ -12,20 +12,20 @@ use crate::top::model::{Model, letter};
 use crate::top::theme::Theme;
 
 /// Of each GPU.
-pub(super) const LINES: u16 = 3;
+pub(super) const GPU_LINES: u16 = 3;
 
 /// Columns of a slice in the strip of turns.
-const PER_SLICE: u64 = 3;
+const COLUMNS_PER_SLICE: u64 = 3;
 
 pub(super) fn height(model: &Model) -> u16 {
-    u16::try_from(model.gpus().count()).unwrap_or(u16::MAX).saturating_mul(LINES)
+    u16::try_from(model.gpus().count()).unwrap_or(u16::MAX).saturating_mul(GPU_LINES)
 }
 
 pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
-    let room = usize::from(area.height / LINES);
+    let room = usize::from(area.height / GPU_LINES);
     let gpus: Vec<&GpuStatus> = model.gpus().collect();
     let shown = gpus.len().min(room);
-    let areas = Layout::vertical(vec![Constraint::Length(LINES); shown]).split(area);
+    let areas = Layout::vertical(vec![Constraint::Length(GPU_LINES); shown]).split(area);
     for (at, (gpu, area)) in gpus.iter().zip(areas.iter()).enumerate() {
         let hidden = if at + 1 == shown { gpus.len() - shown } else { 0 };
         let width = usize::from(area.width);
@@ -81,7 +81,7 @@ fn gauges<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Li
 
 /// The turns of the last moments: each column is a third of a slice and has the letter of whoever had most of it.
 fn strip<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Line<'a> {
-    let column = (gpu.slice_us / PER_SLICE).max(100);
+    let column = (gpu.slice_us / COLUMNS_PER_SLICE).max(100);
     let (label, scale) = (" turns ", format!(" {} each", table::millis(column)));
     let room = width.saturating_sub(label.len() + scale.len());
     let reported = model.sample.turns.iter().find(|turns| turns.gpu == gpu.index);

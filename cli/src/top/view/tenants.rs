@@ -13,15 +13,15 @@ use crate::top::model::{Model, Order, Row, letter};
 use crate::top::theme::Theme;
 
 /// From this width on there is room for names and how compute is limited.
-const WIDE: u16 = 110;
+const WIDE_COLUMNS: u16 = 110;
 /// Columns of what is always there, without the two histories.
-const FIXED: usize = 61;
+const FIXED_COLUMNS: usize = 61;
 /// Columns of a name, and of how compute is limited.
-const MORE: (usize, usize) = (13, 10);
+const EXTRA_COLUMNS: (usize, usize) = (13, 10);
 
 pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
-    let wide = area.width >= WIDE;
-    let fixed = FIXED + if wide { MORE.0 + MORE.1 } else { 0 };
+    let wide = area.width >= WIDE_COLUMNS;
+    let fixed = FIXED_COLUMNS + if wide { EXTRA_COLUMNS.0 + EXTRA_COLUMNS.1 } else { 0 };
     let history = usize::from(area.width).saturating_sub(fixed) / 2;
     let rows = model.rows();
     let mut lines = vec![heading(model, theme, wide, history, usize::from(area.width))];
@@ -45,7 +45,7 @@ fn heading<'a>(model: &Model, theme: &Theme, wide: bool, history: usize, width: 
         if model.order == order { format!("{text}{arrow}") } else { text.to_owned() }
     };
     let (name, compute) =
-        if wide { (fit("NAME", MORE.0), fit("COMPUTE", MORE.1)) } else { Default::default() };
+        if wide { (fit("NAME", EXTRA_COLUMNS.0), fit("COMPUTE", EXTRA_COLUMNS.1)) } else { Default::default() };
     let text = format!(
         "    {}{name}{}{compute}{:>5} {:>5} {} {:>6} {:>6} {} {:>2} {:<5}{:<4}",
         fit(&mark(Order::Id, "CONTAINER"), 13),
@@ -84,13 +84,13 @@ fn line<'a>(
         Span::styled(fit(&table::plain(&container.id), 13), plain),
     ];
     if wide {
-        spans.push(Span::styled(fit(&table::plain(&container.name), MORE.0 - 1) + " ", plain));
+        spans.push(Span::styled(fit(&table::plain(&container.name), EXTRA_COLUMNS.0 - 1) + " ", plain));
     }
     spans.push(Span::styled(format!("{:>3} ", share.gpu), plain));
     if wide {
         let gpu = model.gpu(share.gpu);
         let compute = gpu.map(|gpu| table::compute(container, gpu)).unwrap_or_default();
-        spans.push(Span::styled(fit(&compute, MORE.1), plain));
+        spans.push(Span::styled(fit(&compute, EXTRA_COLUMNS.1), plain));
     }
     let limit = if share.limit == 0 { "-".into() } else { table::mib(share.limit) };
     spans.extend([

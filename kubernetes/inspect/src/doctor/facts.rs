@@ -128,7 +128,7 @@ struct Waiting {
 }
 
 /// Reasons for which a container waits while all is well.
-const PATIENT: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
+const HARMLESS_REASONS: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
 
 impl ObservedPod {
     /// `namespace/name`.
@@ -149,7 +149,7 @@ impl ObservedPod {
             let waiting = container.state.waiting.as_ref()?;
             let (reason, message) = (waiting.reason.as_str(), waiting.message.as_str());
             let gap = if message.is_empty() { "" } else { ": " };
-            (!PATIENT.contains(&reason)).then(|| format!("{}: {reason}{gap}{message}", container.name))
+            (!HARMLESS_REASONS.contains(&reason)).then(|| format!("{}: {reason}{gap}{message}", container.name))
         })
         .collect()
     }

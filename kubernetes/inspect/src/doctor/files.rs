@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::causes::{Cause, Findings};
 
 /// What a container with a slice is made with.
-const NEEDED: [&str; 2] = ["/usr/bin/cgpu-runtime", "/usr/lib/cgpu/libcgpu.so"];
+const REQUIRED_FILES: [&str; 2] = ["/usr/bin/cgpu-runtime", "/usr/lib/cgpu/libcgpu.so"];
 /// The plugin's socket in the kubelet's folder: the kubelet removes all of them when it starts, and the plugin makes its own anew.
 const SOCKET: &str = "/var/lib/kubelet/device-plugins/cgpu-mem.sock";
 
@@ -19,7 +19,7 @@ const ENGINES: [(&str, &str, &str); 2] = [
 pub(super) fn examine(root: &Path, findings: &mut Findings) {
     let subject = "this node";
     findings.examined("this node's files");
-    for path in NEEDED {
+    for path in REQUIRED_FILES {
         if !below(root, path).is_file() {
             findings.add(Cause::RuntimeMissing, subject, path);
         }

@@ -12,7 +12,7 @@ use super::facts::{Facts, ObservedPod};
 use super::node::HANDLER;
 
 /// Nodes that are named for a reason; of more, their number.
-const NAMED: usize = 3;
+const MAX_NAMED_NODES: usize = 3;
 
 pub(super) fn examine(facts: &Facts, observed: &ObservedPod, was_named: bool, findings: &mut Findings) {
     let subject = format!("pod {}", observed.title());
@@ -102,8 +102,8 @@ fn waits(
 
 /// `a, b, c and 47 more`.
 fn named(nodes: &[&str]) -> String {
-    let first = nodes.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-    match nodes.len().saturating_sub(NAMED) {
+    let first = nodes.iter().take(MAX_NAMED_NODES).copied().collect::<Vec<_>>().join(", ");
+    match nodes.len().saturating_sub(MAX_NAMED_NODES) {
         0 => first,
         more => format!("{first} and {more} more"),
     }
