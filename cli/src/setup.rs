@@ -89,8 +89,8 @@ impl Engine {
         match (self, arguments.undo) {
             (Self::Docker, false) => {
                 let config = arguments.config.as_deref().map(std::path::absolute).transpose()?;
-                let us = docker::Us { runtime, config: config.as_deref().map(Path::to_string_lossy) };
-                docker::set(before, &us, !arguments.no_default).map(Some)
+                let cgpu = docker::CgpuRuntime { runtime, config: config.as_deref().map(Path::to_string_lossy) };
+                docker::set(before, &cgpu, !arguments.no_default).map(Some)
             }
             (Self::Docker, true) => docker::unset(before, runtime),
             (Self::Containerd, false) => containerd::set(before, runtime, arguments.default).map(Some),

@@ -10,7 +10,7 @@
 //!                     bundle           only below what is mounted: where its engine has put it, for the next start
 //! ```
 //!
-//! It is a small file system of its own where that can be ([`crate::allotment`]): the container writes into it. Engines delete what they have created; where one was killed in between, the next start sweeps what is left.
+//! It is a small file system of its own where that can be ([`crate::tmpfs`]): the container writes into it. Engines delete what they have created; where one was killed in between, the next start sweeps what is left.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -34,7 +34,7 @@ use cgpu_shm::uuid::Uuid;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use crate::allotment;
+use crate::tmpfs;
 use crate::plan::Refusal;
 
 /// The most containers on a GPU.
@@ -143,7 +143,7 @@ fn namespace_of(process: &Path) -> std::io::Result<u64> {
 
 /// A GPU, for what may be given of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Supply {
+pub struct GpuCapacity {
     /// Which.
     pub uuid: Uuid,
     /// What people call it.
@@ -154,7 +154,7 @@ pub struct Supply {
 
 /// What is to be made.
 #[derive(Clone, Copy, Debug)]
-pub struct Order<'a> {
+pub struct FolderSpec<'a> {
     /// The monitor's root.
     pub root: &'a Path,
     /// The container.
@@ -166,7 +166,7 @@ pub struct Order<'a> {
     /// What it may have.
     pub limits: &'a Limits,
     /// The host's GPUs.
-    pub supply: &'a [Supply],
+    pub gpus: &'a [GpuCapacity],
     /// Limits of a GPU may add up to more than it has.
     pub overcommit: bool,
     /// Our process, or what it becomes, ends only when the container's first process is noted, or when there will be none.
@@ -193,27 +193,27 @@ impl Folder {
     ///
     /// # Errors
     /// A [`Refusal`] where they have not, or where a container of this id lives; else as the system says.
-    pub fn make(order: &Order<'_>) -> Result<Self> {
-        let folder = Self::of(order.root, order.id)?;
-        let containers = paths::containers(order.root);
+    pub fn make(spec: &FolderSpec<'_>) -> Result<Self> {
+        let folder = Self::of(spec.root, spec.id)?;
+        let containers = paths::containers(spec.root);
         fs::create_dir_all(&containers).with_context(|| format!("cannot make {}", containers.display()))?;
         // Whoever comes at the same time waits: both might find room that is there once.
         let lock =
             File::open(&containers).with_context(|| format!("cannot open {}", containers.display()))?;
         rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
         if folder.path.exists() {
-            if folder.is_in_the_way(order.bundle, own_namespace()) {
+            if folder.is_in_the_way(spec.bundle, own_namespace()) {
                 bail!(Refusal(format!(
                     "a container `{}` is there already, in {}; delete it first",
-                    order.id,
+                    spec.id,
                     folder.path.display()
                 )));
             }
             folder.remove()?;
         }
         let others = sweep(&containers);
-        check_room(order, &others)?;
-        let made = folder.fill(order);
+        check_room(spec, &others)?;
+        let made = folder.fill(spec);
         if made.is_err() {
             let _ = folder.remove();
         }
@@ -221,25 +221,25 @@ impl Folder {
         Ok(folder)
     }
 
-    fn fill(&self, order: &Order<'_>) -> Result<()> {
+    fn fill(&self, spec: &FolderSpec<'_>) -> Result<()> {
         fs::create_dir(&self.path)?;
-        let limits = order.limits.to_text()?;
+        let limits = spec.limits.to_text()?;
         // Whoever does not see what is mounted here (an engine in a container) sees this, and that there is less room.
-        self.put(BELOW, order.bundle.as_os_str().as_bytes(), 0o644)?;
+        self.put(BELOW, spec.bundle.as_os_str().as_bytes(), 0o644)?;
         self.put(LIMITS, limits.as_bytes(), 0o644)?;
-        if !allotment::mount(&self.path)? {
+        if !tmpfs::mount(&self.path)? {
             fs::remove_file(self.path.join(BELOW))?;
         }
         // Whatever the umask: the container's users must get in.
         fs::set_permissions(&self.path, Permissions::from_mode(0o755))?;
         let created =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(Nanos::ZERO, Nanos::from);
-        let name = order.limits.name.as_deref().unwrap_or(order.id);
+        let name = spec.limits.name.as_deref().unwrap_or(spec.id);
         self.record(&Record {
-            bundle: order.bundle.to_owned(),
-            image: order.image.map(str::to_owned),
+            bundle: spec.bundle.to_owned(),
+            image: spec.image.map(str::to_owned),
             first: None,
-            creator: order.stays.then(|| Process::find(std::process::id().cast_signed())).flatten(),
+            creator: spec.stays.then(|| Process::find(std::process::id().cast_signed())).flatten(),
         })?;
         self.put(LIMITS, limits.as_bytes(), 0o644)?;
         self.put("refused", b"", 0o666)?;
@@ -291,10 +291,10 @@ impl Folder {
     /// # Errors
     /// As the system says.
     pub fn show(&self, pid: i32) -> Result<()> {
-        if !allotment::is_mounted(&self.path) {
+        if !tmpfs::is_mounted(&self.path) {
             return Ok(());
         }
-        allotment::show(&self.path, pid)
+        tmpfs::show(&self.path, pid)
             .with_context(|| format!("{} cannot be shown to the container", self.path.display()))
     }
 
@@ -311,7 +311,7 @@ impl Folder {
     ///
     /// # Errors
     /// It is not there, or as the system says.
-    pub fn note_first(&self, pid: i32) -> Result<()> {
+    pub fn record_first_process(&self, pid: i32) -> Result<()> {
         let mut record =
             self.recorded().with_context(|| format!("{} is no container of ours", self.path.display()))?;
         record.first = Process::find(pid);
@@ -331,14 +331,14 @@ impl Folder {
         let is_earlier_run = self
             .recorded()
             .is_some_and(|record| record.bundle == bundle && record.first.is_some_and(Process::is_elsewhere));
-        if self.is_bare() && !allotment::is_the_hosts() {
+        if self.has_limits_only() && !tmpfs::is_the_hosts() {
             return true;
         }
         if is_earlier_run && own != INITIAL { has_live_slot(&self.path) } else { self.is_alive() }
     }
 
     /// Whether whoever made it has left it behind.
-    fn is_left_behind(&self) -> bool {
+    fn is_abandoned(&self) -> bool {
         let is_old = |name: &str| {
             let age = || fs::metadata(self.path.join(name)).ok()?.modified().ok()?.elapsed().ok();
             age().is_some_and(|age| age > START_TIMEOUT)
@@ -348,9 +348,9 @@ impl Folder {
             let bundle = fs::read(self.path.join(BELOW)).map(|path| PathBuf::from(OsString::from_vec(path)));
             let is_forgotten = bundle.is_ok_and(|bundle| !bundle.join("config.json").exists());
             let is_unmade =
-                self.names().is_some_and(|names| names.is_empty()) && allotment::is_mounted(&self.path);
-            let is_ours = (self.is_bare() && is_forgotten && is_old(LIMITS)) || (is_unmade && is_old("."));
-            return is_ours && allotment::is_the_hosts();
+                self.names().is_some_and(|names| names.is_empty()) && tmpfs::is_mounted(&self.path);
+            let is_ours = (self.has_limits_only() && is_forgotten && is_old(LIMITS)) || (is_unmade && is_old("."));
+            return is_ours && tmpfs::is_the_hosts();
         };
         // Who has become the next runtime (`run`) is not there to take it away when that refuses. The first process is noted before it ends: looked at in this order,
         // there is none yet only where there will be none.
@@ -365,7 +365,7 @@ impl Folder {
     }
 
     /// Whether all that is to be seen of it is what it may have: it is just being made, its maker was killed, or the rest is mounted where we do not see it.
-    fn is_bare(&self) -> bool {
+    fn has_limits_only(&self) -> bool {
         self.names().is_some_and(|names| names == [BELOW, LIMITS])
     }
 
@@ -382,7 +382,7 @@ impl Folder {
     /// # Errors
     /// As the system says, unless it is not there.
     pub fn remove(&self) -> Result<()> {
-        allotment::unmount(&self.path);
+        tmpfs::unmount(&self.path);
         match fs::remove_dir_all(&self.path) {
             // Busy: it is mounted once more elsewhere in our mount namespace; empty it is.
             Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ResourceBusy) => {
@@ -407,7 +407,7 @@ fn sweep(containers: &Path) -> Vec<Limits> {
     let mut limits = Vec::new();
     for entry in fs::read_dir(containers).into_iter().flatten().flatten() {
         let folder = Folder { path: entry.path() };
-        if folder.is_left_behind() {
+        if folder.is_abandoned() {
             // What cannot be removed now is tried again by the next start.
             let _ = folder.remove();
         } else if let Ok(text) = fs::read_to_string(folder.path.join(LIMITS)) {
@@ -418,15 +418,15 @@ fn sweep(containers: &Path) -> Vec<Limits> {
 }
 
 /// Whether each GPU has room for another container, and for what that may have.
-fn check_room(order: &Order<'_>, others: &[Limits]) -> Result<(), Refusal> {
-    for &(uuid, limit) in &order.limits.gpus {
+fn check_room(spec: &FolderSpec<'_>, others: &[Limits]) -> Result<(), Refusal> {
+    for &(uuid, limit) in &spec.limits.gpus {
         let given: Vec<Bytes> = others
             .iter()
             .flat_map(|limits| &limits.gpus)
             .filter(|gpu| gpu.0 == uuid)
             .map(|gpu| gpu.1)
             .collect();
-        let Some(gpu) = order.supply.iter().find(|gpu| gpu.uuid == uuid) else { continue };
+        let Some(gpu) = spec.gpus.iter().find(|gpu| gpu.uuid == uuid) else { continue };
         if given.len() >= MAX_CONTAINERS {
             return Err(Refusal(format!(
                 "GPU {} has {} containers, and more than {MAX_CONTAINERS} cannot share a GPU; end one of them",
@@ -435,7 +435,7 @@ fn check_room(order: &Order<'_>, others: &[Limits]) -> Result<(), Refusal> {
             )));
         }
         let sum: u64 = given.iter().map(|limit| limit.0).sum();
-        if !order.overcommit && sum.saturating_add(limit.0) > gpu.total.0 {
+        if !spec.overcommit && sum.saturating_add(limit.0) > gpu.total.0 {
             let mib = |bytes: u64| bytes >> 20;
             return Err(Refusal(format!(
                 "GPU {} has {} MiB, of which {} MiB are given to {} containers, so that {} MiB more do not fit; lower ALIYUN_COM_GPU_MEM_CONTAINER, end a container, or set allow_overcommit in /etc/cgpu/monitor.toml",
@@ -469,7 +469,7 @@ mod tests {
     impl Drop for Root {
         fn drop(&mut self) {
             for entry in fs::read_dir(paths::containers(self.path())).into_iter().flatten().flatten() {
-                allotment::unmount(&entry.path());
+                tmpfs::unmount(&entry.path());
             }
         }
     }
@@ -484,14 +484,14 @@ mod tests {
         fs::create_dir_all(&bundle)?;
         fs::write(bundle.join("config.json"), "{}")?;
         let limits = Limits { gpus: vec![(GPU, Bytes(mib << 20))], ..Limits::default() };
-        let supply = [Supply { uuid: GPU, number: DeviceId::of_gpu(0), total: Bytes(15109 << 20) }];
-        Folder::make(&Order {
+        let gpus = [GpuCapacity { uuid: GPU, number: DeviceId::of_gpu(0), total: Bytes(15109 << 20) }];
+        Folder::make(&FolderSpec {
             root,
             id,
             bundle: &bundle,
             image: None,
             limits: &limits,
-            supply: &supply,
+            gpus: &gpus,
             overcommit: false,
             stays: true,
         })
@@ -531,11 +531,11 @@ mod tests {
         let starting = make(root.path(), "starting", 6000).unwrap();
         assert!(!gone.exists() && starting.exists());
         let living = make(root.path(), "lives", 6000).unwrap();
-        living.note_first(std::process::id().cast_signed()).unwrap();
+        living.record_first_process(std::process::id().cast_signed()).unwrap();
         assert!(make(root.path(), "lives", 1).unwrap_err().to_string().contains("is there already"));
         let dead = make(root.path(), "dead", 1000).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        dead.note_first(child.id().cast_signed()).unwrap();
+        dead.record_first_process(child.id().cast_signed()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         make(root.path(), "next", 1).unwrap();
@@ -560,7 +560,7 @@ mod tests {
         let root = root();
         let elsewhere = make(root.path(), "elsewhere", 6000).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        elsewhere.note_first(child.id().cast_signed()).unwrap();
+        elsewhere.record_first_process(child.id().cast_signed()).unwrap();
         let mut record = elsewhere.recorded().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -609,7 +609,7 @@ mod tests {
     fn earlier_run_in_another_pid_namespace_is_not_in_the_way() {
         let root = root();
         let earlier = make(root.path(), "a", 6000).unwrap();
-        earlier.note_first(std::process::id().cast_signed()).unwrap();
+        earlier.record_first_process(std::process::id().cast_signed()).unwrap();
         let mut record = earlier.recorded().unwrap();
         let bundle = record.bundle.clone();
         let elsewhere = INITIAL + 1000;
@@ -641,23 +641,23 @@ mod tests {
         assert!(refused.contains("8000 MiB are given to 1 containers"), "{refused}");
         let bundle = root.path().join("bundle");
         hosts.put(BELOW, bundle.as_os_str().as_bytes(), 0o644).unwrap();
-        assert_eq!(hosts.is_in_the_way(&bundle, own_namespace()), !allotment::is_the_hosts());
+        assert_eq!(hosts.is_in_the_way(&bundle, own_namespace()), !tmpfs::is_the_hosts());
         // Where it would be seen, its maker was killed; it may also be just about to go on.
-        assert!(!hosts.is_left_behind());
+        assert!(!hosts.is_abandoned());
         let old = SystemTime::now() - 2 * START_TIMEOUT;
         File::options().write(true).open(hosts.path.join(LIMITS)).unwrap().set_modified(old).unwrap();
-        assert_eq!(hosts.is_left_behind(), allotment::is_the_hosts());
+        assert_eq!(hosts.is_abandoned(), tmpfs::is_the_hosts());
         // Its engine knows it still: what was mounted has been taken away from it.
         fs::create_dir(&bundle).unwrap();
         fs::write(bundle.join("config.json"), "{}").unwrap();
-        assert!(!hosts.is_left_behind());
+        assert!(!hosts.is_abandoned());
         fs::remove_dir_all(&bundle).unwrap();
         // A folder of others has more than that, or less.
         hosts.put("environment", b"", 0o644).unwrap();
-        assert!(!hosts.is_left_behind());
+        assert!(!hosts.is_abandoned());
         fs::remove_file(hosts.path.join("environment")).unwrap();
         fs::remove_file(hosts.path.join(BELOW)).unwrap();
-        assert!(!hosts.is_left_behind());
+        assert!(!hosts.is_abandoned());
     }
 
     #[test]

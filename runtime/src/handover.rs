@@ -57,7 +57,7 @@ fn find_in(folders: impl Iterator<Item = PathBuf>, name: &OsStr) -> Option<PathB
 }
 
 /// Becomes it.
-pub fn become_it(next: &Path, invocation: &Invocation) -> anyhow::Error {
+pub fn exec(next: &Path, invocation: &Invocation) -> anyhow::Error {
     let error = command(next, &invocation.arguments).exec();
     anyhow::Error::new(error).context(format!("cannot run {}", next.display()))
 }

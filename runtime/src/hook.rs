@@ -128,7 +128,7 @@ fn needs_no_mounts(configuration: &Configuration, folder: &Folder) -> Result<boo
 /// started. Without one, or with one that does not answer, memory limits hold all the same, and it is found when one comes.
 pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<()> {
     let pid = pid.context("the container's state tells no process")?;
-    folder.note_first(pid)?;
+    folder.record_first_process(pid)?;
     let registration = Registration {
         dir: folder.path().to_owned(),
         name: None,

@@ -15,7 +15,7 @@
 //!
 //! What decides ([`plan`], [`edit`], [`invocation`]) is pure; the rest reads, writes and runs.
 
-pub mod allotment;
+pub mod tmpfs;
 pub mod binding;
 pub mod bundle;
 pub mod config;

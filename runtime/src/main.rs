@@ -99,12 +99,12 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
             Ok(ExitCode::from(handover::exit_code(status)))
         }
         (Some("exec"), _) => {
-            start::prepare_more(invocation, folder.as_ref(), &next)?;
-            Err(handover::become_it(&next, invocation))
+            start::prepare_exec(invocation, folder.as_ref(), &next)?;
+            Err(handover::exec(&next, invocation))
         }
         // Its hooks clean up.
         (_, prepared) => {
-            let error = handover::become_it(&next, invocation);
+            let error = handover::exec(&next, invocation);
             if let Some(folder) = prepared {
                 folder.remove()?;
             }

@@ -15,7 +15,7 @@ use crate::bundle::{self, Bundle};
 use crate::config::{self, Config};
 use crate::edit::{self, Additions, Configuration, bind, hook};
 use crate::files::Files;
-use crate::folder::{Folder, Order, Supply};
+use crate::folder::{Folder, FolderSpec, GpuCapacity};
 use crate::gpus;
 use crate::handover;
 use crate::hook::created;
@@ -117,7 +117,7 @@ pub fn follow(invocation: &Invocation, config: &Config, folder: &Folder) -> Resu
 ///
 /// # Errors
 /// It is not understood, or cannot be written.
-pub fn prepare_more(invocation: &Invocation, folder: Option<&Folder>, next: &Path) -> Result<()> {
+pub fn prepare_exec(invocation: &Invocation, folder: Option<&Folder>, next: &Path) -> Result<()> {
     let Some(file) = invocation.process.as_deref() else { return Ok(()) };
     let preloads = folder.is_some_and(Folder::preloads_by_variable);
     let mut text = match std::fs::read(file) {
@@ -148,7 +148,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Makes it, if the variables ask for one. Our process `stays` as [`Order::stays`].
+    /// Makes it, if the variables ask for one. Our process `stays` as [`FolderSpec::stays`].
     ///
     /// # Errors
     /// As for [`prepare`].
@@ -178,13 +178,13 @@ impl Slice {
         let files = Files::new(&root, bundle.mounts(configuration))
             .with_context(|| format!("the files of {} cannot be looked at", root.display()))?;
         let image = loadable(&files, &shim, config)?;
-        let folder = Folder::make(&Order {
+        let folder = Folder::make(&FolderSpec {
             root: &config.root,
             id,
             bundle: bundle.folder(),
             image: named.image.as_deref(),
             limits: &limits,
-            supply: &supply(&gpus),
+            gpus: &capacities(&gpus),
             overcommit,
             stays,
         })?;
@@ -358,9 +358,9 @@ fn simulator(folder: &Folder, config: &Config, list: &str, libraries: &Path) -> 
     Ok(mounts)
 }
 
-fn supply(gpus: &[HostGpu]) -> Vec<Supply> {
-    let supply = |gpu: &HostGpu| Supply { uuid: gpu.gpu.uuid, number: gpu.number, total: gpu.gpu.total };
-    gpus.iter().map(supply).collect()
+fn capacities(gpus: &[HostGpu]) -> Vec<GpuCapacity> {
+    let capacities = |gpu: &HostGpu| GpuCapacity { uuid: gpu.gpu.uuid, number: gpu.number, total: gpu.gpu.total };
+    gpus.iter().map(capacities).collect()
 }
 
 /// As the running monitor says; without one, as its configuration file says.

@@ -24,14 +24,14 @@ const NEXT: &str = "--cgpu-next=";
 const CONFIG: &str = "--cgpu-config=";
 
 /// What is put before others.
-pub(super) struct Us<'a> {
+pub(super) struct CgpuRuntime<'a> {
     /// Our program.
     pub(super) runtime: &'a str,
     /// A configuration that is not where it is looked for.
     pub(super) config: Option<Cow<'a, str>>,
 }
 
-impl Us<'_> {
+impl CgpuRuntime<'_> {
     /// An entry among the runtimes that hands over to `next`.
     fn entry(&self, next: Option<&str>, rest: Vec<Value>) -> Value {
         let config = self.config.as_ref().map(|file| format!("{CONFIG}{file}"));
@@ -46,7 +46,7 @@ impl Us<'_> {
 }
 
 /// The file with us in it.
-pub(super) fn set(before: &str, us: &Us<'_>, default: bool) -> Result<String> {
+pub(super) fn set(before: &str, cgpu: &CgpuRuntime<'_>, default: bool) -> Result<String> {
     let mut document = read(before)?;
     let former = match document.get("default-runtime") {
         None => None,
@@ -56,7 +56,7 @@ pub(super) fn set(before: &str, us: &Us<'_>, default: bool) -> Result<String> {
     let former = former.filter(|name| name != BUILT_IN && name != NAME);
     let runtimes = document.entry("runtimes").or_insert_with(|| json!({}));
     let runtimes = runtimes.as_object_mut().context("expected an object `runtimes`")?;
-    if let Some(entry) = runtimes.get(NAME).filter(|entry| !is_ours(entry, us.runtime)) {
+    if let Some(entry) = runtimes.get(NAME).filter(|entry| !is_ours(entry, cgpu.runtime)) {
         bail!("it has a runtime {NAME} that is not ours ({entry}): give that another name first");
     }
     if !default {
@@ -65,7 +65,7 @@ pub(super) fn set(before: &str, us: &Us<'_>, default: bool) -> Result<String> {
     }
     for name in [Some(VENDORS), former.as_deref().filter(|_| default)].into_iter().flatten() {
         match runtimes.get_mut(name) {
-            Some(entry) => wrap(entry, us).with_context(|| format!("the runtime {name}"))?,
+            Some(entry) => wrap(entry, cgpu).with_context(|| format!("the runtime {name}"))?,
             // Known to Docker by another way, which we cannot take.
             None if name != VENDORS => {
                 bail!(
@@ -75,7 +75,7 @@ pub(super) fn set(before: &str, us: &Us<'_>, default: bool) -> Result<String> {
             None => {}
         }
     }
-    runtimes.insert(NAME.into(), us.entry(None, Vec::new()));
+    runtimes.insert(NAME.into(), cgpu.entry(None, Vec::new()));
     match (default, former.is_none()) {
         (true, true) => {
             document.insert("default-runtime".into(), NAME.into());
@@ -129,7 +129,7 @@ fn is_ours(entry: &Value, runtime: &str) -> bool {
 }
 
 /// Puts us before a runtime, or in our own place if we are there already.
-fn wrap(entry: &mut Value, us: &Us<'_>) -> Result<()> {
+fn wrap(entry: &mut Value, cgpu: &CgpuRuntime<'_>) -> Result<()> {
     unwrap(entry);
     let record = entry.as_object().context("expected an object")?;
     let path = record.get("path").and_then(Value::as_str).filter(|path| !path.is_empty());
@@ -139,7 +139,7 @@ fn wrap(entry: &mut Value, us: &Us<'_>) -> Result<()> {
         Some(Value::Array(arguments)) => arguments.clone(),
         Some(_) => bail!("expected a list `runtimeArgs`"),
     };
-    let Value::Object(ours) = us.entry(Some(&path), rest) else { return Ok(()) };
+    let Value::Object(ours) = cgpu.entry(Some(&path), rest) else { return Ok(()) };
     if let Some(record) = entry.as_object_mut() {
         record.extend(ours);
     }
@@ -166,7 +166,7 @@ mod tests {
     const OURS: &str = "/usr/bin/cgpu-runtime";
 
     fn set(before: &str, default: bool) -> Result<String> {
-        super::set(before, &Us { runtime: OURS, config: None }, default)
+        super::set(before, &CgpuRuntime { runtime: OURS, config: None }, default)
     }
 
     fn set_then_unset(before: &str) -> (Value, Option<Value>) {
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn another_configuration_is_named_for_each() {
         let before = json!({"runtimes": {"nvidia": {"path": "/n"}}}).to_string();
-        let after = super::set(&before, &Us { runtime: OURS, config: Some("/c.toml".into()) }, true).unwrap();
+        let after = super::set(&before, &CgpuRuntime { runtime: OURS, config: Some("/c.toml".into()) }, true).unwrap();
         let text: Value = serde_json::from_str(&after).unwrap();
         assert_eq!(text["runtimes"]["cgpu"], json!({"path": OURS, "runtimeArgs": ["--cgpu-config=/c.toml"]}));
         assert_eq!(
