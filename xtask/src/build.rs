@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::cargo::{self, Workspace};
 use crate::collection::{Collection, DIST, Item, LINKS};
-use crate::{portable, programs};
+use crate::{pages, portable, programs};
 
 /// The program that is linked statically: container engines wait for each of its calls, and the loader took a good part of them.
 const STATIC: &str = "cgpu-runtime";
@@ -27,6 +27,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
     let workspace = Workspace::find()?;
     let dist = collect(&workspace, &DIST)?;
+    pages::write(&workspace, &dist)?;
     if arguments.portable {
         portable::build(&workspace, &dist)?;
     }

@@ -18,6 +18,7 @@ mod gpu_kit;
 mod handover;
 mod older;
 mod package;
+mod pages;
 mod pictures;
 mod portable;
 mod programs;

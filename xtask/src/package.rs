@@ -43,12 +43,12 @@ const BUILT: &[&str] = &[
     "sim/libnvidia-ml.so.1",
 ];
 
-/// The pages that `install.sh` installs, by its own list.
-fn installed_pages(workspace: &Workspace) -> Result<Vec<String>> {
+/// The files below this folder that `install.sh` installs, by its own list.
+fn installed(workspace: &Workspace, folder: &str) -> Result<Vec<String>> {
     let list = workspace.root.join("deploy/files.sh");
     let text = std::fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
     let files = text.lines().filter_map(|line| line.split_whitespace().next());
-    Ok(files.filter(|file| file.starts_with("docs/")).map(str::to_owned).collect())
+    Ok(files.filter(|file| file.starts_with(folder)).map(str::to_owned).collect())
 }
 
 /// Makes the file and returns where it lies.
@@ -69,7 +69,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
         build::place(&chosen(&dist, file), &inside.join(file))?;
         build::lighten(&inside.join(file))?;
     }
-    let pages = installed_pages(&workspace)?;
+    for file in installed(&workspace, "share/")?.iter().filter(|file| dist.join(file).exists()) {
+        build::place(&dist.join(file), &inside.join(file))?;
+    }
+    let pages = installed(&workspace, "docs/")?;
     for file in SOURCES.iter().copied().chain(pages.iter().map(String::as_str)) {
         build::place(&workspace.root.join(file), &inside.join(file))?;
     }

@@ -1,0 +1,144 @@
+//! `cgpu`: runs programs in containers of their own memory and share of a GPU, and shows what is going on.
+//!
+//! Data goes to stdout, everything else to stderr. Called as `cgpu-smi` it is `cgpu smi`.
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout)] // `output` writes there
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+mod cdi;
+mod claim;
+mod compute;
+mod control;
+mod doctor;
+mod memory;
+mod output;
+mod own;
+mod root;
+mod preload;
+mod region;
+mod report;
+mod run;
+mod setup;
+mod signals;
+mod smi;
+mod table;
+mod top;
+mod upgrade;
+mod watched;
+
+#[derive(Parser)]
+#[command(name = "cgpu", version, about = "One GPU for several containers", disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// The name under which we are `cgpu smi`.
+const SMI: &str = "cgpu-smi";
+
+/// Show GPUs, containers and processes: memory and shares
+#[derive(Parser)]
+#[command(name = SMI, version)]
+struct Smi {
+    #[command(flatten)]
+    arguments: smi::Arguments,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program with a memory limit and a share of the GPU
+    Run(run::Arguments),
+    /// Show GPUs, containers and processes: memory and shares
+    Smi(smi::Arguments),
+    /// Watch GPUs and containers in a terminal, and change policies and weights
+    Top(top::Arguments),
+    /// Read a node of the monitor's control tree
+    Get(control::Get),
+    /// Write a node of the monitor's control tree
+    Set(control::Set),
+    /// List a folder of the monitor's control tree
+    Ls(control::Ls),
+    /// Find out why the shim is not active, why there is no throttle, why an allocation was refused
+    Doctor(doctor::Arguments),
+    /// Have the monitor that is installed take over from the one that runs
+    Upgrade(upgrade::Arguments),
+    /// Have a container engine start its containers by cgpu-runtime, or take that back
+    Setup(setup::Arguments),
+    /// CDI specifications: slices for engines that start their containers by another runtime
+    #[command(subcommand)]
+    Cdi(cdi::Command),
+}
+
+/// The description of the arguments, for completions and man pages.
+#[must_use]
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let outcome = match parse().command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Smi(arguments) => smi::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
+        Command::Get(arguments) => control::get(&arguments),
+        Command::Set(arguments) => control::set(&arguments),
+        Command::Ls(arguments) => control::ls(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Setup(arguments) => setup::run(&arguments),
+        Command::Cdi(command) => cdi::run(&command),
+    };
+    outcome.unwrap_or_else(|failure| {
+        eprintln!("cgpu: {:#}", failure.error);
+        ExitCode::from(failure.code)
+    })
+}
+
+/// Our arguments; as `cgpu-smi`, those of `cgpu smi`.
+fn parse() -> Arguments {
+    let name = std::env::args_os().next();
+    let name = name.as_deref().map(Path::new).and_then(Path::file_name);
+    if name.is_some_and(|name| name == SMI) {
+        Arguments { command: Command::Smi(Smi::parse().arguments) }
+    } else {
+        Arguments::parse()
+    }
+}
+
+/// Why the command did not do what was asked, and the exit code that says so.
+struct Failure {
+    error: anyhow::Error,
+    code: u8,
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), code: 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::command;
+
+    fn pages(command: &clap::Command, name: &str) -> Vec<String> {
+        let more = command.get_subcommands().flat_map(|sub| pages(sub, &format!("{name}-{}", sub.get_name())));
+        std::iter::once(name.to_owned()).chain(more).collect()
+    }
+
+    #[test]
+    fn man_pages_of_all_commands_are_installed() {
+        let list = include_str!("../../deploy/files.sh");
+        let pages = pages(&command(), "cgpu");
+        assert_eq!(list.matches("share/man/man1/cgpu").count(), 2 * pages.len());
+        for page in pages {
+            assert!(list.contains(&format!("share/man/man1/{page}.1 ")), "{page}");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Shell completions and man pages of `cgpu`, generated from its arguments.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cargo::Workspace;
+
+/// Writes them below `share` in a folder, under the names that shells and `man` search for.
+pub(crate) fn write(workspace: &Workspace, folder: &Path) -> Result<()> {
+    let mut command =
+        workspace.cargo(&["run", "--quiet", "--package", "cgpu-cli", "--example", "pages", "--"]);
+    let status = command.arg(folder.join("share")).status().context("cannot run cargo")?;
+    ensure!(status.success(), "the completions and man pages of cgpu cannot be written");
+    Ok(())
+}
