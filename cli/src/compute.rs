@@ -87,7 +87,10 @@ mod tests {
     fn options_win_over_variables() {
         let set = [(WEIGHT, "3"), (PERCENT, " 30 "), (HIGH, "1")];
         let compute = with(Compute::default(), &set).unwrap();
-        assert_eq!((compute.weight, compute.percent, compute.high_priority()), (Some(3), Some(30), Some(true)));
+        assert_eq!(
+            (compute.weight, compute.percent, compute.high_priority()),
+            (Some(3), Some(30), Some(true))
+        );
         let options = Compute { weight: Some(5), ..Compute::default() };
         assert_eq!(with(options, &set).unwrap().weight, Some(5));
         let options = Compute { high_prio: true, ..Compute::default() };

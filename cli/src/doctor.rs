@@ -111,7 +111,8 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
 
 /// Whether the environment requests a part of a GPU.
 fn has_part(view: &View) -> bool {
-    let has_settings = view.variables.keys().any(|name| name.starts_with("ALIYUN_COM_GPU_") || name == "CGPU_DIR");
+    let has_settings =
+        view.variables.keys().any(|name| name.starts_with("ALIYUN_COM_GPU_") || name == "CGPU_DIR");
     has_settings || preload::named(view).is_some()
 }
 

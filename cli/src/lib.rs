@@ -17,10 +17,10 @@ mod doctor;
 mod memory;
 mod output;
 mod own;
-mod root;
 mod preload;
 mod region;
 mod report;
+mod root;
 mod run;
 mod setup;
 mod signals;
@@ -128,7 +128,8 @@ mod tests {
     use super::command;
 
     fn pages(command: &clap::Command, name: &str) -> Vec<String> {
-        let more = command.get_subcommands().flat_map(|sub| pages(sub, &format!("{name}-{}", sub.get_name())));
+        let more =
+            command.get_subcommands().flat_map(|sub| pages(sub, &format!("{name}-{}", sub.get_name())));
         std::iter::once(name.to_owned()).chain(more).collect()
     }
 

@@ -89,7 +89,8 @@ impl Engine {
         match (self, arguments.undo) {
             (Self::Docker, false) => {
                 let config = arguments.config.as_deref().map(std::path::absolute).transpose()?;
-                let cgpu = docker::CgpuRuntime { runtime, config: config.as_deref().map(Path::to_string_lossy) };
+                let cgpu =
+                    docker::CgpuRuntime { runtime, config: config.as_deref().map(Path::to_string_lossy) };
                 docker::set(before, &cgpu, !arguments.no_default).map(Some)
             }
             (Self::Docker, true) => docker::unset(before, runtime),

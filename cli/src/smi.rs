@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::output::{self, Reader};
-use crate::root::Root;
 use crate::report::Source;
+use crate::root::Root;
 use crate::{Failure, table};
 
 /// Said at the end of the help, and in `docs/top.md`.

@@ -317,9 +317,9 @@ GPU 0  NVIDIA A10  GPU-1  9216 / 23028 MiB  busy 97 %
         policy 2 (weighted), contended, 3/20 places, slice 6.00 ms, switch 0.10 ms, 1234 turns
 
  CONTAINER     NAME      GPU  UTIL   COMPUTE     SET  MEASURED  USED MiB  LIMIT  PROCS  PRIO
- 0123456789ab  a            0  48 %  weight 3  33.3 %    33.1 %      2305   8192      1  high
-   4711        trainer      0                                        2049
-               implicit     0                                         256
+ 0123456789ab  a           0  48 %  weight 3  33.3 %    33.1 %      2305   8192      1  high
+   4711        trainer     0                                        2049
+               implicit    0                                         256
 a: refused to start: NVML is missing.
 GPU 0: on it without the shim, and no container's: process 99 (train)
 ";

@@ -52,8 +52,7 @@ pub fn check_page<C: Cause>(path: &str, mark: &str) {
         let entries = C::ALL.iter().map(|cause| cause.entry());
         for entry in entries.filter(|entry| entry.question == *question) {
             let by_design = if entry.severity == Severity::ByDesign { " (by design)" } else { "" };
-            tables +=
-                &format!("| `{}`{by_design} | {} | {} |\n", entry.name, entry.message, entry.remedy);
+            tables += &format!("| `{}`{by_design} | {} | {} |\n", entry.name, entry.message, entry.remedy);
         }
         tables.push('\n');
     }

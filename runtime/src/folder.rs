@@ -34,8 +34,8 @@ use cgpu_shm::uuid::Uuid;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use crate::tmpfs;
 use crate::plan::Refusal;
+use crate::tmpfs;
 
 /// The most containers on a GPU.
 const MAX_CONTAINERS: usize = 25;
@@ -321,7 +321,8 @@ impl Folder {
     /// Whether a process of it lives.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.recorded().and_then(|record| record.first).is_some_and(Process::is_alive) || has_live_slot(&self.path)
+        self.recorded().and_then(|record| record.first).is_some_and(Process::is_alive)
+            || has_live_slot(&self.path)
     }
 
     /// Whether a container of this id and bundle cannot be made yet, from the PID namespace `own`. The same one of another namespace is an earlier life of it, whose
@@ -349,7 +350,8 @@ impl Folder {
             let is_forgotten = bundle.is_ok_and(|bundle| !bundle.join("config.json").exists());
             let is_unmade =
                 self.names().is_some_and(|names| names.is_empty()) && tmpfs::is_mounted(&self.path);
-            let is_ours = (self.has_limits_only() && is_forgotten && is_old(LIMITS)) || (is_unmade && is_old("."));
+            let is_ours =
+                (self.has_limits_only() && is_forgotten && is_old(LIMITS)) || (is_unmade && is_old("."));
             return is_ours && tmpfs::is_the_hosts();
         };
         // Who has become the next runtime (`run`) is not there to take it away when that refuses. The first process is noted before it ends: looked at in this order,

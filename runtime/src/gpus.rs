@@ -151,7 +151,11 @@ mod tests {
         }
         let found = |inventory: &Inventory| checked(inventory, None, &kernels).map(|gpus| gpus.len());
         assert_eq!(found(&inventory(&["0", "1"])), Some(2));
-        assert_eq!(found(&inventory(&["0", "1.0", "1.1"])), None, "one is cut, and may be cut otherwise by now");
+        assert_eq!(
+            found(&inventory(&["0", "1.0", "1.1"])),
+            None,
+            "one is cut, and may be cut otherwise by now"
+        );
         let with = |change: fn(&mut Inventory)| {
             let mut inventory = inventory(&["0", "1"]);
             change(&mut inventory);
@@ -209,7 +213,8 @@ mod tests {
         }
         std::os::unix::fs::symlink("T4:15109", states.join("link")).unwrap();
         let of = |theirs: Option<&str>, ours: &str| {
-            let inventory = Inventory { simulated: theirs.map(|name| states.join(name)), ..inventory(&["0"]) };
+            let inventory =
+                Inventory { simulated: theirs.map(|name| states.join(name)), ..inventory(&["0"]) };
             checked(&inventory, Some(&states.join(ours)), Path::new("/nowhere")).is_some()
         };
         assert!(of(Some("T4:15109"), "T4:15109") && of(Some("T4:15109"), "link"));

@@ -340,7 +340,12 @@ mod tests {
     }
 
     fn passed_on(invocation: &Invocation) -> String {
-        invocation.arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+        invocation
+            .arguments
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     #[test]
@@ -371,7 +376,10 @@ mod tests {
         assert_eq!(invocation.pid_file.as_deref(), Some(std::path::Path::new("/p")));
         let delete_arguments = invocation.delete_arguments().join(std::ffi::OsStr::new(" "));
         assert_eq!(delete_arguments, "--root /r --log=/l delete --force ID");
-        assert_eq!(invocation.state_arguments().join(std::ffi::OsStr::new(" ")), "--root /r --log=/l state ID");
+        assert_eq!(
+            invocation.state_arguments().join(std::ffi::OsStr::new(" ")),
+            "--root /r --log=/l state ID"
+        );
         let invocation = parse("--root=/r exec --process /p.json --detach ID").unwrap();
         assert_eq!(invocation.command.as_deref(), Some("exec"));
         assert!(!invocation.creates());

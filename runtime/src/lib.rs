@@ -15,7 +15,6 @@
 //!
 //! What decides ([`plan`], [`edit`], [`invocation`]) is pure; the rest reads, writes and runs.
 
-pub mod tmpfs;
 pub mod binding;
 pub mod bundle;
 pub mod config;
@@ -32,3 +31,4 @@ pub mod mounting;
 pub mod named;
 pub mod plan;
 pub mod start;
+pub mod tmpfs;

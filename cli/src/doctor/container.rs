@@ -207,7 +207,8 @@ fn monitor(folder: &Path, subject: &str, findings: &mut Findings) {
         }
         thread::sleep(POLL_INTERVAL);
     }
-    let gpus = Reader::open(folder).and_then(|mut reader| reader.read()).map_or(0, |snapshot| snapshot.gpus.len());
+    let gpus =
+        Reader::open(folder).and_then(|mut reader| reader.read()).map_or(0, |snapshot| snapshot.gpus.len());
     for (gpu, note) in first.gpus.iter().enumerate().take(gpus) {
         if note.policy == NATIVE {
             findings.add(Cause::NativePolicy, &format!("GPU {gpu} of {subject}"), "");

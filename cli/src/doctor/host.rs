@@ -11,8 +11,8 @@ use cgpu_shm::snapshot::Reader;
 use super::causes::{Cause, Findings};
 use super::container;
 use super::process;
-use crate::root;
 use crate::report::{self, NATIVE};
+use crate::root;
 use crate::table::mib;
 
 const MONITOR: &str = "the monitor";

@@ -66,7 +66,8 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
         view.library(&shim.to_string_lossy())
     };
     let found = format!("{} by {source}", shim.display());
-    let is_there = |path: &PathBuf| view.about(path).is_ok_and(|about| about.is_file()) || is_hidden(view, path);
+    let is_there =
+        |path: &PathBuf| view.about(path).is_ok_and(|about| about.is_file()) || is_hidden(view, path);
     let Some(path) = path.filter(is_there) else {
         return findings.add(Cause::PreloadMissing, subject, found);
     };

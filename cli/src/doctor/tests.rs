@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::causes::{Cause, Findings, Question};
 use super::elf::tests::made;
 use super::view::View;
-use super::{container, host, examine_program, preload};
+use super::{container, examine_program, host, preload};
 use crate::region;
 
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };

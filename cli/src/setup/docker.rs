@@ -235,7 +235,8 @@ mod tests {
     #[test]
     fn another_configuration_is_named_for_each() {
         let before = json!({"runtimes": {"nvidia": {"path": "/n"}}}).to_string();
-        let after = super::set(&before, &CgpuRuntime { runtime: OURS, config: Some("/c.toml".into()) }, true).unwrap();
+        let after = super::set(&before, &CgpuRuntime { runtime: OURS, config: Some("/c.toml".into()) }, true)
+            .unwrap();
         let text: Value = serde_json::from_str(&after).unwrap();
         assert_eq!(text["runtimes"]["cgpu"], json!({"path": OURS, "runtimeArgs": ["--cgpu-config=/c.toml"]}));
         assert_eq!(

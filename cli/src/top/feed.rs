@@ -49,7 +49,8 @@ impl Feed {
         let _end = ThreadEnd(self.events.clone(), "what asks the monitor has ended");
         let mut last = Instant::now();
         loop {
-            let interval = if self.client.is_some() { self.interval } else { self.interval.min(RETRY_INTERVAL) };
+            let interval =
+                if self.client.is_some() { self.interval } else { self.interval.min(RETRY_INTERVAL) };
             match self.requests.recv_timeout(interval) {
                 Ok(Request::Write(write)) => self.send(Event::Answered(self.write(&write))),
                 Err(RecvTimeoutError::Timeout) => {}

@@ -11,9 +11,9 @@ use super::theme::Theme;
 use crate::table;
 
 mod dialogs;
-mod gpus;
 #[cfg(test)]
 pub(super) mod fixtures;
+mod gpus;
 mod tenants;
 
 /// Smaller than this there is nothing that could be read.
@@ -30,7 +30,9 @@ pub(crate) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>) {
     // A sentence is read to its end.
     let lines = Span::raw(text.as_str()).width().div_ceil(usize::from(area.width)).clamp(1, 3);
     // Half of what there is may go to GPUs, the rest is the containers'.
-    let gpus = gpus::height(model).min((area.height - 4) / 2 / gpus::GPU_LINES * gpus::GPU_LINES).max(gpus::GPU_LINES);
+    let gpus = gpus::height(model)
+        .min((area.height - 4) / 2 / gpus::GPU_LINES * gpus::GPU_LINES)
+        .max(gpus::GPU_LINES);
     let [top, middle, rule, table, detail, bottom] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(gpus),
@@ -204,7 +206,10 @@ mod tests {
         let mut model = fixtures::crowd();
         model.selected = Some(("tenant-39".into(), 0.into()));
         let picture = plain(&model, 80, 24);
-        assert!(picture.iter().any(|line| line.starts_with('▸') && line.contains("tenant-39")), "{picture:#?}");
+        assert!(
+            picture.iter().any(|line| line.starts_with('▸') && line.contains("tenant-39")),
+            "{picture:#?}"
+        );
     }
 
     #[test]

@@ -11,8 +11,8 @@ use cgpu_kubernetes_client::{Access, Failure, Query};
 use cgpu_kubernetes_core::names::Dialects;
 use clap::Args;
 
-use crate::listing;
 use crate::error::Error;
+use crate::listing;
 
 mod causes;
 mod facts;
@@ -43,7 +43,11 @@ pub(crate) struct Arguments {
     root: Option<PathBuf>,
 }
 
-pub(crate) async fn run(access: &Access, dialects: Dialects, arguments: &Arguments) -> Result<ExitCode, Error> {
+pub(crate) async fn run(
+    access: &Access,
+    dialects: Dialects,
+    arguments: &Arguments,
+) -> Result<ExitCode, Error> {
     let mut findings = Findings::default();
     let outcome = examine(access, dialects, arguments, &mut findings).await;
     let here = arguments.here().filter(|_| arguments.pod.is_none());
@@ -97,7 +101,11 @@ async fn examine(
         (Some(_), None) => Some(api.namespace()),
         (_, namespace) => namespace.as_deref(),
     };
-    diagnose(&facts, &Scope { pod: arguments.pod.as_deref(), namespace, node: arguments.node.as_deref() }, findings)
+    diagnose(
+        &facts,
+        &Scope { pod: arguments.pod.as_deref(), namespace, node: arguments.node.as_deref() },
+        findings,
+    )
 }
 
 /// What is asked about.

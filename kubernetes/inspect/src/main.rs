@@ -13,8 +13,8 @@ use cgpu_kubernetes_core::names::Dialects;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod doctor;
-mod listing;
 mod error;
+mod listing;
 
 use error::Error;
 

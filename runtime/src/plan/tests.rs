@@ -119,7 +119,10 @@ fn instances_are_gpus_of_their_own_and_gpus_behind_them_keep_their_index() {
     ];
     let mig = |number: u8| Uuid([number + 1; 16]).to_string().replacen("GPU", "MIG", 1);
     // Without a name they stand where their GPU would.
-    assert_eq!(limits(&[(MEM, "3,4,2,5")], &partitioned), Some(vec![(0, 3072), (1, 4096), (2, 2048), (3, 5120)]));
+    assert_eq!(
+        limits(&[(MEM, "3,4,2,5")], &partitioned),
+        Some(vec![(0, 3072), (1, 4096), (2, 2048), (3, 5120)])
+    );
     let both = format!("{},{}", mig(2), &mig(1)[..13]);
     assert_eq!(limits(&[(MEM, "1,2"), (VISIBLE, &both)], &partitioned), Some(vec![(2, 1024), (1, 2048)]));
     assert_eq!(limits(&[(MEM, "1"), (DEV, "2"), (VISIBLE, &mig(1))], &partitioned), Some(vec![(1, 10240)]));

@@ -44,8 +44,11 @@ fn heading<'a>(model: &Model, theme: &Theme, wide: bool, history: usize, width: 
         let arrow = if model.descending { "-" } else { "+" };
         if model.order == order { format!("{text}{arrow}") } else { text.to_owned() }
     };
-    let (name, compute) =
-        if wide { (fit("NAME", EXTRA_COLUMNS.0), fit("COMPUTE", EXTRA_COLUMNS.1)) } else { Default::default() };
+    let (name, compute) = if wide {
+        (fit("NAME", EXTRA_COLUMNS.0), fit("COMPUTE", EXTRA_COLUMNS.1))
+    } else {
+        Default::default()
+    };
     let text = format!(
         "    {}{name}{}{compute}{:>5} {:>5} {} {:>6} {:>6} {} {:>2} {:<5}{:<4}",
         fit(&mark(Order::Id, "CONTAINER"), 13),

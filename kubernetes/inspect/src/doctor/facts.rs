@@ -149,7 +149,8 @@ impl ObservedPod {
             let waiting = container.state.waiting.as_ref()?;
             let (reason, message) = (waiting.reason.as_str(), waiting.message.as_str());
             let gap = if message.is_empty() { "" } else { ": " };
-            (!HARMLESS_REASONS.contains(&reason)).then(|| format!("{}: {reason}{gap}{message}", container.name))
+            (!HARMLESS_REASONS.contains(&reason))
+                .then(|| format!("{}: {reason}{gap}{message}", container.name))
         })
         .collect()
     }

@@ -31,7 +31,9 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
         Some(refusal) if is_taken_out(labels) => {
             return findings.add(Cause::TakenOut, &subject, refusal.sentence());
         }
-        Some(_) if gpus.gpus.is_empty() && is_unreported(observed) => lacks_plugin(facts, name, &subject, findings),
+        Some(_) if gpus.gpus.is_empty() && is_unreported(observed) => {
+            lacks_plugin(facts, name, &subject, findings)
+        }
         Some(refusal) => findings.add(Cause::GpusUnreadable, &subject, refusal.sentence()),
         None if !has_units(observed) => {
             let failing = plugin(facts, name).map(|(_, obstacles)| obstacles).filter(|it| !it.is_empty());
@@ -92,7 +94,10 @@ fn lacks_plugin(facts: &Facts, name: &str, subject: &str, findings: &mut Finding
 
 /// The plugin's pod on the node, and why it does not run.
 fn plugin(facts: &Facts, name: &str) -> Option<(String, Vec<String>)> {
-    let observed = facts.pods.iter().find(|observed| observed.pod.spec.node_name == name && observed.is_component(PLUGIN))?;
+    let observed = facts
+        .pods
+        .iter()
+        .find(|observed| observed.pod.spec.node_name == name && observed.is_component(PLUGIN))?;
     Some((observed.title(), observed.obstacles()))
 }
 

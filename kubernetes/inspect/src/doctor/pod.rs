@@ -80,7 +80,9 @@ fn waits(
         let cause = match message {
             "" => Cause::Unseen,
             // kube-scheduler's words for an extender that it cannot ask hold its path.
-            _ if message.contains("gpushare-scheduler") || message.contains("extender") => Cause::ExtenderSilent,
+            _ if message.contains("gpushare-scheduler") || message.contains("extender") => {
+                Cause::ExtenderSilent
+            }
             _ => Cause::OtherObstacle,
         };
         let found = if message.is_empty() {
@@ -158,7 +160,13 @@ fn is_bound(
 }
 
 /// What the pod itself says against its limits.
-fn is_held(facts: &Facts, observed: &ObservedPod, pod_request: &PodRequest, subject: &str, findings: &mut Findings) {
+fn is_held(
+    facts: &Facts,
+    observed: &ObservedPod,
+    pod_request: &PodRequest,
+    subject: &str,
+    findings: &mut Findings,
+) {
     let requests = pod_request.requests.as_deref().unwrap_or_default();
     let off: Vec<&str> = observed
         .switched_off()

@@ -153,7 +153,7 @@ fn pending_pods_have_a_cause() {
         "Why is this pod pending?\n  pod test/p (no_room)\n    No node has room for the pod now.\n    \
          found: one: 2/2 GPUs: 12 of 13 units free\n    \
          do:    Wait until others end, ask for less, spread it over several GPUs (label aliyun.com/gpu-count), or add a node.\n\
-         that is all; outcome at: 1 nodes, 4 pods\n"
+         that is all; looked at: 1 nodes, 4 pods\n"
     );
     let mut cluster = Cluster::well();
     cluster.nodes.clear();
