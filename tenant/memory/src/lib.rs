@@ -23,7 +23,7 @@
 //! | [`contexts`], [`green`] | contexts, their cost, and views of them |
 //! | [`implicit`] | memory that comes with modules, libraries and limits |
 //! | [`checkpoints`] | memory that leaves the GPU and comes back |
-//! | [`view`], [`names`] | nothing: what the program is shown |
+//! | [`view`], [`pid_map`] | nothing: what the program is shown |
 //! | [`ledger`] | this process's part of the container's ledger; below all of them |
 //!
 //! A part's `table` holds its state and calls nothing; [`tables`] imports the tables, the parts import [`tables`], and [`tenant`]
@@ -58,7 +58,7 @@ mod handles;
 mod implicit;
 mod ledger;
 mod monitor_inventory;
-mod names;
+mod pid_map;
 mod ordered;
 mod physical;
 mod pools;
@@ -86,7 +86,7 @@ pub use handles::{Address, ArrayId, ContextId, GraphId, GreenId, Handle, NodeId,
 pub use implicit::{Cause, Implicit, PendingImplicit, PendingLoad, PendingUnload};
 pub use ledger::{Denied, WaitBudget};
 pub use monitor_inventory::MonitorInventory;
-pub use names::{Names, Namespace};
+pub use pid_map::{PidMap, Namespace};
 pub use physical::{
     PendingArrayDestroy, PendingRelease, PendingTileMap, PendingUnbind, PendingUnmap, Physical, Reference,
     ReplacedTiles, Tiles,

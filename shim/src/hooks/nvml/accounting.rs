@@ -26,15 +26,15 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
         Err(answer) => return answer,
     };
     let Concerned::Ours(sliced) = concerned else { return nvmlReturn_t::ERROR_NO_PERMISSION };
-    let names = sliced.names();
-    let alive = |theirs: c_uint| {
+    let pid_map = sliced.pid_map();
+    let alive = |nvml_pid: c_uint| {
         let mut stats = nvmlAccountingStats_t::default();
         // SAFETY: the record is writable.
-        let answer = unsafe { nvml::nvmlDeviceGetAccountingStats(device, theirs, &raw mut stats) };
+        let answer = unsafe { nvml::nvmlDeviceGetAccountingStats(device, nvml_pid, &raw mut stats) };
         answer == nvmlReturn_t::SUCCESS && stats.is_running == 1
     };
-    let ours = |theirs: c_uint| names.ours(theirs).filter(|_| alive(theirs));
-    let list: Vec<c_uint> = reported.into_iter().filter_map(ours).collect();
+    let container_pid = |nvml_pid: c_uint| pid_map.container_pid(nvml_pid).filter(|_| alive(nvml_pid));
+    let list: Vec<c_uint> = reported.into_iter().filter_map(container_pid).collect();
     // SAFETY: the count is not null, and the list the program's.
     unsafe { put(&list, count, pids) }
 }
@@ -53,8 +53,8 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats(
     }
     let mut reported = nvmlAccountingStats_t::default();
     let answer = match concerned {
-        Concerned::Ours(sliced) => sliced.account(pid, |theirs| {
-            let answer = call(theirs, &raw mut reported);
+        Concerned::Ours(sliced) => sliced.account(pid, |nvml_pid| {
+            let answer = call(nvml_pid, &raw mut reported);
             (answer, reported.is_running, &mut reported.max_memory_usage)
         }),
         _ => nvmlReturn_t::ERROR_NO_PERMISSION,
@@ -81,8 +81,8 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats_v2(
     let mut reported = unsafe { stats.read() };
     let pid = reported.pid;
     let answer = match concerned {
-        Concerned::Ours(sliced) => sliced.account(pid, |theirs| {
-            reported.pid = theirs;
+        Concerned::Ours(sliced) => sliced.account(pid, |nvml_pid| {
+            reported.pid = nvml_pid;
             let answer = call(&raw mut reported);
             (answer, reported.is_running, &mut reported.max_memory_usage)
         }),
@@ -104,8 +104,8 @@ impl Sliced {
         pid: c_uint,
         ask: impl FnOnce(c_uint) -> (nvmlReturn_t, c_uint, &'a mut c_ulonglong),
     ) -> nvmlReturn_t {
-        let Some(theirs) = self.names().theirs(pid) else { return nvmlReturn_t::ERROR_NOT_FOUND };
-        let (answer, is_running, max_memory_usage) = ask(theirs);
+        let Some(nvml_pid) = self.pid_map().nvml_pid(pid) else { return nvmlReturn_t::ERROR_NOT_FOUND };
+        let (answer, is_running, max_memory_usage) = ask(nvml_pid);
         if answer != nvmlReturn_t::SUCCESS {
             return answer;
         }

@@ -26,7 +26,7 @@ pub(crate) use utilisation::*;
 use core::ptr;
 
 use cgpu_abi::nvml_types::*;
-use cgpu_memory::{Gpu, Member, Names, Tenant};
+use cgpu_memory::{Gpu, Member, PidMap, Tenant};
 
 use crate::namespace::Namespace;
 use crate::process::{self, Starter, State};
@@ -95,10 +95,10 @@ impl Sliced {
     }
 
     /// What NVML calls them.
-    fn names(&self) -> Names {
+    fn pid_map(&self) -> PidMap {
         let members: Vec<Member> = self.members().map(|(member, _)| member).collect();
         let listed: Vec<c_uint> = Kind::ALL.into_iter().flat_map(|kind| kind.listed(self.device)).collect();
-        Names::of(&members, &listed, &Namespace)
+        PidMap::of(&members, &listed, &Namespace)
     }
 }
 
@@ -133,8 +133,8 @@ of_process! {
 }
 
 /// What is told of our processes, by our names.
-fn ours<T: OfProcess>(reported: Vec<T>, names: &Names) -> Vec<T> {
-    reported.into_iter().filter_map(|one| Some(one.named(names.ours(one.pid())?))).collect()
+fn of_container<T: OfProcess>(reported: Vec<T>, pid_map: &PidMap) -> Vec<T> {
+    reported.into_iter().filter_map(|one| Some(one.named(pid_map.container_pid(one.pid())?))).collect()
 }
 
 /// All that a function of NVML lists, which is called as programs call it: once for the length, once with room.

@@ -2,14 +2,14 @@
 //! what the GPU says is used, but for what the dead have left.
 //!
 //! NVML has a list for each kind of process. A process of ours that it lists as computing through MPS is in that list and not in the one
-//! of those who compute; one that draws is in the list of those who draw, too. Who NVML means by a number: [`cgpu_memory::Names`].
+//! of those who compute; one that draws is in the list of those who draw, too. Who NVML means by a number: [`cgpu_memory::PidMap`].
 
 use core::ptr;
 
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::Member;
 
-use super::{Concerned, Part, Sliced, all, concerned, ours, put};
+use super::{Concerned, Part, Sliced, all, concerned, of_container, put};
 use crate::nvml;
 
 /// Why a process is on a GPU.
@@ -51,8 +51,8 @@ impl Sliced {
             Some(kind) => (kind, true),
         };
         let listed = reported.listed(self.device);
-        let names = if listed.is_empty() { None } else { Some(self.names()) };
-        let listed: Vec<c_uint> = listed.into_iter().filter_map(|pid| names.as_ref()?.ours(pid)).collect();
+        let pid_map = if listed.is_empty() { None } else { Some(self.pid_map()) };
+        let listed: Vec<c_uint> = listed.into_iter().filter_map(|pid| pid_map.as_ref()?.container_pid(pid)).collect();
         residents.retain(|(member, _)| listed.contains(&member.pid) == of_these);
         residents
     }
@@ -166,7 +166,7 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
         // Of those on no books nothing is known: a mode that is newer than this list is the widest one.
         _ => None,
     };
-    let reported = ours(reported, &sliced.names());
+    let reported = of_container(reported, &sliced.pid_map());
     let describe = |resident: &(Member, &Part)| {
         let nvmlProcessInfo_v2_t { pid, used_gpu_memory, gpu_instance_id, compute_instance_id } =
             long(resident);
@@ -206,7 +206,7 @@ macro_rules! sessions {
             };
             let Concerned::Ours(sliced) = concerned else { return nvmlReturn_t::ERROR_NO_PERMISSION };
             // SAFETY: the count is not null, and the list the program's.
-            let answer = unsafe { put(&ours(reported, &sliced.names()), session_count, session_infos) };
+            let answer = unsafe { put(&of_container(reported, &sliced.pid_map()), session_count, session_infos) };
             // These answer so when they are asked for the length.
             if session_infos.is_null() { nvmlReturn_t::SUCCESS } else { answer }
         }

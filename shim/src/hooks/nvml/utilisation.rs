@@ -7,7 +7,7 @@ use core::ptr;
 
 use cgpu_abi::nvml_types::*;
 
-use super::{Concerned, all, concerned, ours, put};
+use super::{Concerned, all, concerned, of_container, put};
 use crate::nvml;
 
 /// One sample of each process that computed lately.
@@ -28,7 +28,7 @@ pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
     let list = match (reported, concerned) {
         (Err(nvmlReturn_t::ERROR_NOT_FOUND), _) => Vec::new(),
         (Err(answer), _) => return answer,
-        (Ok(reported), Concerned::Ours(sliced)) => ours(reported, &sliced.names()),
+        (Ok(reported), Concerned::Ours(sliced)) => of_container(reported, &sliced.pid_map()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
     // SAFETY: the count is not null, and the list the program's. Only the count is written where there is none of it.
@@ -69,7 +69,7 @@ pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
     });
     let list = match (reported, concerned) {
         (Err(answer), _) => return answer,
-        (Ok(reported), Concerned::Ours(sliced)) => ours(reported, &sliced.names()),
+        (Ok(reported), Concerned::Ours(sliced)) => of_container(reported, &sliced.pid_map()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
     let to = asked.proc_util_array;

@@ -26,12 +26,12 @@ pub trait Namespace {
 
 /// What NVML calls the processes of this container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names {
+pub struct PidMap {
     /// NVML's name and ours.
     pairs: Vec<(u32, u32)>,
 }
 
-impl Names {
+impl PidMap {
     /// The names of `members`, where NVML now lists `listed` on their GPU.
     #[must_use]
     pub fn of(members: &[Member], listed: &[u32], namespace: &impl Namespace) -> Self {
@@ -47,16 +47,16 @@ impl Names {
         Self { pairs: pairs.collect() }
     }
 
-    /// Our name for the process that NVML calls `theirs`; none: it is none of ours, as far as can be told.
+    /// Our name for the process that NVML calls `nvml_pid`; none: it is none of ours, as far as can be told.
     #[must_use]
-    pub fn ours(&self, theirs: u32) -> Option<u32> {
-        self.pairs.iter().find(|(name, _)| *name == theirs).map(|(_, pid)| *pid)
+    pub fn container_pid(&self, nvml_pid: u32) -> Option<u32> {
+        self.pairs.iter().find(|(name, _)| *name == nvml_pid).map(|(_, pid)| *pid)
     }
 
-    /// NVML's name for our process `ours`.
+    /// NVML's name for the container's process `pid`.
     #[must_use]
-    pub fn theirs(&self, ours: u32) -> Option<u32> {
-        self.pairs.iter().find(|(_, pid)| *pid == ours).map(|(name, _)| *name)
+    pub fn nvml_pid(&self, pid: u32) -> Option<u32> {
+        self.pairs.iter().find(|(_, known)| *known == pid).map(|(name, _)| *name)
     }
 }
 
@@ -90,18 +90,18 @@ mod tests {
     #[test]
     fn on_the_host_a_name_is_a_name() {
         let host = Here { hosts: true, pids: &[] };
-        let names = Names::of(&[member(700, None, 5)], &[700, 800], &host);
-        assert_eq!((names.ours(700), names.theirs(700)), (Some(700), Some(700)));
-        assert_eq!(names.ours(800), None, "a neighbour's");
+        let pid_map = PidMap::of(&[member(700, None, 5)], &[700, 800], &host);
+        assert_eq!((pid_map.container_pid(700), pid_map.nvml_pid(700)), (Some(700), Some(700)));
+        assert_eq!(pid_map.container_pid(800), None, "a neighbour's");
     }
 
     #[test]
     fn a_driver_that_speaks_as_the_host_is_translated_with_the_monitors_word() {
         let members = [member(7, Some(700), 5), member(9, None, 5)];
-        let names = Names::of(&members, &[700, 900, 7, 9], &INSIDE);
-        assert_eq!((names.ours(700), names.theirs(7)), (Some(7), Some(700)));
+        let pid_map = PidMap::of(&members, &[700, 900, 7, 9], &INSIDE);
+        assert_eq!((pid_map.container_pid(700), pid_map.nvml_pid(7)), (Some(7), Some(700)));
         assert_eq!(
-            (names.ours(7), names.ours(9), names.ours(900)),
+            (pid_map.container_pid(7), pid_map.container_pid(9), pid_map.container_pid(900)),
             (None, None, None),
             "neighbours' numbers"
         );
@@ -110,17 +110,17 @@ mod tests {
     #[test]
     fn a_driver_that_speaks_as_we_do_needs_no_monitor() {
         let members = [member(7, Some(700), 5), member(9, None, 0)];
-        let names = Names::of(&members, &[7], &INSIDE);
-        assert_eq!((names.ours(7), names.ours(9), names.ours(700)), (Some(7), Some(9), None));
+        let pid_map = PidMap::of(&members, &[7], &INSIDE);
+        assert_eq!((pid_map.container_pid(7), pid_map.container_pid(9), pid_map.container_pid(700)), (Some(7), Some(9), None));
     }
 
     #[test]
     fn what_cannot_be_told_is_nobodys() {
         // A neighbour under the number of a process of ours that is not on the GPU.
-        assert_eq!(Names::of(&[member(7, None, 0)], &[7], &INSIDE).ours(7), None);
+        assert_eq!(PidMap::of(&[member(7, None, 0)], &[7], &INSIDE).container_pid(7), None);
         // One of ours is not listed, as it would be by a driver that speaks as we do.
-        assert_eq!(Names::of(&[member(7, None, 5), member(9, None, 5)], &[7], &INSIDE).ours(7), None);
+        assert_eq!(PidMap::of(&[member(7, None, 5), member(9, None, 5)], &[7], &INSIDE).container_pid(7), None);
         // Somebody is listed who does not exist here.
-        assert_eq!(Names::of(&[member(7, None, 5)], &[7, 700], &INSIDE).ours(7), None);
+        assert_eq!(PidMap::of(&[member(7, None, 5)], &[7, 700], &INSIDE).container_pid(7), None);
     }
 }
