@@ -7,7 +7,7 @@ use cgpu_abi::types::{CUcontext, CUdevice, CUresult, CUuuid};
 use cgpu_memory::{Bytes, Found, Gpu, GpuInfo, MonitorInventory, System, Tenant, Uuid};
 use cgpu_shm::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::process::Starter;
+use crate::process::Trigger;
 use crate::{driver, nvml, nvml_uses};
 
 /// A device by the number that the driver gives it in this process (`CUdevice`).
@@ -83,10 +83,10 @@ impl Devices {
 
 /// All GPUs, as the monitor has told, or a process of the container before this one; else NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A
 /// GPU that is partitioned into MIG instances is these instead: no program computes on the GPU itself.
-pub(crate) fn inventory(starter: Starter) -> Found {
+pub(crate) fn inventory(trigger: Trigger) -> Found {
     // SAFETY: the name is NUL-ended.
     let hides = !unsafe { libc::getenv(c"CUDA_VISIBLE_DEVICES".as_ptr()) }.is_null();
-    if starter == Starter::Driver
+    if trigger == Trigger::Driver
         && let Some(inventory) = MonitorInventory::read(&System)
         && let Some(seen) = devices().map(driver_gpu).collect::<Option<Vec<_>>>()
         && let Some(found) = inventory.found(&seen, hides)
@@ -94,10 +94,10 @@ pub(crate) fn inventory(starter: Starter) -> Found {
         return found;
     }
     // The program has started NVML itself, if it is that which asks.
-    let is_started = starter == Starter::Nvml || nvml_uses::start();
+    let is_started = trigger == Trigger::Nvml || nvml_uses::start();
     let (mut gpus, cut) = is_started.then(nvml_gpus).unwrap_or_default();
     let listed = !gpus.is_empty();
-    if starter == Starter::Driver {
+    if trigger == Trigger::Driver {
         for device in devices() {
             if let Some(gpu) = driver_gpu(device)
                 && gpus.iter().all(|other| other.uuid != gpu.uuid)

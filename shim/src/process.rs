@@ -35,7 +35,7 @@ pub(crate) enum State {
 
 /// What an allocating hook has to know.
 #[derive(Clone, Copy)]
-pub(crate) enum Standing {
+pub(crate) enum Accounting {
     /// Books are kept: charge.
     On(&'static Tenant),
     /// The call goes to the driver as it is.
@@ -46,7 +46,7 @@ pub(crate) enum Standing {
 
 /// Who starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Starter {
+pub(crate) enum Trigger {
     /// A call of the driver, which is initialised.
     Driver,
     /// A call of NVML, which is initialised; the driver may not even be loaded.
@@ -69,7 +69,7 @@ struct Page {
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 
 /// The state, where there can be no page.
-static UNWIPED: OnceBox<State> = OnceBox::new();
+static WITHOUT_WIPE: OnceBox<State> = OnceBox::new();
 
 /// Whether this process or one of its parents has started.
 static EVER_STARTED: AtomicBool = AtomicBool::new(false);
@@ -85,18 +85,18 @@ pub(crate) fn tenant() -> Option<&'static Tenant> {
 
 /// How this process stands, for a hook that allocates.
 #[inline]
-pub(crate) fn standing() -> Standing {
+pub(crate) fn accounting() -> Accounting {
     match state() {
-        Some(State::On(tenant)) => Standing::On(tenant),
-        Some(State::Off) => Standing::Pass,
-        Some(State::Refused(_)) => Standing::Refused,
-        None => late(),
+        Some(State::On(tenant)) => Accounting::On(tenant),
+        Some(State::Off) => Accounting::Pass,
+        Some(State::Refused(_)) => Accounting::Refused,
+        None => accounting_before_init(),
     }
 }
 
 /// Starts, if that has not happened in this process, and says how it stands.
-pub(crate) fn start(starter: Starter) -> &'static State {
-    state().unwrap_or_else(|| begin(starter))
+pub(crate) fn start(trigger: Trigger) -> &'static State {
+    state().unwrap_or_else(|| start_once(trigger))
 }
 
 /// Says the sentence of a refusal, once in this process.
@@ -137,7 +137,7 @@ pub(crate) fn count(reason: Reason) {
 fn state() -> Option<&'static State> {
     let page = PAGE.load(Ordering::Acquire);
     if page.is_null() {
-        return UNWIPED.get();
+        return WITHOUT_WIPE.get();
     }
     // SAFETY: the page is never unmapped.
     let page = unsafe { &*page };
@@ -148,26 +148,26 @@ fn state() -> Option<&'static State> {
 
 /// A call before `cuInit`, as far as we saw. The driver knows better: it may have been initialised by a way of its own.
 #[cold]
-fn late() -> Standing {
+fn accounting_before_init() -> Accounting {
     if !gpus::driver_is_initialised() {
         let reason =
             if EVER_STARTED.load(Ordering::Relaxed) { Reason::AfterFork } else { Reason::BeforeInit };
         count(reason);
-        return Standing::Pass;
+        return Accounting::Pass;
     }
-    match start(Starter::Driver) {
-        State::On(tenant) => Standing::On(tenant),
-        State::Off => Standing::Pass,
-        State::Refused(_) => Standing::Refused,
+    match start(Trigger::Driver) {
+        State::On(tenant) => Accounting::On(tenant),
+        State::Off => Accounting::Pass,
+        State::Refused(_) => Accounting::Refused,
     }
 }
 
 #[cold]
-fn begin(starter: Starter) -> &'static State {
+fn start_once(trigger: Trigger) -> &'static State {
     EVER_STARTED.store(true, Ordering::Relaxed);
-    let state = judge(starter);
+    let state = decide(trigger);
     let Some(page) = page() else {
-        return UNWIPED.get_or_init(|| Box::new(unwiped(state)));
+        return WITHOUT_WIPE.get_or_init(|| Box::new(refuse_without_wipe(state)));
     };
     let state = Box::into_raw(Box::new(state));
     // Release: the state is whole before it is seen.
@@ -191,10 +191,10 @@ fn begin(starter: Starter) -> &'static State {
 }
 
 /// Asks the settings, and whether they can be kept.
-fn judge(starter: Starter) -> State {
+fn decide(trigger: Trigger) -> State {
     // Where no monitor has told of the GPUs, NVML is started for them, which takes longer than all else together.
-    let found = if is_called_for(&System) { gpus::inventory(starter) } else { Found::NOTHING };
-    let by_driver = starter == Starter::Driver;
+    let found = if is_called_for(&System) { gpus::inventory(trigger) } else { Found::NOTHING };
+    let by_driver = trigger == Trigger::Driver;
     match Tenant::start(&System, found.as_given(), &Monotonic) {
         Ok(Start::On(_)) if by_driver && let Some(name) = driver::missing() => {
             State::Refused(Refusal::new(format!(
@@ -216,7 +216,7 @@ fn judge(starter: Starter) -> State {
 }
 
 /// The state of a process whose kernel cannot wipe a page. It could not be told from its children's, so no books can be kept.
-fn unwiped(state: State) -> State {
+fn refuse_without_wipe(state: State) -> State {
     match state {
         State::On(_) => State::Refused(Refusal::new(
             "expected a kernel that wipes memory on fork (MADV_WIPEONFORK, Linux 4.14); this one does not: use a newer one",

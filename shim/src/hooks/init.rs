@@ -4,7 +4,7 @@ use cgpu_abi::types::{CUresult, c_uint};
 
 use crate::driver;
 use crate::library::DRIVER;
-use crate::process::{self, Starter, State};
+use crate::process::{self, Trigger, State};
 
 /// The driver first, then the books. Where the limits cannot be understood or kept, no call succeeds from here on.
 pub(crate) unsafe fn cuInit(flags: c_uint) -> CUresult {
@@ -14,7 +14,7 @@ pub(crate) unsafe fn cuInit(flags: c_uint) -> CUresult {
         return answer;
     }
     DRIVER.resolve();
-    match process::start(Starter::Driver) {
+    match process::start(Trigger::Driver) {
         State::Off | State::On(_) => answer,
         State::Refused(refusal) => {
             process::announce(refusal);

@@ -12,10 +12,10 @@
 /// nothing is limited, and with a refusal where the start was refused.
 macro_rules! tenant_or_return {
     ($pass:expr) => {
-        match $crate::process::standing() {
-            $crate::process::Standing::On(tenant) => tenant,
-            $crate::process::Standing::Pass => return $pass,
-            $crate::process::Standing::Refused => return $crate::hooks::NOT_STARTED,
+        match $crate::process::accounting() {
+            $crate::process::Accounting::On(tenant) => tenant,
+            $crate::process::Accounting::Pass => return $pass,
+            $crate::process::Accounting::Refused => return $crate::hooks::NOT_STARTED,
         }
     };
 }

@@ -18,7 +18,7 @@ use cgpu_memory::{Bytes, Cause, Context, Tenant};
 use super::context::current;
 use super::memory::ask;
 use crate::image::{self, Size};
-use crate::process::{self, Standing};
+use crate::process::{self, Accounting};
 use crate::{driver, free};
 
 /// From a file.
@@ -328,7 +328,7 @@ pub(super) fn bring_library(library: CUlibrary, call: impl Fn() -> CUresult) -> 
 /// way to undo that: what goes past the limit is shown, and nothing more is brought.
 fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -> CUresult {
     // Where the start was refused, there is no context into which it could be brought.
-    let Standing::On(tenant) = process::standing() else { return call() };
+    let Accounting::On(tenant) = process::accounting() else { return call() };
     let Some(context) = current(tenant) else { return call() };
     let free = || free::of_current_at_rest(tenant, context.gpu());
     let growing = match tenant.implicit().begin_load(context, what, library.map(|library| library.0), free) {

@@ -3,7 +3,7 @@
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::{Bytes, MemoryInfo};
 
-use crate::process::{self, Starter, State};
+use crate::process::{self, Trigger, State};
 use crate::{gpus, nvml};
 
 /// Total is the limit.
@@ -149,14 +149,14 @@ unsafe fn exchange<T>(
 
 /// A tool may use NVML and never the driver, so the books may have to be opened from here.
 fn view(device: nvmlDevice_t, physical_free: Bytes) -> Option<MemoryInfo> {
-    let State::On(tenant) = process::start(Starter::Nvml) else {
+    let State::On(tenant) = process::start(Trigger::Nvml) else {
         return None;
     };
     tenant.view().memory(tenant.gpu(gpus::nvml_uuid(device)?)?, physical_free)
 }
 
 fn limit(device: nvmlDevice_t) -> Option<Bytes> {
-    let State::On(tenant) = process::start(Starter::Nvml) else {
+    let State::On(tenant) = process::start(Trigger::Nvml) else {
         return None;
     };
     tenant.view().limit(tenant.gpu(gpus::nvml_uuid(device)?)?)

@@ -29,7 +29,7 @@ use cgpu_abi::nvml_types::*;
 use cgpu_memory::{Gpu, Member, PidMap, Tenant};
 
 use crate::namespace::Namespace;
-use crate::process::{self, Starter, State};
+use crate::process::{self, Trigger, State};
 use crate::{gpus, nvml};
 
 /// Whom a question about processes concerns.
@@ -59,7 +59,7 @@ struct Part {
 /// Whom a question about the processes on `device` concerns. A tool may use NVML and never the driver, so the books may have to be opened
 /// from here.
 fn concerned(device: nvmlDevice_t) -> Concerned {
-    let tenant = match process::start(Starter::Nvml) {
+    let tenant = match process::start(Trigger::Nvml) {
         State::On(tenant) => tenant,
         State::Off => return Concerned::Everybody,
         State::Refused(_) => return Concerned::Nobody,
