@@ -71,21 +71,21 @@ fn attribute(pool: PoolId, name: CUgraphMem_attribute) -> Option<Bytes> {
 }
 
 /// Why a graph is not instantiated.
-pub(crate) enum Unfit {
+pub(crate) enum UnsupportedGraph {
     /// It allocates managed memory.
     Managed,
     /// There is no host memory to look at it.
     NoHostMemory,
 }
 
-impl From<TryReserveError> for Unfit {
-    fn from(_: TryReserveError) -> Unfit {
-        Unfit::NoHostMemory
+impl From<TryReserveError> for UnsupportedGraph {
+    fn from(_: TryReserveError) -> UnsupportedGraph {
+        UnsupportedGraph::NoHostMemory
     }
 }
 
 /// What a graph and all its parts can take. What the driver does not say of one is for it to refuse.
-pub(crate) fn footprint(tenant: &Tenant, graph: CUgraph) -> Result<Footprint, Unfit> {
+pub(crate) fn footprint(tenant: &Tenant, graph: CUgraph) -> Result<Footprint, UnsupportedGraph> {
     let mut footprint = Footprint::new();
     let mut open = Vec::new();
     push(&mut open, graph)?;
@@ -152,7 +152,7 @@ fn child(node: CUgraphNode) -> Option<CUgraph> {
 fn allocation(
     tenant: &Tenant,
     node: CUgraphNode,
-) -> Result<Option<(Gpu, CUDA_MEM_ALLOC_NODE_PARAMS)>, Unfit> {
+) -> Result<Option<(Gpu, CUDA_MEM_ALLOC_NODE_PARAMS)>, UnsupportedGraph> {
     let mut wanted = core::mem::MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
     // SAFETY: the record is writable; the node allocates, by the driver's word.
     let answer = unsafe { driver::cuGraphMemAllocNodeGetParams(node, wanted.as_mut_ptr()) };
@@ -164,7 +164,7 @@ fn allocation(
     match Source::of(tenant, wanted.pool_props.alloc_type, wanted.pool_props.location) {
         Source::Gpu(gpu) => Ok(Some((gpu, wanted))),
         Source::Elsewhere => Ok(None),
-        Source::Managed => Err(Unfit::Managed),
+        Source::Managed => Err(UnsupportedGraph::Managed),
     }
 }
 

@@ -10,7 +10,7 @@ use super::memory::ask;
 use super::refuse;
 use crate::gate::{self, Kernel, Launch};
 use crate::gpus::DriverOrdinal;
-use crate::graphs::{self, Driver, Unfit};
+use crate::graphs::{self, Driver, UnsupportedGraph};
 use crate::order::Order;
 use crate::pools::Source;
 use crate::process;
@@ -417,7 +417,7 @@ unsafe fn instantiate(
     let Some(tenant) = allocating() else { return call() };
     let mut footprint = match graphs::footprint(tenant, graph) {
         Ok(footprint) => footprint,
-        Err(unfit) => return unfit_for(unfit, call),
+        Err(unsupported) => return refuse_graph(unsupported, call),
     };
     let call = || match call() {
         // SAFETY: the driver has just written there.
@@ -441,7 +441,7 @@ fn update(
     let Some(tenant) = allocating() else { return call() };
     let mut footprint = match graphs::footprint(tenant, graph) {
         Ok(footprint) => footprint,
-        Err(unfit) => return unfit_for(unfit, call),
+        Err(unsupported) => return refuse_graph(unsupported, call),
     };
     let answer = call();
     let concerned = !footprint.is_empty() || tenant.graphs().gpu(GraphId(graph_exec.0)).is_some();
@@ -471,10 +471,10 @@ fn send(graph: CUgraphExec, sending: Sending, order: Order, call: impl Fn() -> C
     answered(tenant.graphs().send(graph, sending, order.lane(), call, || order.is_busy()))
 }
 
-fn unfit_for(unfit: Unfit, call: impl FnOnce() -> CUresult) -> CUresult {
-    match unfit {
-        Unfit::Managed => refuse(Role::Managed, call),
-        Unfit::NoHostMemory => CUresult::ERROR_OUT_OF_MEMORY,
+fn refuse_graph(unsupported: UnsupportedGraph, call: impl FnOnce() -> CUresult) -> CUresult {
+    match unsupported {
+        UnsupportedGraph::Managed => refuse(Role::Managed, call),
+        UnsupportedGraph::NoHostMemory => CUresult::ERROR_OUT_OF_MEMORY,
     }
 }
 
