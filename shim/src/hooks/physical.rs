@@ -11,11 +11,11 @@ use crate::process;
 use crate::{driver, pools};
 
 /// Who pays for memory in a place.
-enum Payer {
+enum ChargedTo {
     /// We, for a GPU on the books.
     Gpu(Gpu),
     /// Nobody: it is the host's or a native GPU's, or there can be no such memory and the driver says so.
-    Nobody,
+    None,
     /// It cannot be told, or must not be had.
     Unknown(Role),
 }
@@ -36,8 +36,8 @@ pub(crate) unsafe fn cuMemCreate(
     // SAFETY: read after the driver has succeeded, so it has written there.
     let made = || Handle(unsafe { handle.read() });
     // SAFETY: not null, so the program's own record, which the driver would read as well.
-    match payer(tenant, &unsafe { prop.read() }) {
-        Payer::Gpu(gpu) => {
+    match charged_to(tenant, &unsafe { prop.read() }) {
+        ChargedTo::Gpu(gpu) => {
             let Ok(charge) = tenant.charge(gpu, Bytes(size as u64)) else {
                 return CUresult::ERROR_OUT_OF_MEMORY;
             };
@@ -47,14 +47,14 @@ pub(crate) unsafe fn cuMemCreate(
             }
             answer
         }
-        Payer::Nobody => {
+        ChargedTo::None => {
             let answer = call();
             if answer == CUresult::SUCCESS {
                 tenant.physical().created_free(made());
             }
             answer
         }
-        Payer::Unknown(role) => refuse(role, call),
+        ChargedTo::Unknown(role) => refuse(role, call),
     }
 }
 
@@ -172,9 +172,9 @@ pub(crate) unsafe fn cuMemImportFromShareableHandle(
     answer
 }
 
-fn payer(tenant: &Tenant, prop: &CUmemAllocationProp) -> Payer {
+fn charged_to(tenant: &Tenant, prop: &CUmemAllocationProp) -> ChargedTo {
     if prop.kind == CU_MEM_ALLOCATION_TYPE_MANAGED {
-        return Payer::Unknown(Role::Managed);
+        return ChargedTo::Unknown(Role::Managed);
     }
     let device = match prop.location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => prop.location.id,
@@ -183,14 +183,14 @@ fn payer(tenant: &Tenant, prop: &CUmemAllocationProp) -> Payer {
         CU_MEM_LOCATION_TYPE_HOST
         | CU_MEM_LOCATION_TYPE_HOST_NUMA
         | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT
-        | CU_MEM_LOCATION_TYPE_INVALID => return Payer::Nobody,
-        _ => return Payer::Unknown(Role::Allocates),
+        | CU_MEM_LOCATION_TYPE_INVALID => return ChargedTo::None,
+        _ => return ChargedTo::Unknown(Role::Allocates),
     };
     match process::devices(tenant).gpu(DriverOrdinal(device)) {
-        Some(gpu) => Payer::Gpu(gpu),
+        Some(gpu) => ChargedTo::Gpu(gpu),
         None => {
             tenant.count(Reason::NativeGpu);
-            Payer::Nobody
+            ChargedTo::None
         }
     }
 }

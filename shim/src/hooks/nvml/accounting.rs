@@ -6,7 +6,7 @@
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::Bytes;
 
-use super::{Concerned, Sliced, all, concerned, put};
+use super::{Scope, Sliced, all, scope, put};
 use crate::nvml;
 
 /// The container's living processes that are accounted for.
@@ -17,15 +17,15 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call, or one with room of ours.
     let call = |count, to| unsafe { nvml::nvmlDeviceGetAccountingPids(device, count, to) };
-    let concerned = concerned(device);
-    if count.is_null() || matches!(concerned, Concerned::Everybody) {
+    let scope = scope(device);
+    if count.is_null() || matches!(scope, Scope::Host) {
         return call(count, pids);
     }
     let reported = match all::<c_uint>(|count, to| call(count, to)) {
         Ok(reported) => reported,
         Err(answer) => return answer,
     };
-    let Concerned::Ours(sliced) = concerned else { return nvmlReturn_t::ERROR_NO_PERMISSION };
+    let Scope::Ours(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
     let pid_map = sliced.pid_map();
     let alive = |nvml_pid: c_uint| {
         let mut stats = nvmlAccountingStats_t::default();
@@ -47,13 +47,13 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats(
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call, or one about another process and with a record of ours.
     let call = |pid, to| unsafe { nvml::nvmlDeviceGetAccountingStats(device, pid, to) };
-    let concerned = concerned(device);
-    if stats.is_null() || matches!(concerned, Concerned::Everybody) {
+    let scope = scope(device);
+    if stats.is_null() || matches!(scope, Scope::Host) {
         return call(pid, stats);
     }
     let mut reported = nvmlAccountingStats_t::default();
-    let answer = match concerned {
-        Concerned::Ours(sliced) => sliced.account(pid, |nvml_pid| {
+    let answer = match scope {
+        Scope::Ours(sliced) => sliced.account(pid, |nvml_pid| {
             let answer = call(nvml_pid, &raw mut reported);
             (answer, reported.is_running, &mut reported.max_memory_usage)
         }),
@@ -73,15 +73,15 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats_v2(
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call, or one with a record of ours.
     let call = |to| unsafe { nvml::nvmlDeviceGetAccountingStats_v2(device, to) };
-    let concerned = concerned(device);
-    if stats.is_null() || matches!(concerned, Concerned::Everybody) {
+    let scope = scope(device);
+    if stats.is_null() || matches!(scope, Scope::Host) {
         return call(stats);
     }
     // SAFETY: not null, and the program's.
     let mut reported = unsafe { stats.read() };
     let pid = reported.pid;
-    let answer = match concerned {
-        Concerned::Ours(sliced) => sliced.account(pid, |nvml_pid| {
+    let answer = match scope {
+        Scope::Ours(sliced) => sliced.account(pid, |nvml_pid| {
             reported.pid = nvml_pid;
             let answer = call(&raw mut reported);
             (answer, reported.is_running, &mut reported.max_memory_usage)

@@ -33,11 +33,11 @@ use crate::process::{self, Trigger, State};
 use crate::{gpus, nvml};
 
 /// Whom a question about processes concerns.
-enum Concerned {
+enum Scope {
     /// Everybody on the GPU: it has no limit.
-    Everybody,
+    Host,
     /// Nobody who may be named: the start was refused, so nobody knows who is ours.
-    Nobody,
+    None,
     /// The container's processes.
     Ours(Sliced),
 }
@@ -58,18 +58,18 @@ struct Part {
 
 /// Whom a question about the processes on `device` concerns. A tool may use NVML and never the driver, so the books may have to be opened
 /// from here.
-fn concerned(device: nvmlDevice_t) -> Concerned {
+fn scope(device: nvmlDevice_t) -> Scope {
     let tenant = match process::start(Trigger::Nvml) {
         State::On(tenant) => tenant,
-        State::Off => return Concerned::Everybody,
-        State::Refused(_) => return Concerned::Nobody,
+        State::Off => return Scope::Host,
+        State::Refused(_) => return Scope::None,
     };
     let whole = part(tenant, device);
     let parts: Vec<Part> = match whole {
         Some(part) => vec![part],
         None => gpus::instances_of(device).filter_map(|instance| part(tenant, instance)).collect(),
     };
-    if parts.is_empty() { Concerned::Everybody } else { Concerned::Ours(Sliced { tenant, device, parts }) }
+    if parts.is_empty() { Scope::Host } else { Scope::Ours(Sliced { tenant, device, parts }) }
 }
 
 fn part(tenant: &'static Tenant, device: nvmlDevice_t) -> Option<Part> {

@@ -9,7 +9,7 @@ use core::ptr;
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::Member;
 
-use super::{Concerned, Part, Sliced, all, concerned, of_container, put};
+use super::{Scope, Part, Sliced, all, scope, of_container, put};
 use crate::nvml;
 
 /// Why a process is on a GPU.
@@ -70,8 +70,8 @@ unsafe fn list<T: Copy>(
     call: impl Fn(*mut c_uint, *mut T) -> nvmlReturn_t,
     describe: impl Fn(&(Member, &Part)) -> T,
 ) -> nvmlReturn_t {
-    let concerned = concerned(device);
-    if count.is_null() || matches!(concerned, Concerned::Everybody) {
+    let scope = scope(device);
+    if count.is_null() || matches!(scope, Scope::Host) {
         return call(count, to);
     }
     // Anything but a list is NVML's to say.
@@ -80,7 +80,7 @@ unsafe fn list<T: Copy>(
         nvmlReturn_t::SUCCESS | nvmlReturn_t::ERROR_INSUFFICIENT_SIZE => {}
         answer => return answer,
     }
-    let Concerned::Ours(sliced) = concerned else { return nvmlReturn_t::ERROR_NO_PERMISSION };
+    let Scope::Ours(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
     let list: Vec<T> = sliced.residents(Some(kind)).iter().map(describe).collect();
     // SAFETY: the count is not null, and the caller vouches for the rest.
     unsafe { put(&list, count, to) }
@@ -136,8 +136,8 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call.
     let call = || unsafe { nvml::nvmlDeviceGetRunningProcessDetailList(device, plist) };
-    let concerned = concerned(device);
-    if plist.is_null() || matches!(concerned, Concerned::Everybody) {
+    let scope = scope(device);
+    if plist.is_null() || matches!(scope, Scope::Host) {
         return call();
     }
     // SAFETY: every version of the record begins with this number.
@@ -158,7 +158,7 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
         Ok(reported) => reported,
         Err(answer) => return answer,
     };
-    let Concerned::Ours(sliced) = concerned else { return nvmlReturn_t::ERROR_NO_PERMISSION };
+    let Scope::Ours(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
     let kind = match asked.mode {
         NVML_PROCESS_MODE_COMPUTE => Some(Kind::Computes),
         NVML_PROCESS_MODE_GRAPHICS => Some(Kind::Draws),
@@ -196,15 +196,15 @@ macro_rules! sessions {
         ) -> nvmlReturn_t {
             // SAFETY: the program's own call, or one with room of ours.
             let call = |count, to| unsafe { nvml::$symbol(device, count, to) };
-            let concerned = concerned(device);
-            if session_count.is_null() || matches!(concerned, Concerned::Everybody) {
+            let scope = scope(device);
+            if session_count.is_null() || matches!(scope, Scope::Host) {
                 return call(session_count, session_infos);
             }
             let reported = match all::<$type>(|count, to| call(count, to)) {
                 Ok(reported) => reported,
                 Err(answer) => return answer,
             };
-            let Concerned::Ours(sliced) = concerned else { return nvmlReturn_t::ERROR_NO_PERMISSION };
+            let Scope::Ours(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
             // SAFETY: the count is not null, and the list the program's.
             let answer = unsafe { put(&of_container(reported, &sliced.pid_map()), session_count, session_infos) };
             // These answer so when they are asked for the length.

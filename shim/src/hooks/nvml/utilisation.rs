@@ -7,7 +7,7 @@ use core::ptr;
 
 use cgpu_abi::nvml_types::*;
 
-use super::{Concerned, all, concerned, of_container, put};
+use super::{Scope, all, scope, of_container, put};
 use crate::nvml;
 
 /// One sample of each process that computed lately.
@@ -20,15 +20,15 @@ pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
     // SAFETY: the program's own call, or one with room of ours.
     let call =
         |to, count| unsafe { nvml::nvmlDeviceGetProcessUtilization(device, to, count, last_seen_time_stamp) };
-    let concerned = concerned(device);
-    if process_samples_count.is_null() || matches!(concerned, Concerned::Everybody) {
+    let scope = scope(device);
+    if process_samples_count.is_null() || matches!(scope, Scope::Host) {
         return call(utilization, process_samples_count);
     }
     let reported = all(|count, to| call(to, count));
-    let list = match (reported, concerned) {
+    let list = match (reported, scope) {
         (Err(nvmlReturn_t::ERROR_NOT_FOUND), _) => Vec::new(),
         (Err(answer), _) => return answer,
-        (Ok(reported), Concerned::Ours(sliced)) => of_container(reported, &sliced.pid_map()),
+        (Ok(reported), Scope::Ours(sliced)) => of_container(reported, &sliced.pid_map()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
     // SAFETY: the count is not null, and the list the program's. Only the count is written where there is none of it.
@@ -49,8 +49,8 @@ pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call, or one with a record of ours.
     let call = |info| unsafe { nvml::nvmlDeviceGetProcessesUtilizationInfo(device, info) };
-    let concerned = concerned(device);
-    if proceses_util_info.is_null() || matches!(concerned, Concerned::Everybody) {
+    let scope = scope(device);
+    if proceses_util_info.is_null() || matches!(scope, Scope::Host) {
         return call(proceses_util_info);
     }
     // SAFETY: every version of the record begins with this number.
@@ -67,9 +67,9 @@ pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
         *count = info.process_samples_count;
         answer
     });
-    let list = match (reported, concerned) {
+    let list = match (reported, scope) {
         (Err(answer), _) => return answer,
-        (Ok(reported), Concerned::Ours(sliced)) => of_container(reported, &sliced.pid_map()),
+        (Ok(reported), Scope::Ours(sliced)) => of_container(reported, &sliced.pid_map()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
     let to = asked.proc_util_array;
