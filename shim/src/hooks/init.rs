@@ -4,7 +4,7 @@ use cgpu_abi::types::{CUresult, c_uint};
 
 use crate::driver;
 use crate::library::DRIVER;
-use crate::process::{self, Trigger, State};
+use crate::process::{self, State, Trigger};
 
 /// The driver first, then the books. Where the limits cannot be understood or kept, no call succeeds from here on.
 pub(crate) unsafe fn cuInit(flags: c_uint) -> CUresult {

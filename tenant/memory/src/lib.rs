@@ -58,9 +58,9 @@ mod handles;
 mod implicit;
 mod ledger;
 mod monitor_inventory;
-mod pid_map;
 mod ordered;
 mod physical;
+mod pid_map;
 mod pools;
 mod start;
 mod tables;
@@ -86,11 +86,11 @@ pub use handles::{Address, ArrayId, ContextId, GraphId, GreenId, Handle, NodeId,
 pub use implicit::{Cause, Implicit, PendingImplicit, PendingLoad, PendingUnload};
 pub use ledger::{Denied, WaitBudget};
 pub use monitor_inventory::MonitorInventory;
-pub use pid_map::{PidMap, Namespace};
 pub use physical::{
     PendingArrayDestroy, PendingRelease, PendingTileMap, PendingUnbind, PendingUnmap, Physical, Reference,
     ReplacedTiles, Tiles,
 };
+pub use pid_map::{Namespace, PidMap};
 pub use pools::{PendingPoolDestroy, PoolDestroy, PoolDriver, PoolError, Pools};
 pub use start::is_called_for;
 pub use tenant::{Start, Tenant};

@@ -111,7 +111,10 @@ mod tests {
     fn a_driver_that_speaks_as_we_do_needs_no_monitor() {
         let members = [member(7, Some(700), 5), member(9, None, 0)];
         let pid_map = PidMap::of(&members, &[7], &INSIDE);
-        assert_eq!((pid_map.container_pid(7), pid_map.container_pid(9), pid_map.container_pid(700)), (Some(7), Some(9), None));
+        assert_eq!(
+            (pid_map.container_pid(7), pid_map.container_pid(9), pid_map.container_pid(700)),
+            (Some(7), Some(9), None)
+        );
     }
 
     #[test]
@@ -119,7 +122,10 @@ mod tests {
         // A neighbour under the number of a process of ours that is not on the GPU.
         assert_eq!(PidMap::of(&[member(7, None, 0)], &[7], &INSIDE).container_pid(7), None);
         // One of ours is not listed, as it would be by a driver that speaks as we do.
-        assert_eq!(PidMap::of(&[member(7, None, 5), member(9, None, 5)], &[7], &INSIDE).container_pid(7), None);
+        assert_eq!(
+            PidMap::of(&[member(7, None, 5), member(9, None, 5)], &[7], &INSIDE).container_pid(7),
+            None
+        );
         // Somebody is listed who does not exist here.
         assert_eq!(PidMap::of(&[member(7, None, 5)], &[7, 700], &INSIDE).container_pid(7), None);
     }

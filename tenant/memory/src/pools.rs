@@ -337,7 +337,8 @@ impl<'a> Pools<'a> {
         if balance.surplus > kept {
             self.tables.ledger.refund(at.gpu, Column::Used, balance.surplus - kept);
         }
-        let within = balance.shortfall == Bytes::ZERO && !balance.unpaid || self.charge_shortfall(at, balance);
+        let within =
+            balance.shortfall == Bytes::ZERO && !balance.unpaid || self.charge_shortfall(at, balance);
         if balance.exported && balance.shortfall > Bytes::ZERO {
             self.enter_export(at);
         }

@@ -6,7 +6,7 @@
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::Bytes;
 
-use super::{Scope, Sliced, all, scope, put};
+use super::{Scope, Sliced, all, put, scope};
 use crate::nvml;
 
 /// The container's living processes that are accounted for.

@@ -3,7 +3,7 @@
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::{Bytes, MemoryInfo};
 
-use crate::process::{self, Trigger, State};
+use crate::process::{self, State, Trigger};
 use crate::{gpus, nvml};
 
 /// Total is the limit.

@@ -29,7 +29,7 @@ use cgpu_abi::nvml_types::*;
 use cgpu_memory::{Gpu, Member, PidMap, Tenant};
 
 use crate::namespace::Namespace;
-use crate::process::{self, Trigger, State};
+use crate::process::{self, State, Trigger};
 use crate::{gpus, nvml};
 
 /// Whom a question about processes concerns.

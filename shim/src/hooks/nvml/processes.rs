@@ -9,7 +9,7 @@ use core::ptr;
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::Member;
 
-use super::{Scope, Part, Sliced, all, scope, of_container, put};
+use super::{Part, Scope, Sliced, all, of_container, put, scope};
 use crate::nvml;
 
 /// Why a process is on a GPU.
@@ -52,7 +52,8 @@ impl Sliced {
         };
         let listed = reported.listed(self.device);
         let pid_map = if listed.is_empty() { None } else { Some(self.pid_map()) };
-        let listed: Vec<c_uint> = listed.into_iter().filter_map(|pid| pid_map.as_ref()?.container_pid(pid)).collect();
+        let listed: Vec<c_uint> =
+            listed.into_iter().filter_map(|pid| pid_map.as_ref()?.container_pid(pid)).collect();
         residents.retain(|(member, _)| listed.contains(&member.pid) == of_these);
         residents
     }

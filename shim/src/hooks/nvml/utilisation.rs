@@ -7,7 +7,7 @@ use core::ptr;
 
 use cgpu_abi::nvml_types::*;
 
-use super::{Scope, all, scope, of_container, put};
+use super::{Scope, all, of_container, put, scope};
 use crate::nvml;
 
 /// One sample of each process that computed lately.
