@@ -62,7 +62,7 @@ pub(super) fn written(context: usize, word: usize) -> u64 {
 /// A context is going.
 pub(super) fn forget(context: CUcontext) {
     if let Some(page) = find(context.0) {
-        // HB page: Release; whoever takes it next sees what was written before.
+        // HB page: Release; the thread that takes it next sees what was written before.
         page.context.store(FREE, Ordering::Release);
     }
 }

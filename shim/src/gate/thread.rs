@@ -50,7 +50,7 @@ pub(super) fn current() -> *const Thread {
 
 #[cfg(target_arch = "x86_64")]
 fn set(thread: *const Thread) {
-    // SAFETY: writes the word above, which nobody has a reference to.
+    // SAFETY: writes the word above, to which there is no reference.
     unsafe {
         core::arch::asm!(
             "mov {offset}, qword ptr [rip + cgpu_thread@GOTTPOFF]",
@@ -85,7 +85,7 @@ pub(super) fn current() -> *const Thread {
 
 #[cfg(target_arch = "aarch64")]
 fn set(thread: *const Thread) {
-    // SAFETY: writes the word above, which nobody has a reference to.
+    // SAFETY: writes the word above, to which there is no reference.
     unsafe {
         core::arch::asm!(
             "mrs {base}, tpidr_el0",
@@ -138,7 +138,7 @@ pub(super) fn prepare() {
     let answer = unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) };
     let word = if answer == 0 { key.saturating_add(1) } else { NO_KEY };
     if KEY.compare_exchange(0, word, Relaxed, Relaxed).is_err() && answer == 0 {
-        // SAFETY: the key is ours, and nobody has used it.
+        // SAFETY: the key is ours, and no thread has used it.
         unsafe { libc::pthread_key_delete(key) };
     }
 }

@@ -13,7 +13,7 @@
 //! | a batch beside other processes' work | the same downwards; upwards hardly, because the others' time is in it |
 //!
 //! The last row makes of the estimate a low quantile of what was measured: what the kernel takes
-//! when nobody interrupts it.
+//! when no other work interrupts it.
 //!
 //! How much is in flight follows a *high* quantile: a shape may take 10 us or 5 ms by its
 //! arguments. Where the two differ, each launch is measured by itself, so that all of them are

@@ -1,7 +1,7 @@
 //! What the GPU really took: batches, their markers, and the union of their intervals.
 //!
 //! A launch is charged by its estimate at once; here the estimate is replaced by the truth as soon
-//! as the GPU has told it. All of it is bookkeeping: whoever calls has asked the driver before, and
+//! as the GPU has told it. All of it is bookkeeping: the caller has asked the driver before, and
 //! asks it after, without holding this.
 //!
 //! ```text
@@ -81,7 +81,7 @@ pub(crate) struct GpuTime {
     union: Union,
     /// What of the unmeasured work has run between work that is measured: several lanes' runs in
     /// turns.
-    ahead: Nanos,
+    ran_early: Nanos,
     clock: GpuClock,
     free: Vec<(ContextKey, Event)>,
     overlapping: OverlappingBatches,
@@ -100,7 +100,7 @@ impl GpuTime {
             lanes: Vec::new(),
             laneless: OpenBatch::empty(),
             union: Union::default(),
-            ahead: Nanos::ZERO,
+            ran_early: Nanos::ZERO,
             clock: GpuClock::default(),
             free: Vec::new(),
             overlapping: OverlappingBatches::default(),
@@ -158,7 +158,7 @@ impl GpuTime {
         let laneless = (!self.laneless.estimate.is_empty()).then_some(self.laneless.first);
         let since = self.lanes.iter().filter_map(Lane::since).chain(laneless);
         work.since = since.min().map(|since| since.max(self.union.last()));
-        work.all = work.cost - self.ahead;
+        work.all = work.cost - self.ran_early;
         let longest = self.lanes.iter().map(|lane| lane.cost() - lane.ran).max().unwrap_or_default();
         work.longest_lane = longest;
         let overlap = self.overlap.among(self.busy_lanes());

@@ -300,7 +300,7 @@ impl Request {
         let usual = if several { SHARED_IN_FLIGHT_BOUND } else { IN_FLIGHT_BOUND };
         let bound = match reading.bound {
             Nanos::ZERO => usual,
-            // Two launches of what nobody knows are enough.
+            // Two launches of unknown length are enough.
             requested if self.expected.unknown => requested.min(usual),
             // On an open GPU the processes of a container run beside each other.
             requested if is_open => Nanos(requested.0 / (1 + siblings.working)),
@@ -328,7 +328,7 @@ impl Request {
             Admission::Proceed(Proceed::Metered { budget: chunk.max(high) - high, forced })
         };
         let (longest, stuck) = (work.own_longest(siblings.working, now), work.stuck(now));
-        // It should have run but has not: estimates are too low, or somebody else has the GPU. Its
+        // It should have run but has not: estimates are too low, or another container has the GPU. Its
         // end will be seen.
         let overdue = (longest == Nanos::ZERO && work.watched) || stuck.is_some() || work.blind;
         // Predictions are trusted for twice the bound, and what may not be marked yet: if no marker

@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(later.wait(forever, Nanos::ZERO, now + HOLD_TIME), None);
     }
 
-    /// Turns are shorter than anybody's patience.
+    /// Turns are shorter than the wait budget.
     #[test]
     fn wait_budget_is_counted_over_turns() {
         let mut queue_entry = QueueEntry::default();

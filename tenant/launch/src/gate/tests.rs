@@ -87,7 +87,7 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
 /// Launches without a pause, as fast as a host can, until `end`.
 fn saturate(role: &Role<'_>, program: &Program<'_, '_, '_>, cost: Nanos, end: Nanos) {
     while role.now() < end {
-        // The driver's own queue is some thousand launches long; nobody gets there.
+        // The driver's own queue is some thousand launches long; no program here fills it.
         program.launch(1, STREAM, cost);
         role.sleep(us(3));
     }
@@ -183,7 +183,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     /// Whatever the program is like and whatever the monitor says, every launch goes on in the end,
-    /// and the books close.
+    /// and no more is charged than ran.
     #[test]
     fn every_launch_proceeds_in_the_end(
         launches in proptest::collection::vec((0_usize..5, 1_u64..3000, 0_u64..900, any::<bool>(), 0_usize..4), 20..150),

@@ -226,7 +226,7 @@ impl GpuTime {
         }
         let others = self.others(found.lane);
         let done = times(added, self.overlap.among(1 + others));
-        self.ahead = self.others_ahead(found.lane, end, self.ahead + done - batch.estimate.cost);
+        self.ran_early = self.others_ahead(found.lane, end, self.ran_early + done - batch.estimate.cost);
         Some(Measured { span, clamped, reanchored: located.reanchored })
     }
 

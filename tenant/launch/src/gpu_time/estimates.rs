@@ -9,7 +9,7 @@ use super::overlapping_batches::OverlappingBatches;
 use super::{ContextKey, GpuTime, Lane};
 use crate::cost::Contention;
 
-/// Work that nobody marks is taken to have run this long after it should have.
+/// Work without a marker is taken to have run this long after it should have.
 const OVERDUE_AFTER: Nanos = Nanos::from_millis(2);
 /// What of such work may still be in flight: twice the bound.
 const MAX_TAIL: Nanos = Nanos::from_millis(1);
@@ -122,7 +122,7 @@ impl GpuTime {
             OverlappingBatches::of(&open.estimate, end - start, added, Contention::Alone),
             end.min(latest),
         );
-        self.ahead = self.ahead + added - open.estimate.cost;
+        self.ran_early = self.ran_early + added - open.estimate.cost;
     }
 
     /// Forgets the events of a context, which are gone with it or worth nothing, and charges by

@@ -17,8 +17,8 @@ use super::gpu_clock::GpuTimestamp;
 use super::{ContextKey, Event, Stream, ThreadKey};
 use crate::cost::{Contention, CostEstimate};
 
-/// How much later than thrice its estimate a batch may end: somebody else's slice of the GPU, and a
-/// bit.
+/// How much later than thrice its estimate a batch may end: another container's slice of the GPU,
+/// and a bit.
 const STUCK_AFTER: Nanos = Nanos::from_millis(2);
 
 /// Whose launches, where to.

@@ -75,7 +75,7 @@ impl GpuTime {
         self.lanes.get_mut(usize::from(id.place)).filter(|lane| lane.id == id)
     }
 
-    /// Takes launches on the books.
+    /// Charges launches by their estimates.
     pub(crate) fn charge(
         &mut self,
         lane: Option<LaneId>,

@@ -95,7 +95,7 @@ fn outlier_batch_has_launches_measured_by_themselves() {
         assert_eq!(exactly(&mut costs, 10_000).doubtful, left > 0);
     }
     assert_eq!(costs.expect(kernel(0)), known(10_000));
-    // It did take that long: an exact measurement is believed at once.
+    // It did take that long: an exact measurement counts at once.
     costs.learn(&single, Nanos(5_000_000), Contention::Alone);
     assert!(exactly(&mut costs, 5_000_000).high() > 2_500_000);
 }

@@ -56,7 +56,7 @@ fn markers_never_stand_between_programmatic_launches() {
         }
     });
     harness.gpu(|gpu| {
-        // A first chain may be cut: nobody knew.
+        // A first chain may be cut: nothing was known of it.
         let first = gpu.log.iter().position(|did| matches!(did, Command::Launch { programmatic: true, .. }));
         let rest = &gpu.log[first.expect("a chain")..];
         let between = rest.windows(2).filter(|pair| {

@@ -48,14 +48,14 @@ fn processes_of_a_container_have_its_turns_one_after_the_other() {
         let lengths = slices.map(ms);
         let report = Mutex::new(monitor::Report::default());
         harness.run(&[
-            &|role| *report.lock().expect("books") = run_turns(role, &lengths, end),
+            &|role| *report.lock().expect("a report") = run_turns(role, &lengths, end),
             &actor(0),
             &actor(1),
             &actor(2),
             &actor(3),
             &actor(4),
         ]);
-        let turns = report.into_inner().expect("books").turns;
+        let turns = report.into_inner().expect("a report").turns;
         let (ran, switches) = harness.gpu(|gpu| (gpu.ran.clone(), gpu.switches));
         let together: u64 = (0..4).map(|tenant| ran[&tenant].0).sum();
         let message = format!("{slices:?} {cost} us: {ran:?}, {switches} changes in {turns} turns");
@@ -130,7 +130,7 @@ fn processes_whose_kernels_wait_for_each_other_go_on() {
                 round += 1;
                 *rounds[number].lock().expect("a number") = round;
                 // It has run when the other one's has been launched; and this one keeps what it has
-                // in flight on its books until then.
+                // in flight in its account until then.
                 while *rounds[1 - number].lock().expect("a number") < round && role.now() < end {
                     program.driver.host(STREAM, us(100));
                     role.sleep(us(100));

@@ -19,11 +19,11 @@ fn shares_follow_the_turns() {
         };
         let lengths = slices.map(ms);
         harness.run(&[
-            &|role| *report.lock().expect("books") = run_turns(role, &lengths, end),
+            &|role| *report.lock().expect("a report") = run_turns(role, &lengths, end),
             &actor(0),
             &actor(1),
         ]);
-        let report = report.into_inner().expect("books");
+        let report = report.into_inner().expect("a report");
         let (ran, most) = harness.gpu(|gpu| (gpu.ran.clone(), gpu.most.clone()));
         let total = (ran[&0] + ran[&1]).0 as f64;
         let set = slices[0] as f64 / (slices[0] + slices[1]) as f64;
@@ -74,11 +74,11 @@ fn slewed_host_clock_changes_no_length() {
         };
         let report = Mutex::new(monitor::Report::default());
         harness.run(&[
-            &|role| *report.lock().expect("books") = run_turns(role, &[ms(6), ms(12)], end),
+            &|role| *report.lock().expect("a report") = run_turns(role, &[ms(6), ms(12)], end),
             &actor(0),
             &actor(1),
         ]);
-        let report = report.into_inner().expect("books");
+        let report = report.into_inner().expect("a report");
         let ran = harness.gpu(|gpu| gpu.ran.clone());
         for tenant in 0..2 {
             let error = report.busy[tenant].0.abs_diff(ran[&tenant].0);
@@ -165,10 +165,10 @@ fn waiting_for_the_host_uses_up_no_turn() {
                     (0..5).for_each(|_| program.launch(1, stream, us(100)));
                 }
                 program.driver.synchronize(OTHER);
-                let mut longest = longest.lock().expect("nobody panicked");
+                let mut longest = longest.lock().expect("no panic");
                 *longest = (*longest).max(role.now() - begun);
                 program.driver.synchronize(STREAM);
-                *rounds.lock().expect("nobody panicked") += 1;
+                *rounds.lock().expect("no panic") += 1;
             }
             let cost = gates[0]
                 .device(gpu())
