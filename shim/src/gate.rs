@@ -40,7 +40,7 @@ pub(crate) struct Launch {
     /// The record with the launch's attributes; null: it has none.
     pub(crate) config: *const CUlaunchConfig,
     /// The stream may be of another context than the current one, and decides where it runs.
-    pub(crate) anywhere: bool,
+    pub(crate) by_stream: bool,
     /// What it costs may differ from one launch to the next: each takes the slow path.
     pub(crate) variable_cost: bool,
 }
@@ -53,7 +53,7 @@ impl Launch {
 
     const fn of(default: DefaultStream) -> Launch {
         let (kernel, stream) = (Kernel::new(0, [0; 3], [0; 3]), CUstream::NULL);
-        Launch { kernel, stream, default, config: ptr::null(), anywhere: false, variable_cost: false }
+        Launch { kernel, stream, default, config: ptr::null(), by_stream: false, variable_cost: false }
     }
 
     /// As a record says it. A null one is for the driver to refuse.
@@ -77,13 +77,13 @@ impl Launch {
 
     /// A copy or a fill within the GPU.
     #[inline(always)]
-    pub(crate) fn moving(bytes: usize, stream: CUstream, flavour: Launch) -> Launch {
-        Launch { kernel: Kernel::moving(bytes as u64), stream, anywhere: true, ..flavour }
+    pub(crate) fn copy(bytes: usize, stream: CUstream, flavour: Launch) -> Launch {
+        Launch { kernel: Kernel::copy(bytes as u64), stream, by_stream: true, ..flavour }
     }
 
     /// An executable graph.
     pub(crate) fn graph(graph: CUgraphExec, stream: CUstream, flavour: Launch) -> Launch {
-        Launch { kernel: Kernel::graph(graph.0), stream, anywhere: true, variable_cost: true, ..flavour }
+        Launch { kernel: Kernel::graph(graph.0), stream, by_stream: true, variable_cost: true, ..flavour }
     }
 
     #[inline(always)]
@@ -119,22 +119,22 @@ static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const UNTOUCHED).cast_m
 /// The word under which every GPU is open, as far as this process has looked.
 static OPEN: AtomicU32 = AtomicU32::new(0);
 
-/// The gate and its edge; null: nothing is gated in this process.
-static GATE: AtomicPtr<Bound> = AtomicPtr::new(ptr::null_mut());
+/// The gate of this process; null: nothing is gated.
+static GATE: AtomicPtr<ProcessGate> = AtomicPtr::new(ptr::null_mut());
 
-/// The gate of a process, and what it stands in.
-struct Bound {
+/// The gate of a process, and its platform.
+struct ProcessGate {
     gate: Gate<'static>,
     host: Host<'static>,
 }
 
-impl Bound {
+impl ProcessGate {
     fn thread_exited(&self, thread: &Thread) {
         self.gate.thread_exited(thread, &self.host);
     }
 }
 
-fn gate() -> Option<&'static Bound> {
+fn gate() -> Option<&'static ProcessGate> {
     // Acquire: the gate is whole.
     let gate = GATE.load(Ordering::Acquire);
     // SAFETY: null, or a leaked box.
@@ -146,20 +146,20 @@ pub(crate) fn watch(tenant: &'static Tenant) {
     let region = tenant.region();
     progress::reset();
     thread::prepare();
-    let bound = Bound { gate: Gate::new(region, tenant.name().slot(), &OPEN), host: Host::new(region) };
+    let own = ProcessGate { gate: Gate::new(region, tenant.name().slot(), &OPEN), host: Host::new(region) };
     // Release: the gate is whole. A parent's gate stays where it is.
-    GATE.store(Box::into_raw(Box::new(bound)), Ordering::Release);
+    GATE.store(Box::into_raw(Box::new(own)), Ordering::Release);
     WORD.store(ptr::from_ref(region.granted().gate_word()).cast_mut(), Relaxed);
 }
 
 /// A context is going, and with it all that was recorded in it.
-pub(crate) fn forget(context: CUcontext) {
+pub(crate) fn forget_context(context: CUcontext) {
     if captures::context_gone() {
         markers::note_unknown_capture();
     }
-    if let Some(bound) = gate() {
+    if let Some(own) = gate() {
         progress::forget(context);
-        bound.gate.forget_context(ContextKey(context.0));
+        own.gate.forget_context(ContextKey(context.0));
     }
 }
 
@@ -183,8 +183,8 @@ pub(crate) fn spend(launch: &Launch) -> bool {
 
 /// What a kernel, or whatever is launched under that name, costs is not known any more.
 pub(crate) fn forget_cost(kernel: Kernel) {
-    if let Some(bound) = gate() {
-        bound.gate.forget_cost(kernel);
+    if let Some(own) = gate() {
+        own.gate.forget_cost(kernel);
     }
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn enter_all(launches: impl Iterator<Item = Launch>, call: impl FnOnc
 
 /// Launches that the thread has waited for.
 #[derive(Clone, Copy)]
-pub(crate) enum Awaited {
+pub(crate) enum Synchronized {
     /// All in the current context.
     Current,
     /// All in this context.
@@ -233,19 +233,19 @@ pub(crate) enum Awaited {
 
 /// The thread has waited for launches of its own, and all of them have run.
 #[inline]
-pub(crate) fn waited(awaited: Awaited) {
+pub(crate) fn after_synchronize(synchronized: Synchronized) {
     if !is_open() {
-        boundary::or((), || report_completion(awaited));
+        boundary::or((), || report_completion(synchronized));
     }
 }
 
 #[cold]
 #[inline(never)]
-fn report_completion(awaited: Awaited) {
-    let (Some(bound), Some(tenant)) = (gate(), process::tenant()) else { return };
+fn report_completion(synchronized: Synchronized) {
+    let (Some(own), Some(tenant)) = (gate(), process::tenant()) else { return };
     // SAFETY: null, or this thread's own part, which stays until it ends.
     let Some(thread) = (unsafe { thread::current().as_ref() }) else { return };
-    if !bound.gate.wants_completion(thread) {
+    if !own.gate.wants_completion(thread) {
         return;
     }
     let mut current = CUcontext::NULL;
@@ -253,38 +253,38 @@ fn report_completion(awaited: Awaited) {
     if accepted(unsafe { driver::cuCtxGetCurrent(&raw mut current) }).is_err() || current.is_null() {
         return;
     }
-    let stream = match awaited {
-        Awaited::Current => None,
-        Awaited::Context(context) if context == current || context.is_null() => None,
+    let stream = match synchronized {
+        Synchronized::Current => None,
+        Synchronized::Context(context) if context == current || context.is_null() => None,
         // Its events are asked with it current.
-        Awaited::Context(_) => return,
-        Awaited::Stream(stream, default) => {
+        Synchronized::Context(_) => return,
+        Synchronized::Stream(stream, default) => {
             Some(Stream { handle: stream.0, per_thread: default == DefaultStream::PerThread })
         }
     };
     let markers = Markers { context: current, time_scale: tenant.region().time_scale() };
-    bound.gate.after_synchronize(thread, (ContextKey(current.0), stream), &markers, &bound.host);
+    own.gate.after_synchronize(thread, (ContextKey(current.0), stream), &markers, &own.host);
 }
 
 /// A launch that is metered.
-struct Metered {
-    bound: &'static Bound,
+struct MeteredLaunch {
+    own: &'static ProcessGate,
     thread: &'static Thread,
     context: LaunchContext,
     markers: Markers,
     admitted: Admitted,
 }
 
-impl Metered {
+impl MeteredLaunch {
     fn after_launch(self, accepted: bool) {
-        let Self { bound, thread, context, markers, admitted } = self;
-        context.with_current(|| bound.gate.after_launch(thread, admitted, accepted, &markers, &bound.host));
+        let Self { own, thread, context, markers, admitted } = self;
+        context.with_current(|| own.gate.after_launch(thread, admitted, accepted, &markers, &own.host));
     }
 }
 
 /// Waits at the gate. None: the launch is not metered.
-fn before_launch(launch: &Launch) -> Option<Metered> {
-    let bound = gate()?;
+fn before_launch(launch: &Launch) -> Option<MeteredLaunch> {
+    let own = gate()?;
     let tenant = process::tenant()?;
     let context = LaunchContext::of(tenant, launch)?;
     // SAFETY: this thread's own part, which stays until it ends.
@@ -298,9 +298,8 @@ fn before_launch(launch: &Launch) -> Option<Metered> {
         programmatic: launch.is_programmatic(),
         variable_cost: launch.variable_cost,
     };
-    let admitted =
-        context.with_current(|| bound.gate.before_launch(thread, launch, &markers, &bound.host))?;
-    Some(Metered { bound, thread, context, markers, admitted })
+    let admitted = context.with_current(|| own.gate.before_launch(thread, launch, &markers, &own.host))?;
+    Some(MeteredLaunch { own, thread, context, markers, admitted })
 }
 
 /// Where a launch runs.
@@ -318,7 +317,7 @@ impl LaunchContext {
         let mut current = CUcontext::NULL;
         // SAFETY: the handle is writable.
         accepted(unsafe { driver::cuCtxGetCurrent(&raw mut current) }).ok()?;
-        let named = launch.anywhere.then(|| Order::context_of(launch.stream)).flatten();
+        let named = launch.by_stream.then(|| Order::context_of(launch.stream)).flatten();
         let handle = named.unwrap_or(current);
         if handle.is_null() {
             return None;

@@ -221,7 +221,7 @@ fn keep(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUres
 /// Off the books before the call: the driver may give the handle to another thread before it returns here.
 fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
     let leaving = process::tenant().and_then(|tenant| tenant.contexts().begin_destroy(ContextId(context.0)));
-    gate::forget(context);
+    gate::forget_context(context);
     let answer = call();
     if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {
         leaving.gone();

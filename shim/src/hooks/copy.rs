@@ -26,9 +26,9 @@ macro_rules! fills {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
         launches! {$(
             $symbol(to: CUdeviceptr, value: $value, count: usize)
-                => Launch::moving(area($size, count, 1), CUstream::NULL, Launch::LEGACY);
+                => Launch::copy(area($size, count, 1), CUstream::NULL, Launch::LEGACY);
             $own(to: CUdeviceptr, value: $value, count: usize)
-                => Launch::moving(area($size, count, 1), CUstream::NULL, Launch::PER_THREAD);
+                => Launch::copy(area($size, count, 1), CUstream::NULL, Launch::PER_THREAD);
         )*}
     };
 }
@@ -38,9 +38,9 @@ macro_rules! fills_in_order {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
         launches! {$(
             $symbol(to: CUdeviceptr, value: $value, count: usize, stream: CUstream)
-                => Launch::moving(area($size, count, 1), stream, Launch::LEGACY);
+                => Launch::copy(area($size, count, 1), stream, Launch::LEGACY);
             $own(to: CUdeviceptr, value: $value, count: usize, stream: CUstream)
-                => Launch::moving(area($size, count, 1), stream, Launch::PER_THREAD);
+                => Launch::copy(area($size, count, 1), stream, Launch::PER_THREAD);
         )*}
     };
 }
@@ -50,9 +50,9 @@ macro_rules! rectangles {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
         launches! {$(
             $symbol(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize)
-                => Launch::moving(area($size, width, height), CUstream::NULL, Launch::LEGACY);
+                => Launch::copy(area($size, width, height), CUstream::NULL, Launch::LEGACY);
             $own(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize)
-                => Launch::moving(area($size, width, height), CUstream::NULL, Launch::PER_THREAD);
+                => Launch::copy(area($size, width, height), CUstream::NULL, Launch::PER_THREAD);
         )*}
     };
 }
@@ -62,9 +62,9 @@ macro_rules! rectangles_in_order {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
         launches! {$(
             $symbol(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize, stream: CUstream)
-                => Launch::moving(area($size, width, height), stream, Launch::LEGACY);
+                => Launch::copy(area($size, width, height), stream, Launch::LEGACY);
             $own(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize, stream: CUstream)
-                => Launch::moving(area($size, width, height), stream, Launch::PER_THREAD);
+                => Launch::copy(area($size, width, height), stream, Launch::PER_THREAD);
         )*}
     };
 }
@@ -95,25 +95,25 @@ rectangles_in_order! {
 
 launches! {
     cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize)
-        => Launch::moving(bytes, CUstream::NULL, Launch::LEGACY);
+        => Launch::copy(bytes, CUstream::NULL, Launch::LEGACY);
     cuMemcpyDtoD_v2_ptds(to: CUdeviceptr, from: CUdeviceptr, bytes: usize)
-        => Launch::moving(bytes, CUstream::NULL, Launch::PER_THREAD);
+        => Launch::copy(bytes, CUstream::NULL, Launch::PER_THREAD);
     cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream)
-        => Launch::moving(bytes, stream, Launch::LEGACY);
+        => Launch::copy(bytes, stream, Launch::LEGACY);
     cuMemcpyDtoDAsync_v2_ptsz(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream)
-        => Launch::moving(bytes, stream, Launch::PER_THREAD);
+        => Launch::copy(bytes, stream, Launch::PER_THREAD);
     cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, bytes: usize)
-        => Launch::moving(bytes, CUstream::NULL, Launch::LEGACY);
+        => Launch::copy(bytes, CUstream::NULL, Launch::LEGACY);
     cuMemcpyAtoA_v2_ptds(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, bytes: usize)
-        => Launch::moving(bytes, CUstream::NULL, Launch::PER_THREAD);
+        => Launch::copy(bytes, CUstream::NULL, Launch::PER_THREAD);
     cuMemcpyAtoD_v2(to: CUdeviceptr, from: CUarray, from_offset: usize, bytes: usize)
-        => Launch::moving(bytes, CUstream::NULL, Launch::LEGACY);
+        => Launch::copy(bytes, CUstream::NULL, Launch::LEGACY);
     cuMemcpyAtoD_v2_ptds(to: CUdeviceptr, from: CUarray, from_offset: usize, bytes: usize)
-        => Launch::moving(bytes, CUstream::NULL, Launch::PER_THREAD);
+        => Launch::copy(bytes, CUstream::NULL, Launch::PER_THREAD);
     cuMemcpyDtoA_v2(to: CUarray, to_offset: usize, from: CUdeviceptr, bytes: usize)
-        => Launch::moving(bytes, CUstream::NULL, Launch::LEGACY);
+        => Launch::copy(bytes, CUstream::NULL, Launch::LEGACY);
     cuMemcpyDtoA_v2_ptds(to: CUarray, to_offset: usize, from: CUdeviceptr, bytes: usize)
-        => Launch::moving(bytes, CUstream::NULL, Launch::PER_THREAD);
+        => Launch::copy(bytes, CUstream::NULL, Launch::PER_THREAD);
 }
 
 /// Each copy whose arguments say where from and where to: its name, its arguments, which of them is the stream, and what is copied.
@@ -131,7 +131,7 @@ macro_rules! copies {
                 // SAFETY: the arguments are those of the call.
                 let within = boundary::or(None, || unsafe { $what });
                 match within {
-                    Some(bytes) => gate::enter(Launch::moving(bytes, $stream, Launch::$flavour), call),
+                    Some(bytes) => gate::enter(Launch::copy(bytes, $stream, Launch::$flavour), call),
                     None => call(),
                 }
             }

@@ -116,7 +116,7 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
             let grid = [part.grid_dim_x, part.grid_dim_y, part.grid_dim_z];
             let block = [part.block_dim_x, part.block_dim_y, part.block_dim_z];
             let kernel = kernel(part.function, grid, block);
-            Launch { kernel, stream: part.stream, anywhere: true, ..Launch::LEGACY }
+            Launch { kernel, stream: part.stream, by_stream: true, ..Launch::LEGACY }
         });
         gate::enter_all(launches, call)
     })

@@ -4,31 +4,33 @@
 use cgpu_abi::driver::DefaultStream;
 use cgpu_abi::types::{CUcontext, CUevent, CUresult, CUstream};
 
-use crate::gate::{self, Awaited};
+use crate::gate::{self, Synchronized};
 use crate::{driver, process};
 
 /// All streams of the current context.
 pub(crate) unsafe fn cuCtxSynchronize() -> CUresult {
     // SAFETY: the program's own call.
-    waited_for(Awaited::Current, unsafe { driver::cuCtxSynchronize() })
+    report(Synchronized::Current, unsafe { driver::cuCtxSynchronize() })
 }
 
 /// All streams of a context.
 pub(crate) unsafe fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     // SAFETY: the program's own call.
-    waited_for(Awaited::Context(context), unsafe { driver::cuCtxSynchronize_v2(context) })
+    report(Synchronized::Context(context), unsafe { driver::cuCtxSynchronize_v2(context) })
 }
 
 /// One stream.
 pub(crate) unsafe fn cuStreamSynchronize(stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
-    waited_for(Awaited::Stream(stream, DefaultStream::Legacy), unsafe { driver::cuStreamSynchronize(stream) })
+    report(Synchronized::Stream(stream, DefaultStream::Legacy), unsafe {
+        driver::cuStreamSynchronize(stream)
+    })
 }
 
 /// One stream; none is the thread's own.
 pub(crate) unsafe fn cuStreamSynchronize_ptsz(stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
-    waited_for(Awaited::Stream(stream, DefaultStream::PerThread), unsafe {
+    report(Synchronized::Stream(stream, DefaultStream::PerThread), unsafe {
         driver::cuStreamSynchronize_ptsz(stream)
     })
 }
@@ -39,11 +41,11 @@ pub(crate) unsafe fn cuEventSynchronize(event: CUevent) -> CUresult {
     waited(unsafe { driver::cuEventSynchronize(event) })
 }
 
-/// As [`waited`]; and what was waited for has run.
+/// As [`waited`]; and reports that what was synchronized has run.
 #[inline]
-fn waited_for(awaited: Awaited, answer: CUresult) -> CUresult {
+fn report(synchronized: Synchronized, answer: CUresult) -> CUresult {
     if answer == CUresult::SUCCESS {
-        gate::waited(awaited);
+        gate::after_synchronize(synchronized);
     }
     waited(answer)
 }

@@ -12,9 +12,9 @@ pub(crate) const SIZES: usize = 32;
 
 /// What sets the digests of executable graphs, and of copies, apart from kernels'.
 const GRAPHS: u64 = 0x5851_F42D_4C95_7F2D;
-const MOVES: u64 = 0x1405_7B7E_F767_814F;
+const COPIES: u64 = 0x1405_7B7E_F767_814F;
 /// Copies below 1 KiB take what the launch of one takes: they have one size.
-const LEAST_MOVE: u32 = 9;
+const MIN_COPY_LOG: u32 = 9;
 
 /// The digest of a function, of an executable graph's handle or of a kind of copies. Two of the
 /// same digest share their estimates, and nothing worse.
@@ -52,12 +52,12 @@ impl Kernel {
     /// sizes that differ in their first three bits have estimates of their own: the first bit is
     /// the size, the next two are told apart as functions are.
     #[must_use]
-    pub const fn moving(bytes: u64) -> Self {
+    pub const fn copy(bytes: u64) -> Self {
         let log = (bytes | 1).ilog2();
         let low = log.saturating_sub(2);
         let steps = bytes >> low & 3;
-        let digest = steps.wrapping_mul(0x1656_67B1_9E37_79F9).wrapping_add(MOVES);
-        Self::sized(Function(digest), log.saturating_sub(LEAST_MOVE))
+        let digest = steps.wrapping_mul(0x1656_67B1_9E37_79F9).wrapping_add(COPIES);
+        Self::sized(Function(digest), log.saturating_sub(MIN_COPY_LOG))
     }
 
     #[inline(always)]

@@ -4,10 +4,10 @@ use super::*;
 
 #[test]
 fn copies_of_about_the_same_size_share_an_estimate() {
-    assert_eq!(Kernel::moving(1 << 20), Kernel::moving((1 << 20) + 1000));
-    assert_ne!(Kernel::moving(1 << 20), Kernel::moving(5 << 18));
+    assert_eq!(Kernel::copy(1 << 20), Kernel::copy((1 << 20) + 1000));
+    assert_ne!(Kernel::copy(1 << 20), Kernel::copy(5 << 18));
     for bytes in 0..64 {
-        assert_ne!(Kernel::moving(bytes), Kernel::graph(usize::try_from(bytes).expect("small")));
+        assert_ne!(Kernel::copy(bytes), Kernel::graph(usize::try_from(bytes).expect("small")));
     }
 }
 
@@ -54,10 +54,10 @@ fn copies_share_an_estimate_if_the_first_three_bits_of_their_sizes_agree() {
     let sizes: Vec<u64> = sizes.collect();
     for one in &sizes {
         for other in &sizes {
-            let shared = Kernel::moving(*one) == Kernel::moving(*other);
+            let shared = Kernel::copy(*one) == Kernel::copy(*other);
             assert_eq!(shared, group(*one) == group(*other), "{one} and {other}");
         }
     }
-    assert_eq!(Kernel::moving(0).size(), Kernel::moving(1000).size());
-    assert_eq!(Kernel::moving(u64::MAX).size(), SIZES - 1);
+    assert_eq!(Kernel::copy(0).size(), Kernel::copy(1000).size());
+    assert_eq!(Kernel::copy(u64::MAX).size(), SIZES - 1);
 }
