@@ -71,22 +71,22 @@ pub struct Launch {
     pub context: ContextKey,
     /// The context's GPU.
     pub gpu: Gpu,
-    /// It may begin before its predecessor on the stream has ended: nothing may come between the
-    /// two.
+    /// It uses programmatic stream serialization: no marker may come between it and its predecessor
+    /// on the stream.
     pub programmatic: bool,
     /// What it costs may differ from one launch to the next: each takes the slow path.
     pub variable_cost: bool,
 }
 
-/// A launch that was let through and is metered, until the driver has answered.
+/// A metered launch that was admitted, until the driver has answered.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "the gate wants to know what the driver answers"]
+#[must_use = "pass it to after_launch with the driver's answer"]
 pub struct Admitted {
     launch: Launch,
     lane: Option<LaneId>,
     cost: Nanos,
-    /// To be measured by itself: a marker goes behind it.
-    alone: bool,
+    /// A marker goes behind it, so that it is measured by itself.
+    needs_marker: bool,
 }
 
 /// The gate of one process.
@@ -139,7 +139,7 @@ impl<'r> Gate<'r> {
         }
     }
 
-    /// Lets a launch through, when its time has come. None: it is not metered.
+    /// Waits until the launch may go. Returns none where it is not metered.
     pub fn before_launch(
         &self,
         thread: &Thread,
@@ -157,7 +157,7 @@ impl<'r> Gate<'r> {
         admitted
     }
 
-    /// The driver has answered.
+    /// Accounts for the driver's answer to a launch.
     pub fn after_launch(
         &self,
         thread: &Thread,
@@ -174,9 +174,8 @@ impl<'r> Gate<'r> {
         }
     }
 
-    /// The thread has waited for all that it had launched into `stream`, or, without one, into the
-    /// context. Where the monitor wants to know, what has run is measured, and it is told once
-    /// nothing is left.
+    /// Measures what has run after the thread has synchronized with all that it had launched into
+    /// `stream`, or, without one, into the context. Notifies the monitor once nothing is left.
     pub fn after_synchronize(
         &self,
         thread: &Thread,
@@ -189,7 +188,7 @@ impl<'r> Gate<'r> {
         if !launched || self.several_contexts.load(Ordering::Relaxed) || !thread.enter() {
             return;
         }
-        // No launch, but the place of one.
+        // Not a launch, but its context and stream.
         let kernel = Kernel::new(0, [0; 3], [0; 3]);
         let at = stream.unwrap_or(Stream { handle: 0, per_thread: false });
         let launch = Launch { kernel, stream: at, context, gpu, programmatic: false, variable_cost: false };
@@ -197,7 +196,7 @@ impl<'r> Gate<'r> {
         thread.leave();
     }
 
-    /// Whether the monitor wants to know when the work that this thread has launched has run.
+    /// Whether the monitor has requested a notification when this thread's work has run.
     #[must_use]
     pub fn wants_completion(&self, thread: &Thread) -> bool {
         let gpu = thread.key(self.address()).and_then(|_| thread.gpu());
@@ -206,7 +205,7 @@ impl<'r> Gate<'r> {
         gpu.is_some_and(|gpu| holds(gpu) && granted.rings(gpu, self.slot))
     }
 
-    /// A thread has exited: what it launched last is charged, its budget is dropped.
+    /// Charges what an exited thread launched last, and drops its budget.
     pub fn thread_exited(&self, thread: &Thread, platform: &impl Platform) {
         if let Some((key, gpu)) = thread.key(self.address()).zip(thread.gpu()) {
             let clocks = platform.clocks();
@@ -216,22 +215,21 @@ impl<'r> Gate<'r> {
         }
     }
 
-    /// A context is going, and with it all that was recorded in it.
+    /// Forgets the events of a context that is being destroyed.
     pub fn forget_context(&self, context: ContextKey) {
         for device in &self.devices {
             device.account.lock().gpu_time.forget(context);
         }
     }
 
-    /// What a kernel costs is not known any more: what is launched under its name next is another
-    /// one.
+    /// Forgets what a kernel costs: the next one under its handle is another.
     pub fn forget_cost(&self, kernel: Kernel) {
         for device in &self.devices {
             device.account.lock().gpu_time.forget_cost(kernel);
         }
     }
 
-    /// Tells this gate from a parent process's.
+    /// Distinguishes this gate from a parent process's.
     fn address(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
@@ -257,18 +255,18 @@ impl<'r> Gate<'r> {
     fn read(&self, gpu: Gpu, now: Nanos) -> Reading {
         let reading = Reading::of(self.region.granted(), gpu, self.slot, &self.heartbeat, now);
         self.region.slot(self.slot).acked.store(reading.word.into(), Ordering::Relaxed);
-        // Credit is for one context: with several, every launch on an open GPU would take the slow
+        // A budget is for one context: with several, every launch on an open GPU would take the slow
         // path.
         if self.several_contexts.load(Ordering::Relaxed) { reading.unbounded_if_open() } else { reading }
     }
 
-    /// What the container's other processes say about the GPU and this turn.
+    /// What the container's other processes report about the GPU and this turn.
     fn siblings(&self, gpu: Gpu, turn: Turn, clocks: Clocks) -> Siblings {
         self.others(gpu).fold(Siblings::default(), |sum, (_, cell)| sum.with(cell, turn, clocks))
     }
 
-    /// Those of them that live, for one that has waited `since` then.
-    fn queue(&self, gpu: Gpu, since: Nanos, clocks: Clocks) -> SiblingQueue {
+    /// The queue of the live ones among them, for a launch that has waited since `since`.
+    fn sibling_queue(&self, gpu: Gpu, since: Nanos, clocks: Clocks) -> SiblingQueue {
         let lives = |slot: usize| {
             let word =
                 SlotIndex::new(slot).map(|slot| Word(self.region.slot(slot).state.load(Ordering::Relaxed)));
@@ -295,7 +293,7 @@ impl<'r> Gate<'r> {
             && others.map(|(_, device)| device.account.lock().gpu_time.work()).any(|work| work.launches > 0)
     }
 
-    /// Takes note of a context that launches.
+    /// Notes a context that launches.
     fn note_context(&self, context: ContextKey) {
         let first = self.context.compare_exchange(0, context.0, Ordering::Relaxed, Ordering::Relaxed);
         if first.is_err_and(|first| first != context.0) {

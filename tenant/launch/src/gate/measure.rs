@@ -29,7 +29,7 @@ const BATCH_LIMIT: usize = 8;
 
 /// How a launch is measured.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mode {
+struct Measurement {
     /// By itself.
     alone: bool,
     /// Where the launch begins has to be recorded: the stream has run dry, or what is before it on
@@ -41,7 +41,7 @@ struct Mode {
     guessed: bool,
 }
 
-impl Mode {
+impl Measurement {
     fn of(lane: &mut Lane, request: &Request, idle_start: bool, now: Nanos) -> Self {
         let (expected, activity) = (request.expected, request.activity);
         let sample = lane.dry && lane.sampled + DRY_SAMPLE_INTERVAL <= now;
@@ -88,11 +88,11 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
         let planned = lane.and_then(|lane| {
             let mut account = self.account();
             let idle_start = account.gpu_time.starts_on_idle_gpu(now);
-            let mode = Mode::of(account.gpu_time.find(lane)?, request, idle_start, now);
-            let begins = mode.begins && !launch.programmatic && now >= account.no_markers_until;
-            Some((mode, begins.then(|| account.gpu_time.take_event(launch.context))))
+            let measurement = Measurement::of(account.gpu_time.find(lane)?, request, idle_start, now);
+            let begins = measurement.begins && !launch.programmatic && now >= account.no_markers_until;
+            Some((measurement, begins.then(|| account.gpu_time.take_event(launch.context))))
         });
-        let (mode, free) = planned.unwrap_or_default();
+        let (measurement, free) = planned.unwrap_or_default();
         let start = free.and_then(|free| self.event(free)).filter(|event| self.record(*event).is_ok());
         let (prices, lanes) = {
             let mut account = self.account();
@@ -106,33 +106,33 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
             let siblings = self.gate.siblings(launch.gpu, reading.turn, clocks);
             account.publish(self.gate.cell(launch.gpu), siblings, clocks);
             let function = launch.kernel.function();
-            (account.gpu_time.prices(function, mode.guessed), account.gpu_time.busy_lanes())
+            (account.gpu_time.prices(function, measurement.guessed), account.gpu_time.busy_lanes())
         };
         let budget = u32::try_from(budget.0).unwrap_or(u32::MAX);
         self.thread.set_budget(now, request.activity, launch.gpu, reading.word, expected.cost, budget);
-        if let Some(lane) = lane.filter(|_| mode.known && !launch.variable_cost) {
+        if let Some(lane) = lane.filter(|_| measurement.known && !launch.variable_cost) {
             self.thread.remember(launch.kernel.function(), launch.stream, lane, &prices);
         }
         let cost = Nanos(expected.cost.into());
         // A thread that launches into several streams waits at the gate with one of them: long work
         // in the others would have no marker.
         let long = request.own_marker || cost >= marker_worth(reading, lanes);
-        let long = long && !launch.programmatic && !mode.guessed;
-        Admitted { launch, lane, cost, alone: mode.alone || long }
+        let long = long && !launch.programmatic && !measurement.guessed;
+        Admitted { launch, lane, cost, needs_marker: measurement.alone || long }
     }
 
-    /// After the call of the driver.
+    /// After the call of the driver: a marker, or a refund if the driver refused the launch.
     pub(super) fn after_launch(&self, admitted: Admitted, accepted: bool) {
         if !accepted {
             let mut account = self.account();
             account.gpu_time.refund(admitted.lane, self.launch.kernel, admitted.cost);
-        } else if let Some(lane) = admitted.lane.filter(|_| admitted.alone) {
+        } else if let Some(lane) = admitted.lane.filter(|_| admitted.needs_marker) {
             self.mark(lane, false);
         }
     }
 
-    /// After the thread has waited for its launches into a stream, or into all: none of them is
-    /// left.
+    /// After the thread has synchronized with its launches into a stream, or into all: none of them
+    /// is left.
     pub(super) fn after_synchronize(&self, stream: Option<Stream>) {
         self.thread.discount_unused();
         self.charge_thread(self.platform.now());

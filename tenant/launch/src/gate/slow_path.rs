@@ -45,7 +45,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
         let siblings = self.gate.siblings(gpu, reading.turn, clocks);
         let mut account = self.account();
         let queue = match reading.turn.state() {
-            TurnState::Yours => self.gate.queue(gpu, request.since(&account, now), clocks),
+            TurnState::Yours => self.gate.sibling_queue(gpu, request.since(&account, now), clocks),
             TurnState::Open | TurnState::Wait => SiblingQueue::default(),
         };
         let admission = request.decide(&mut account, reading, siblings, queue, now);
