@@ -13,7 +13,7 @@ use crate::inventory::Inventory;
 use crate::message::{Errno, GpuTurns, Kind, Refusal, Registered, Registration, Reply, Request, Status};
 
 /// A monitor answers at once or not at all.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection to a monitor.
 #[derive(Debug)]
@@ -69,18 +69,18 @@ impl Client {
     /// # Errors
     /// [`Failure::Absent`] when nobody listens there.
     pub fn connect(socket: &Path) -> Result<Self, Failure> {
-        Self::connect_within(socket, PATIENCE)
+        Self::connect_within(socket, TIMEOUT)
     }
 
     /// The same, for somebody who does not wait for a reply longer than this.
     ///
     /// # Errors
     /// As [`Client::connect`].
-    pub fn connect_within(socket: &Path, patience: Duration) -> Result<Self, Failure> {
+    pub fn connect_within(socket: &Path, timeout: Duration) -> Result<Self, Failure> {
         let absent = |error| Failure::Absent(socket.to_owned(), error);
         let stream = UnixStream::connect(socket).map_err(absent)?;
-        stream.set_read_timeout(Some(patience)).map_err(absent)?;
-        stream.set_write_timeout(Some(patience)).map_err(absent)?;
+        stream.set_read_timeout(Some(timeout)).map_err(absent)?;
+        stream.set_write_timeout(Some(timeout)).map_err(absent)?;
         Ok(Self { socket: socket.to_owned(), stream: BufReader::new(stream) })
     }
 
@@ -88,7 +88,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Failure::Broken`] when no reply comes within 5 s.
-    pub fn ask(&mut self, request: &Request) -> Result<Reply, Failure> {
+    pub fn request(&mut self, request: &Request) -> Result<Reply, Failure> {
         let first = self.exchange(request);
         let cut_off = first.as_ref().is_err_and(is_cut_off);
         let reply = if cut_off {
@@ -102,11 +102,11 @@ impl Client {
     }
 
     /// Asks on behalf of somebody who may write, or not.
-    pub fn pass_on(&mut self, request: &Request, may_write: bool) -> Result<Reply, Failure> {
+    pub fn forward(&mut self, request: &Request, may_write: bool) -> Result<Reply, Failure> {
         if !may_write && !request.reads() {
             return Ok(Reply::Refused(Refusal::denied()));
         }
-        self.ask(request)
+        self.request(request)
     }
 
     fn exchange(&mut self, request: &Request) -> io::Result<Reply> {
@@ -124,9 +124,9 @@ impl Client {
     /// Makes a container known; answers its id, and what whoever starts it should be told.
     ///
     /// # Errors
-    /// As [`Client::ask`], and a refusal.
+    /// As [`Client::request`], and a refusal.
     pub fn register(&mut self, registration: Registration) -> Result<Registered, Failure> {
-        match self.ask(&Request::Register(registration))? {
+        match self.request(&Request::Register(registration))? {
             Reply::Registered(registered) => Ok(registered),
             other => Err(self.unexpected(other)),
         }
@@ -135,9 +135,9 @@ impl Client {
     /// Reads a node of the control tree.
     ///
     /// # Errors
-    /// As [`Client::ask`], and a refusal.
+    /// As [`Client::request`], and a refusal.
     pub fn get(&mut self, path: &str) -> Result<String, Failure> {
-        match self.ask(&Request::Get { path: path.to_owned() })? {
+        match self.request(&Request::Get { path: path.to_owned() })? {
             Reply::Value(value) => Ok(value),
             other => Err(self.unexpected(other)),
         }
@@ -146,9 +146,9 @@ impl Client {
     /// Writes a node of the control tree.
     ///
     /// # Errors
-    /// As [`Client::ask`], and a refusal.
+    /// As [`Client::request`], and a refusal.
     pub fn set(&mut self, path: &str, value: &str) -> Result<(), Failure> {
-        match self.ask(&Request::Set { path: path.to_owned(), value: value.to_owned() })? {
+        match self.request(&Request::Set { path: path.to_owned(), value: value.to_owned() })? {
             Reply::Done => Ok(()),
             other => Err(self.unexpected(other)),
         }
@@ -157,9 +157,9 @@ impl Client {
     /// What can be done with a node of the control tree.
     ///
     /// # Errors
-    /// As [`Client::ask`], and a refusal.
+    /// As [`Client::request`], and a refusal.
     pub fn kind(&mut self, path: &str) -> Result<Kind, Failure> {
-        match self.ask(&Request::Kind { path: path.to_owned() })? {
+        match self.request(&Request::Kind { path: path.to_owned() })? {
             Reply::Kind(kind) => Ok(kind),
             other => Err(self.unexpected(other)),
         }
@@ -168,9 +168,9 @@ impl Client {
     /// The names under a folder of the control tree; folders end in `/`.
     ///
     /// # Errors
-    /// As [`Client::ask`], and a refusal.
+    /// As [`Client::request`], and a refusal.
     pub fn list(&mut self, path: &str) -> Result<Vec<String>, Failure> {
-        match self.ask(&Request::List { path: path.to_owned() })? {
+        match self.request(&Request::List { path: path.to_owned() })? {
             Reply::Names(names) => Ok(names),
             other => Err(self.unexpected(other)),
         }
@@ -179,9 +179,9 @@ impl Client {
     /// Everything the monitor knows.
     ///
     /// # Errors
-    /// As [`Client::ask`], and a refusal.
+    /// As [`Client::request`], and a refusal.
     pub fn status(&mut self) -> Result<Status, Failure> {
-        match self.ask(&Request::Status)? {
+        match self.request(&Request::Status)? {
             Reply::Status(status) => Ok(*status),
             other => Err(self.unexpected(other)),
         }
@@ -190,9 +190,9 @@ impl Client {
     /// Who had each GPU in the last moments.
     ///
     /// # Errors
-    /// As [`Client::ask`], and a refusal: older monitors do not tell.
+    /// As [`Client::request`], and a refusal: older monitors do not tell.
     pub fn turns(&mut self) -> Result<Vec<GpuTurns>, Failure> {
-        match self.ask(&Request::Turns)? {
+        match self.request(&Request::Turns)? {
             Reply::Turns(turns) => Ok(turns),
             other => Err(self.unexpected(other)),
         }
@@ -201,9 +201,9 @@ impl Client {
     /// Which GPUs the host has.
     ///
     /// # Errors
-    /// As [`Client::ask`], and a refusal: NVML has not told the monitor of all of them, or it is an older one.
+    /// As [`Client::request`], and a refusal: NVML has not told the monitor of all of them, or it is an older one.
     pub fn inventory(&mut self) -> Result<Inventory, Failure> {
-        match self.ask(&Request::Inventory)? {
+        match self.request(&Request::Inventory)? {
             Reply::Inventory(inventory) => Ok(inventory),
             other => Err(self.unexpected(other)),
         }
@@ -212,9 +212,9 @@ impl Client {
     /// How the host's GPUs are.
     ///
     /// # Errors
-    /// As [`Client::ask`], and a refusal: NVML has never told the monitor, or it is an older one.
+    /// As [`Client::request`], and a refusal: NVML has never told the monitor, or it is an older one.
     pub fn health(&mut self) -> Result<Health, Failure> {
-        match self.ask(&Request::Health)? {
+        match self.request(&Request::Health)? {
             Reply::Health(health) => Ok(health),
             other => Err(self.unexpected(other)),
         }
@@ -222,14 +222,14 @@ impl Client {
 
     /// Who answers, by the kernel: its user.
     #[must_use]
-    pub fn monitors_user(&self) -> Option<u32> {
+    pub fn monitor_user(&self) -> Option<u32> {
         peer::user(self.stream.get_ref()).ok()
     }
 
     /// Takes over from a monitor, which ends.
     ///
     /// # Errors
-    /// As [`Client::ask`], and a refusal.
+    /// As [`Client::request`], and a refusal.
     pub fn transfer(&mut self) -> Result<serde_json::Value, Failure> {
         // Not asked twice: the second time it would be asked of nobody, or of ourselves.
         match self
@@ -244,9 +244,9 @@ impl Client {
     /// Has a monitor start its successor.
     ///
     /// # Errors
-    /// As [`Client::ask`], and a refusal.
+    /// As [`Client::request`], and a refusal.
     pub fn upgrade(&mut self) -> Result<(), Failure> {
-        match self.ask(&Request::Upgrade)? {
+        match self.request(&Request::Upgrade)? {
             Reply::Done => Ok(()),
             other => Err(self.unexpected(other)),
         }

@@ -93,7 +93,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
             socket.end_when_replaced(TRANSFER_TIMEOUT);
             if let Some(tree) = tree {
                 tree.leave(TRANSFER_TIMEOUT, || {
-                    tree_requests.answer(|request, may_write| pass_on(&path, &request, may_write))
+                    tree_requests.answer(|request, may_write| forward(&path, &request, may_write))
                 });
             }
         }
@@ -133,7 +133,7 @@ fn mount(config: &Config, tree_sender: RequestSender) -> Result<Option<Tree>, St
 }
 
 /// Has the successor answer.
-fn pass_on(path: &Path, request: &Request, may_write: bool) -> Reply {
-    let answer = Client::connect(path).and_then(|mut client| client.pass_on(request, may_write));
+fn forward(path: &Path, request: &Request, may_write: bool) -> Reply {
+    let answer = Client::connect(path).and_then(|mut client| client.forward(request, may_write));
     answer.unwrap_or_else(|failure| Reply::Refused(Refusal::new(Errno::EIO, failure.to_string())))
 }

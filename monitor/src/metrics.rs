@@ -47,8 +47,8 @@ pub(crate) fn serve(endpoint: Endpoint, socket: PathBuf) -> std::io::Result<()> 
 
 fn run(endpoint: &Endpoint, socket: PathBuf) {
     let listener = listen(endpoint.listen);
-    let mut scribe = Scribe { socket, client: None, hami: endpoint.hami, written: None };
-    if let Err(error) = http::serve(&listener, || scribe.text()) {
+    let mut writer = MetricsWriter { socket, client: None, hami: endpoint.hami, written: None };
+    if let Err(error) = http::serve(&listener, || writer.text()) {
         tracing::warn!("metrics are no longer served: {error}");
     }
 }
@@ -72,14 +72,14 @@ fn listen(at: SocketAddr) -> TcpListener {
 }
 
 /// Writes the text, at most every [`FRESH`].
-struct Scribe {
+struct MetricsWriter {
     socket: PathBuf,
     client: Option<Client>,
     hami: bool,
     written: Option<(Instant, String)>,
 }
 
-impl Scribe {
+impl MetricsWriter {
     /// None: the daemon does not answer.
     fn text(&mut self) -> Option<String> {
         if self.written.as_ref().is_none_or(|(at, _)| at.elapsed() >= FRESH) {

@@ -47,7 +47,7 @@ pub struct MonitorInventory {
 pub fn by_monitor(config: &Config) -> Option<MonitorInventory> {
     let mut monitor = Client::connect_within(&paths::socket(&config.root), MONITOR_TIMEOUT).ok()?;
     let own = rustix::process::geteuid().as_raw();
-    monitor.monitors_user().filter(|user| [0, own].contains(user))?;
+    monitor.monitor_user().filter(|user| [0, own].contains(user))?;
     let inventory = monitor.inventory().ok()?;
     let state = config.sim.as_deref().map(|list| config.states().join(paths::simulated_name(list)));
     let gpus = checked(&inventory, state.as_deref(), Path::new(DRIVER_FOLDER))?;

@@ -147,7 +147,7 @@ impl DeviceWatcher {
         let mut monitor = Client::connect_within(&paths::socket(root), RETRY_BACKOFF)
             .map_err(|failure| failure.to_string())?;
         let own = rustix::process::geteuid().as_raw();
-        if !monitor.monitors_user().is_some_and(|user| [0, own].contains(&user)) {
+        if !monitor.monitor_user().is_some_and(|user| [0, own].contains(&user)) {
             return Err(format!("the monitor at {} is not root's", root.display()));
         }
         let lists = match monitor.inventory() {

@@ -93,16 +93,16 @@ impl Socket {
     }
 
     /// Ends when the successor has the name: until then who connects waits, and asks again when nobody has answered.
-    pub(crate) fn end_when_replaced(self, patience: Duration) {
-        let until = Instant::now() + patience;
+    pub(crate) fn end_when_replaced(self, timeout: Duration) {
+        let until = Instant::now() + timeout;
         while identity(&self.place).ok() == self.identity && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     /// Writes the last replies and leaves the name to a successor. False: somebody has not taken its reply.
-    pub(crate) fn leave(&mut self, patience: Duration) -> bool {
-        let until = Instant::now() + patience;
+    pub(crate) fn leave(&mut self, timeout: Duration) -> bool {
+        let until = Instant::now() + timeout;
         loop {
             self.flush();
             if self.clients.values().all(|client| client.reply.is_empty()) {

@@ -73,9 +73,9 @@ impl Tree {
     }
 
     /// Leaves the mount to a successor, which takes it away: as long as somebody has a file of it open, for a while, `serve` is called.
-    pub(crate) fn leave(mut self, patience: Duration, mut serve: impl FnMut()) {
+    pub(crate) fn leave(mut self, timeout: Duration, mut serve: impl FnMut()) {
         let Some(session) = self.session.take() else { return };
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         while !session.guard.is_finished() && Instant::now() < until {
             serve();
             sleep(Duration::from_millis(1));

@@ -81,8 +81,8 @@ impl Host {
         }
         self.watcher.dismiss(tenant);
         if let Some(container) = self.containers.remove(&tenant) {
-            for books in &mut self.transferred {
-                books.containers.retain(|own| own.0 != container.dir);
+            for gpu in &mut self.transferred {
+                gpu.containers.retain(|own| own.0 != container.dir);
             }
             tracing::info!("container {} is gone", container.id);
             if self.settings.containers.remove(&container.id).is_some() {

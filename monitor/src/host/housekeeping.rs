@@ -131,9 +131,8 @@ impl Host {
                     let capacity = Capacity::on(device.uuid, device.in_force().max_inst(), &self.containers);
                     device.scheduler.admit(now, tenant, capacity.of(container));
                     let uuid = device.uuid.to_string();
-                    let books = self.transferred.iter().find(|books| books.uuid == uuid);
-                    let own =
-                        books.and_then(|books| books.containers.iter().find(|own| own.0 == container.dir));
+                    let gpu = self.transferred.iter().find(|gpu| gpu.uuid == uuid);
+                    let own = gpu.and_then(|gpu| gpu.containers.iter().find(|own| own.0 == container.dir));
                     if let Some((_, state)) = own {
                         device.scheduler.restore_tenant(tenant, state);
                     }

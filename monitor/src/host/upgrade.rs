@@ -70,8 +70,8 @@ impl Host {
     /// A GPU goes on with its books.
     pub(super) fn restore_gpu(&mut self, at: usize) {
         let uuid = self.devices[at].uuid.to_string();
-        if let Some(books) = self.transferred.iter_mut().find(|books| books.uuid == uuid) {
-            self.devices[at].scheduler.restore(std::mem::take(&mut books.gpu));
+        if let Some(transferred) = self.transferred.iter_mut().find(|gpu| gpu.uuid == uuid) {
+            self.devices[at].scheduler.restore(std::mem::take(&mut transferred.gpu));
         }
     }
 }

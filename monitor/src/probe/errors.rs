@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use super::health::Reports;
 
 /// How long one wait is; as often it is looked whether anybody still wants to know.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Listens until the reports are dropped. `opened` brings NVML each time the sampling thread has
 /// opened it.
@@ -29,25 +29,25 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// When no thread can be made.
 pub(super) fn listen(library: String, opened: Receiver<Weak<Nvml>>) -> io::Result<Arc<Mutex<Reports>>> {
     let reports = Arc::default();
-    let told = Arc::downgrade(&reports);
-    thread::Builder::new().name("errors".into()).spawn(move || run(&library, &opened, &told))?;
+    let weak = Arc::downgrade(&reports);
+    thread::Builder::new().name("errors".into()).spawn(move || run(&library, &opened, &weak))?;
     Ok(reports)
 }
 
-fn run(library: &str, opened: &Receiver<Weak<Nvml>>, told: &Weak<Mutex<Reports>>) {
-    let (mut nvml, mut said) = (Weak::new(), String::new());
-    while told.strong_count() > 0 {
-        let heard = Weak::upgrade(&nvml).map(|nvml| hear(&nvml, told, &mut said));
-        if let Some(reports) = told.upgrade() {
+fn run(library: &str, opened: &Receiver<Weak<Nvml>>, weak: &Weak<Mutex<Reports>>) {
+    let (mut nvml, mut reported_reason) = (Weak::new(), String::new());
+    while weak.strong_count() > 0 {
+        let heard = Weak::upgrade(&nvml).map(|nvml| wait_for_errors(&nvml, weak, &mut reported_reason));
+        if let Some(reports) = weak.upgrade() {
             reports.lock().listens = false;
         }
         if let Some(Err(why)) = heard
-            && said != why.to_string()
+            && reported_reason != why.to_string()
         {
-            said = why.to_string();
-            tracing::warn!("{library} does not tell of errors (XID) of the GPUs: {said}");
+            reported_reason = why.to_string();
+            tracing::warn!("{library} does not tell of errors (XID) of the GPUs: {reported_reason}");
         }
-        match opened.recv_timeout(PATIENCE) {
+        match opened.recv_timeout(WAIT_TIMEOUT) {
             Ok(newer) => nvml = newer,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
@@ -55,23 +55,27 @@ fn run(library: &str, opened: &Receiver<Weak<Nvml>>, told: &Weak<Mutex<Reports>>
     }
 }
 
-/// Until the reports are dropped, or the sampling thread has released NVML. What was `said` of
+/// Until the reports are dropped, or the sampling thread has released NVML. What was `reported_reason` of
 /// errors before is over when it listens.
 ///
 /// # Errors
 /// NVML tells of no more.
-fn hear(nvml: &Arc<Nvml>, told: &Weak<Mutex<Reports>>, said: &mut String) -> Result<(), NvmlError> {
+fn wait_for_errors(
+    nvml: &Arc<Nvml>,
+    weak: &Weak<Mutex<Reports>>,
+    reported_reason: &mut String,
+) -> Result<(), NvmlError> {
     let mut listener = Listener::new(nvml)?;
     let mut lines = Lines::default();
     loop {
-        let Some(reports) = told.upgrade() else { return Ok(()) };
+        let Some(reports) = weak.upgrade() else { return Ok(()) };
         reports.lock().listens = true;
         drop(reports);
         if Arc::strong_count(nvml) == 1 {
             return Ok(());
         }
-        let report = listener.wait(PATIENCE)?;
-        said.clear();
+        let report = listener.wait(WAIT_TIMEOUT)?;
+        reported_reason.clear();
         let Some(report) = report else { continue };
         let (now, xid) = (Monotonic.now(), report.xid);
         if lines.is_due(report, now) {
@@ -80,7 +84,7 @@ fn hear(nvml: &Arc<Nvml>, told: &Weak<Mutex<Reports>>, said: &mut String) -> Res
                 None => tracing::warn!(xid, "a GPU has reported an error, and nobody knows which"),
             }
         }
-        let Some(reports) = told.upgrade() else { return Ok(()) };
+        let Some(reports) = weak.upgrade() else { return Ok(()) };
         reports.lock().add(report, now);
     }
 }

@@ -57,7 +57,7 @@ impl RequestSender {
     ///
     /// # Errors
     /// A refusal, or no reply within [`REPLY_TIMEOUT`].
-    pub(super) fn ask(&self, request: Request, may_write: bool) -> Result<Reply, Refusal> {
+    pub(super) fn send(&self, request: Request, may_write: bool) -> Result<Reply, Refusal> {
         let late = || Refusal::new(Errno::EIO, "The monitor does not answer.");
         let (reply, answer) = sync_channel(1);
         let until =
@@ -113,8 +113,8 @@ mod tests {
                 std::thread::yield_now();
             }
         });
-        assert_eq!(sender.ask(Request::Status, true), Ok(Reply::Value("true".into())));
-        let refused = sender.ask(Request::Get { path: "x".into() }, false).unwrap_err();
+        assert_eq!(sender.send(Request::Status, true), Ok(Reply::Value("true".into())));
+        let refused = sender.send(Request::Get { path: "x".into() }, false).unwrap_err();
         assert_eq!(refused.errno, Errno::ENOENT);
         daemon.join().unwrap();
     }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn request_times_out_and_is_not_carried_out_later() {
         let (sender, receiver) = open().unwrap();
-        assert_eq!(sender.ask(Request::Status, false).unwrap_err().errno, Errno::EIO);
+        assert_eq!(sender.send(Request::Status, false).unwrap_err().errno, Errno::EIO);
         let mut asked = 0;
         receiver.answer(|_, _| {
             asked += 1;

@@ -64,12 +64,12 @@ impl Files {
         self.state.lock().nodes.path(node.0).ok_or(Errno::ENOENT)
     }
 
-    fn ask(&self, call: &Call, request: Request) -> Result<Reply, Errno> {
-        self.sender.ask(request, self.may_write(call)).map_err(errno)
+    fn request(&self, call: &Call, request: Request) -> Result<Reply, Errno> {
+        self.sender.send(request, self.may_write(call)).map_err(errno)
     }
 
     fn kind(&self, call: &Call, path: &str) -> Result<Kind, Errno> {
-        match self.ask(call, Request::Kind { path: path.to_owned() })? {
+        match self.request(call, Request::Kind { path: path.to_owned() })? {
             Reply::Kind(kind) => Ok(kind),
             _ => Err(Errno::EIO),
         }
@@ -138,7 +138,7 @@ impl Files {
         };
         let text = match text {
             Some(text) => text,
-            None => match self.ask(call, Request::Get { path })? {
+            None => match self.request(call, Request::Get { path })? {
                 Reply::Value(mut value) => {
                     if !value.ends_with('\n') {
                         value.push('\n');
@@ -161,7 +161,7 @@ impl Files {
         let path = self.state.lock().open.get(&handle.0).ok_or(Errno::EBADF)?.path.clone();
         let value = str::from_utf8(data).map_err(|_| Errno::EINVAL)?.to_owned();
         // Who was allowed to open it to write may write.
-        match self.sender.ask(Request::Set { path, value }, true).map_err(errno)? {
+        match self.sender.send(Request::Set { path, value }, true).map_err(errno)? {
             Reply::Done => {
                 tracing::debug!("process {} of user {} wrote", call.pid(), call.uid());
                 u32::try_from(data.len()).map_err(|_| Errno::EINVAL)
@@ -171,7 +171,7 @@ impl Files {
     }
 
     fn list(&self, call: &Call, path: &str) -> Result<Vec<(u64, FileType, String)>, Errno> {
-        let Reply::Names(names) = self.ask(call, Request::List { path: path.to_owned() })? else {
+        let Reply::Names(names) = self.request(call, Request::List { path: path.to_owned() })? else {
             return Err(Errno::EIO);
         };
         let state = self.state.lock();
