@@ -6,19 +6,19 @@ use cgpu_client::message::Errno;
 use cgpu_shm::units::Bytes;
 use rustix::process::Signal;
 
+use super::fake_container::{Process, uuid};
 use super::monitor::{Monitor, eventually};
-use super::player::{Process, uuid};
-use super::{Scene, errno, registration, status};
+use super::{Fixture, errno, registration, status};
 
 #[test]
 fn gpus_start_as_configured_and_people_win() {
-    let scene = Scene::new();
-    let a = scene.container("a");
+    let fixture = Fixture::new();
+    let a = fixture.container("a");
     let text = format!(
         "default_memsize = 4096\n[gpu.0]\npolicy = 3\nmax_inst = 7\n[gpu.\"{}\"]\nmax_inst = 9\nprio_ratio = 50\n",
         uuid(1)
     );
-    let mut monitor = Monitor::start_with(scene.root(), &text);
+    let mut monitor = Monitor::start_with(fixture.root(), &text);
     let _process = Process::start(&a, 1, Bytes::ZERO);
     let mut client = monitor.client();
     client.register(registration(&a)).unwrap();
@@ -41,14 +41,14 @@ fn gpus_start_as_configured_and_people_win() {
 
 #[test]
 fn it_is_read_again_on_demand_and_a_bad_one_changes_nothing() {
-    let scene = Scene::new();
-    let a = scene.container("a");
-    let monitor = Monitor::start_with(scene.root(), "[gpu.0]\nmax_inst = 7\nprio_ratio = 50\n");
+    let fixture = Fixture::new();
+    let a = fixture.container("a");
+    let monitor = Monitor::start_with(fixture.root(), "[gpu.0]\nmax_inst = 7\nprio_ratio = 50\n");
     let _process = Process::start(&a, 1, Bytes::ZERO);
     let mut client = monitor.client();
     client.register(registration(&a)).unwrap();
     client.set("0/a/weight", "4").unwrap();
-    let file = scene.root().join("monitor.toml");
+    let file = fixture.root().join("monitor.toml");
     let before = fs::read_to_string(&file).unwrap();
     let reload = |text: &str| {
         fs::write(&file, before.replace("max_inst = 7\nprio_ratio = 50\n", text)).unwrap();
@@ -75,11 +75,11 @@ fn it_is_read_again_on_demand_and_a_bad_one_changes_nothing() {
 
 #[test]
 fn settings_that_are_not_understood_are_set_aside_and_said() {
-    let scene = Scene::new();
-    let state = scene.root().join("state");
+    let fixture = Fixture::new();
+    let state = fixture.root().join("state");
     fs::create_dir_all(&state).unwrap();
     fs::write(state.join("settings.json"), "{\"version\":1,\"default_memsize\":-3}").unwrap();
-    let monitor = Monitor::start_with(scene.root(), "default_memsize = 77\n");
+    let monitor = Monitor::start_with(fixture.root(), "default_memsize = 77\n");
     let warnings = status(&monitor).warnings;
     assert!(warnings[0].contains("set aside as") && warnings[0].contains("invalid value"), "{warnings:?}");
     assert_eq!(monitor.client().get("default_memsize").unwrap(), "77");
@@ -89,8 +89,8 @@ fn settings_that_are_not_understood_are_set_aside_and_said() {
 
 #[test]
 fn what_was_set_survives_a_kill_right_after_it() {
-    let scene = Scene::new();
-    let mut monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    let mut monitor = Monitor::start(fixture.root());
     for value in 0..5 {
         monitor.client().set("default_memsize", &value.to_string()).unwrap();
         monitor.replace();
@@ -100,12 +100,12 @@ fn what_was_set_survives_a_kill_right_after_it() {
 
 #[test]
 fn a_configuration_that_is_not_understood_stops_the_start_by_its_line() {
-    let scene = Scene::new();
-    let config = scene.root().join("monitor.toml");
+    let fixture = Fixture::new();
+    let config = fixture.root().join("monitor.toml");
     fs::write(&config, "tree = \"none\"\n\n[gpu.0]\nmax_inst = 30\n").unwrap();
     let output = std::process::Command::new("timeout")
         .args(["60", env!("CARGO_BIN_EXE_cgpu-monitor"), "--root"])
-        .arg(scene.root())
+        .arg(fixture.root())
         .arg("--config")
         .arg(&config)
         .output()
@@ -117,7 +117,7 @@ fn a_configuration_that_is_not_understood_stops_the_start_by_its_line() {
 
 #[test]
 fn the_log_is_json_where_it_is_asked_for() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let mut command = std::process::Command::new("timeout");
     command.args([
         "60",
@@ -127,9 +127,9 @@ fn the_log_is_json_where_it_is_asked_for() {
         "--log-format",
         "json",
     ]);
-    command.arg("--root").arg(scene.root()).stderr(std::process::Stdio::piped());
+    command.arg("--root").arg(fixture.root()).stderr(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let socket = cgpu_shm::paths::socket(scene.root());
+    let socket = cgpu_shm::paths::socket(fixture.root());
     eventually("a monitor that answers", || cgpu_client::Client::connect(&socket).is_ok());
     let pid = cgpu_client::Client::connect(&socket).unwrap().status().unwrap().pid;
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();

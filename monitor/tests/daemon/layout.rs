@@ -14,9 +14,9 @@ use cgpu_shm::paths;
 use cgpu_shm::region::{Birth, Region};
 use cgpu_shm::units::{Bytes, Nanos};
 
+use super::fake_container::{Process, TOTAL, uuid};
 use super::monitor::{Monitor, eventually};
-use super::player::{Process, TOTAL, uuid};
-use super::{Scene, find, registration, status};
+use super::{Fixture, find, registration, status};
 
 /// The first that was in a release.
 pub(crate) const FIRST: u32 = 3;
@@ -71,15 +71,15 @@ fn record() {
 #[test]
 fn recorded_regions_are_worked_with() {
     for layout in FIRST.max(LAYOUT_VERSION - 1)..=LAYOUT_VERSION {
-        let scene = Scene::new();
-        let dir = paths::containers(scene.root()).join("old");
+        let fixture = Fixture::new();
+        let dir = paths::containers(fixture.root()).join("old");
         fs::create_dir_all(&dir).unwrap();
         for (name, mode) in FILES {
             let text = fs::read_to_string(recording(layout).join(name))
                 .unwrap_or_else(|error| panic!("no recording of layout {layout}: {error}"));
             restore(&text, &dir.join(name), mode);
         }
-        let monitor = Monitor::start(scene.root());
+        let monitor = Monitor::start(fixture.root());
         monitor.client().register(registration(&dir)).unwrap();
         let old = find(&status(&monitor), "old");
         assert!(old.faults.keys().all(|fault| fault == "no_doorbell"), "layout {layout}: {:?}", old.faults);
@@ -90,14 +90,14 @@ fn recorded_regions_are_worked_with() {
         let process = Process::start(&dir, 1, Bytes::from_mib(8000));
         process.cell().held.store(77, Relaxed);
         eventually("the books of the living alone", || {
-            process.region.sweep(super::player::now(), true).unwrap().draining == 0
+            process.region.sweep(super::fake_container::now(), true).unwrap().draining == 0
         });
         assert_eq!(find(&status(&monitor), "old").gpus[0].used, 77);
         monitor.client().set("0/old/memsize", "1048576").unwrap();
         let limit = || process.region.granted().limit(process.gpu, Bytes::from_mib(8000));
         assert_eq!(limit(), Bytes(1_048_576), "layout {layout}: the page is written");
         let heart = Heartbeat::default();
-        let beats = || heart.observe(process.region.granted(), super::player::now()) == Life::Lives;
+        let beats = || heart.observe(process.region.granted(), super::fake_container::now()) == Life::Lives;
         eventually("a beating heart", beats);
     }
 }
@@ -105,11 +105,11 @@ fn recorded_regions_are_worked_with() {
 #[test]
 fn other_layouts_are_refused_by_name() {
     for layout in [FIRST - 1, LAYOUT_VERSION + 1] {
-        let scene = Scene::new();
-        let dir = scene.container("other");
+        let fixture = Fixture::new();
+        let dir = fixture.container("other");
         let file = OpenOptions::new().write(true).open(dir.join("use")).unwrap();
         file.write_all_at(&layout.to_ne_bytes(), 0).unwrap();
-        let monitor = Monitor::start(scene.root());
+        let monitor = Monitor::start(fixture.root());
         eventually("a word about it", || {
             let status = status(&monitor);
             let faults = status.containers.first().map(|other| other.faults.clone()).unwrap_or_default();

@@ -13,7 +13,7 @@ use cgpu_shm::units::SlotIndex;
 
 use super::layout::{FIRST, recording, restore};
 use super::monitor::{Monitor, eventually};
-use super::{Scene, find, registration, status};
+use super::{Fixture, find, registration, status};
 
 /// Where the library of this layout finds a word of the page, and how many bytes it has: numbers, because this build's own header may differ.
 fn place(layout: u32, word: &str) -> (u64, usize) {
@@ -85,10 +85,10 @@ impl Library {
 #[test]
 fn a_recorded_library_is_worked_with() {
     for layout in FIRST.max(LAYOUT_VERSION - 1)..=LAYOUT_VERSION {
-        let scene = Scene::new();
-        let dir = paths::containers(scene.root()).join("old");
+        let fixture = Fixture::new();
+        let dir = paths::containers(fixture.root()).join("old");
         let mut library = Library::start(dir.clone(), layout);
-        let monitor = Monitor::start(scene.root());
+        let monitor = Monitor::start(fixture.root());
         monitor.client().register(registration(&dir)).unwrap();
         let seen = || find(&status(&monitor), "old");
         let old = seen();

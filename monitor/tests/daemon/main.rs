@@ -1,11 +1,11 @@
 //! The daemon as a process: its socket, its control tree, its grant pages, and containers of every kind of malice.
 
 mod configuration;
+mod fake_container;
 mod layout;
 mod library;
 mod metrics;
 mod monitor;
-mod player;
 #[path = "../../../shm/tests/skip/mod.rs"]
 mod skip;
 mod tree;
@@ -24,14 +24,14 @@ use cgpu_client::message::{ContainerStatus, Errno, Gate, Limit, Registration, Sh
 use cgpu_shm::grant::{Heartbeat, Monitor as Life, STALE, TurnState};
 use cgpu_shm::paths;
 use cgpu_shm::units::{Bytes, Nanos};
+use fake_container::{FakeContainer, Process, TOTAL, make, now, uuid};
 use monitor::{Monitor, eventually};
-use player::{Player, Process, TOTAL, make, now, uuid};
 
-struct Scene {
+struct Fixture {
     root: tempfile::TempDir,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         // On a tmpfs, as in life: a lock is kept by a mapping there.
         Self { root: tempfile::Builder::new().prefix("cgpu-monitor-").tempdir_in("/dev/shm").unwrap() }
@@ -83,14 +83,14 @@ fn another_user_reads_and_changes_nothing() {
     if !rustix::process::geteuid().is_root() {
         return skip::skip("daemon", "root", "only root can become another user");
     }
-    let scene = Scene::new();
-    fs::set_permissions(scene.root(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let dir = scene.container("a");
-    let monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    fs::set_permissions(fixture.root(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let dir = fixture.container("a");
+    let monitor = Monitor::start(fixture.root());
     monitor.client().register(registration(&dir)).unwrap();
     let _process = Process::start(&dir, 1, Bytes::from_mib(8000));
     eventually("a GPU", || !status(&monitor).gpus.is_empty());
-    let socket = paths::socket(scene.root());
+    let socket = paths::socket(fixture.root());
     let other = registration(&dir);
     // On Linux a thread has a user of its own; this one ends with what it has become.
     let asked = std::thread::spawn(move || {
@@ -121,9 +121,9 @@ fn another_user_reads_and_changes_nothing() {
 
 #[test]
 fn the_tree_reads_and_writes_as_documented() {
-    let scene = Scene::new();
-    let dir = scene.container("trainer");
-    let monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    let dir = fixture.container("trainer");
+    let monitor = Monitor::start(fixture.root());
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
     let mut client = monitor.client();
     let registered = client.register(registration(&dir)).unwrap();
@@ -218,9 +218,9 @@ fn the_tree_reads_and_writes_as_documented() {
 
 #[test]
 fn who_comes_when_no_weight_is_left_is_told() {
-    let scene = Scene::new();
-    let (a, b) = (scene.container("a"), scene.container("b"));
-    let monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.container("a"), fixture.container("b"));
+    let monitor = Monitor::start(fixture.root());
     let _one = Process::start(&a, 1, Bytes::ZERO);
     let mut client = monitor.client();
     let told = client.register(Registration { weight: Some(3), ..registration(&a) }).unwrap();
@@ -237,7 +237,7 @@ fn who_comes_when_no_weight_is_left_is_told() {
     drop(two);
 
     // Nothing left at all: no compute, and it is said at the start, in the tree, to people, and by the gate.
-    let c = scene.container("c");
+    let c = fixture.container("c");
     eventually("b gone", || monitor.client().get("0/free_weight").unwrap() == "1");
     client.set("0/a/weight", "4").unwrap();
     let three = Process::start(&c, 1, Bytes::ZERO);
@@ -259,9 +259,9 @@ fn who_comes_when_no_weight_is_left_is_told() {
 
 #[test]
 fn a_live_limit_reaches_the_page() {
-    let scene = Scene::new();
-    let dir = scene.container("a");
-    let monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    let dir = fixture.container("a");
+    let monitor = Monitor::start(fixture.root());
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
     let mut client = monitor.client();
     client.register(registration(&dir)).unwrap();
@@ -279,17 +279,17 @@ fn a_live_limit_reaches_the_page() {
 
 #[test]
 fn settings_survive_a_monitor() {
-    let scene = Scene::new();
-    let dir = scene.container("a");
+    let fixture = Fixture::new();
+    let dir = fixture.container("a");
     let _process = Process::start(&dir, 1, Bytes::from_mib(8000));
-    let mut monitor = Monitor::start(scene.root());
+    let mut monitor = Monitor::start(fixture.root());
     let mut client = monitor.client();
     client.register(registration(&dir)).unwrap();
     client.set("0/policy", "5").unwrap();
     client.set("0/a/weight", "7").unwrap();
     client.set("0/a/highprio", "1").unwrap();
     client.set("0/a/memsize", "4096").unwrap();
-    let file = scene.root().join("state/settings.json");
+    let file = fixture.root().join("state/settings.json");
     eventually("the settings on disk", || fs::read_to_string(&file).is_ok_and(|text| text.contains("4096")));
     drop(client);
     monitor.replace();
@@ -305,9 +305,9 @@ fn settings_survive_a_monitor() {
 
 #[test]
 fn status_tells_who_has_what() {
-    let scene = Scene::new();
-    let dir = scene.container("a");
-    let monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    let dir = fixture.container("a");
+    let monitor = Monitor::start(fixture.root());
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
     process.cell().held.store(5000, cgpu_shm::atomic::Ordering::Relaxed);
     let told = Registration { name: Some("Trainer".into()), weight: Some(2), ..registration(&dir) };
@@ -335,9 +335,9 @@ fn status_tells_who_has_what() {
 
 #[test]
 fn a_dead_process_memory_is_said_to_be_gone_after_a_while() {
-    let scene = Scene::new();
-    let dir = scene.container("a");
-    let monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    let dir = fixture.container("a");
+    let monitor = Monitor::start(fixture.root());
     let _stays = Process::start(&dir, 1, Bytes::from_mib(8000));
     let dies = Process::start(&dir, 1, Bytes::from_mib(8000));
     monitor.client().register(registration(&dir)).unwrap();
@@ -354,16 +354,16 @@ fn a_dead_process_memory_is_said_to_be_gone_after_a_while() {
 
 #[test]
 fn two_that_want_the_gpu_have_it_in_turns() {
-    let scene = Scene::new();
-    let (a, b) = (scene.container("a"), scene.container("b"));
-    let monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.container("a"), fixture.container("b"));
+    let monitor = Monitor::start(fixture.root());
     let (one, two) = (Process::start(&a, 1, Bytes::ZERO), Process::start(&b, 1, Bytes::ZERO));
     let mut client = monitor.client();
     client.register(Registration { weight: Some(3), ..registration(&a) }).unwrap();
     client.register(registration(&b)).unwrap();
     client.set("0/policy", "2").unwrap();
     client.set("0/work_conserving", "1").unwrap();
-    let (one, two) = (Player::start(one), Player::start(two));
+    let (one, two) = (FakeContainer::start(one), FakeContainer::start(two));
     eventually("a contended GPU", || status(&monitor).gpus[0].sharing == Sharing::Contended);
     let (cpu, sleeps) = (monitor.cpu(), monitor.sleeps());
     sleep(Duration::from_secs(3));
@@ -390,14 +390,14 @@ fn two_that_want_the_gpu_have_it_in_turns() {
 
 #[test]
 fn without_bells_the_gpu_is_shared_as_well() {
-    let scene = Scene::new();
-    let (a, b) = (scene.container("a"), scene.container("b"));
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.container("a"), fixture.container("b"));
     for dir in [&a, &b] {
         fs::remove_file(dir.join("bell")).unwrap();
     }
-    let monitor = Monitor::start(scene.root());
-    let one = Player::start(Process::start(&a, 1, Bytes::ZERO));
-    let two = Player::start(Process::start(&b, 1, Bytes::ZERO));
+    let monitor = Monitor::start(fixture.root());
+    let one = FakeContainer::start(Process::start(&a, 1, Bytes::ZERO));
+    let two = FakeContainer::start(Process::start(&b, 1, Bytes::ZERO));
     eventually("a contended GPU", || {
         let gpus = status(&monitor).gpus;
         gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
@@ -410,14 +410,14 @@ fn without_bells_the_gpu_is_shared_as_well() {
 
 #[test]
 fn a_killed_monitor_is_noticed_and_a_new_one_adopts() {
-    let scene = Scene::new();
-    let (a, b) = (scene.container("a"), scene.container("b"));
-    let mut monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.container("a"), fixture.container("b"));
+    let mut monitor = Monitor::start(fixture.root());
     let witness = Process::start(&a, 1, Bytes::ZERO);
     let heart = Heartbeat::default();
     eventually("a beating heart", || heart.observe(witness.region.granted(), now()) == Life::Lives);
-    let one = Player::start(Process::start(&a, 1, Bytes::ZERO));
-    let two = Player::start(Process::start(&b, 1, Bytes::ZERO));
+    let one = FakeContainer::start(Process::start(&a, 1, Bytes::ZERO));
+    let two = FakeContainer::start(Process::start(&b, 1, Bytes::ZERO));
     eventually("a contended GPU", || {
         status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
     });
@@ -426,7 +426,7 @@ fn a_killed_monitor_is_noticed_and_a_new_one_adopts() {
     let killed = now();
     eventually("a stale heart", || heart.observe(witness.region.granted(), now()) == Life::Stale);
     assert!(now() - killed >= STALE - Nanos::from_millis(250));
-    let monitor = Monitor::start(scene.root());
+    let monitor = Monitor::start(fixture.root());
     eventually("a beating heart", || heart.observe(witness.region.granted(), now()) == Life::Lives);
     eventually("a contended GPU", || {
         status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
@@ -440,13 +440,13 @@ fn a_killed_monitor_is_noticed_and_a_new_one_adopts() {
 
 #[test]
 fn a_monitor_that_ends_leaves_the_gates_open() {
-    let scene = Scene::new();
-    let (a, b) = (scene.container("a"), scene.container("b"));
-    let mut monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.container("a"), fixture.container("b"));
+    let mut monitor = Monitor::start(fixture.root());
     let witness = Process::start(&a, 1, Bytes::ZERO);
     let (_one, _two) = (
-        Player::start(Process::start(&a, 1, Bytes::ZERO)),
-        Player::start(Process::start(&b, 1, Bytes::ZERO)),
+        FakeContainer::start(Process::start(&a, 1, Bytes::ZERO)),
+        FakeContainer::start(Process::start(&b, 1, Bytes::ZERO)),
     );
     eventually("a contended GPU", || {
         status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
@@ -455,16 +455,16 @@ fn a_monitor_that_ends_leaves_the_gates_open() {
     assert!(monitor.terminate());
     assert_eq!(witness.region.granted().turn(witness.gpu).state(), TurnState::Open);
     assert_ne!(witness.region.granted().gate(), gate);
-    assert!(!paths::socket(scene.root()).exists());
+    assert!(!paths::socket(fixture.root()).exists());
 }
 
 #[test]
 fn a_second_monitor_is_refused() {
-    let scene = Scene::new();
-    let _monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    let _monitor = Monitor::start(fixture.root());
     let second = std::process::Command::new("timeout")
         .args(["60", env!("CARGO_BIN_EXE_cgpu-monitor"), "--tree", "none", "--root"])
-        .arg(scene.root())
+        .arg(fixture.root())
         .output()
         .unwrap();
     assert_eq!(second.status.code(), Some(1));
@@ -479,10 +479,10 @@ fn harmed(status: &Status, name: &str) -> Option<(String, String)> {
 
 #[test]
 fn hostile_files_hurt_nobody_else() {
-    let scene = Scene::new();
-    let (good, bad) = (scene.container("good"), scene.container("bad"));
-    let monitor = Monitor::start(scene.root());
-    let honest = Player::start(Process::start(&good, 1, Bytes::ZERO));
+    let fixture = Fixture::new();
+    let (good, bad) = (fixture.container("good"), fixture.container("bad"));
+    let monitor = Monitor::start(fixture.root());
+    let honest = FakeContainer::start(Process::start(&good, 1, Bytes::ZERO));
     let liar = Process::start(&bad, 1, Bytes::ZERO);
     eventually("both on the books", || status(&monitor).containers.iter().all(|one| !one.gpus.is_empty()));
     let file = fs::OpenOptions::new().write(true).open(bad.join("use")).unwrap();
@@ -524,10 +524,10 @@ fn hostile_files_hurt_nobody_else() {
 /// Whoever runs as the monitor's user can cut the file that the monitor writes: SIGBUS, and all containers were without one.
 #[test]
 fn a_page_cut_short_below_the_monitor_hurts_nobody_else() {
-    let scene = Scene::new();
-    let (good, bad) = (scene.container("good"), scene.container("bad"));
-    let monitor = Monitor::start(scene.root());
-    let honest = Player::start(Process::start(&good, 1, Bytes::ZERO));
+    let fixture = Fixture::new();
+    let (good, bad) = (fixture.container("good"), fixture.container("bad"));
+    let monitor = Monitor::start(fixture.root());
+    let honest = FakeContainer::start(Process::start(&good, 1, Bytes::ZERO));
     let _other = Process::start(&bad, 1, Bytes::ZERO);
     eventually("both on the books", || status(&monitor).containers.iter().all(|one| !one.gpus.is_empty()));
     let pid = status(&monitor).pid;
@@ -547,8 +547,8 @@ fn a_page_cut_short_below_the_monitor_hurts_nobody_else() {
 
 #[test]
 fn hostile_directories_are_passed_by() {
-    let scene = Scene::new();
-    let containers = paths::containers(scene.root());
+    let fixture = Fixture::new();
+    let containers = paths::containers(fixture.root());
     fs::create_dir_all(containers.join("empty")).unwrap();
     let links = containers.join("links");
     fs::create_dir_all(&links).unwrap();
@@ -573,9 +573,9 @@ fn hostile_directories_are_passed_by() {
         fs::write(texts.join(name), "nothing of the sort").unwrap();
     }
     fs::write(containers.join("file"), "").unwrap();
-    let good = scene.container("good");
+    let good = fixture.container("good");
     let _process = Process::start(&good, 1, Bytes::ZERO);
-    let monitor = Monitor::start(scene.root());
+    let monitor = Monitor::start(fixture.root());
     eventually("the good one", || {
         let status = status(&monitor);
         status.containers.iter().any(|one| one.id == "good" && !one.gpus.is_empty())
@@ -585,9 +585,9 @@ fn hostile_directories_are_passed_by() {
 
 #[test]
 fn bad_requests_are_answered_and_flooders_dropped() {
-    let scene = Scene::new();
-    let _monitor = Monitor::start(scene.root());
-    let socket = paths::socket(scene.root());
+    let fixture = Fixture::new();
+    let _monitor = Monitor::start(fixture.root());
+    let socket = paths::socket(fixture.root());
     let ask = |text: &[u8]| {
         let mut stream = UnixStream::connect(&socket).unwrap();
         stream.set_read_timeout(Some(monitor::PATIENCE)).unwrap();
@@ -612,9 +612,9 @@ fn bad_requests_are_answered_and_flooders_dropped() {
 
 #[test]
 fn a_place_that_cannot_be_written_costs_only_the_settings() {
-    let scene = Scene::new();
-    let dir = scene.container("a");
-    let monitor = Monitor::start_with(scene.root(), "state = \"/proc/nowhere\"\n");
+    let fixture = Fixture::new();
+    let dir = fixture.container("a");
+    let monitor = Monitor::start_with(fixture.root(), "state = \"/proc/nowhere\"\n");
     let _process = Process::start(&dir, 1, Bytes::ZERO);
     let mut client = monitor.client();
     client.register(registration(&dir)).unwrap();

@@ -11,15 +11,15 @@ use cgpu_shm::atomic::Ordering::Relaxed;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::units::Bytes;
 
+use crate::fake_container::Process;
 use crate::monitor::{Monitor, PATIENCE, eventually};
-use crate::player::Process;
-use crate::{Scene, find, registration, status};
+use crate::{Fixture, find, registration, status};
 
 /// A monitor that serves metrics, and where.
-fn monitor(scene: &Scene, more: &str) -> (Monitor, SocketAddr) {
+fn monitor(fixture: &Fixture, more: &str) -> (Monitor, SocketAddr) {
     // Free a moment ago; nobody connects from that address, so that no connection takes the port meanwhile.
     let at = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
-    let monitor = Monitor::start_with(scene.root(), &format!("metrics = \"{at}\"\n{more}"));
+    let monitor = Monitor::start_with(fixture.root(), &format!("metrics = \"{at}\"\n{more}"));
     eventually("an endpoint", || TcpStream::connect(at).is_ok());
     (monitor, at)
 }
@@ -56,10 +56,10 @@ fn value(text: &str, sample: &str) -> Option<f64> {
 
 #[test]
 fn metrics_say_what_the_status_says() {
-    let scene = Scene::new();
-    let dir = scene.container("trainer");
+    let fixture = Fixture::new();
+    let dir = fixture.container("trainer");
     std::fs::write(dir.join("container"), r#"{"bundle":"/b","image":"local/cuda:1"}"#).unwrap();
-    let (monitor, at) = monitor(&scene, "metrics_hami = true\n");
+    let (monitor, at) = monitor(&fixture, "metrics_hami = true\n");
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
     process.cell().held.store(1000, Relaxed);
     process.cell().implicit.store(24, Relaxed);
@@ -100,8 +100,8 @@ fn metrics_say_what_the_status_says() {
 
 #[test]
 fn nobody_holds_the_endpoint_or_the_monitor_up() {
-    let scene = Scene::new();
-    let (monitor, at) = monitor(&scene, "");
+    let fixture = Fixture::new();
+    let (monitor, at) = monitor(&fixture, "");
     // More than may be connected: some say nothing, some half a request, some never read.
     let idle: Vec<TcpStream> = (0..40).map(|_| connect(at)).collect();
     let half: Vec<TcpStream> = (0..40)
@@ -146,10 +146,10 @@ fn fastrand_like(seed: u64) -> impl FnMut() -> u64 {
 
 #[test]
 fn without_metrics_nobody_listens() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let at = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
-    std::fs::write(scene.root().join("unused"), at.to_string()).unwrap();
-    let _monitor = Monitor::start_with(scene.root(), "metrics = \"off\"\n");
+    std::fs::write(fixture.root().join("unused"), at.to_string()).unwrap();
+    let _monitor = Monitor::start_with(fixture.root(), "metrics = \"off\"\n");
     assert!(TcpStream::connect(at).is_err());
 }
 

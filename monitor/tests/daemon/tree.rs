@@ -12,9 +12,9 @@ use cgpu_shm::paths;
 use cgpu_shm::units::Bytes;
 use rustix::io::Errno;
 
+use super::fake_container::{FakeContainer, Process};
 use super::monitor::{Monitor, eventually};
-use super::player::{Player, Process};
-use super::{Scene, registration, skip};
+use super::{Fixture, registration, skip};
 
 const TREE: &str = "tree = \"TREE\"\n";
 
@@ -67,12 +67,12 @@ fn each_node_reads_and_takes_and_refuses_as_documented() {
     if !has_fuse("tree") {
         return;
     }
-    let scene = Scene::new();
-    let (a, b) = (scene.container("a"), scene.container("b"));
-    let monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.container("a"), fixture.container("b"));
+    let monitor = Monitor::start_with(fixture.root(), &with_tree(fixture.root()));
     // Both want the GPU all the time.
-    let one = Player::start(Process::start(&a, 1, Bytes::from_mib(8000)));
-    let two = Player::start(Process::start(&b, 1, Bytes::from_mib(8000)));
+    let one = FakeContainer::start(Process::start(&a, 1, Bytes::from_mib(8000)));
+    let two = FakeContainer::start(Process::start(&b, 1, Bytes::from_mib(8000)));
     let mut client = monitor.client();
     client.register(registration(&a)).unwrap();
     client.register(registration(&b)).unwrap();
@@ -201,10 +201,10 @@ fn it_is_used_as_files_are() {
     if !has_fuse("tree") {
         return;
     }
-    let scene = Scene::new();
-    fs::set_permissions(scene.root(), fs::Permissions::from_mode(0o755)).unwrap();
-    let a = scene.container("a");
-    let monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+    let fixture = Fixture::new();
+    fs::set_permissions(fixture.root(), fs::Permissions::from_mode(0o755)).unwrap();
+    let a = fixture.container("a");
+    let monitor = Monitor::start_with(fixture.root(), &with_tree(fixture.root()));
     let _one = Process::start(&a, 1, Bytes::from_mib(8000));
     monitor.client().register(registration(&a)).unwrap();
     let tree = monitor.tree();
@@ -268,9 +268,9 @@ fn a_container_that_goes_takes_its_folder_with_it() {
     if !has_fuse("tree") {
         return;
     }
-    let scene = Scene::new();
-    let a = scene.container("a");
-    let monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+    let fixture = Fixture::new();
+    let a = fixture.container("a");
+    let monitor = Monitor::start_with(fixture.root(), &with_tree(fixture.root()));
     let process = Process::start(&a, 1, Bytes::from_mib(8000));
     monitor.client().register(registration(&a)).unwrap();
     let tree = monitor.tree();
@@ -287,15 +287,15 @@ fn a_mount_that_a_killed_monitor_left_is_taken_over_and_one_that_stops_leaves_no
     if !has_fuse("tree") {
         return;
     }
-    let scene = Scene::new();
-    let mut monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+    let fixture = Fixture::new();
+    let mut monitor = Monitor::start_with(fixture.root(), &with_tree(fixture.root()));
     let tree = monitor.tree();
     let version = || fs::read_to_string(tree.join("version"));
     fs::write(tree.join("default_memsize"), "4096\n").unwrap();
     for _ in 0..3 {
         monitor.kill();
         assert_eq!(error(version()), Errno::NOTCONN);
-        monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+        monitor = Monitor::start_with(fixture.root(), &with_tree(fixture.root()));
         eventually("the tree again", || version().is_ok());
         assert_eq!(fs::read_to_string(tree.join("default_memsize")).unwrap(), "4096\n");
     }
@@ -317,9 +317,9 @@ fn a_monitor_that_does_not_move_hangs_nobody() {
     if !has_fuse("tree") {
         return;
     }
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     // Its files' thread is stopped with it: the kernel's callers wait, and go on when it does.
-    let monitor = Monitor::start_with(scene.root(), &with_tree(scene.root()));
+    let monitor = Monitor::start_with(fixture.root(), &with_tree(fixture.root()));
     let version = monitor.tree().join("version");
     let pid = monitor.pid();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
@@ -339,8 +339,8 @@ fn a_monitor_that_does_not_move_hangs_nobody() {
 
 #[test]
 fn without_a_place_for_it_the_monitor_says_so_and_goes_on() {
-    let scene = Scene::new();
-    let monitor = Monitor::start_with(scene.root(), "tree = \"/proc/cgpu_km\"\n");
+    let fixture = Fixture::new();
+    let monitor = Monitor::start_with(fixture.root(), "tree = \"/proc/cgpu_km\"\n");
     let status = monitor.client().status().unwrap();
     assert!(status.warnings[0].starts_with("no control tree at /proc/cgpu_km: "), "{:?}", status.warnings);
     monitor.client().set("default_memsize", "5").unwrap();
@@ -352,9 +352,9 @@ fn another_roots_tree_is_left_alone() {
     if !has_fuse("tree") {
         return;
     }
-    let (scene, other) = (Scene::new(), Scene::new());
-    let first = Monitor::start_with(scene.root(), &with_tree(scene.root()));
-    let second = Monitor::start_with(other.root(), &with_tree(scene.root()));
+    let (fixture, other) = (Fixture::new(), Fixture::new());
+    let first = Monitor::start_with(fixture.root(), &with_tree(fixture.root()));
+    let second = Monitor::start_with(other.root(), &with_tree(fixture.root()));
     let warnings = second.client().status().unwrap().warnings;
     assert!(warnings[0].contains("the tree of another monitor is mounted there"), "{warnings:?}");
     drop(second);
@@ -363,10 +363,10 @@ fn another_roots_tree_is_left_alone() {
 
 #[test]
 fn twenty_tenants_fit_into_thirty_mebibytes() {
-    let scene = Scene::new();
-    let dirs: Vec<PathBuf> = (0..20).map(|n| scene.container(&format!("c{n}"))).collect();
-    let tree = if has_fuse("tree") { with_tree(scene.root()) } else { String::new() };
-    let monitor = Monitor::start_with(scene.root(), &tree);
+    let fixture = Fixture::new();
+    let dirs: Vec<PathBuf> = (0..20).map(|n| fixture.container(&format!("c{n}"))).collect();
+    let tree = if has_fuse("tree") { with_tree(fixture.root()) } else { String::new() };
+    let monitor = Monitor::start_with(fixture.root(), &tree);
     let processes: Vec<Process> =
         dirs.iter().map(|dir| Process::start(dir, 1, Bytes::from_mib(500))).collect();
     for dir in &dirs {
@@ -374,7 +374,7 @@ fn twenty_tenants_fit_into_thirty_mebibytes() {
     }
     eventually("all on the GPU", || monitor.client().get("0/free_weight").is_ok_and(|left| left == "0"));
     for _ in 0..20 {
-        let mut client = Client::connect(&paths::socket(scene.root())).unwrap();
+        let mut client = Client::connect(&paths::socket(fixture.root())).unwrap();
         client.status().unwrap();
     }
     let resident = monitor.memory("VmRSS");

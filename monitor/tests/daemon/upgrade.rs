@@ -15,21 +15,21 @@ use cgpu_shm::paths;
 use cgpu_shm::units::{Bytes, Nanos};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::fake_container::{FakeContainer, Process, now};
 use super::monitor::{Monitor, eventually};
-use super::player::{Player, Process, now};
 use super::tree::{has_fuse, with_tree};
-use super::{Scene, find, registration, status};
+use super::{Fixture, find, registration, status};
 
 #[test]
 fn successor_takes_over_accounting_settings_registrations_and_tree() {
-    let scene = Scene::new();
-    let (a, b, idle) = (scene.container("a"), scene.container("b"), scene.container("idle"));
+    let fixture = Fixture::new();
+    let (a, b, idle) = (fixture.container("a"), fixture.container("b"), fixture.container("idle"));
     let with_fuse = has_fuse("upgrade");
-    let more = if with_fuse { with_tree(scene.root()) } else { String::new() };
-    let mut monitor = Monitor::start_with(scene.root(), &more);
+    let more = if with_fuse { with_tree(fixture.root()) } else { String::new() };
+    let mut monitor = Monitor::start_with(fixture.root(), &more);
     let witness = Process::start(&a, 1, Bytes::ZERO);
-    let one = Player::start(Process::start(&a, 1, Bytes::ZERO));
-    let two = Player::start(Process::start(&b, 1, Bytes::ZERO));
+    let one = FakeContainer::start(Process::start(&a, 1, Bytes::ZERO));
+    let two = FakeContainer::start(Process::start(&b, 1, Bytes::ZERO));
     let mut client = monitor.client();
     let own = i32::try_from(std::process::id()).unwrap();
     client
@@ -69,7 +69,7 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
         })
     };
     let reader = {
-        let (stop, looks, socket) = (Arc::clone(&stop), Arc::clone(&looks), paths::socket(scene.root()));
+        let (stop, looks, socket) = (Arc::clone(&stop), Arc::clone(&looks), paths::socket(fixture.root()));
         let version = with_fuse.then(|| monitor.tree().join("version"));
         let never_empty = puts_beneath();
         spawn(move || {
@@ -146,14 +146,14 @@ fn puts_beneath() -> bool {
 /// process, it takes the service for ended, and kills the successor.
 #[test]
 fn successor_is_announced_as_the_main_process_before_it_takes_the_socket() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     // Mounting the tree takes a while after the socket has its name.
-    let more = if has_fuse("upgrade") { with_tree(scene.root()) } else { String::new() };
-    let mut monitor = Monitor::start_with(scene.root(), &more);
-    let manager = scene.root().join("notify");
+    let more = if has_fuse("upgrade") { with_tree(fixture.root()) } else { String::new() };
+    let mut monitor = Monitor::start_with(fixture.root(), &more);
+    let manager = fixture.root().join("notify");
     let notifications = UnixDatagram::bind(&manager).unwrap();
     notifications.set_nonblocking(true).unwrap();
-    let socket = paths::socket(scene.root());
+    let socket = paths::socket(fixture.root());
     let inode = || fs::metadata(&socket).map(|data| data.ino()).ok();
     let before = inode();
     monitor.begin_upgrade(&[("NOTIFY_SOCKET", &manager)]);
@@ -171,9 +171,9 @@ fn successor_is_announced_as_the_main_process_before_it_takes_the_socket() {
 
 #[test]
 fn monitor_starts_its_successor_on_request() {
-    let scene = Scene::new();
-    let a = scene.container("a");
-    let monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    let a = fixture.container("a");
+    let monitor = Monitor::start(fixture.root());
     let _process = Process::start(&a, 1, Bytes::ZERO);
     monitor.client().register(registration(&a)).unwrap();
     monitor.client().set("0/policy", "5").unwrap();
@@ -185,7 +185,7 @@ fn monitor_starts_its_successor_on_request() {
             monitor.client().upgrade().unwrap();
         }
         eventually("a successor", || {
-            Client::connect(&paths::socket(scene.root()))
+            Client::connect(&paths::socket(fixture.root()))
                 .and_then(|mut client| client.status())
                 .is_ok_and(|status| i32::try_from(status.pid) != Ok(before.as_raw_nonzero().get()))
         });
@@ -193,7 +193,7 @@ fn monitor_starts_its_successor_on_request() {
         assert_eq!(monitor.client().get("0/policy").unwrap(), "5", "after {way}");
         if way == "a signal" {
             kill_process(monitor.pid(), Signal::TERM).unwrap();
-            eventually("its end", || !paths::socket(scene.root()).exists());
+            eventually("its end", || !paths::socket(fixture.root()).exists());
         }
     }
 }
@@ -219,11 +219,11 @@ impl Drop for Watchdog {
 
 #[test]
 fn successor_that_cannot_start_leaves_the_monitor_running() {
-    let scene = Scene::new();
-    let monitor = Monitor::start(scene.root());
+    let fixture = Fixture::new();
+    let monitor = Monitor::start(fixture.root());
     let before = monitor.pid();
     // Its configuration is broken when it reads it.
-    let file = scene.root().join("monitor.toml");
+    let file = fixture.root().join("monitor.toml");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, "base_slice_ms = 0\n").unwrap();
     monitor.client().upgrade().unwrap();
@@ -238,7 +238,7 @@ fn successor_that_cannot_start_leaves_the_monitor_running() {
         now != before
     });
     // Whoever it is: one more may still be on its way.
-    let root = paths::socket(scene.root());
+    let root = paths::socket(fixture.root());
     let _watchdog = Watchdog::of(monitor.pid());
     eventually("its end", || {
         let last = Client::connect(&root).and_then(|mut client| client.status());

@@ -2,16 +2,16 @@
 
 use cgpu_scheduler::policy::{Entitlement, Policy};
 
+use crate::harness::{Forge, Harness, SECOND, share_error, utilisation};
 use crate::process::{Load, MS};
-use crate::world::{Forge, SECOND, World, share_error, utilisation};
 use crate::{FAIR, Parts, SATURATING, WEIGHTED};
 
 const TIME: u64 = 4 * SECOND;
 
 fn ran(policy: Policy, tenants: &[(u32, &[Load])]) -> Vec<u64> {
-    let mut world = World::new(policy, tenants);
-    world.run_for(SECOND);
-    world.run_and_measure(TIME)
+    let mut harness = Harness::new(policy, tenants);
+    harness.run_for(SECOND);
+    harness.run_and_measure(TIME)
 }
 
 /// Kernels of this length, so many to a burst, with the host's own work in between, beside so many that saturate the GPU.
@@ -58,14 +58,14 @@ fn gaps_cost_no_container_its_share() {
 #[test]
 fn background_tenant_leaves_weights_unchanged() {
     const SPARSE: &[Load] = &[Load::bursts(100, 1, 2_000)];
-    let mut world = World::new(WEIGHTED, &[(2, SPARSE), (3, SATURATING), (1, SATURATING)]);
-    world.run_for(SECOND);
-    let ran = world.run_and_measure(2 * TIME);
+    let mut harness = Harness::new(WEIGHTED, &[(2, SPARSE), (3, SATURATING), (1, SATURATING)]);
+    harness.run_for(SECOND);
+    let ran = harness.run_and_measure(2 * TIME);
     println!("{:.2?}", ran.map_parts(2 * TIME));
     assert!(share_error(&ran[1..], &[3, 1]) <= 1.0, "{ran:?}");
     assert!(utilisation(&ran[1..], 2 * TIME) >= 67.0, "{ran:?}");
-    let charged = world.share(0).account.charged.0 as f64;
-    let all = world.ran()[0] as f64;
+    let charged = harness.share(0).account.charged.0 as f64;
+    let all = harness.ran()[0] as f64;
     assert!((charged / all - 1.0).abs() <= 0.1, "charged {charged}, ran {all}");
 }
 
@@ -101,10 +101,10 @@ const DEAF: Forge = |report, chance, now| {
 #[test]
 fn fake_background_tenant_gains_no_share() {
     for (name, forge) in [("modest", MODEST), ("deaf", DEAF)] {
-        let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
-        world.containers[0].forge = Some(forge);
-        world.run_for(SECOND);
-        let parts = world.run_and_measure(2 * TIME).map_parts(2 * TIME);
+        let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
+        harness.containers[0].forge = Some(forge);
+        harness.run_for(SECOND);
+        let parts = harness.run_and_measure(2 * TIME).map_parts(2 * TIME);
         println!("{name}: {parts:.2?}");
         assert!(parts[0] <= 50.5, "{name}: the liar has {:.1} %", parts[0]);
         // As much as by the GPU's own slicing: beside others its gate charges it what its kernels
@@ -119,12 +119,12 @@ fn high_priority_turn_has_no_background_tenants() {
     const REQUESTS: &[Load] = &[Load::bursts(100, 64, 13_000)];
     const SPARSE: &[Load] = &[Load::bursts(100, 1, 1_000)];
     let slow = |tenants: &[(u32, &[Load])]| {
-        let mut world = World::new(FAIR, tenants);
-        world.promise(0, Entitlement { high: true, ..Entitlement::of_weight(1) });
-        world.run_for(SECOND);
-        world.containers[0].processes[0].bursts.clear();
-        world.run_for(TIME);
-        let mut bursts = world.containers[0].processes[0].bursts.clone();
+        let mut harness = Harness::new(FAIR, tenants);
+        harness.promise(0, Entitlement { high: true, ..Entitlement::of_weight(1) });
+        harness.run_for(SECOND);
+        harness.containers[0].processes[0].bursts.clear();
+        harness.run_for(TIME);
+        let mut bursts = harness.containers[0].processes[0].bursts.clone();
         bursts.sort_unstable();
         bursts[bursts.len() * 99 / 100] as f64
     };

@@ -5,24 +5,24 @@ use cgpu_scheduler::gangs;
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_shm::units::Nanos;
 
+use crate::harness::{Harness, SECOND, share_error, utilisation};
 use crate::process::{Load, MS, US};
-use crate::world::{SECOND, World, share_error, utilisation};
 use crate::{FAIR, SATURATING};
 
 const IDLE: &[Load] = &[Load::saturating(60).during(u64::MAX - 1, u64::MAX)];
 
 /// Two GPUs and the same containers on both; who is idle on one of them has no process there that launches.
 struct Pair {
-    gpus: [World; 2],
+    gpus: [Harness; 2],
     gangs: bool,
 }
 
 impl Pair {
     fn new(first: &[&[Load]], second: &[&[Load]], gangs: bool) -> Self {
         // Slices differ, or the GPUs would keep in step by themselves.
-        let gpu = |loads: &[&'static [Load]], base, seed| -> World {
+        let gpu = |loads: &[&'static [Load]], base, seed| -> Harness {
             let tenants: Vec<(u32, &[Load])> = loads.iter().map(|load| (1, *load)).collect();
-            World::with(FAIR, &tenants, 1024 * US, 100 * US, Tuning::DEFAULT.with_base(base), seed)
+            Harness::with(FAIR, &tenants, 1024 * US, 100 * US, Tuning::DEFAULT.with_base(base), seed)
         };
         // The loads are constants.
         let stay = |loads: &[&[Load]]| -> Vec<&'static [Load]> {
@@ -62,7 +62,7 @@ fn turns_on_two_gpus_come_at_the_same_time() {
         pair.gpus[1].run_for(3 * MS);
         pair.gpus[0].run_for(3 * MS);
         pair.together(SECOND, &[0, 1]);
-        let before = pair.gpus.iter().map(World::ran).collect::<Vec<_>>();
+        let before = pair.gpus.iter().map(Harness::ran).collect::<Vec<_>>();
         let together = pair.together(10 * SECOND, &[0, 1]);
         println!("gangs {gangs}: together {together:.1} %");
         assert!((least..=most).contains(&together), "gangs {gangs}: {together:.1} %");
@@ -84,7 +84,7 @@ fn container_of_one_gpu_loses_nothing_to_gangs() {
     };
     let apart = pair(false).together(10 * SECOND, &[0, 1]);
     let mut pair = pair(true);
-    let before = pair.gpus.each_ref().map(World::ran);
+    let before = pair.gpus.each_ref().map(Harness::ran);
     let together = pair.together(10 * SECOND, &[0, 1]);
     let ran = |number: usize| -> Vec<u64> {
         let after = pair.gpus[number].ran();

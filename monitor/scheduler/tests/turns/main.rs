@@ -7,10 +7,10 @@
 mod background;
 mod gangs;
 mod gpu;
+mod harness;
 mod policies;
 mod priority;
 mod process;
-mod world;
 
 use cgpu_scheduler::Sharing;
 use cgpu_scheduler::TenantId;
@@ -18,8 +18,8 @@ use cgpu_scheduler::policy::{Entitlement, Policy};
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::turn_history::PastTurn;
 use cgpu_shm::units::Nanos;
+use harness::{Forge, Harness, SECOND, share_error, utilisation};
 use process::{Load, MS, US};
-use world::{Forge, SECOND, World, share_error, utilisation};
 
 const FAIR: Policy = Policy::Preemptive;
 const WEIGHTED: Policy = Policy::Weighted { conserving: true };
@@ -27,15 +27,15 @@ const STRICT: Policy = Policy::Weighted { conserving: false };
 const SATURATING: &[Load] = &[Load::saturating(60)];
 
 /// Runs for a while, then measures; prints what came out.
-fn measure(name: &str, world: &mut World, weights: &[u64], time: u64) -> (f64, f64) {
-    world.run_for(SECOND);
-    let steps = world.steps;
-    let ran = world.run_and_measure(time);
+fn measure(name: &str, harness: &mut Harness, weights: &[u64], time: u64) -> (f64, f64) {
+    harness.run_for(SECOND);
+    let steps = harness.steps;
+    let ran = harness.run_and_measure(time);
     let (error, used) = (share_error(&ran, weights), utilisation(&ran, time));
-    let rate = (world.steps - steps) as f64 * SECOND as f64 / time as f64;
+    let rate = (harness.steps - steps) as f64 * SECOND as f64 / time as f64;
     println!("{name}: share error {error:.3} %, GPU used {used:.2} %, {rate:.0} steps/s");
     for (number, ran) in ran.iter().enumerate() {
-        let account = world.share(number).account;
+        let account = harness.share(number).account;
         println!(
             "  {number}: ran {:.1} ms, charged {:.1} ms, turns {}, {:?}",
             *ran as f64 / 1e6,
@@ -51,9 +51,9 @@ fn measure(name: &str, world: &mut World, weights: &[u64], time: u64) -> (f64, f
 fn saturating_tenants_get_their_shares() {
     for weights in [&[1, 1][..], &[3, 1], &[9, 1], &[4, 3, 2, 1], &[1; 8]] {
         let tenants: Vec<(u32, &[Load])> = weights.iter().map(|&weight| (weight, SATURATING)).collect();
-        let mut world = World::new(WEIGHTED, &tenants);
+        let mut harness = Harness::new(WEIGHTED, &tenants);
         let weights: Vec<u64> = weights.iter().map(|&weight| u64::from(weight)).collect();
-        let (error, used) = measure(&format!("{weights:?}"), &mut world, &weights, 20 * SECOND);
+        let (error, used) = measure(&format!("{weights:?}"), &mut harness, &weights, 20 * SECOND);
         assert!(error <= 1.0, "{weights:?}: {error:.3} %");
         assert!(used >= 98.0, "{weights:?}: {used:.2} %");
     }
@@ -61,9 +61,9 @@ fn saturating_tenants_get_their_shares() {
 
 #[test]
 fn turn_history_matches_the_turns() {
-    let mut world = World::new(WEIGHTED, &[(2, SATURATING), (1, SATURATING)]);
-    world.run_for(3 * SECOND);
-    let past: Vec<PastTurn> = world.scheduler.turn_history(Nanos(world.now)).collect();
+    let mut harness = Harness::new(WEIGHTED, &[(2, SATURATING), (1, SATURATING)]);
+    harness.run_for(3 * SECOND);
+    let past: Vec<PastTurn> = harness.scheduler.turn_history(Nanos(harness.now)).collect();
     assert!(past.len() > 50, "{past:?}");
     for pair in past.windows(2) {
         assert!(pair[0].start <= pair[0].end && pair[0].end <= pair[1].start, "{pair:?}");
@@ -74,7 +74,7 @@ fn turn_history_matches_the_turns() {
         turns.map(|turn| (turn.end - turn.start).0).sum()
     };
     let whole = (past[past.len() - 1].end - past[0].start).0;
-    let (one, other) = (held(world.containers[0].id.0), held(world.containers[1].id.0));
+    let (one, other) = (held(harness.containers[0].id.0), held(harness.containers[1].id.0));
     println!("{one} and {other} of {whole}");
     assert!(one + other > whole / 10 * 9, "hardly a moment was nobody's");
     assert!(one > other / 2 * 3, "by weight");
@@ -82,9 +82,9 @@ fn turn_history_matches_the_turns() {
 
 #[test]
 fn windows_of_a_second_are_fair_as_well() {
-    let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
-    world.run_for(SECOND);
-    let worst = (0..20).map(|_| share_error(&world.run_and_measure(SECOND), &[3, 1])).fold(0.0, f64::max);
+    let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
+    harness.run_for(SECOND);
+    let worst = (0..20).map(|_| share_error(&harness.run_and_measure(SECOND), &[3, 1])).fold(0.0, f64::max);
     println!("worst second: {worst:.2} %");
     assert!(worst <= 2.0, "{worst:.2} %");
 }
@@ -95,9 +95,9 @@ fn big_kernels_win_nothing() {
         [(1_000, 1.0), (5_000, 2.0), (20_000, 2.0), (30_000, 2.0), (50_000, 2.0), (80_000, 2.0)]
     {
         let big = [Load::saturating(kernel_us)];
-        let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, &big)]);
+        let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, &big)]);
         let (error, used) =
-            measure(&format!("{kernel_us} us kernels at 25"), &mut world, &[3, 1], 60 * SECOND);
+            measure(&format!("{kernel_us} us kernels at 25"), &mut harness, &[3, 1], 60 * SECOND);
         assert!(error <= bound, "{kernel_us} us: {error:.3} %");
         assert!(used >= 98.0, "{kernel_us} us: {used:.2} %");
     }
@@ -108,13 +108,13 @@ fn big_kernels_win_nothing() {
 fn work_that_runs_beside_is_charged_once() {
     for kernel_us in [150_000, 300_000, 1_000_000] {
         let long = [Load::saturating(kernel_us)];
-        let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, &long)]);
-        world.run_for(2 * SECOND);
-        let (before, ran) = (world.share(1).account.charged.0, world.ran()[1]);
-        world.run_for(60 * SECOND);
-        let (charged, ran) = (world.share(1).account.charged.0 - before, world.ran()[1] - ran);
+        let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, &long)]);
+        harness.run_for(2 * SECOND);
+        let (before, ran) = (harness.share(1).account.charged.0, harness.ran()[1]);
+        harness.run_for(60 * SECOND);
+        let (charged, ran) = (harness.share(1).account.charged.0 - before, harness.ran()[1] - ran);
         let ratio = charged as f64 / ran as f64;
-        println!("{kernel_us} us: charged {ratio:.3} of what ran, {:?}", world.share(1).account.anomalies);
+        println!("{kernel_us} us: charged {ratio:.3} of what ran, {:?}", harness.share(1).account.anomalies);
         // A tenth goes to switches while they run beside each other; an eighth of the time passes until the end is seen.
         assert!((0.98..=1.25).contains(&ratio), "{kernel_us} us: {ratio:.3}");
     }
@@ -125,11 +125,11 @@ fn work_that_runs_beside_is_charged_once() {
 fn high_priority_waits_for_no_long_drain() {
     let long = [Load::saturating(80_000)];
     let often = [Load::bursts(100, 4, 30_000)];
-    let mut world = World::new(FAIR, &[(1, &long), (1, &often)]);
+    let mut harness = Harness::new(FAIR, &[(1, &long), (1, &often)]);
     let high = Entitlement { high: true, ..Entitlement::of_weight(1) };
-    world.promise(1, high);
-    world.run_for(20 * SECOND);
-    let bursts = &world.containers[1].processes[0].bursts;
+    harness.promise(1, high);
+    harness.run_for(20 * SECOND);
+    let bursts = &harness.containers[1].processes[0].bursts;
     let longest = bursts[bursts.len() / 2..].iter().max().unwrap() / MS;
     println!("{} bursts, at most {longest} ms", bursts.len());
     // The usual drain, and then its four kernels, each of which waits for a slice of what is left.
@@ -140,11 +140,11 @@ fn high_priority_waits_for_no_long_drain() {
 #[test]
 fn turn_used_up_by_one_kernel_is_not_extended_for_another() {
     let long = [Load::saturating(40_000).during(SECOND, u64::MAX)];
-    let mut world = World::new(WEIGHTED, &[(3, &long), (1, SATURATING)]);
-    world.run_for(5 * SECOND);
-    let overruns = world.share(0).account.anomalies.overruns;
-    world.run_for(20 * SECOND);
-    let overruns = world.share(0).account.anomalies.overruns - overruns;
+    let mut harness = Harness::new(WEIGHTED, &[(3, &long), (1, SATURATING)]);
+    harness.run_for(5 * SECOND);
+    let overruns = harness.share(0).account.anomalies.overruns;
+    harness.run_for(20 * SECOND);
+    let overruns = harness.share(0).account.anomalies.overruns - overruns;
     assert!(overruns <= 2, "{overruns} of its turns did not end by themselves");
 }
 
@@ -156,24 +156,25 @@ fn long_kernels_share_by_weight() {
     {
         // Beside the long ones from the first turn on: nothing is queued before it.
         let long = [Load::saturating(us).during(SECOND, u64::MAX)];
-        let mut world = World::new(WEIGHTED, &[(weights[0], &long), (weights[1], SATURATING)]);
-        world.run_for(5 * SECOND);
-        let charged = |world: &World| (0..2).map(|number| world.share(number).account.charged.0).sum::<u64>();
-        let before = charged(&world);
+        let mut harness = Harness::new(WEIGHTED, &[(weights[0], &long), (weights[1], SATURATING)]);
+        harness.run_for(5 * SECOND);
+        let charged =
+            |harness: &Harness| (0..2).map(|number| harness.share(number).account.charged.0).sum::<u64>();
+        let before = charged(&harness);
         let weights = weights.map(u64::from);
-        let (error, used) = measure(&format!("{us} us, {weights:?}"), &mut world, &weights, 60 * SECOND);
+        let (error, used) = measure(&format!("{us} us, {weights:?}"), &mut harness, &weights, 60 * SECOND);
         assert!(error <= 3.0, "{us} us: {error:.2} %");
         assert!(used >= 90.0, "{us} us: {used:.2} %");
         // A turn may be charged before it has ended.
-        assert!(charged(&world) - before <= 61 * SECOND + 200 * MS);
+        assert!(charged(&harness) - before <= 61 * SECOND + 200 * MS);
     }
 }
 
 #[test]
 fn kernels_of_any_length_share_by_weight() {
     let ragged = [Load::saturating(0).kernels(20 * US, MS)];
-    let mut world = World::new(WEIGHTED, &[(4, &ragged), (3, SATURATING), (2, &ragged), (1, SATURATING)]);
-    let (error, used) = measure("ragged", &mut world, &[4, 3, 2, 1], 60 * SECOND);
+    let mut harness = Harness::new(WEIGHTED, &[(4, &ragged), (3, SATURATING), (2, &ragged), (1, SATURATING)]);
+    let (error, used) = measure("ragged", &mut harness, &[4, 3, 2, 1], 60 * SECOND);
     // Work whose end cannot be foretold leaves the GPU idle for a moment at the end of each turn: its own.
     assert!(error <= 2.0, "{error:.3} %");
     assert!(used >= 97.0, "{used:.2} %");
@@ -183,8 +184,8 @@ fn kernels_of_any_length_share_by_weight() {
 fn many_tenants_share_equally() {
     for count in [20, 25] {
         let tenants = vec![(1, SATURATING); count];
-        let mut world = World::new(FAIR, &tenants);
-        let (error, used) = measure(&format!("{count} tenants"), &mut world, &vec![1; count], 20 * SECOND);
+        let mut harness = Harness::new(FAIR, &tenants);
+        let (error, used) = measure(&format!("{count} tenants"), &mut harness, &vec![1; count], 20 * SECOND);
         assert!(error <= 2.0, "{count}: {error:.3} %");
         assert!(used >= 94.0, "{count}: {used:.2} %");
     }
@@ -199,16 +200,16 @@ fn several_processes_are_one_container() {
         [Load::saturating(60), Load::saturating(200), Load::saturating(30), Load::bursts(60, 10, 300)];
     for (name, group, bound) in [("two", &two[..], 2.0), ("four", &four[..], 2.5), ("mixed", &mixed[..], 5.0)]
     {
-        let mut world = World::new(WEIGHTED, &[(1, group), (2, &two)]);
-        world.run_for(SECOND);
-        let before = world.gpu.held.clone();
-        world.run_for(30 * SECOND);
+        let mut harness = Harness::new(WEIGHTED, &[(1, group), (2, &two)]);
+        harness.run_for(SECOND);
+        let before = harness.gpu.held.clone();
+        harness.run_for(30 * SECOND);
         let held: Vec<u64> =
-            world.gpu.held.iter().zip(before).map(|(after, before)| after - before).collect();
+            harness.gpu.held.iter().zip(before).map(|(after, before)| after - before).collect();
         let (error, used) = (share_error(&held, &[1, 2]), utilisation(&held, 30 * SECOND));
         println!(
             "{name}: share error {error:.3} %, GPU held {used:.2} %, {:?}",
-            world.share(0).account.anomalies
+            harness.share(0).account.anomalies
         );
         assert!(error <= bound, "{name}: {error:.3} %");
         assert!(used >= 94.0, "{name}: {used:.2} %");
@@ -219,13 +220,13 @@ fn several_processes_are_one_container() {
 fn idle_container_leaves_the_gpu_to_others() {
     // One stops at 5 s in full flow; the other one has the GPU within 50 ms.
     let stops = [Load::saturating(60).during(0, 5 * SECOND)];
-    let mut world = World::new(FAIR, &[(1, &stops), (1, SATURATING)]);
-    world.run_for(5 * SECOND);
-    world.run_for(50 * MS);
-    let ran = world.run_and_measure(SECOND);
+    let mut harness = Harness::new(FAIR, &[(1, &stops), (1, SATURATING)]);
+    harness.run_for(5 * SECOND);
+    harness.run_for(50 * MS);
+    let ran = harness.run_and_measure(SECOND);
     println!("after: {ran:?}");
     assert!(utilisation(&ran[1..], SECOND) >= 97.0);
-    assert_eq!(world.scheduler.sharing(), Sharing::Watched);
+    assert_eq!(harness.scheduler.sharing(), Sharing::Watched);
 }
 
 #[test]
@@ -233,16 +234,16 @@ fn newcomer_is_scheduled_at_once() {
     for has_doorbell in [true, false] {
         // A thousand kernels are queued when the newcomer comes.
         let comes = [Load::saturating(60).during(2 * SECOND, u64::MAX)];
-        let mut world = World::new(FAIR, &[(1, SATURATING), (1, &comes)]);
-        for container in &mut world.containers {
+        let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, &comes)]);
+        for container in &mut harness.containers {
             container.has_doorbell = has_doorbell;
         }
-        world.run_for(2 * SECOND - MS);
-        assert_eq!(world.scheduler.sharing(), Sharing::Watched);
-        let ran = world.run_and_measure(101 * MS);
+        harness.run_for(2 * SECOND - MS);
+        assert_eq!(harness.scheduler.sharing(), Sharing::Watched);
+        let ran = harness.run_and_measure(101 * MS);
         println!("bell {has_doorbell}: first 100 ms {ran:?}");
         assert!(ran[1] >= 30 * MS, "the backlog is run beside");
-        let (error, _) = measure("after", &mut world, &[1, 1], 10 * SECOND);
+        let (error, _) = measure("after", &mut harness, &[1, 1], 10 * SECOND);
         assert!(error <= 1.0, "{error:.3} %");
     }
 }
@@ -253,13 +254,13 @@ fn newcomer_is_scheduled_at_once() {
 fn queue_filled_while_alone_is_repaid_from_half_a_share() {
     let long = [Load::saturating(5_000)];
     let comes = [Load::saturating(60).during(SECOND, u64::MAX)];
-    let mut world = World::new(WEIGHTED, &[(1, &long), (4, &comes)]);
+    let mut harness = Harness::new(WEIGHTED, &[(1, &long), (4, &comes)]);
     // The queue has half of the GPU until 12 s.
-    world.run_for(12_500 * MS);
-    let owing = world.run_and_measure(2 * SECOND);
-    world.run_for(2 * SECOND);
-    let after = world.run_and_measure(5 * SECOND);
-    let forgiven = world.share(0).account.forgiven.0 / MS;
+    harness.run_for(12_500 * MS);
+    let owing = harness.run_and_measure(2 * SECOND);
+    harness.run_for(2 * SECOND);
+    let after = harness.run_and_measure(5 * SECOND);
+    let forgiven = harness.share(0).account.forgiven.0 / MS;
     println!("{:?} while it owes, then {:?}; {forgiven} ms forgiven", owing.parts(), after.parts());
     assert!((9.0..=13.0).contains(&owing.parts()[0]), "half of its 20 %");
     assert!((19.0..=21.0).contains(&after.parts()[0]), "all of it");
@@ -273,10 +274,10 @@ fn queue_filled_while_alone_is_repaid_from_half_a_share() {
 fn long_kernels_after_pauses_are_charged_in_full() {
     for kernel_us in [150_000, 400_000] {
         let long = [Load::bursts(kernel_us, 1, 25_000).during(SECOND, u64::MAX)];
-        let mut world = World::new(WEIGHTED, &[(1, &long), (4, SATURATING)]);
-        world.run_for(5 * SECOND);
-        let parts = world.run_and_measure(60 * SECOND).parts();
-        let forgiven = world.share(0).account.forgiven.0 / MS;
+        let mut harness = Harness::new(WEIGHTED, &[(1, &long), (4, SATURATING)]);
+        harness.run_for(5 * SECOND);
+        let parts = harness.run_and_measure(60 * SECOND).parts();
+        let forgiven = harness.share(0).account.forgiven.0 / MS;
         println!("{kernel_us} us: {parts:.2?}, {forgiven} ms forgiven");
         assert!(parts[0] <= 23.0 && forgiven == 0, "{kernel_us} us");
     }
@@ -288,16 +289,17 @@ fn long_kernels_after_pauses_are_charged_in_full() {
 fn holder_beside_hidden_work_reports_all_of_its_turns() {
     let long = [Load::saturating(5_000)];
     let comes = [Load::saturating(60).during(SECOND, u64::MAX)];
-    let mut world = World::new(WEIGHTED, &[(1, &long), (4, &comes)]);
+    let mut harness = Harness::new(WEIGHTED, &[(1, &long), (4, &comes)]);
     // It is at its gate now and then, so that the newcomer has turns, and has nothing in flight.
-    world.containers[0].forge = Some(|report, _, now| {
+    harness.containers[0].forge = Some(|report, _, now| {
         (report.inflight, report.ends, report.waiting) = (0, 0, u64::from(now % (20 * MS) < 10 * MS));
     });
-    world.run_for(2 * SECOND);
-    let account = |world: &World| (world.share(1).account.reported.0, world.share(1).account.charged.0);
-    let before = account(&world);
-    let ran = world.run_and_measure(2 * SECOND)[1] as f64;
-    let after = account(&world);
+    harness.run_for(2 * SECOND);
+    let account =
+        |harness: &Harness| (harness.share(1).account.reported.0, harness.share(1).account.charged.0);
+    let before = account(&harness);
+    let ran = harness.run_and_measure(2 * SECOND)[1] as f64;
+    let after = account(&harness);
     let (reported, charged) = ((after.0 - before.0) as f64, (after.1 - before.1) as f64);
     println!("it ran {:.2} of its turns and reported {:.2}", ran / charged, reported / charged);
     assert!(ran < 0.6 * charged && reported > 0.95 * charged);
@@ -308,11 +310,11 @@ fn dead_holder_loses_its_turn() {
     for weights in [[1, 1], [9, 1]] {
         for instant in 0..20 {
             let tenants = weights.map(|weight| (weight, SATURATING));
-            let mut world = World::new(WEIGHTED, &tenants);
-            world.run_for(SECOND + instant * 3 * MS + instant * 211 * US);
-            world.kill(0);
-            let ran = world.run_and_measure(50 * MS);
-            let after = world.run_and_measure(SECOND);
+            let mut harness = Harness::new(WEIGHTED, &tenants);
+            harness.run_for(SECOND + instant * 3 * MS + instant * 211 * US);
+            harness.kill(0);
+            let ran = harness.run_and_measure(50 * MS);
+            let after = harness.run_and_measure(SECOND);
             assert!(ran[1] > 0, "killed at {instant}: {ran:?}");
             assert!(utilisation(&after[1..], SECOND) >= 97.0, "killed at {instant}: {after:?}");
         }
@@ -322,31 +324,31 @@ fn dead_holder_loses_its_turn() {
 #[test]
 fn stopped_holder_loses_its_turn_and_returns() {
     for instant in 0..20 {
-        let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
-        world.run_for(SECOND + instant * 3 * MS + instant * 211 * US);
-        world.stop(0, true);
-        let ran = world.run_and_measure(50 * MS);
+        let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
+        harness.run_for(SECOND + instant * 3 * MS + instant * 211 * US);
+        harness.stop(0, true);
+        let ran = harness.run_and_measure(50 * MS);
         assert!(ran[1] >= 20 * MS, "stopped at {instant}: {ran:?}");
-        let after = world.run_and_measure(SECOND);
+        let after = harness.run_and_measure(SECOND);
         assert!(utilisation(&after[1..], SECOND) >= 95.0, "stopped at {instant}: {after:?}");
-        world.stop(0, false);
-        let (error, _) = measure("continued", &mut world, &[1, 1], 5 * SECOND);
+        harness.stop(0, false);
+        let (error, _) = measure("continued", &mut harness, &[1, 1], 5 * SECOND);
         assert!(error <= 1.0, "stopped at {instant}: {error:.3} %");
     }
 }
 
 #[test]
 fn new_weight_applies_within_a_round() {
-    let mut world = World::new(WEIGHTED, &[(1, SATURATING), (1, SATURATING)]);
-    world.run_for(SECOND);
+    let mut harness = Harness::new(WEIGHTED, &[(1, SATURATING), (1, SATURATING)]);
+    harness.run_for(SECOND);
     for (weights, index) in [([9, 1], 0), ([1, 9], 1), ([1, 1], 2), ([3, 1], 3)] {
         for (number, weight) in weights.iter().enumerate() {
             let weight = u32::try_from(*weight).unwrap();
             let entitlement = Entitlement::of_weight(weight);
-            world.scheduler.set_entitlement(Nanos(world.now), TenantId(number as u64), entitlement);
+            harness.scheduler.set_entitlement(Nanos(harness.now), TenantId(number as u64), entitlement);
         }
-        world.run_for(50 * MS);
-        let ran = world.run_and_measure(SECOND);
+        harness.run_for(50 * MS);
+        let ran = harness.run_and_measure(SECOND);
         let error = share_error(&ran, &weights);
         println!("{index}: {weights:?} {error:.2} %");
         assert!(error <= 5.0, "{weights:?}: {error:.2} %");
@@ -355,32 +357,32 @@ fn new_weight_applies_within_a_round() {
 
 #[test]
 fn new_policy_applies_within_a_round() {
-    let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
-    world.run_for(SECOND);
-    world.scheduler.set_policy(Nanos(world.now), FAIR);
-    world.poke();
-    world.run_for(50 * MS);
-    assert!(share_error(&world.run_and_measure(SECOND), &[1, 1]) <= 5.0);
-    world.scheduler.set_policy(Nanos(world.now), Policy::Native);
-    world.poke();
-    world.run_for(50 * MS);
-    assert_eq!(world.scheduler.sharing(), Sharing::Open);
-    let ran = world.run_and_measure(SECOND);
+    let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
+    harness.run_for(SECOND);
+    harness.scheduler.set_policy(Nanos(harness.now), FAIR);
+    harness.poke();
+    harness.run_for(50 * MS);
+    assert!(share_error(&harness.run_and_measure(SECOND), &[1, 1]) <= 5.0);
+    harness.scheduler.set_policy(Nanos(harness.now), Policy::Native);
+    harness.poke();
+    harness.run_for(50 * MS);
+    assert_eq!(harness.scheduler.sharing(), Sharing::Open);
+    let ran = harness.run_and_measure(SECOND);
     // Native slicing: equal, and a switch for every slice.
     assert!(utilisation(&ran, SECOND) < 93.0, "{ran:?}");
-    world.scheduler.set_policy(Nanos(world.now), WEIGHTED);
-    world.poke();
-    world.run_for(500 * MS);
-    assert!(share_error(&world.run_and_measure(SECOND), &[3, 1]) <= 5.0);
+    harness.scheduler.set_policy(Nanos(harness.now), WEIGHTED);
+    harness.poke();
+    harness.run_for(500 * MS);
+    assert!(share_error(&harness.run_and_measure(SECOND), &[3, 1]) <= 5.0);
 }
 
 #[test]
 fn idle_container_burns_its_slots_only_under_strict_weights() {
     let idle = [Load::saturating(60).during(u64::MAX - 1, u64::MAX)];
     for (policy, least, most) in [(STRICT, 22.0, 26.0), (WEIGHTED, 97.0, 100.0)] {
-        let mut world = World::new(policy, &[(1, SATURATING), (3, &idle)]);
-        world.run_for(SECOND);
-        let used = utilisation(&world.run_and_measure(10 * SECOND), 10 * SECOND);
+        let mut harness = Harness::new(policy, &[(1, SATURATING), (3, &idle)]);
+        harness.run_for(SECOND);
+        let used = utilisation(&harness.run_and_measure(10 * SECOND), 10 * SECOND);
         println!("{policy:?}: {used:.2} %");
         assert!((least..=most).contains(&used), "{policy:?}: {used:.2} %");
     }
@@ -389,25 +391,26 @@ fn idle_container_burns_its_slots_only_under_strict_weights() {
 #[test]
 fn endless_kernel_costs_what_native_slicing_would() {
     // One launch of an hour, after a while of ordinary work.
-    let mut native = World::new(Policy::Native, &[(1, &[Load::saturating(3_600_000_000)]), (1, SATURATING)]);
+    let mut native =
+        Harness::new(Policy::Native, &[(1, &[Load::saturating(3_600_000_000)]), (1, SATURATING)]);
     native.run_for(SECOND);
     let sliced = native.run_and_measure(5 * SECOND)[1];
-    let mut world = World::new(FAIR, &[(1, &[Load::saturating(3_600_000_000)]), (1, SATURATING)]);
-    world.run_for(SECOND);
-    let ran = world.run_and_measure(5 * SECOND)[1];
+    let mut harness = Harness::new(FAIR, &[(1, &[Load::saturating(3_600_000_000)]), (1, SATURATING)]);
+    harness.run_for(SECOND);
+    let ran = harness.run_and_measure(5 * SECOND)[1];
     println!("beside an endless kernel: {:.1} % of native", ran as f64 * 100.0 / sliced as f64);
     assert!(ran as f64 >= 0.9 * sliced as f64);
 }
 
 #[test]
 fn stopped_monitor_catches_up() {
-    let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
-    world.run_for(SECOND);
+    let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
+    harness.run_for(SECOND);
     for _ in 0..20 {
-        world.frozen = world.now + 30 * MS;
-        world.run_for(130 * MS);
+        harness.frozen = harness.now + 30 * MS;
+        harness.run_for(130 * MS);
     }
-    let (error, _) = measure("after freezes", &mut world, &[3, 1], 10 * SECOND);
+    let (error, _) = measure("after freezes", &mut harness, &[3, 1], 10 * SECOND);
     assert!(error <= 1.0, "{error:.3} %");
 }
 
@@ -415,11 +418,11 @@ fn stopped_monitor_catches_up() {
 #[test]
 fn clock_that_jumps_costs_no_more_than_the_jump() {
     for jump in [SECOND, 7 * SECOND, 30 * SECOND] {
-        let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
-        world.run_for(SECOND + 2 * MS);
-        world.frozen = world.now + jump;
-        world.run_for(jump + 100 * MS);
-        let (error, used) = measure(&format!("after {jump} ns"), &mut world, &[3, 1], 10 * SECOND);
+        let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
+        harness.run_for(SECOND + 2 * MS);
+        harness.frozen = harness.now + jump;
+        harness.run_for(jump + 100 * MS);
+        let (error, used) = measure(&format!("after {jump} ns"), &mut harness, &[3, 1], 10 * SECOND);
         assert!(error <= 1.0 && used >= 98.0, "{jump} ns: {error:.3} % {used:.2} %");
     }
 }
@@ -427,28 +430,29 @@ fn clock_that_jumps_costs_no_more_than_the_jump() {
 /// Steps with times from before: nothing is undone, nobody is charged, and the GPU goes on when the clock does.
 #[test]
 fn clock_that_goes_back_stands_still() {
-    let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
-    world.run_for(SECOND);
-    let charged = |world: &World| (0..2).map(|number| world.share(number).account.charged.0).sum::<u64>();
+    let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
+    harness.run_for(SECOND);
+    let charged =
+        |harness: &Harness| (0..2).map(|number| harness.share(number).account.charged.0).sum::<u64>();
     for past in [0, 1, SECOND / 2, SECOND - 1] {
-        let plan = world.scheduler.advance(Nanos(past), &[]);
-        assert!(plan.next_step >= Nanos(world.now), "it would look at once, for ever: {plan:?}");
+        let plan = harness.scheduler.advance(Nanos(past), &[]);
+        assert!(plan.next_step >= Nanos(harness.now), "it would look at once, for ever: {plan:?}");
         // A turn may end at this instant, and be charged what it has held.
-        assert!(charged(&world) <= world.now, "{past}: charged {}", charged(&world));
+        assert!(charged(&harness) <= harness.now, "{past}: charged {}", charged(&harness));
     }
-    world.poke();
-    let (error, used) = measure("after", &mut world, &[3, 1], 10 * SECOND);
+    harness.poke();
+    let (error, used) = measure("after", &mut harness, &[3, 1], 10 * SECOND);
     assert!(error <= 1.0 && used >= 98.0, "{error:.3} % {used:.2} %");
 }
 
 #[test]
 fn new_monitor_adopts_running_work() {
-    let mut world = World::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
-    world.run_for(SECOND + 3 * MS);
-    world.restart_monitor(WEIGHTED, &[3, 1]);
-    world.run_for(100 * MS);
-    assert_eq!(world.scheduler.sharing(), Sharing::Contended);
-    let (error, used) = measure("adopted", &mut world, &[3, 1], 10 * SECOND);
+    let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
+    harness.run_for(SECOND + 3 * MS);
+    harness.restart_monitor(WEIGHTED, &[3, 1]);
+    harness.run_for(100 * MS);
+    assert_eq!(harness.scheduler.sharing(), Sharing::Contended);
+    let (error, used) = measure("adopted", &mut harness, &[3, 1], 10 * SECOND);
     assert!(error <= 1.0 && used >= 98.0, "{error:.3} % {used:.2} %");
 }
 
@@ -486,16 +490,16 @@ const FORGERIES: [(&str, Forge); 9] = [
 #[test]
 fn misreporting_tenant_gains_nothing_and_costs_its_neighbour_nothing() {
     for (name, forge) in FORGERIES {
-        let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
-        world.containers[0].forge = Some(forge);
-        world.run_for(SECOND);
-        let ran = world.run_and_measure(10 * SECOND);
+        let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
+        harness.containers[0].forge = Some(forge);
+        harness.run_for(SECOND);
+        let ran = harness.run_and_measure(10 * SECOND);
         let part = ran.map_parts(10 * SECOND);
         println!(
             "{name}: liar {:.1} %, neighbour {:.1} %, {:?}",
             part[0],
             part[1],
-            world.share(0).account.anomalies
+            harness.share(0).account.anomalies
         );
         assert!(part[1] >= 48.5, "{name}: the neighbour has {:.1} %", part[1]);
         assert!(part[0] <= 50.5, "{name}: the liar has {:.1} %", part[0]);
@@ -523,10 +527,10 @@ impl Parts for Vec<u64> {
 #[test]
 fn work_past_the_gate_is_debt() {
     // One process of a container does not ask: what it runs is not known, but nobody is wedged.
-    let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
-    world.containers[0].processes[0].ungated = true;
-    world.run_for(SECOND);
-    let ran = world.run_and_measure(5 * SECOND);
+    let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
+    harness.containers[0].processes[0].ungated = true;
+    harness.run_for(SECOND);
+    let ran = harness.run_and_measure(5 * SECOND);
     println!("{ran:?}");
     assert!(utilisation(&ran[1..], 5 * SECOND) >= 40.0);
 }
@@ -535,9 +539,9 @@ fn work_past_the_gate_is_debt() {
 fn switch_cost_is_learned() {
     for switch_us in [30, 100, 300] {
         let tenants = [(1, SATURATING), (1, SATURATING)];
-        let mut world = World::with(FAIR, &tenants, 1024 * US, switch_us * US, Tuning::DEFAULT, 7);
-        world.run_for(2 * SECOND);
-        let learned = world.scheduler.switch_cost().expect("many turns").0 / US;
+        let mut harness = Harness::with(FAIR, &tenants, 1024 * US, switch_us * US, Tuning::DEFAULT, 7);
+        harness.run_for(2 * SECOND);
+        let learned = harness.scheduler.switch_cost().expect("many turns").0 / US;
         println!("{switch_us} us: learned {learned} us");
         // What the hand-over itself leaves idle is part of it.
         assert!((switch_us * 8 / 10..=switch_us + 60).contains(&learned), "{switch_us} us: {learned} us");
@@ -549,11 +553,11 @@ fn switch_cost_is_learned() {
 fn slices_go_by_what_a_switch_costs() {
     for (switch_us, least, most) in [(30, 6.0, 6.0), (100, 6.0, 6.0), (300, 9.0, 10.0)] {
         let tenants = [(1, SATURATING), (1, SATURATING)];
-        let mut world = World::with(FAIR, &tenants, 1024 * US, switch_us * US, Tuning::DEFAULT, 7);
-        world.run_for(2 * SECOND);
-        let slice = world.scheduler.slice();
-        let (_, used) = measure(&format!("{switch_us} us"), &mut world, &[1, 1], 3 * SECOND);
-        assert_eq!(world.scheduler.slice(), slice, "it stays");
+        let mut harness = Harness::with(FAIR, &tenants, 1024 * US, switch_us * US, Tuning::DEFAULT, 7);
+        harness.run_for(2 * SECOND);
+        let slice = harness.scheduler.slice();
+        let (_, used) = measure(&format!("{switch_us} us"), &mut harness, &[1, 1], 3 * SECOND);
+        assert_eq!(harness.scheduler.slice(), slice, "it stays");
         let slice_ms = slice.0 as f64 / 1e6;
         assert!((least..=most).contains(&slice_ms), "{switch_us} us: {slice_ms} ms");
         assert!(used >= 96.0, "{switch_us} us: {used:.2} %");
@@ -565,8 +569,8 @@ fn profiles_trade_waiting_for_loss() {
     for (base_ms, least) in [(2, 94.0), (6, 98.0), (10, 98.5)] {
         let tuning = Tuning::DEFAULT.with_base(Nanos::from_millis(base_ms));
         let tenants = [(1, SATURATING), (1, SATURATING)];
-        let mut world = World::with(FAIR, &tenants, 1024 * US, 100 * US, tuning, 7);
-        let (error, used) = measure(&format!("base {base_ms} ms"), &mut world, &[1, 1], 10 * SECOND);
+        let mut harness = Harness::with(FAIR, &tenants, 1024 * US, 100 * US, tuning, 7);
+        let (error, used) = measure(&format!("base {base_ms} ms"), &mut harness, &[1, 1], 10 * SECOND);
         assert!(error <= 1.0 && used >= least, "{base_ms} ms: {error:.3} % {used:.2} %");
     }
 }

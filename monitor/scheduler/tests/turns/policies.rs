@@ -4,8 +4,8 @@ use cgpu_scheduler::Sharing;
 use cgpu_scheduler::policy::{Entitlement, Policy};
 use cgpu_shm::grant::TurnState;
 
+use crate::harness::{Harness, SECOND, share_error, utilisation};
 use crate::process::{Load, MS, US};
-use crate::world::{SECOND, World, share_error, utilisation};
 use crate::{FAIR, Parts, SATURATING, WEIGHTED};
 
 const SOFT: Policy = Policy::Soft;
@@ -23,28 +23,28 @@ fn percent(percent: u32) -> Entitlement {
 }
 
 /// A GPU with a container for each percentage.
-fn world(percents: &[u32], loads: &[&'static [Load]]) -> World {
+fn harness(percents: &[u32], loads: &[&'static [Load]]) -> Harness {
     let tenants: Vec<(u32, &[Load])> = loads.iter().map(|load| (1, *load)).collect();
-    let mut world = World::new(fixed(20), &tenants);
+    let mut harness = Harness::new(fixed(20), &tenants);
     for (number, part) in percents.iter().enumerate() {
-        world.promise(number, percent(*part));
+        harness.promise(number, percent(*part));
     }
-    world
+    harness
 }
 
 #[test]
 fn fixed_share_holds_alone() {
     for part in [1, 5, 10, 30, 50, 80, 99] {
-        let mut world = world(&[part], &[SATURATING]);
-        world.run_for(SECOND);
-        let steps = world.steps;
+        let mut harness = harness(&[part], &[SATURATING]);
+        harness.run_for(SECOND);
+        let steps = harness.steps;
         let windows: Vec<f64> =
-            (0..100).map(|_| utilisation(&world.run_and_measure(100 * MS), 100 * MS)).collect();
+            (0..100).map(|_| utilisation(&harness.run_and_measure(100 * MS), 100 * MS)).collect();
         let mean = windows.iter().sum::<f64>() / 100.0;
         let (low, high) = windows.iter().fold((100.0_f64, 0.0_f64), |(l, h), w| (l.min(*w), h.max(*w)));
         println!(
             "{part} %: {mean:.2} %, 100 ms windows {low:.1} to {high:.1}, {} steps/s",
-            (world.steps - steps) / 10
+            (harness.steps - steps) / 10
         );
         assert!((mean - f64::from(part)).abs() <= 0.8, "{part} %: {mean:.2} %");
         assert!(high - low <= 14.0, "{part} %: {low:.1} to {high:.1}");
@@ -68,12 +68,12 @@ fn fixed_shares_hold_beside_others() {
         ("four", &[40, 30, 20, 10], &[SATURATING, RAGGED, SATURATING, SATURATING]),
         ("processes", &[50, 30], &[FOUR, SATURATING]),
     ] {
-        let mut world = world(percents, loads);
-        world.run_for(SECOND);
-        let before = world.gpu.held.clone();
-        world.run_for(10 * SECOND);
+        let mut harness = harness(percents, loads);
+        harness.run_for(SECOND);
+        let before = harness.gpu.held.clone();
+        harness.run_for(10 * SECOND);
         let held: Vec<u64> =
-            world.gpu.held.iter().zip(before).map(|(after, before)| after - before).collect();
+            harness.gpu.held.iter().zip(before).map(|(after, before)| after - before).collect();
         let parts = held.map_parts(10 * SECOND);
         println!("{name}: set {percents:?}, got {parts:.2?}");
         // Where everything is promised switches cost what nobody has.
@@ -88,9 +88,9 @@ fn fixed_shares_hold_beside_others() {
 
 #[test]
 fn more_than_a_gpu_is_shared_in_proportion() {
-    let mut world = world(&[80, 80, 40], &[SATURATING, SATURATING, SATURATING]);
-    world.run_for(SECOND);
-    let ran = world.run_and_measure(10 * SECOND);
+    let mut harness = harness(&[80, 80, 40], &[SATURATING, SATURATING, SATURATING]);
+    harness.run_for(SECOND);
+    let ran = harness.run_and_measure(10 * SECOND);
     assert!(share_error(&ran, &[2, 2, 1]) <= 2.0, "{ran:?}");
     assert!(utilisation(&ran, 10 * SECOND) >= 97.0, "{ran:?}");
 }
@@ -99,9 +99,9 @@ fn more_than_a_gpu_is_shared_in_proportion() {
 fn average_share_is_one_slot_of_the_gpu() {
     for (slots, count) in [(20, 1), (20, 2), (4, 1), (4, 4), (2, 2), (25, 25), (1, 1)] {
         let tenants = vec![(1, SATURATING); count];
-        let mut world = World::new(average(slots), &tenants);
-        world.run_for(SECOND);
-        let parts = world.run_and_measure(10 * SECOND).map_parts(10 * SECOND);
+        let mut harness = Harness::new(average(slots), &tenants);
+        harness.run_for(SECOND);
+        let parts = harness.run_and_measure(10 * SECOND).map_parts(10 * SECOND);
         let set = 100.0 / f64::from(slots);
         println!("1/{slots}, {count} of them: {parts:.2?}");
         for part in parts {
@@ -112,30 +112,30 @@ fn average_share_is_one_slot_of_the_gpu() {
 
 #[test]
 fn weights_are_places_of_the_gpu() {
-    let mut world = World::new(fixed(20), &[(3, SATURATING), (8, SATURATING)]);
-    world.run_for(SECOND);
-    let parts = world.run_and_measure(10 * SECOND).map_parts(10 * SECOND);
+    let mut harness = Harness::new(fixed(20), &[(3, SATURATING), (8, SATURATING)]);
+    harness.run_for(SECOND);
+    let parts = harness.run_and_measure(10 * SECOND).map_parts(10 * SECOND);
     assert!((parts[0] - 15.0).abs() <= 0.9 && (parts[1] - 40.0).abs() <= 0.9, "{parts:?}");
 }
 
 #[test]
 fn idle_fixed_share_stays_idle_and_saves_little_credit() {
     const COMES: &[Load] = &[Load::saturating(60).during(3 * SECOND, u64::MAX)];
-    let mut world = world(&[30, 30], &[SATURATING, COMES]);
-    world.run_for(SECOND);
-    let parts = world.run_and_measure(2 * SECOND - MS).map_parts(2 * SECOND - MS);
+    let mut harness = harness(&[30, 30], &[SATURATING, COMES]);
+    harness.run_for(SECOND);
+    let parts = harness.run_and_measure(2 * SECOND - MS).map_parts(2 * SECOND - MS);
     assert!((parts[0] - 30.0).abs() <= 1.0 && parts[1] < 0.01, "{parts:?}");
-    let first = world.run_and_measure(101 * MS);
+    let first = harness.run_and_measure(101 * MS);
     assert!((20 * MS..=50 * MS).contains(&first[1]), "{first:?}");
 }
 
 #[test]
 fn misreporting_tenant_has_its_fixed_share_and_no_more() {
     for (name, forge) in crate::FORGERIES {
-        let mut world = world(&[30, 50], &[SATURATING, SATURATING]);
-        world.containers[0].forge = Some(forge);
-        world.run_for(SECOND);
-        let parts = world.run_and_measure(3 * SECOND).map_parts(3 * SECOND);
+        let mut harness = harness(&[30, 50], &[SATURATING, SATURATING]);
+        harness.containers[0].forge = Some(forge);
+        harness.run_for(SECOND);
+        let parts = harness.run_and_measure(3 * SECOND).map_parts(3 * SECOND);
         println!("{name}: {parts:.2?}");
         assert!(parts[0] <= 31.5, "{name}: the liar has {:.1} %", parts[0]);
         assert!(parts[1] >= 48.5, "{name}: the neighbour has {:.1} %", parts[1]);
@@ -146,9 +146,9 @@ fn misreporting_tenant_has_its_fixed_share_and_no_more() {
 fn soft_turns_are_turns_for_who_saturates() {
     for count in [2, 8] {
         let tenants = vec![(1, SATURATING); count];
-        let mut world = World::new(SOFT, &tenants);
-        world.run_for(SECOND);
-        let ran = world.run_and_measure(5 * SECOND);
+        let mut harness = Harness::new(SOFT, &tenants);
+        harness.run_for(SECOND);
+        let ran = harness.run_and_measure(5 * SECOND);
         assert!(share_error(&ran, &vec![1; count]) <= 1.0, "{ran:?}");
         assert!(utilisation(&ran, 5 * SECOND) >= 97.9, "{ran:?}");
     }
@@ -161,14 +161,14 @@ fn soft_is_at_least_a_turn_less_a_tenth_and_wastes_less() {
     {
         let gappy = [Load::bursts(kernel_us, burst, gap_us)];
         let solo = {
-            let mut world = World::new(SOFT, &[(1, &gappy), (1, &[])]);
-            world.run_for(SECOND);
-            world.run_and_measure(5 * SECOND)[0]
+            let mut harness = Harness::new(SOFT, &[(1, &gappy), (1, &[])]);
+            harness.run_for(SECOND);
+            harness.run_and_measure(5 * SECOND)[0]
         };
         let [soft, turns] = [SOFT, FAIR].map(|policy| {
-            let mut world = World::new(policy, &[(1, &gappy), (1, SATURATING)]);
-            world.run_for(SECOND);
-            world.run_and_measure(5 * SECOND)
+            let mut harness = Harness::new(policy, &[(1, &gappy), (1, SATURATING)]);
+            harness.run_for(SECOND);
+            harness.run_and_measure(5 * SECOND)
         });
         let part = |ran: u64| ran as f64 * 100.0 / solo as f64;
         println!(
@@ -188,10 +188,10 @@ fn soft_is_at_least_a_turn_less_a_tenth_and_wastes_less() {
 #[test]
 fn misreporting_tenant_gains_little_where_neighbours_may_overlap() {
     for (name, forge) in crate::FORGERIES {
-        let mut world = World::new(SOFT, &[(1, SATURATING), (1, SATURATING)]);
-        world.containers[0].forge = Some(forge);
-        world.run_for(SECOND);
-        let parts = world.run_and_measure(3 * SECOND).map_parts(3 * SECOND);
+        let mut harness = Harness::new(SOFT, &[(1, SATURATING), (1, SATURATING)]);
+        harness.containers[0].forge = Some(forge);
+        harness.run_for(SECOND);
+        let parts = harness.run_and_measure(3 * SECOND).map_parts(3 * SECOND);
         println!("{name}: {parts:.2?}");
         assert!(parts[1] >= 45.0, "{name}: the neighbour has {:.1} %", parts[1]);
     }
@@ -203,10 +203,10 @@ fn saturating_background_tenant_takes_turns_again() {
     const SPARSE: Load = Load::bursts(100, 1, 2_000).during(0, 5 * SECOND);
     const THEN: Load = Load::saturating(60).during(5 * SECOND, u64::MAX);
     let both = [SPARSE, THEN];
-    let mut world = World::new(SOFT, &[(1, &both), (1, SATURATING)]);
-    world.run_for(5 * SECOND);
-    world.run_for(100 * MS);
-    let ran = world.run_and_measure(5 * SECOND);
+    let mut harness = Harness::new(SOFT, &[(1, &both), (1, SATURATING)]);
+    harness.run_for(5 * SECOND);
+    harness.run_for(100 * MS);
+    let ran = harness.run_and_measure(5 * SECOND);
     println!("{:.2?}", ran.map_parts(5 * SECOND));
     assert!(utilisation(&ran, 5 * SECOND) >= 96.0, "{ran:?}");
     assert!(share_error(&ran, &[1, 1]) <= 4.0, "{ran:?}");
@@ -219,32 +219,32 @@ fn policies_change_under_load() {
     let gappy = [Load::bursts(100, 5, 700)];
     let tenants: [(u32, &[Load]); 3] = [(1, SATURATING), (1, &gappy), (1, &[Load::saturating(3_000)])];
     for seed in 1..3 {
-        let mut world = World::new(FAIR, &tenants);
+        let mut harness = Harness::new(FAIR, &tenants);
         let mut chance = crate::gpu::Chance::new(seed);
-        world.run_for(100 * MS);
+        harness.run_for(100 * MS);
         for _ in 0..60 {
-            let before = world.ran();
+            let before = harness.ran();
             for _ in 0..10 {
-                world.set_policy(all[usize::try_from(chance.between(0, 7)).unwrap()]);
+                harness.set_policy(all[usize::try_from(chance.between(0, 7)).unwrap()]);
                 let high = chance.between(0, 8) == 0;
-                world.promise(1, Entitlement { high, ..Entitlement::of_weight(1) });
-                world.run_for(100 * MS);
+                harness.promise(1, Entitlement { high, ..Entitlement::of_weight(1) });
+                harness.run_for(100 * MS);
             }
-            for (number, (after, before)) in world.ran().into_iter().zip(before).enumerate() {
+            for (number, (after, before)) in harness.ran().into_iter().zip(before).enumerate() {
                 assert!(after > before, "{number} stands still");
             }
         }
-        world.promise(1, Entitlement::of_weight(1));
-        world.set_policy(FAIR);
+        harness.promise(1, Entitlement::of_weight(1));
+        harness.set_policy(FAIR);
         // What was queued while the GPU was native is run, and its debt waited off.
-        world.run_for(15 * SECOND);
-        let ran = world.run_and_measure(5 * SECOND);
+        harness.run_for(15 * SECOND);
+        let ran = harness.run_and_measure(5 * SECOND);
         println!("afterwards: {:.2?}", ran.map_parts(5 * SECOND));
         assert!(share_error(&[ran[0], ran[2]], &[1, 1]) <= 3.0, "{ran:?}");
         // Nothing is lost: what was launched has run, or is in the queue.
-        for container in &world.containers {
+        for container in &harness.containers {
             let process = &container.processes[0];
-            let queue = &world.gpu.queues[process.context];
+            let queue = &harness.gpu.queues[process.context];
             let left: u64 = queue.work.iter().map(|work| work.launches).sum();
             assert_eq!(process.launched, queue.finished + left);
         }
@@ -254,21 +254,21 @@ fn policies_change_under_load() {
 #[test]
 fn container_without_weight_gets_no_compute_until_some_is_free() {
     for policy in [average(20), FAIR, WEIGHTED, fixed(20), SOFT] {
-        let mut world = World::new(policy, &[(0, SATURATING), (1, SATURATING)]);
-        world.run_for(MS);
-        let ran = world.run_and_measure(SECOND);
+        let mut harness = Harness::new(policy, &[(0, SATURATING), (1, SATURATING)]);
+        harness.run_for(MS);
+        let ran = harness.run_and_measure(SECOND);
         assert_eq!(ran[0], 0, "{policy:?}");
         assert!(ran[1] > 40 * MS, "{policy:?}: {ran:?}");
-        assert_eq!(world.share(0).gate, TurnState::Wait);
-        assert!(world.share(0).barred && world.share(0).set == 0);
-        world.promise(0, Entitlement::of_weight(1));
-        let ran = world.run_and_measure(SECOND);
+        assert_eq!(harness.share(0).gate, TurnState::Wait);
+        assert!(harness.share(0).barred && harness.share(0).set == 0);
+        harness.promise(0, Entitlement::of_weight(1));
+        let ran = harness.run_and_measure(SECOND);
         assert!(ran[0] > 40 * MS, "{policy:?}: {ran:?}");
-        world.promise(0, Entitlement::of_weight(0));
-        world.run_for(50 * MS);
-        assert_eq!(world.run_and_measure(SECOND)[0], 0, "{policy:?}");
+        harness.promise(0, Entitlement::of_weight(0));
+        harness.run_for(50 * MS);
+        assert_eq!(harness.run_and_measure(SECOND)[0], 0, "{policy:?}");
     }
-    let mut world = World::new(Policy::Native, &[(0, SATURATING), (1, SATURATING)]);
-    assert!(world.run_and_measure(SECOND)[0] > 400 * MS);
-    assert_eq!(world.scheduler.sharing(), Sharing::Open);
+    let mut harness = Harness::new(Policy::Native, &[(0, SATURATING), (1, SATURATING)]);
+    assert!(harness.run_and_measure(SECOND)[0] > 400 * MS);
+    assert_eq!(harness.scheduler.sharing(), Sharing::Open);
 }

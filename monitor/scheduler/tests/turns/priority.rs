@@ -2,8 +2,8 @@
 
 use cgpu_scheduler::policy::{Entitlement, Policy};
 
+use crate::harness::{Forge, Harness, SECOND, utilisation};
 use crate::process::{Load, MS};
-use crate::world::{Forge, SECOND, World, utilisation};
 use crate::{FAIR, Parts, SATURATING, STRICT, WEIGHTED};
 
 const ALL: [Policy; 7] = [
@@ -27,25 +27,25 @@ fn p99(mut times: Vec<u64>) -> f64 {
 #[test]
 fn requests_of_high_priority_take_as_long_as_alone() {
     const REQUESTS: &[Load] = &[Load::bursts(100, 64, 30_000)];
-    let mut alone = World::new(FAIR, &[(1, REQUESTS)]);
+    let mut alone = Harness::new(FAIR, &[(1, REQUESTS)]);
     alone.run_for(10 * SECOND);
     let alone = p99(alone.containers[0].processes[0].bursts.clone());
     for policy in ALL {
         // Close together, so that its allowance is used; far apart, so that it was silent for long.
         for gap in [&[Load::bursts(100, 64, 13_000)], &[Load::bursts(100, 64, 70_000)]] {
-            let mut world = World::new(policy, &[(1, gap), (1, SATURATING)]);
-            world.promise(0, HIGH);
-            world.run_for(SECOND);
-            world.containers[0].processes[0].bursts.clear();
-            let ran = world.run_and_measure(10 * SECOND);
-            let bursts = &world.containers[0].processes[0].bursts;
+            let mut harness = Harness::new(policy, &[(1, gap), (1, SATURATING)]);
+            harness.promise(0, HIGH);
+            harness.run_for(SECOND);
+            harness.containers[0].processes[0].bursts.clear();
+            let ran = harness.run_and_measure(10 * SECOND);
+            let bursts = &harness.containers[0].processes[0].bursts;
             let (mean, ratio) =
                 (bursts.iter().sum::<u64>() as f64 / bursts.len() as f64, p99(bursts.clone()) / alone);
             println!(
                 "{policy:?}: p99 {ratio:.3}, mean {:.3} of alone, GPU used {:.1} %, {} steps/s",
                 mean / alone,
                 utilisation(&ran, 10 * SECOND),
-                world.steps / 11
+                harness.steps / 11
             );
             assert!(ratio <= 1.10, "{policy:?}: {ratio:.3}");
         }
@@ -57,14 +57,14 @@ fn requests_of_high_priority_take_as_long_as_alone() {
 fn occasional_neighbour_is_not_kept_waiting() {
     for policy in [FAIR, WEIGHTED, Policy::Soft, Policy::Native] {
         let alone = {
-            let mut world = World::new(policy, &[(1, &[Load::bursts(1000, 1, 20_000)])]);
-            world.run_for(SECOND);
-            world.run_and_measure(10 * SECOND)[0]
+            let mut harness = Harness::new(policy, &[(1, &[Load::bursts(1000, 1, 20_000)])]);
+            harness.run_for(SECOND);
+            harness.run_and_measure(10 * SECOND)[0]
         };
-        let mut world = World::new(policy, &[(1, SATURATING), (1, &[Load::bursts(1000, 1, 20_000)])]);
-        world.promise(0, HIGH);
-        world.run_for(SECOND);
-        let ran = world.run_and_measure(10 * SECOND);
+        let mut harness = Harness::new(policy, &[(1, SATURATING), (1, &[Load::bursts(1000, 1, 20_000)])]);
+        harness.promise(0, HIGH);
+        harness.run_for(SECOND);
+        let ran = harness.run_and_measure(10 * SECOND);
         println!("{policy:?}: {} of {alone} us, {:.1} % used", ran[1] / 1000, utilisation(&ran, 10 * SECOND));
         assert!(ran[1] * 10 > alone * 9, "{policy:?}: {} of {alone}", ran[1]);
     }
@@ -75,13 +75,13 @@ fn occasional_neighbour_is_not_kept_waiting() {
 fn late_wakeup_is_not_forgotten() {
     for policy in ALL {
         for lag in [MS, 3 * MS, 10 * MS] {
-            let mut world = World::new(policy, &[(1, &[Load::bursts(100, 64, 3000)]), (1, SATURATING)]);
-            world.promise(0, HIGH);
-            world.run_for(SECOND);
-            world.laggard = lag;
-            world.containers[0].processes[0].bursts.clear();
-            world.run_for(10 * SECOND);
-            let bursts = &world.containers[0].processes[0].bursts;
+            let mut harness = Harness::new(policy, &[(1, &[Load::bursts(100, 64, 3000)]), (1, SATURATING)]);
+            harness.promise(0, HIGH);
+            harness.run_for(SECOND);
+            harness.laggard = lag;
+            harness.containers[0].processes[0].bursts.clear();
+            harness.run_for(10 * SECOND);
+            let bursts = &harness.containers[0].processes[0].bursts;
             let longest = bursts.iter().max().copied().unwrap_or(u64::MAX);
             println!(
                 "{policy:?}, {} ms late: {} requests, longest {} us",
@@ -98,11 +98,11 @@ fn late_wakeup_is_not_forgotten() {
 fn high_priority_takes_no_more_than_its_ratio() {
     for policy in ALL {
         for ratio in [20, 80, 99] {
-            let mut world = World::new(policy, &[(1, SATURATING), (1, SATURATING)]);
-            world.scheduler.set_priority_ratio(ratio);
-            world.promise(0, HIGH);
-            world.run_for(SECOND);
-            let parts = world.run_and_measure(5 * SECOND).map_parts(5 * SECOND);
+            let mut harness = Harness::new(policy, &[(1, SATURATING), (1, SATURATING)]);
+            harness.scheduler.set_priority_ratio(ratio);
+            harness.promise(0, HIGH);
+            harness.run_for(SECOND);
+            let parts = harness.run_and_measure(5 * SECOND).map_parts(5 * SECOND);
             println!("{policy:?}, {ratio} %: {parts:.2?}");
             // Whose ordinary share is more has that; where shares are fixed, what nobody else may have is free.
             let fixed = policy.is_fixed();
@@ -122,14 +122,14 @@ fn uncontested_holder_may_have_more_in_flight() {
     const REQUESTS: &[Load] = &[Load::bursts(100, 64, 10_000)];
     // What it is told while it has the GPU, and for how many of the moments looked at.
     let told = |loads: [&[Load]; 2], high: usize, forge: Option<Forge>| {
-        let mut world = World::new(FAIR, &[(1, loads[0]), (1, loads[1])]);
-        (0..high).for_each(|number| world.promise(number, HIGH));
-        world.containers[0].forge = forge;
-        world.run_for(SECOND);
+        let mut harness = Harness::new(FAIR, &[(1, loads[0]), (1, loads[1])]);
+        (0..high).for_each(|number| harness.promise(number, HIGH));
+        harness.containers[0].forge = forge;
+        harness.run_for(SECOND);
         let mut all = std::collections::BTreeMap::<u64, u32>::new();
         for _ in 0..20_000 {
-            world.run_for(MS / 20);
-            let container = &world.containers[0];
+            harness.run_for(MS / 20);
+            let container = &harness.containers[0];
             if container.page.turn & 0xff == 1 {
                 *all.entry(container.page.bound / 1000).or_default() += 1;
             }
@@ -151,10 +151,10 @@ fn uncontested_holder_may_have_more_in_flight() {
 fn idle_high_priority_takes_nothing() {
     const IDLE: &[Load] = &[Load::saturating(60).during(u64::MAX - 1, u64::MAX)];
     for policy in [FAIR, WEIGHTED, STRICT, Policy::Soft, Policy::Native] {
-        let mut world = World::new(policy, &[(1, IDLE), (1, SATURATING)]);
-        world.promise(0, HIGH);
-        world.run_for(SECOND);
-        let used = utilisation(&world.run_and_measure(SECOND), SECOND);
+        let mut harness = Harness::new(policy, &[(1, IDLE), (1, SATURATING)]);
+        harness.promise(0, HIGH);
+        harness.run_for(SECOND);
+        let used = utilisation(&harness.run_and_measure(SECOND), SECOND);
         println!("{policy:?}: {used:.2} %");
         assert!(used >= 97.0, "{policy:?}: {used:.2} %");
     }
@@ -162,11 +162,11 @@ fn idle_high_priority_takes_nothing() {
 
 #[test]
 fn two_of_high_priority_share_it() {
-    let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING), (1, SATURATING)]);
-    world.promise(0, HIGH);
-    world.promise(1, HIGH);
-    world.run_for(SECOND);
-    let parts = world.run_and_measure(10 * SECOND).map_parts(10 * SECOND);
+    let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING), (1, SATURATING)]);
+    harness.promise(0, HIGH);
+    harness.promise(1, HIGH);
+    harness.run_for(SECOND);
+    let parts = harness.run_and_measure(10 * SECOND).map_parts(10 * SECOND);
     println!("{parts:.2?}");
     assert!((parts[0] - parts[1]).abs() <= 2.0, "{parts:.2?}");
     assert!((75.0..=81.0).contains(&(parts[0] + parts[1])), "{parts:.2?}");
@@ -174,12 +174,12 @@ fn two_of_high_priority_share_it() {
 
 #[test]
 fn priority_that_is_taken_away_is_gone_at_once() {
-    let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
-    world.promise(0, HIGH);
-    world.run_for(2 * SECOND);
-    world.promise(0, Entitlement::of_weight(1));
-    world.run_for(50 * MS);
-    let parts = world.run_and_measure(SECOND).map_parts(SECOND);
+    let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
+    harness.promise(0, HIGH);
+    harness.run_for(2 * SECOND);
+    harness.promise(0, Entitlement::of_weight(1));
+    harness.run_for(50 * MS);
+    let parts = harness.run_and_measure(SECOND).map_parts(SECOND);
     assert!((parts[0] - parts[1]).abs() <= 3.0, "{parts:.2?}");
 }
 
@@ -187,11 +187,11 @@ fn priority_that_is_taken_away_is_gone_at_once() {
 #[test]
 fn misreporting_high_priority_tenant_stays_within_the_ratio() {
     for (name, forge) in crate::FORGERIES {
-        let mut world = World::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
-        world.promise(0, HIGH);
-        world.containers[0].forge = Some(forge);
-        world.run_for(SECOND);
-        let parts = world.run_and_measure(3 * SECOND).map_parts(3 * SECOND);
+        let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
+        harness.promise(0, HIGH);
+        harness.containers[0].forge = Some(forge);
+        harness.run_for(SECOND);
+        let parts = harness.run_and_measure(3 * SECOND).map_parts(3 * SECOND);
         println!("{name}: {parts:.2?}");
         assert!(parts[1] >= 17.0, "{name}: {parts:.2?}");
     }

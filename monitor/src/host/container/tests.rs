@@ -13,25 +13,25 @@ use super::*;
 const GPU: Uuid = Uuid([7; 16]);
 
 /// A container with its files, one GPU of 1000 bytes in them.
-struct Stage {
+struct Fixture {
     container: Container,
     shared: Shared,
     place: tempfile::TempDir,
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         let place = tempfile::tempdir_in("/dev/shm").unwrap();
         Shared::make(place.path(), Birth { name: "", created: Nanos(1), time_scale: None }).unwrap();
         let shared = Shared::open(place.path()).unwrap();
         let container = Container::new(TenantId(1), "a".into(), place.path().to_owned());
-        let mut stage = Self { container, shared, place };
-        let first = stage.claim();
+        let mut fixture = Self { container, shared, place };
+        let first = fixture.claim();
         let gpu = Gpu { uuid: GPU, total: Bytes(9000), limit: Bytes(1000), ordinal: 0 };
-        stage.shared.register(first.slot, &gpu).unwrap();
+        fixture.shared.register(first.slot, &gpu).unwrap();
         drop(first);
-        stage.refresh();
-        stage
+        fixture.refresh();
+        fixture
     }
 
     /// A process of it, which lives as long as this.
@@ -68,59 +68,59 @@ const RECORD: usize = offset_of!(Use, header) + offset_of!(UseHeader, gpu);
 
 #[test]
 fn one_search_at_a_time_however_many_slots_are_locked() {
-    let mut stage = Stage::new();
-    assert_eq!(stage.container.to_search(), None);
-    let mut claims: Vec<_> = (0..100).map(|_| stage.claim()).collect();
-    stage.refresh();
-    let search = stage.container.to_search().unwrap();
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.container.to_search(), None);
+    let mut claims: Vec<_> = (0..100).map(|_| fixture.claim()).collect();
+    fixture.refresh();
+    let search = fixture.container.to_search().unwrap();
     assert_eq!(search.processes.len(), 100);
     for _ in 0..50 {
-        claims.push(stage.claim());
-        stage.refresh();
-        assert_eq!(stage.container.to_search(), None, "a search is under way");
+        claims.push(fixture.claim());
+        fixture.refresh();
+        assert_eq!(fixture.container.to_search(), None, "a search is under way");
     }
-    assert!(!stage.container.identity().searched);
-    let heard = stage.container.found(&search, ourselves(100));
-    assert_eq!(stage.container.host_ids.len(), 100);
+    assert!(!fixture.container.identity().searched);
+    let heard = fixture.container.found(&search, ourselves(100));
+    assert_eq!(fixture.container.host_ids.len(), 100);
     // Their deaths are heard of at once, but not of so many that nobody else's would be.
-    assert_eq!((heard.len(), stage.container.exits.len()), (MAX_EXIT_WATCHES, MAX_EXIT_WATCHES));
-    let rest = stage.container.to_search().unwrap();
+    assert_eq!((heard.len(), fixture.container.exits.len()), (MAX_EXIT_WATCHES, MAX_EXIT_WATCHES));
+    let rest = fixture.container.to_search().unwrap();
     assert_eq!(rest.processes.len(), 50);
     // What was found in files that were replaced meanwhile is of nobody, and the next search may begin.
     let elsewhere = Search { file: (0, 0), ..rest.clone() };
-    assert_eq!(stage.container.found(&elsewhere, ourselves(50)), []);
-    assert_eq!(stage.container.host_ids.len(), 100);
-    assert_eq!(stage.container.to_search().as_ref(), Some(&rest));
-    stage.container.found(&rest, (0..50).map(|_| None).collect());
-    assert!(stage.container.identity().searched, "found or not, all have been searched for");
+    assert_eq!(fixture.container.found(&elsewhere, ourselves(50)), []);
+    assert_eq!(fixture.container.host_ids.len(), 100);
+    assert_eq!(fixture.container.to_search().as_ref(), Some(&rest));
+    fixture.container.found(&rest, (0..50).map(|_| None).collect());
+    assert!(fixture.container.identity().searched, "found or not, all have been searched for");
 }
 
 #[test]
 fn who_has_left_its_slot_is_the_containers_and_keeps_no_books() {
-    let mut stage = Stage::new();
-    let claim = stage.claim();
-    stage.refresh();
-    let search = stage.container.to_search().unwrap();
+    let mut fixture = Fixture::new();
+    let claim = fixture.claim();
+    fixture.refresh();
+    let search = fixture.container.to_search().unwrap();
     let own = ProcessId::of(std::process::id()).unwrap();
-    stage.container.found(&search, ourselves(1));
-    assert_eq!(stage.container.exits.len(), 1);
-    let identity = stage.container.identity();
+    fixture.container.found(&search, ourselves(1));
+    assert_eq!(fixture.container.exits.len(), 1);
+    let identity = fixture.container.identity();
     assert_eq!((identity.verified, identity.past), (vec![own], vec![]));
     drop(claim);
-    stage.refresh();
-    stage.container.note_exits(Nanos(5));
-    assert!(stage.container.exits.is_empty());
-    let identity = stage.container.identity();
+    fixture.refresh();
+    fixture.container.note_exits(Nanos(5));
+    assert!(fixture.container.exits.is_empty());
+    let identity = fixture.container.identity();
     assert_eq!((identity.verified, identity.past, identity.closed), (vec![], vec![own], false));
 }
 
 #[test]
 fn books_that_cannot_be_read_are_not_books_that_nobody_keeps() {
-    let stage = Stage::new();
-    let identity = stage.container.identity().file;
-    assert!(identity.is_some() && !stage.container.identity().closed);
-    stage.write(0, &(layout::LAYOUT_VERSION + 7).to_ne_bytes());
-    let mut other = Container::new(TenantId(2), "b".into(), stage.place.path().to_owned());
+    let fixture = Fixture::new();
+    let identity = fixture.container.identity().file;
+    assert!(identity.is_some() && !fixture.container.identity().closed);
+    fixture.write(0, &(layout::LAYOUT_VERSION + 7).to_ne_bytes());
+    let mut other = Container::new(TenantId(2), "b".into(), fixture.place.path().to_owned());
     assert!(!other.find_region(1));
     assert_eq!((other.identity().file, other.identity().closed), (identity, true));
     // None at all is another thing.
@@ -132,16 +132,16 @@ fn books_that_cannot_be_read_are_not_books_that_nobody_keeps() {
 
 #[test]
 fn what_a_container_says_of_its_gpus_is_only_its_own_word() {
-    let mut stage = Stage::new();
-    assert_eq!((stage.container.may_share(GPU), stage.container.disowns(GPU)), (None, false));
-    stage.write(RECORD, &[9; 16]);
-    stage.refresh();
-    assert_eq!((stage.container.may_share(GPU), stage.container.disowns(GPU)), (None, true));
-    stage.container.limits.gpus.push((GPU, Bytes(500)));
-    assert_eq!(stage.container.may_share(GPU), Some(true));
-    assert_eq!(stage.container.may_share(Uuid([9; 16])), Some(false));
-    assert_eq!(stage.container.told_limit(GPU), Some(Bytes(500)));
-    stage.write(RECORD + offset_of!(layout::Gpu, limit), &u64::MAX.to_ne_bytes());
-    stage.refresh();
-    assert_eq!(stage.container.told_limit(GPU), Some(Bytes(500)));
+    let mut fixture = Fixture::new();
+    assert_eq!((fixture.container.may_share(GPU), fixture.container.disowns(GPU)), (None, false));
+    fixture.write(RECORD, &[9; 16]);
+    fixture.refresh();
+    assert_eq!((fixture.container.may_share(GPU), fixture.container.disowns(GPU)), (None, true));
+    fixture.container.limits.gpus.push((GPU, Bytes(500)));
+    assert_eq!(fixture.container.may_share(GPU), Some(true));
+    assert_eq!(fixture.container.may_share(Uuid([9; 16])), Some(false));
+    assert_eq!(fixture.container.told_limit(GPU), Some(Bytes(500)));
+    fixture.write(RECORD + offset_of!(layout::Gpu, limit), &u64::MAX.to_ne_bytes());
+    fixture.refresh();
+    assert_eq!(fixture.container.told_limit(GPU), Some(Bytes(500)));
 }

@@ -23,7 +23,7 @@ pub(crate) struct Container {
     pub(crate) created: bool,
 }
 
-pub(crate) struct World {
+pub(crate) struct Harness {
     pub(crate) now: u64,
     pub(crate) gpu: Gpu,
     pub(crate) scheduler: Controller,
@@ -42,7 +42,7 @@ pub(crate) struct World {
     pub(crate) laggard: u64,
 }
 
-impl World {
+impl Harness {
     pub(crate) fn new(policy: Policy, tenants: &[(u32, &[Load])]) -> Self {
         Self::with(policy, tenants, 1024 * US, 100 * US, Tuning::DEFAULT, 1)
     }

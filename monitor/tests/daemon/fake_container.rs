@@ -125,13 +125,13 @@ impl Process {
 }
 
 /// A player in a thread.
-pub(crate) struct Player {
+pub(crate) struct FakeContainer {
     stop: Arc<AtomicBool>,
     held: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Player {
+impl FakeContainer {
     pub(crate) fn start(process: Process) -> Self {
         let (stop, held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let theirs = (stop.clone(), held.clone());
@@ -144,7 +144,7 @@ impl Player {
     }
 }
 
-impl Drop for Player {
+impl Drop for FakeContainer {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
