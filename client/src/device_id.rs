@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_read_as_it_is_written() {
+    fn device_id_is_parsed_as_it_is_printed() {
         for (number, text, json) in [
             (DeviceId::of_gpu(0), "0", "0"),
             (DeviceId::of_gpu(12), "12", "12"),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_follow_where_their_gpu_would_be() {
+    fn instances_follow_their_gpu_in_order() {
         let in_order = [
             DeviceId::of_gpu(0),
             DeviceId::of_instance(1, 0),

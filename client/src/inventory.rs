@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_is_the_same_when_it_was_told() {
+    fn device_survives_a_round_trip_through_json() {
         for (number, is_partitioned) in [("0", false), ("1", true), ("3.2", false)] {
             let found = HostDevice {
                 uuid: Uuid([7; 16]),

@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_field_is_an_error() {
+    fn misspelt_field_is_an_error() {
         serde_json::from_str::<Request>(r#"{"op":"register","dir":"/x","wieght":3}"#).unwrap_err();
         serde_json::from_str::<Request>(r#"{"op":"reboot"}"#).unwrap_err();
     }

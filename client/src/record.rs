@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_is_told_where_it_was_noted() {
+    fn image_is_reported_where_it_was_recorded() {
         let folder = tempfile::tempdir().unwrap();
         let noted = |text: &str| {
             std::fs::write(folder.path().join(RECORD), text).unwrap();

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_counts() {
+    fn configured_values_are_used() {
         let config = load("root = '/x'\nbase_slice_ms = 10\ntime_scale = 2").unwrap();
         assert_eq!(config.root, Path::new("/x"));
         assert_eq!(config.state, Path::new("/x/state"));
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_start_as_told_by_uuid_before_index() {
+    fn gpus_start_as_configured_by_uuid_before_index() {
         let uuid = Uuid([1; 16]);
         let text = format!(
             "root = '/x'\n[gpu.0]\npolicy = 3\nmax_inst = 4\nbase_slice_ms = 2\n[gpu.\"{uuid}\"]\npolicy = 5\nwork_conserving = 1\n"
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_names_the_line_and_what_was_expected() {
+    fn invalid_configuration_names_the_line_and_what_was_expected() {
         for (text, sentence) in [
             ("rooot = '/x'", "line 1: unknown field `rooot`"),
             ("root = '/x'\nbase_slice_ms = 0", "line 2: base_slice_ms: expected 1 to 20, found 0"),

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_comes_back_from_its_number() {
+    fn process_survives_a_round_trip_through_its_number() {
         for (tenant, slot) in [(1, 0), (1, 255), (1 << 40, 7)] {
             let process = Process { tenant: TenantId(tenant), slot: SlotIndex(slot) };
             assert_eq!(Process::of_number(process.number()), process);

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_saved_is_loaded() {
+    fn saved_settings_are_loaded() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("state");
         assert_eq!(Settings::load(&state).unwrap(), Found::Settings(Settings::default()));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_files_are_understood() {
+    fn settings_file_without_a_version_is_accepted() {
         let directory = tempfile::tempdir().unwrap();
         let text = r#"{"default_memsize":5,"gpus":{"GPU-1":{"policy":null,"max_inst":20,"prio_ratio":80,"work_conserving":false}},
             "containers":{"a":{"weight":3,"high":null,"memsize":{}}}}"#;
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_set_aside_and_said() {
+    fn invalid_settings_file_is_set_aside_and_reported() {
         for (text, reason) in [
             ("{", "EOF"),
             ("", "EOF"),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_is_an_error() {
+    fn unwritable_directory_is_an_error() {
         assert!(Settings::default().save(Path::new("/proc/cgpu")).is_err());
     }
 }

@@ -162,12 +162,12 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn the_time_and_what_can_be_read_wake_us() {
+    fn poll_wakes_at_the_deadline_and_for_readable_files() {
         wakes(Poll::new().unwrap());
     }
 
     #[test]
-    fn they_do_where_there_is_but_a_timer() {
+    fn poll_wakes_with_a_timer_only() {
         let mut poll = Poll::new().unwrap();
         poll.use_timer().unwrap();
         wakes(poll);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn every_source_comes_back_as_it_went() {
+    fn source_survives_a_round_trip_through_event_data() {
         for source in [
             Source::Timer,
             Source::Signal(2),

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_outlive_processes_and_never_fall() {
+    fn counters_outlive_processes_and_never_fall() {
         let mut counters = Counters::default();
         let over = |counters: &Counters| counters.totals().get("over_limit").copied().unwrap_or(0);
         for (slots, sum) in [

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_importer_holds_has_not_left_the_gpu() {
+    fn memory_held_by_an_importer_is_not_released() {
         let mut seen = Observations::default();
         // The first one has let go of 6, which the second one has.
         let both = [member(0, 10, 6, 4), member(1, 0, 0, 6)];
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_exported_never_leaves() {
+    fn unexported_memory_is_never_released() {
         let mut seen = Observations::default();
         let over = [member(0, 10, 2, 0), member(1, 5, 1, 5)];
         seen.see(&over, 0, 0);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn orphans_have_left_when_none_of_them_can_be_there() {
+    fn orphans_are_released_when_none_can_be_on_the_gpu() {
         let mut seen = Observations::default();
         let holds = [member(1, 4, 0, 7)];
         seen.see(&holds, 6, 0);
@@ -227,7 +227,7 @@ mod tests {
     /// An orphan was freed that a living process held, because what had left was the living one's
     /// own.
     #[test]
-    fn orphans_have_not_left_while_it_may_be_what_the_living_exported() {
+    fn orphans_are_kept_while_living_exports_may_explain_the_memory() {
         let mut seen = Observations::default();
         // It holds 2 of the orphan's 6, and 6 of its own 8 have left the GPU.
         let holds = [member(1, 8, 8, 4)];
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn books_that_move_say_nothing() {
+    fn changing_ledger_shows_nothing() {
         let mut seen = Observations::default();
         let moving = ExportingProcess {
             after: Accounted { charges: 1, ..Accounted::default() },
@@ -271,7 +271,7 @@ mod tests {
     /// A charge that no driver had answered was taken for memory that has left the GPU, and the
     /// books never stood still again.
     #[test]
-    fn no_more_has_left_than_two_looks_allow_whatever_moves() {
+    fn no_more_is_released_than_two_samples_allow() {
         let mut exported_memory = ExportedMemory::default();
         let mut most = |member: ExportingProcess| {
             let (orphans, unowned) = (Bytes::ZERO, Bytes::ZERO);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_that_a_slow_call_may_outlast_say_nothing() {
+    fn samples_within_one_slow_call_show_nothing() {
         let mut seen = Observations::default();
         // The driver has freed 6, and the call has not come back to take them off the books.
         let freed = [member(0, 10, 6, 4)];

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_pages_are_found_behind_any_name() {
+    fn own_usage_is_parsed_after_any_process_name() {
         let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194560 1 0 0 0 250 50 9 9 20 0 1 0 55 1 2";
         let usage = Usage::of(stat, "100 25 3 0 0 0 0", 100, 4096);
         assert_eq!(usage, Usage { cpu_seconds: 3.0, gpu_process: 102_400 });

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_groups_name_the_innermost_container() {
+    fn innermost_cgroup_names_the_container() {
         let (a, b) = ("a".repeat(64), "0123456789abcdef".repeat(4));
         for (groups, fits) in [
             (format!("0::/docker/{b}\n"), true),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_a_namespace_stays_in_its_own_groups() {
+    fn process_that_joins_a_namespace_keeps_its_cgroup() {
         let (a, b) = ("a".repeat(64), "b".repeat(64));
         let groups = |text: String| Cgroups(text);
         let docker = |id: &str| groups(format!("5:pids:/docker/{id}\n0::/docker/{id}\n"));

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_look_is_at_the_cause_as_well() {
+    fn cause_is_checked_again_before_ending_a_process() {
         let (absent, bound, unknown) = (Shim::Absent, Shim::Bound, Shim::Unknown);
         let other = |memory| gpu_process(6, 1, bound, memory);
         let strange = || gpu_process(7, 2, absent, 5000);

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_an_error_that_goes_on_there_is_a_line_a_minute() {
+    fn repeated_error_is_logged_once_a_minute() {
         let mut lines = Lines::default();
         let mut due =
             |gpu, xid, second: u64| lines.is_due(Report { gpu, xid }, Nanos(second * 1_000_000_000));

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_is_told_with_its_last_time_and_what_is_nobodys_of_all() {
+    fn each_error_has_its_last_time_and_unattributed_ones_count_for_all() {
         let mut reports = Reports { listens: true, ..Reports::default() };
         reports.add(Report { gpu: Some(1), xid: 48 }, at(10));
         reports.add(Report { gpu: Some(1), xid: 31 }, at(11));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_errors_the_last_are_remembered() {
+    fn only_the_last_errors_are_remembered() {
         let mut reports = Reports::default();
         for xid in 0..1000 {
             reports.add(Report { gpu: Some(0), xid }, at(xid));

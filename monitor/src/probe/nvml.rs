@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_a_process_gains_between_two_lists_is_not_taken_off_what_was_used_before() {
+    fn memory_gained_between_two_lists_is_not_subtracted_from_earlier_use() {
         let list = |of: &[(u32, Option<u64>)]| -> BTreeMap<u32, Option<Bytes>> {
             of.iter().map(|(pid, mib)| (*pid, mib.map(Bytes::from_mib))).collect()
         };

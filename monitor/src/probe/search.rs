@@ -101,7 +101,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn a_process_is_known_by_what_it_maps() {
+    fn process_is_found_by_its_mapped_region() {
         let about = fs::metadata("/proc/self/exe").unwrap();
         let own = (about.dev(), about.ino());
         let pid = std::process::id();

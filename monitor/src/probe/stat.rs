@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_have_brackets_and_worse() {
+    fn process_name_may_contain_brackets() {
         let rest = "S 41 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1";
         let stat = Stat::parse(format!("42 (a) b (c\n) {rest}").as_bytes()).unwrap();
         assert_eq!(stat, Stat { comm: "a) b (c?".into(), parent: 41, start_time: 987_654 });
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_alone_is_no_name() {
+    fn pid_alone_does_not_identify_a_process() {
         let own = ProcessId::of(std::process::id()).unwrap();
         assert!(own.lives());
         assert!(!ProcessId { start_time: own.start_time + 1, ..own }.lives());

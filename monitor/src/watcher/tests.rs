@@ -47,7 +47,7 @@ fn said(told: &[(u64, String)]) -> Vec<(u64, &str)> {
 }
 
 #[test]
-fn a_containers_process_without_the_shim_is_found_once_asked_and_made_to_end() {
+fn unshimmed_process_is_reported_once_then_terminated_and_killed() {
     let mut watcher = Watcher::default();
     let told = play(&mut watcher, BOTH, (0..26).map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 9)], 0)));
     assert_eq!(
@@ -64,7 +64,7 @@ fn a_containers_process_without_the_shim_is_found_once_asked_and_made_to_end() {
 }
 
 #[test]
-fn nobody_is_ended_unless_that_is_wanted() {
+fn no_process_is_ended_unless_configured() {
     let mut watcher = Watcher::default();
     let told = play(
         &mut watcher,
@@ -75,14 +75,14 @@ fn nobody_is_ended_unless_that_is_wanted() {
 }
 
 #[test]
-fn the_hosts_own_processes_are_shown_and_never_ended() {
+fn host_processes_are_reported_and_never_ended() {
     let mut watcher = Watcher::default();
     let told = play(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, None, Shim::Unknown, 9)], 1)));
     assert_eq!(said(&told), [(1, "found 5 unshimmed")]);
 }
 
 #[test]
-fn one_look_is_none() {
+fn one_observation_reports_nothing() {
     let mut watcher = Watcher::default();
     // Its slot is proved between the looks.
     let shim = |at| if at % 2 == 0 { Shim::Absent } else { Shim::Bound };
@@ -92,7 +92,7 @@ fn one_look_is_none() {
 }
 
 #[test]
-fn looks_that_come_together_are_one() {
+fn observations_that_come_together_count_once() {
     let mut watcher = Watcher::default();
     for at in [0, 1, 100, 499] {
         let observation = GpuObservation {
@@ -106,7 +106,7 @@ fn looks_that_come_together_are_one() {
 }
 
 #[test]
-fn a_later_process_of_the_same_number_is_another_one() {
+fn later_process_with_the_same_pid_is_another_process() {
     let mut watcher = Watcher::default();
     let process = |at: u64| ObservedProcess {
         id: ProcessId { pid: 5, start_time: at / 3 },
@@ -117,7 +117,7 @@ fn a_later_process_of_the_same_number_is_another_one() {
 }
 
 #[test]
-fn of_a_container_over_its_limit_the_one_that_holds_most_is_found() {
+fn largest_process_of_a_container_over_its_limit_is_reported() {
     let mut watcher = Watcher::default();
     let all = |big| {
         vec![
@@ -132,7 +132,7 @@ fn of_a_container_over_its_limit_the_one_that_holds_most_is_found() {
 }
 
 #[test]
-fn a_little_over_the_limit_is_found_and_not_ended() {
+fn process_within_the_margin_is_reported_and_not_ended() {
     let mut watcher = Watcher::default();
     let told = play(
         &mut watcher,
@@ -143,7 +143,7 @@ fn a_little_over_the_limit_is_found_and_not_ended() {
 }
 
 #[test]
-fn who_is_over_a_lowered_limit_keeps_what_it_has() {
+fn lowered_limit_does_not_end_existing_processes() {
     let mut watcher = Watcher::default();
     let limit = |at| if at < 3 { 1000 } else { 500 };
     let told =
@@ -168,7 +168,7 @@ fn who_is_over_a_lowered_limit_keeps_what_it_has() {
 
 /// Over the limit is not yet over the margin: patience is for what one is ended for.
 #[test]
-fn patience_counts_from_the_margin() {
+fn term_delay_counts_from_the_margin() {
     let mut watcher = Watcher::default();
     let held = |at| if at == 0 { 900 } else { 1050 + 100 * u64::from(at >= 10) };
     let told =
@@ -177,7 +177,7 @@ fn patience_counts_from_the_margin() {
 }
 
 #[test]
-fn who_heeded_what_it_was_sent_is_asked_again_and_not_made_to_end() {
+fn process_back_within_its_limit_is_not_killed() {
     let mut watcher = Watcher::default();
     // From 5 on it keeps to the margin, though not to the limit; at 30 it no longer does.
     let held = |at| match at {
@@ -191,7 +191,7 @@ fn who_heeded_what_it_was_sent_is_asked_again_and_not_made_to_end() {
 }
 
 #[test]
-fn who_was_not_asked_to_end_is_not_made_to() {
+fn process_that_got_no_sigterm_gets_no_sigkill() {
     let mut watcher = Watcher::default();
     let mut told = Vec::new();
     for at in 0..16 {
@@ -206,7 +206,7 @@ fn who_was_not_asked_to_end_is_not_made_to() {
 }
 
 #[test]
-fn an_order_says_what_its_container_may_hold() {
+fn order_carries_what_its_container_may_hold() {
     let mut watcher = Watcher::default();
     let held = |at| if at == 0 { 900 } else { 1200 };
     let observations = (0..5).map(|at| observation(at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000));
@@ -222,14 +222,14 @@ fn an_order_says_what_its_container_may_hold() {
 }
 
 #[test]
-fn of_whom_it_is_not_known_whether_it_has_the_shim_is_shown_and_never_ended() {
+fn process_with_unknown_shim_is_reported_and_never_ended() {
     let mut watcher = Watcher::default();
     let told = play(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, Some(A), Shim::Unknown, 9)], 0)));
     assert_eq!(said(&told), [(1, "found 5 unshimmed")]);
 }
 
 #[test]
-fn on_a_gpu_that_its_container_disowns_a_process_is_shown_and_never_ended() {
+fn process_on_a_disowned_gpu_is_reported_and_never_ended() {
     let mut watcher = Watcher::default();
     let bare = || ObservedProcess { spared: true, ..seen(5, Some(A), Shim::Absent, 5000) };
     let told = play(&mut watcher, BOTH, (0..30).map(|at| (at, vec![bare()], 1000)));
@@ -237,7 +237,7 @@ fn on_a_gpu_that_its_container_disowns_a_process_is_shown_and_never_ended() {
 }
 
 #[test]
-fn who_was_over_it_when_the_monitor_came_keeps_what_it_has() {
+fn container_over_its_limit_at_start_keeps_what_it_has() {
     let mut watcher = Watcher::default();
     let told =
         play(&mut watcher, BOTH, (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 5000)], 500)));
@@ -245,7 +245,7 @@ fn who_was_over_it_when_the_monitor_came_keeps_what_it_has() {
 }
 
 #[test]
-fn a_process_on_several_gpus_is_told_of_once() {
+fn process_on_several_gpus_is_reported_once() {
     let mut watcher = Watcher::default();
     let mut told = 0;
     for at in 0..5 {
@@ -345,14 +345,14 @@ fn play_late(watcher: &mut Watcher, found_at: u64, sought_at: u64, observations:
 }
 
 #[test]
-fn who_was_over_the_limit_when_the_monitor_came_keeps_that_though_he_is_found_later() {
+fn container_over_its_limit_at_start_keeps_that_even_if_found_later() {
     let mut watcher = Watcher::default();
     assert_eq!(said(&play_late(&mut watcher, 3, 3, 30)), [(4, "found 5")]);
     assert_eq!(watcher.allowed[&(GPU, A)], Bytes(900));
 }
 
 #[test]
-fn a_container_whose_processes_are_never_all_found_is_not_waited_for_for_ever() {
+fn search_for_a_containers_processes_times_out() {
     let mut watcher = Watcher::default();
     let told = play_late(&mut watcher, 12, 100, 30);
     assert_eq!(said(&told), [(13, "found 5"), (15, "Term 5"), (25, "Kill 5")]);

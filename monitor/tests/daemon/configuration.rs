@@ -11,7 +11,7 @@ use super::monitor::{Monitor, eventually};
 use super::{Fixture, errno, registration, status};
 
 #[test]
-fn gpus_start_as_configured_and_people_win() {
+fn gpus_start_as_configured_and_the_control_tree_wins() {
     let fixture = Fixture::new();
     let a = fixture.container("a");
     let text = format!(
@@ -40,7 +40,7 @@ fn gpus_start_as_configured_and_people_win() {
 }
 
 #[test]
-fn it_is_read_again_on_demand_and_a_bad_one_changes_nothing() {
+fn configuration_is_reloaded_and_an_invalid_one_changes_nothing() {
     let fixture = Fixture::new();
     let a = fixture.container("a");
     let monitor = Monitor::start_with(fixture.root(), "[gpu.0]\nmax_inst = 7\nprio_ratio = 50\n");
@@ -74,7 +74,7 @@ fn it_is_read_again_on_demand_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
-fn settings_that_are_not_understood_are_set_aside_and_said() {
+fn invalid_settings_are_set_aside_and_reported() {
     let fixture = Fixture::new();
     let state = fixture.root().join("state");
     fs::create_dir_all(&state).unwrap();
@@ -88,7 +88,7 @@ fn settings_that_are_not_understood_are_set_aside_and_said() {
 }
 
 #[test]
-fn what_was_set_survives_a_kill_right_after_it() {
+fn setting_survives_a_kill_right_after_it() {
     let fixture = Fixture::new();
     let mut monitor = Monitor::start(fixture.root());
     for value in 0..5 {
@@ -99,7 +99,7 @@ fn what_was_set_survives_a_kill_right_after_it() {
 }
 
 #[test]
-fn a_configuration_that_is_not_understood_stops_the_start_by_its_line() {
+fn invalid_configuration_stops_the_start_and_names_its_line() {
     let fixture = Fixture::new();
     let config = fixture.root().join("monitor.toml");
     fs::write(&config, "tree = \"none\"\n\n[gpu.0]\nmax_inst = 30\n").unwrap();
@@ -116,7 +116,7 @@ fn a_configuration_that_is_not_understood_stops_the_start_by_its_line() {
 }
 
 #[test]
-fn the_log_is_json_where_it_is_asked_for() {
+fn log_is_json_on_request() {
     let fixture = Fixture::new();
     let mut command = std::process::Command::new("timeout");
     command.args([

@@ -69,7 +69,7 @@ fn record() {
 }
 
 #[test]
-fn recorded_regions_are_worked_with() {
+fn recorded_regions_are_supported() {
     for layout in FIRST.max(LAYOUT_VERSION - 1)..=LAYOUT_VERSION {
         let fixture = Fixture::new();
         let dir = paths::containers(fixture.root()).join("old");

@@ -83,7 +83,7 @@ impl Library {
 }
 
 #[test]
-fn a_recorded_library_is_worked_with() {
+fn recorded_library_is_supported() {
     for layout in FIRST.max(LAYOUT_VERSION - 1)..=LAYOUT_VERSION {
         let fixture = Fixture::new();
         let dir = paths::containers(fixture.root()).join("old");

@@ -77,7 +77,7 @@ const NOBODY: u32 = 65534;
 
 /// The kernel says who asks (SO_PEERCRED): another user may read everything, and change and take over nothing.
 #[test]
-fn another_user_reads_and_changes_nothing() {
+fn other_user_can_read_and_not_write() {
     use rustix::fs::{Gid, Uid};
     use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
     if !rustix::process::geteuid().is_root() {
@@ -120,7 +120,7 @@ fn another_user_reads_and_changes_nothing() {
 }
 
 #[test]
-fn the_tree_reads_and_writes_as_documented() {
+fn control_tree_reads_and_writes_as_documented() {
     let fixture = Fixture::new();
     let dir = fixture.container("trainer");
     let monitor = Monitor::start(fixture.root());
@@ -217,7 +217,7 @@ fn the_tree_reads_and_writes_as_documented() {
 }
 
 #[test]
-fn who_comes_when_no_weight_is_left_is_told() {
+fn container_without_free_weight_is_warned() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.container("a"), fixture.container("b"));
     let monitor = Monitor::start(fixture.root());
@@ -258,7 +258,7 @@ fn who_comes_when_no_weight_is_left_is_told() {
 }
 
 #[test]
-fn a_live_limit_reaches_the_page() {
+fn changed_limit_reaches_the_grant_page() {
     let fixture = Fixture::new();
     let dir = fixture.container("a");
     let monitor = Monitor::start(fixture.root());
@@ -304,7 +304,7 @@ fn settings_survive_a_monitor() {
 }
 
 #[test]
-fn status_tells_who_has_what() {
+fn status_reports_each_containers_use() {
     let fixture = Fixture::new();
     let dir = fixture.container("a");
     let monitor = Monitor::start(fixture.root());
@@ -334,7 +334,7 @@ fn status_tells_who_has_what() {
 }
 
 #[test]
-fn a_dead_process_memory_is_said_to_be_gone_after_a_while() {
+fn memory_of_an_exited_process_is_reclaimed_after_the_timeout() {
     let fixture = Fixture::new();
     let dir = fixture.container("a");
     let monitor = Monitor::start(fixture.root());
@@ -353,7 +353,7 @@ fn a_dead_process_memory_is_said_to_be_gone_after_a_while() {
 }
 
 #[test]
-fn two_that_want_the_gpu_have_it_in_turns() {
+fn two_busy_containers_take_turns() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.container("a"), fixture.container("b"));
     let monitor = Monitor::start(fixture.root());
@@ -389,7 +389,7 @@ fn two_that_want_the_gpu_have_it_in_turns() {
 }
 
 #[test]
-fn without_bells_the_gpu_is_shared_as_well() {
+fn gpu_is_shared_without_doorbells() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.container("a"), fixture.container("b"));
     for dir in [&a, &b] {
@@ -409,7 +409,7 @@ fn without_bells_the_gpu_is_shared_as_well() {
 }
 
 #[test]
-fn a_killed_monitor_is_noticed_and_a_new_one_adopts() {
+fn regions_of_a_killed_monitor_are_adopted_by_the_next() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.container("a"), fixture.container("b"));
     let mut monitor = Monitor::start(fixture.root());
@@ -439,7 +439,7 @@ fn a_killed_monitor_is_noticed_and_a_new_one_adopts() {
 }
 
 #[test]
-fn a_monitor_that_ends_leaves_the_gates_open() {
+fn stopped_monitor_leaves_the_gates_open() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.container("a"), fixture.container("b"));
     let mut monitor = Monitor::start(fixture.root());
@@ -459,7 +459,7 @@ fn a_monitor_that_ends_leaves_the_gates_open() {
 }
 
 #[test]
-fn a_second_monitor_is_refused() {
+fn second_monitor_is_refused() {
     let fixture = Fixture::new();
     let _monitor = Monitor::start(fixture.root());
     let second = std::process::Command::new("timeout")
@@ -478,7 +478,7 @@ fn harmed(status: &Status, name: &str) -> Option<(String, String)> {
 }
 
 #[test]
-fn hostile_files_hurt_nobody_else() {
+fn hostile_files_affect_no_other_container() {
     let fixture = Fixture::new();
     let (good, bad) = (fixture.container("good"), fixture.container("bad"));
     let monitor = Monitor::start(fixture.root());
@@ -523,7 +523,7 @@ fn hostile_files_hurt_nobody_else() {
 
 /// Whoever runs as the monitor's user can cut the file that the monitor writes: SIGBUS, and all containers were without one.
 #[test]
-fn a_page_cut_short_below_the_monitor_hurts_nobody_else() {
+fn truncated_grant_page_affects_no_other_container() {
     let fixture = Fixture::new();
     let (good, bad) = (fixture.container("good"), fixture.container("bad"));
     let monitor = Monitor::start(fixture.root());
@@ -546,7 +546,7 @@ fn a_page_cut_short_below_the_monitor_hurts_nobody_else() {
 }
 
 #[test]
-fn hostile_directories_are_passed_by() {
+fn hostile_directories_are_ignored() {
     let fixture = Fixture::new();
     let containers = paths::containers(fixture.root());
     fs::create_dir_all(containers.join("empty")).unwrap();
@@ -611,7 +611,7 @@ fn bad_requests_are_answered_and_flooders_dropped() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_costs_only_the_settings() {
+fn unwritable_state_directory_costs_only_the_settings() {
     let fixture = Fixture::new();
     let dir = fixture.container("a");
     let monitor = Monitor::start_with(fixture.root(), "state = \"/proc/nowhere\"\n");

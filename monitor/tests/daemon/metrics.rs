@@ -55,7 +55,7 @@ fn value(text: &str, sample: &str) -> Option<f64> {
 }
 
 #[test]
-fn metrics_say_what_the_status_says() {
+fn metrics_match_the_status() {
     let fixture = Fixture::new();
     let dir = fixture.container("trainer");
     std::fs::write(dir.join("container"), r#"{"bundle":"/b","image":"local/cuda:1"}"#).unwrap();
@@ -99,7 +99,7 @@ fn metrics_say_what_the_status_says() {
 }
 
 #[test]
-fn nobody_holds_the_endpoint_or_the_monitor_up() {
+fn slow_clients_delay_neither_endpoint_nor_monitor() {
     let fixture = Fixture::new();
     let (monitor, at) = monitor(&fixture, "");
     // More than may be connected: some say nothing, some half a request, some never read.
@@ -145,7 +145,7 @@ fn fastrand_like(seed: u64) -> impl FnMut() -> u64 {
 }
 
 #[test]
-fn without_metrics_nobody_listens() {
+fn metrics_can_be_switched_off() {
     let fixture = Fixture::new();
     let at = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
     std::fs::write(fixture.root().join("unused"), at.to_string()).unwrap();
@@ -201,7 +201,7 @@ fn every_metric_is_on_the_dashboard_or_in_an_alert() {
 }
 
 #[test]
-fn names_are_as_prometheus_wants_them() {
+fn metric_names_follow_prometheus_rules() {
     let mut seen = BTreeSet::new();
     for family in OURS.iter().chain(HAMI) {
         let name = family.name();
@@ -214,7 +214,7 @@ fn names_are_as_prometheus_wants_them() {
 
 /// The table in the docs is written from the one in the code: `BLESS=1`.
 #[test]
-fn the_docs_list_every_metric() {
+fn docs_list_every_metric() {
     let file = repository().join("docs/observing.md");
     let text = fs::read_to_string(&file).unwrap();
     let mut table = String::from("\n| name | kind | what |\n|---|---|---|\n");

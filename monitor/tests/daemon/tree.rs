@@ -63,7 +63,7 @@ fn as_nobody(program: &str, arguments: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn each_node_reads_and_takes_and_refuses_as_documented() {
+fn each_node_reads_writes_and_refuses_as_documented() {
     if !has_fuse("tree") {
         return;
     }
@@ -197,7 +197,7 @@ fn each_node_reads_and_takes_and_refuses_as_documented() {
 }
 
 #[test]
-fn it_is_used_as_files_are() {
+fn control_tree_works_with_file_tools() {
     if !has_fuse("tree") {
         return;
     }
@@ -264,7 +264,7 @@ fn it_is_used_as_files_are() {
 }
 
 #[test]
-fn a_container_that_goes_takes_its_folder_with_it() {
+fn removed_container_leaves_the_control_tree() {
     if !has_fuse("tree") {
         return;
     }
@@ -283,7 +283,7 @@ fn a_container_that_goes_takes_its_folder_with_it() {
 }
 
 #[test]
-fn a_mount_that_a_killed_monitor_left_is_taken_over_and_one_that_stops_leaves_none() {
+fn mount_of_a_killed_monitor_is_replaced_and_a_stopped_one_leaves_none() {
     if !has_fuse("tree") {
         return;
     }
@@ -313,7 +313,7 @@ fn mounts_of(tree: &Path) -> usize {
 }
 
 #[test]
-fn a_monitor_that_does_not_move_hangs_nobody() {
+fn stopped_monitor_hangs_no_caller() {
     if !has_fuse("tree") {
         return;
     }
@@ -338,7 +338,7 @@ fn a_monitor_that_does_not_move_hangs_nobody() {
 }
 
 #[test]
-fn without_a_place_for_it_the_monitor_says_so_and_goes_on() {
+fn monitor_without_a_mount_point_reports_so_and_continues() {
     let fixture = Fixture::new();
     let monitor = Monitor::start_with(fixture.root(), "tree = \"/proc/cgpu_km\"\n");
     let status = monitor.client().status().unwrap();
@@ -348,7 +348,7 @@ fn without_a_place_for_it_the_monitor_says_so_and_goes_on() {
 }
 
 #[test]
-fn another_roots_tree_is_left_alone() {
+fn tree_of_another_root_is_left_alone() {
     if !has_fuse("tree") {
         return;
     }

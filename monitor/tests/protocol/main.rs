@@ -103,7 +103,7 @@ impl Graph {
 }
 
 #[test]
-fn nobody_is_wedged_and_nobody_runs_on() {
+fn no_container_hangs_and_none_runs_out_of_turn() {
     let graph = explore(Mutation::None);
     println!("{} states, {} steps", graph.states.len(), graph.steps.len());
     if let Err(why) = graph.verdict() {
@@ -113,7 +113,7 @@ fn nobody_is_wedged_and_nobody_runs_on() {
 }
 
 #[test]
-fn each_wrong_protocol_is_found_out() {
+fn each_mutated_protocol_is_detected() {
     for mutation in [
         Mutation::NoLookAfterArming,
         Mutation::RingsBeforeItSays,

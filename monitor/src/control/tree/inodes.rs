@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_keeps_its_number_until_it_is_forgotten() {
+    fn path_keeps_its_inode_until_it_is_forgotten() {
         let mut nodes = Inodes::default();
         assert_eq!(nodes.path(ROOT).as_deref(), Some(""));
         let number = nodes.remember("0/policy");
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_one_hash_have_two_numbers() {
+    fn paths_with_one_hash_have_two_inodes() {
         let mut nodes = Inodes::default();
         let number = nodes.number("a");
         nodes.known.insert(number, Known { path: "b".into(), lookups: 1 });

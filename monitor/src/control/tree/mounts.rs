@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_mount_of_a_place_is_found_with_its_blanks() {
+    fn last_mount_at_a_path_is_found_with_escaped_blanks() {
         let list = "22 1 0:20 / /run rw shared:2 - tmpfs tmpfs rw\n\
                     30 22 0:40 / /run/cgpu_km rw - fuse.cgpu cgpu:/run/cgpu rw\n\
                     31 30 0:41 / /run/cgpu_km rw - fuse.cgpu cgpu:/other rw\n\
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_list_is_read() {
+    fn mountinfo_is_read() {
         assert!(top(Path::new("/proc")).unwrap().is_some());
         assert_eq!(top(Path::new("/proc/self/nowhere")).unwrap(), None);
     }

@@ -96,7 +96,7 @@ fn one_search_at_a_time_however_many_slots_are_locked() {
 }
 
 #[test]
-fn who_has_left_its_slot_is_the_containers_and_keeps_no_books() {
+fn process_that_left_its_slot_still_belongs_to_its_container() {
     let mut fixture = Fixture::new();
     let claim = fixture.claim();
     fixture.refresh();
@@ -115,7 +115,7 @@ fn who_has_left_its_slot_is_the_containers_and_keeps_no_books() {
 }
 
 #[test]
-fn books_that_cannot_be_read_are_not_books_that_nobody_keeps() {
+fn unreadable_region_is_not_an_unused_one() {
     let fixture = Fixture::new();
     let identity = fixture.container.identity().file;
     assert!(identity.is_some() && !fixture.container.identity().closed);
@@ -131,7 +131,7 @@ fn books_that_cannot_be_read_are_not_books_that_nobody_keeps() {
 }
 
 #[test]
-fn what_a_container_says_of_its_gpus_is_only_its_own_word() {
+fn containers_claim_about_its_gpus_is_not_trusted() {
     let mut fixture = Fixture::new();
     assert_eq!((fixture.container.may_share(GPU), fixture.container.disowns(GPU)), (None, false));
     fixture.write(RECORD, &[9; 16]);

@@ -26,7 +26,7 @@ fn fallen(growth: i64) -> Option<Correction> {
 }
 
 #[test]
-fn code_that_came_with_a_launch_is_seen_at_once() {
+fn code_loaded_by_a_launch_is_counted_at_once() {
     let mut process = Unaccounted::default();
     assert_eq!(process.take(&reading(1, 100, 50, 150)), None);
     assert_eq!(process.take(&reading(2, 100, 50, 170)), risen(20));
@@ -34,7 +34,7 @@ fn code_that_came_with_a_launch_is_seen_at_once() {
 }
 
 #[test]
-fn a_context_that_was_taken_for_too_much_is_set_right() {
+fn overestimated_context_is_corrected() {
     // With nothing else on the books it is sure at once.
     let mut process = Unaccounted::default();
     assert_eq!(process.take(&reading(1, 0, 512, 256)), fallen(-256));
@@ -79,7 +79,7 @@ fn confirmation_is_lost_with_new_implicit_memory_and_kept_by_new_allocations() {
 }
 
 #[test]
-fn readings_in_a_row_are_no_evidence_if_too_near() {
+fn readings_too_close_together_are_no_evidence() {
     let mut process = Unaccounted::default();
     for after in 0..10 {
         let soon = Reading { at: Nanos(SECOND.0 + after), ..reading(1, 1000, 512, 1256) };
@@ -88,7 +88,7 @@ fn readings_in_a_row_are_no_evidence_if_too_near() {
 }
 
 #[test]
-fn a_charge_between_two_readings_is_no_stillness() {
+fn charge_between_two_readings_ends_the_stable_interval() {
     let mut process = Unaccounted::default();
     let charges = |reading: Reading, charges| {
         let accounted = Accounted { charges, ..reading.before };
@@ -102,7 +102,7 @@ fn a_charge_between_two_readings_is_no_stillness() {
 }
 
 #[test]
-fn what_is_being_made_is_no_growth() {
+fn memory_of_a_context_being_created_is_not_unaccounted() {
     let mut process = Unaccounted::default();
     let mut making = reading(1, 0, 0, 300);
     making.before.creating = 1;
@@ -111,7 +111,7 @@ fn what_is_being_made_is_no_growth() {
 }
 
 #[test]
-fn what_came_and_went_between_the_looks_is_no_growth() {
+fn memory_freed_between_the_samples_is_not_unaccounted() {
     let mut process = Unaccounted::default();
     let churn = |second, charges| {
         let mut churn = reading(second, 100, 50, 5000);
@@ -127,7 +127,7 @@ fn what_came_and_went_between_the_looks_is_no_growth() {
 }
 
 #[test]
-fn a_context_that_ended_takes_its_figure_along() {
+fn figure_of_an_ended_context_is_dropped() {
     let mut process = Unaccounted::default();
     assert_eq!(process.take(&reading(1, 0, 50, 70)), risen(20));
     let mut after = reading(2, 0, 0, 0);
@@ -142,7 +142,7 @@ fn a_context_that_ended_takes_its_figure_along() {
 }
 
 #[test]
-fn memory_of_several_processes_is_nobodys_growth() {
+fn memory_of_several_processes_is_not_unaccounted() {
     let mut importer = Unaccounted::default();
     assert_eq!(importer.take(&Reading { imported: Bytes(64), ..reading(1, 0, 50, 114) }), None);
     assert_eq!(importer.take(&Reading { imported: Bytes(64), ..reading(2, 0, 50, 124) }), risen(10));
@@ -158,7 +158,7 @@ fn memory_of_several_processes_is_nobodys_growth() {
 }
 
 #[test]
-fn what_nvml_no_longer_tells_is_not_known() {
+fn lost_gpu_has_unknown_use() {
     let mut process = Unaccounted::from_published(20, 0);
     assert_eq!(process.forget(), fallen(0));
     assert_eq!(process.forget(), None);
@@ -341,7 +341,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn what_is_counted_is_neither_too_little_nor_too_much(
+    fn unaccounted_memory_stays_within_bounds(
         rounds in prop::collection::vec(
             (prop::collection::vec(step(), 0..12), prop::collection::vec(step(), 0..5), 0..1100u64), 1..20,
         ),

@@ -38,7 +38,7 @@ fn identity(tenant: u64, dir: &Path) -> ContainerIdentity {
 }
 
 #[test]
-fn what_is_mapped_is_told_by_the_kernels_own_lines() {
+fn mappings_are_read_from_the_kernels_lines() {
     let mut mapped = Mapped::default();
     for line in [
         "7f0000000000-7f0000001000 r-xp 00000000 fe:01 4711                       /a folder/libcgpu.so",
@@ -60,7 +60,7 @@ fn what_is_mapped_is_told_by_the_kernels_own_lines() {
 }
 
 #[test]
-fn a_process_belongs_to_who_started_it_and_to_one_only() {
+fn process_belongs_to_the_one_container_that_started_it() {
     let sleeper = Sleeper::start();
     let pid = sleeper.0.id();
     let here = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ fn process_that_maps_the_region_is_about_to_be_verified() {
 
 /// Who has the shim and is of a container whose books we cannot read may well keep some: nobody knows.
 #[test]
-fn of_books_that_cannot_be_read_it_is_not_known_who_keeps_them() {
+fn shim_of_a_process_with_an_unreadable_region_is_unknown() {
     let here = tempfile::tempdir().unwrap();
     // Any library under the shim's name, preloaded.
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
