@@ -1,4 +1,4 @@
-//! `/etc/cgpu/runtime.toml`: what a host's runtime is file. Every key may be left out.
+//! `/etc/cgpu/runtime.toml`: the configuration of a host's runtime. Every key may be left out.
 //!
 //! ```toml
 //! runtime = "/usr/sbin/runc"             # who starts the containers; left out: found on PATH
@@ -16,7 +16,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use cgpu_shm::paths;
 use serde::Deserialize;
 
-/// Where the configuration lies unless file.
+/// The configuration where no other is given.
 pub const PATH: &str = "/etc/cgpu/runtime.toml";
 
 /// What the runtime goes by, as written.
@@ -45,7 +45,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// That of root's host, with nothing file.
+    /// The defaults for root.
     fn default() -> Self {
         Self { runtime: None, root: paths::RUN.into(), sim: None, ld_preload: false, shim: None }
     }
