@@ -148,31 +148,25 @@ mod tests {
         picture(model, Theme::new(false, true), width, height)
     }
 
-    /// The whole picture, as people see it.
-    #[test]
-    fn eighty_by_twenty_four() {
-        let model = fixtures::one_gpu();
-        let picture = plain(&model, 80, 24).join("\n");
-        let expected = include_str!("view/80x24.txt").trim_end();
+    /// Compares a picture with a file; `BLESS=1` writes the file.
+    fn check(model: &Model, width: u16, height: u16) {
+        let picture = plain(model, width, height).join("\n") + "\n";
+        let path = format!("{}/src/top/view/{width}x{height}.txt", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("BLESS").is_some() {
-            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/view/80x24.txt"), picture + "\n")
-                .unwrap();
+            std::fs::write(path, picture).unwrap();
         } else {
-            assert_eq!(picture, expected, "BLESS=1 takes it as it is");
+            assert_eq!(picture, std::fs::read_to_string(path).unwrap(), "BLESS=1 takes it as it is");
         }
     }
 
     #[test]
+    fn eighty_by_twenty_four() {
+        check(&fixtures::one_gpu(), 80, 24);
+    }
+
+    #[test]
     fn a_hundred_and_twenty_by_forty() {
-        let model = fixtures::two_gpus();
-        let picture = plain(&model, 120, 40).join("\n");
-        let expected = include_str!("view/120x40.txt").trim_end();
-        if std::env::var_os("BLESS").is_some() {
-            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/view/120x40.txt"), picture + "\n")
-                .unwrap();
-        } else {
-            assert_eq!(picture, expected, "BLESS=1 takes it as it is");
-        }
+        check(&fixtures::two_gpus(), 120, 40);
     }
 
     #[test]
