@@ -14,7 +14,6 @@ use core::ptr;
 
 use cgpu_abi::{DRIVER, NVML, Role, driver_table, nvml_table};
 
-use crate::library::Hook;
 use crate::{boundary, driver, hooks, nvml};
 
 macro_rules! exports {
@@ -100,6 +99,14 @@ macro_rules! address {
         Hook(ptr::null())
     };
 }
+
+/// The address of one of our functions; null where the row has none.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Hook(pub(crate) *const c_void);
+
+// SAFETY: the address of a function is a number that never changes.
+unsafe impl Sync for Hook {}
 
 driver_table!(exports, [types CUresult]);
 nvml_table!(exports, [nvml_types nvmlReturn_t]);

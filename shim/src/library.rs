@@ -8,21 +8,18 @@
 //! the loader would take the stub for the driver. Of a copy that is opened later the program gets no function at all, hooked or
 //! not, but those of the one that stays: else it would talk to both, with handles that mean nothing to the other.
 
-mod symbol;
 mod table;
 
 use core::ffi::{CStr, c_void};
 use core::ptr;
 
-use cgpu_abi::{DRIVER as DRIVER_ROWS, NVML as NVML_ROWS};
+use cgpu_abi::{DRIVER as DRIVER_ROWS, Kind, NVML as NVML_ROWS};
 use cgpu_shm::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::boundary;
-use crate::entry;
 use crate::interpose::elf::Object;
 use crate::interpose::{open, opened};
 
-pub(crate) use symbol::{Hook, Symbol};
 pub(crate) use table::Table;
 
 /// Symbols of the driver.
@@ -34,7 +31,7 @@ const NVML_SYMBOLS: usize = NVML_ROWS.len();
 pub(crate) static DRIVER: Library<DRIVER_SYMBOLS> = Library {
     soname: c"libcuda.so.1",
     name: |row| DRIVER_ROWS.get(row).map_or("", |row| row.symbol),
-    hooks: &entry::DRIVER_HOOKS,
+    is_hooked: |row| DRIVER_ROWS.get(row).is_some_and(|row| row.kind == Kind::Hook),
     table: AtomicPtr::new((&raw const NO_DRIVER).cast_mut()),
     resolved: AtomicBool::new(false),
     beside: AtomicBool::new(false),
@@ -44,7 +41,7 @@ pub(crate) static DRIVER: Library<DRIVER_SYMBOLS> = Library {
 pub(crate) static NVML: Library<NVML_SYMBOLS> = Library {
     soname: c"libnvidia-ml.so.1",
     name: |row| NVML_ROWS.get(row).map_or("", |row| row.symbol),
-    hooks: &entry::NVML_HOOKS,
+    is_hooked: |row| NVML_ROWS.get(row).is_some_and(|row| row.kind == Kind::Hook),
     table: AtomicPtr::new((&raw const NO_NVML).cast_mut()),
     resolved: AtomicBool::new(false),
     beside: AtomicBool::new(false),
@@ -58,7 +55,8 @@ pub(crate) struct Library<const N: usize> {
     soname: &'static CStr,
     /// The name of a row.
     name: fn(usize) -> &'static str,
-    hooks: &'static [Hook; N],
+    /// Whether we have a function for a row.
+    is_hooked: fn(usize) -> bool,
     /// Never null. Published with release, read with acquire: [TABLE].
     table: AtomicPtr<Table<N>>,
     /// Whether the table's copy is the one that stays.
@@ -126,51 +124,37 @@ impl<const N: usize> Library<N> {
 
 /// What look-ups need.
 impl<const N: usize> Library<N> {
-    /// The exported name of a row.
-    pub(crate) fn name(&self, row: usize) -> &'static str {
-        (self.name)(row)
-    }
-
-    /// Our hook for a row; null: none.
-    pub(crate) fn hook(&self, row: usize) -> *const c_void {
-        self.hooks.get(row).map_or(ptr::null(), |hook| hook.0)
-    }
-
-    /// Whether `address` is one of our hooks.
-    pub(crate) fn is_hook(&self, address: *const c_void) -> bool {
-        self.hooks.iter().any(|hook| hook.0 == address)
-    }
-
     /// Whether an object is a copy of this library.
     pub(crate) fn is(&self, object: &Object) -> bool {
         object.soname() == self.soname.to_bytes()
     }
 
+    /// The exported name of a row.
+    pub(crate) fn name(&self, row: usize) -> &'static str {
+        (self.name)(row)
+    }
+
     /// Whether the library is open and defines a row's function.
-    fn defines(&self, row: usize) -> bool {
+    pub(crate) fn defines(&self, row: usize) -> bool {
         self.find_opened();
         !self.known(row).is_null()
     }
 
-    /// Our hook if `found` is the function of this library that the row stands for; else `found`.
-    fn exchange(&self, row: usize, found: *const c_void) -> *const c_void {
-        let hook = self.hook(row);
-        if found.is_null() || found == hook {
-            return found;
-        }
+    /// Whether `found`, which a look-up of the row's name has given, is this library's.
+    pub(crate) fn owns(&self, row: usize, found: *const c_void) -> bool {
         let resolved = self.resolved.load(Ordering::Relaxed);
         if resolved && found == self.known(row) {
-            return hook;
+            return true;
         }
         let Some(object) = Object::around(found).filter(|object| self.is(object)) else {
-            return found;
+            return false;
         };
         if !resolved {
             self.take_up(object);
         } else if self.table().object() != Some(object) {
             self.beside.store(true, Ordering::Relaxed);
         }
-        hook
+        true
     }
 
     /// Whether a copy beside the one that stays was ever met: by a look-up of a hooked name, such as programs begin with.

@@ -14,10 +14,11 @@
 use core::ffi::{CStr, c_char, c_void};
 
 use super::real::{self, DLSYM, DLVSYM, LIBC_DLSYM};
+use super::symbol::Symbol;
 use super::trampoline::{Arguments, Exit, trampoline};
 use super::{elf, names};
 use crate::boundary;
-use crate::library::{DRIVER, NVML, Symbol};
+use crate::library::{DRIVER, NVML};
 
 trampoline! {
     /// See the module.

@@ -18,6 +18,7 @@ pub(crate) mod elf;
 mod names;
 mod real;
 pub(crate) mod routing;
+mod symbol;
 mod trampoline;
 
 pub(crate) use real::{open, opened};

@@ -7,7 +7,7 @@ use core::ffi::CStr;
 
 use cgpu_abi::{DRIVER, Kind, NVML};
 
-use crate::library::Symbol;
+use super::symbol::Symbol;
 
 /// Slots; the more, the sooner a multiplier without collisions is found, and the fewer compares are made in vain.
 const SLOTS: usize = 8192;

@@ -19,6 +19,7 @@ use cgpu_abi::driver::{DefaultStream, proc_address};
 use cgpu_abi::{DRIVER as ROWS, Role, Row};
 use cgpu_memory::Reason;
 
+use super::symbol::{Symbol, is_driver_hook};
 use crate::library::{DRIVER, DRIVER_SYMBOLS, Table};
 use crate::process;
 
@@ -48,7 +49,7 @@ pub(crate) fn route(found: *const c_void, request: Request<'_>) -> Route {
         return Route::To(found);
     }
     match hook(DRIVER.table(), found, request) {
-        Some(Some(row)) => Route::To(DRIVER.hook(row)),
+        Some(Some(row)) => Route::To(Symbol::driver(row).hook()),
         Some(None) => Route::To(found),
         None => unexported(found, request),
     }
@@ -71,7 +72,7 @@ fn hook(table: &Table<DRIVER_SYMBOLS>, found: *const c_void, request: Request<'_
 #[cold]
 fn unexported(found: *const c_void, request: Request<'_>) -> Route {
     // A driver that looks its functions up as others do has found ours.
-    if DRIVER.is_hook(found) {
+    if is_driver_hook(found) {
         return Route::To(found);
     }
     match expected(request) {

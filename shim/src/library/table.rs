@@ -42,7 +42,7 @@ impl<const N: usize> Table<N> {
                 continue;
             };
             *address = found;
-            if !library.hook(row).is_null() {
+            if (library.is_hooked)(row) {
                 exports.push(Export { address: found.addr(), row: u16::try_from(row).ok() });
             }
         }

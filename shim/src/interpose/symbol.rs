@@ -1,10 +1,12 @@
 //! A hooked symbol, and our function for it.
 
 use core::ffi::c_void;
+use core::ptr;
 
 use cgpu_abi::{DRIVER as DRIVER_ROWS, NVML as NVML_ROWS};
 
-use super::{DRIVER, NVML};
+use crate::entry;
+use crate::library::{DRIVER, NVML};
 
 /// A hooked symbol: a library and a row of its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,25 +50,28 @@ impl Symbol {
 
     /// Our function for it.
     pub(crate) fn hook(self) -> *const c_void {
-        match self {
-            Symbol::Driver(row) => DRIVER.hook(row.into()),
-            Symbol::Nvml(row) => NVML.hook(row.into()),
-        }
+        let hook = match self {
+            Symbol::Driver(row) => entry::DRIVER_HOOKS.get(usize::from(row)),
+            Symbol::Nvml(row) => entry::NVML_HOOKS.get(usize::from(row)),
+        };
+        hook.map_or(ptr::null(), |hook| hook.0)
     }
 
     /// Our function for it if `found`, which a look-up has given, is the library's own; else `found`.
     pub(crate) fn exchange(self, found: *const c_void) -> *const c_void {
-        match self {
-            Symbol::Driver(row) => DRIVER.exchange(row.into(), found),
-            Symbol::Nvml(row) => NVML.exchange(row.into(), found),
+        let hook = self.hook();
+        if found.is_null() || found == hook {
+            return found;
         }
+        let is_its_own = match self {
+            Symbol::Driver(row) => DRIVER.owns(row.into(), found),
+            Symbol::Nvml(row) => NVML.owns(row.into(), found),
+        };
+        if is_its_own { hook } else { found }
     }
 }
 
-/// The address of one of our functions; null where the row has none.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub(crate) struct Hook(pub(crate) *const c_void);
-
-// SAFETY: the address of a function is a number that never changes.
-unsafe impl Sync for Hook {}
+/// Whether an address is that of one of our functions for the driver's.
+pub(super) fn is_driver_hook(address: *const c_void) -> bool {
+    entry::DRIVER_HOOKS.iter().any(|hook| hook.0 == address)
+}
