@@ -9,7 +9,7 @@ use cgpu_abi::types::CUresult;
 use cgpu_memory::Reason;
 use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::process;
+use crate::state;
 
 /// A result that says: something went wrong which should not have.
 pub(crate) trait Failed {
@@ -40,7 +40,7 @@ pub(crate) fn or<T>(fallback: T, body: impl FnOnce() -> T) -> T {
         silence();
     }
     panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        process::count(Reason::Panicked);
+        state::count(Reason::Panicked);
         fallback
     })
 }

@@ -8,7 +8,7 @@ use cgpu_abi::{driver_index, driver_table};
 use cgpu_memory::Reason;
 
 use crate::library::DRIVER;
-use crate::process;
+use crate::state;
 
 /// What must be there for a limit to be kept; `cuInit` is refused under a limit where one of these is missing. All else is
 /// optional: a hook whose own function is missing answers `CUDA_ERROR_NOT_SUPPORTED`.
@@ -36,7 +36,7 @@ pub(crate) fn has(row: usize) -> bool {
 
 #[cold]
 fn absent() -> CUresult {
-    process::count(Reason::MissingFunction);
+    state::count(Reason::MissingFunction);
     CUresult::ERROR_NOT_SUPPORTED
 }
 

@@ -17,7 +17,7 @@ use cgpu_abi::types::{CUcontext, CUresult};
 use cgpu_memory::{Bytes, Gpu, Tenant};
 use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::gpus::DriverOrdinal;
+use crate::devices::DriverOrdinal;
 use crate::order::Unbound;
 use crate::{captures, driver, gpus, nvml_uses};
 

@@ -26,7 +26,7 @@ use cgpu_shm::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
 
 use self::markers::{Markers, accepted};
 use crate::order::Order;
-use crate::{boundary, captures, driver, hooks, process};
+use crate::{boundary, captures, current, driver, process};
 
 /// A launch, as far as the gate has to know it.
 #[derive(Clone, Copy, Debug)]
@@ -324,7 +324,7 @@ impl LaunchContext {
         }
         let elsewhere = handle != current;
         let known = tenant.contexts().find(ContextId(handle.0));
-        let charged = known.or_else(|| if elsewhere { None } else { hooks::current(tenant) })?;
+        let charged = known.or_else(|| if elsewhere { None } else { current::current(tenant) })?;
         Some(Self { handle, gpu: charged.gpu(), elsewhere })
     }
 

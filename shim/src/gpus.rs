@@ -3,82 +3,16 @@
 use core::ffi::{CStr, c_int, c_uint};
 
 use cgpu_abi::nvml_types::{nvmlDevice_t, nvmlMemory_t, nvmlPciInfo_t, nvmlReturn_t};
-use cgpu_abi::types::{CUcontext, CUdevice, CUresult, CUuuid};
-use cgpu_memory::{Bytes, Found, Gpu, GpuInfo, MonitorInventory, System, Tenant, Uuid};
-use cgpu_shm::atomic::{AtomicUsize, Ordering::Relaxed};
+use cgpu_abi::types::{CUresult, CUuuid};
+use cgpu_memory::{Bytes, Found, GpuInfo, MonitorInventory, System, Tenant, Uuid};
 
-use crate::process::Trigger;
+use crate::devices::{Devices, DriverOrdinal};
+use crate::state::Trigger;
 use crate::{driver, nvml, nvml_uses};
 
-/// A device by the number that the driver gives it in this process (`CUdevice`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DriverOrdinal(pub(crate) CUdevice);
-
-/// Which of the driver's devices are on the books, by ordinal.
-pub(crate) struct Devices {
-    devices: Vec<Device>,
-}
-
-struct Device {
-    /// None: not sliced.
-    gpu: Option<Gpu>,
-    /// Its primary context, as last retained.
-    primary: AtomicUsize,
-}
-
-impl Devices {
-    /// No devices.
-    pub(crate) const NONE: &Devices = &Devices { devices: Vec::new() };
-
-    /// The devices of the initialised driver.
-    pub(crate) fn of(tenant: &Tenant) -> Devices {
-        let gpu = |device| tenant.gpu(driver_uuid(device)?);
-        let devices = devices().map(|device| Device { gpu: gpu(device), primary: AtomicUsize::new(0) });
-        Devices { devices: devices.collect() }
-    }
-
-    /// The GPU of a device; none: not sliced, or no such device.
-    #[inline]
-    pub(crate) fn gpu(&self, device: DriverOrdinal) -> Option<Gpu> {
-        self.get(device)?.gpu
-    }
-
-    /// Whether there is a limit to keep on any of them.
-    pub(crate) fn any_limited(&self, tenant: &Tenant) -> bool {
-        self.devices.iter().filter_map(|device| device.gpu).any(|gpu| tenant.view().limit(gpu).is_some())
-    }
-
-    /// The primary context of a device, as last retained.
-    pub(crate) fn primary(&self, device: DriverOrdinal) -> CUcontext {
-        CUcontext(self.get(device).map_or(0, |device| device.primary.load(Relaxed)))
-    }
-
-    /// The program has retained the primary context of a device.
-    pub(crate) fn set_primary(&self, device: DriverOrdinal, context: CUcontext) {
-        if let Some(device) = self.get(device) {
-            device.primary.store(context.0, Relaxed);
-        }
-    }
-
-    /// All of them.
-    pub(crate) fn all(&self) -> impl Iterator<Item = DriverOrdinal> {
-        (0..self.devices.len()).filter_map(|place| CUdevice::try_from(place).ok().map(DriverOrdinal))
-    }
-
-    /// The only one there is.
-    #[inline]
-    pub(crate) fn only(&self) -> Option<DriverOrdinal> {
-        (self.devices.len() == 1).then_some(DriverOrdinal(0))
-    }
-
-    /// The device that is a GPU.
-    pub(crate) fn of_gpu(&self, gpu: Gpu) -> Option<DriverOrdinal> {
-        self.all().find(|device| self.gpu(*device) == Some(gpu))
-    }
-
-    fn get(&self, device: DriverOrdinal) -> Option<&Device> {
-        self.devices.get(usize::try_from(device.0).ok()?)
-    }
+/// The devices of the initialised driver.
+pub(crate) fn devices_of(tenant: &Tenant) -> Devices {
+    Devices::new(devices().map(|device| tenant.gpu(driver_uuid(device)?)))
 }
 
 /// All GPUs, as the monitor has told, or a process of the container before this one; else NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A

@@ -8,7 +8,7 @@ use cgpu_abi::types::*;
 use cgpu_memory::{Address, Bodies, Bytes, Footprint, Gpu, NodeId, PoolDriver, PoolId, Tenant};
 use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::gpus::DriverOrdinal;
+use crate::devices::DriverOrdinal;
 use crate::order::Unbound;
 use crate::pools::Source;
 use crate::{driver, process};

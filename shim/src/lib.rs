@@ -14,11 +14,14 @@
 //! | [`library`] | the vendor's libraries in this process |
 //! | [`driver`], [`nvml`] | their own functions, typed |
 //! | [`order`] | the order of streams, and captures |
+//! | [`current`] | the context in which a thread works |
 //! | [`captures`] | captures that a call of ours could break |
 //! | [`pools`], [`graphs`] | pools, and what graphs allocate, as the driver shows them |
 //! | [`gpus`] | the GPUs, before anything is virtual |
 //! | [`namespace`] | the PID namespace that this process lives in |
-//! | [`process`] | what this process knows of itself, across forks |
+//! | [`state`] | what this process knows of itself, across forks |
+//! | [`process`] | how it starts to account memory |
+//! | [`devices`] | the driver's devices in this process |
 //! | [`boundary`] | no panic leaves the shim |
 #![allow(non_snake_case, reason = "hooks have the names of what they stand for")]
 #![cfg_attr(test, allow(dead_code, reason = "a test exports nothing"))]
@@ -36,6 +39,8 @@
 
 mod boundary;
 mod captures;
+mod current;
+mod devices;
 mod driver;
 mod entry;
 mod free;
@@ -52,3 +57,4 @@ mod nvml_uses;
 mod order;
 mod pools;
 mod process;
+mod state;

@@ -8,11 +8,11 @@ use cgpu_abi::{nvml_index, nvml_table};
 use cgpu_memory::Reason;
 
 use crate::library::NVML;
-use crate::process;
+use crate::state;
 
 #[cold]
 fn absent() -> nvmlReturn_t {
-    process::count(Reason::MissingFunction);
+    state::count(Reason::MissingFunction);
     nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND
 }
 

@@ -24,7 +24,7 @@ use cgpu_abi::nvml_types::nvmlReturn_t;
 use cgpu_shm::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::library::NVML;
-use crate::{nvml, process};
+use crate::{nvml, state};
 
 /// Uses of the program.
 static PROGRAM: AtomicUsize = AtomicUsize::new(0);
@@ -46,7 +46,7 @@ pub(crate) fn start() -> bool {
     if is_started() {
         return true;
     }
-    if !process::try_nvml() {
+    if !state::try_nvml() {
         return false;
     }
     NVML.hold();

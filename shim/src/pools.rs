@@ -6,8 +6,8 @@ use core::ptr;
 use cgpu_abi::types::*;
 use cgpu_memory::{Bytes, ContextId, Gpu, PoolDriver, PoolId, Tenant};
 
+use crate::devices::DriverOrdinal;
 use crate::driver;
-use crate::gpus::DriverOrdinal;
 use crate::order::Unbound;
 use crate::process;
 

@@ -4,8 +4,8 @@ use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
 use cgpu_memory::{ArrayId, Bytes, Reason, Shape};
 
-use super::context::current;
 use super::memory::{ask, free};
+use crate::current::current;
 use crate::driver;
 use crate::process;
 

@@ -3,7 +3,7 @@
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
 
-use super::refuse;
+use super::answer::refuse;
 use crate::driver;
 use crate::process;
 

@@ -1,12 +1,13 @@
 //! Contexts: each costs memory of the GPU that nobody has asked for, and takes with it, when it goes, all that was in it.
 
 use cgpu_abi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint};
-use cgpu_memory::{Context, ContextId, Reason, Tenant};
+use cgpu_memory::{ContextId, Reason};
 
 use super::memory::ask;
 use super::synchronise::waited;
+use crate::current::{current_handle, known};
+use crate::devices::DriverOrdinal;
 use crate::free::Gauge;
-use crate::gpus::DriverOrdinal;
 use crate::process;
 use crate::{driver, gate};
 
@@ -139,47 +140,6 @@ pub(crate) unsafe fn cuDevicePrimaryCtxReset(device: CUdevice) -> CUresult {
 pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
     end(primary(DriverOrdinal(device)), || unsafe { driver::cuDevicePrimaryCtxReset_v2(device) })
-}
-
-/// The context in which the calling thread works, if it is of a GPU on the books. The driver is asked: a runtime may have made it
-/// current by a way of its own.
-#[inline]
-pub(crate) fn current(tenant: &Tenant) -> Option<Context> {
-    let Some(context) = current_handle() else {
-        tenant.count(Reason::ForeignContext);
-        return None;
-    };
-    known(tenant, context)
-}
-
-#[inline]
-fn current_handle() -> Option<CUcontext> {
-    let mut context = CUcontext::NULL;
-    // SAFETY: the handle is writable.
-    let answer = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
-    (answer == CUresult::SUCCESS && !context.is_null()).then_some(context)
-}
-
-/// What the current context's handle stands for.
-#[inline]
-fn known(tenant: &Tenant, current: CUcontext) -> Option<Context> {
-    tenant.contexts().find(ContextId(current.0)).or_else(|| take_up(tenant, current))
-}
-
-/// A context whose making we have not seen.
-#[cold]
-fn take_up(tenant: &Tenant, context: CUcontext) -> Option<Context> {
-    let mut device = DriverOrdinal::default();
-    // SAFETY: the device is writable.
-    if unsafe { driver::cuCtxGetDevice(&raw mut device.0) } != CUresult::SUCCESS {
-        tenant.count(Reason::ForeignContext);
-        return None;
-    }
-    let Some(gpu) = process::devices(tenant).gpu(device) else {
-        tenant.count(Reason::NativeGpu);
-        return None;
-    };
-    Some(tenant.contexts().adopt(ContextId(context.0), gpu))
 }
 
 /// Charges a context of the size that contexts have on this GPU, and makes it.

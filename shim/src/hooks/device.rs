@@ -4,7 +4,7 @@ use cgpu_abi::types::{CUdevice, CUdevice_attribute, CUresult, c_int, c_uint};
 use cgpu_memory::Bytes;
 
 use super::refused::announces_refused;
-use crate::gpus::DriverOrdinal;
+use crate::devices::DriverOrdinal;
 use crate::{driver, process};
 
 /// 32-bit sizes: as the first version of the call had them.

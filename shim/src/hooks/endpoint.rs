@@ -5,7 +5,7 @@ use cgpu_abi::types::*;
 use cgpu_memory::Handle;
 
 use super::multicast::{bind, bind_at, unbind};
-use crate::gpus::DriverOrdinal;
+use crate::devices::DriverOrdinal;
 use crate::{driver, process};
 
 /// A new endpoint has nothing bound to it.

@@ -6,10 +6,10 @@ use cgpu_abi::Role;
 use cgpu_abi::types::*;
 use cgpu_memory::{Bodies, Footprint, GraphId, Graphs, NodeId, PoolError, PoolId, Sending, Tenant};
 
+use super::answer::refuse;
 use super::memory::ask;
-use super::refuse;
+use crate::devices::DriverOrdinal;
 use crate::gate::{self, Kernel, Launch};
-use crate::gpus::DriverOrdinal;
 use crate::graphs::{self, Driver, UnsupportedGraph};
 use crate::order::Order;
 use crate::pools::Source;

@@ -3,7 +3,7 @@
 use cgpu_abi::types::{CUdeviceptr, CUipcMemHandle, CUresult, c_uint};
 use cgpu_memory::{Address, Bytes, Context, Reason, Route, Tenant};
 
-use super::context::current;
+use crate::current::current;
 use crate::driver;
 use crate::process;
 

@@ -9,8 +9,8 @@ use core::ptr;
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
 
+use super::answer::refuse;
 use super::module::bring_library;
-use super::refuse;
 use crate::{driver, process};
 
 /// 32-bit sizes and addresses.

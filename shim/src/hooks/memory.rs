@@ -3,8 +3,8 @@
 use cgpu_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUresult, c_uint};
 use cgpu_memory::{Address, Bytes, Gpu, MemoryInfo, Tenant, WaitBudget};
 
-use super::context::current;
 use super::synchronise::waited;
+use crate::current::current;
 use crate::driver;
 use crate::process;
 

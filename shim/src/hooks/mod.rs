@@ -8,18 +8,8 @@
 //! A hook may be called as the driver's function of its name may: its pointers are what that function wants them to be, null where it
 //! allows null. Whoever calls is the program itself (`entry.rs`), and a hook looks at nothing that the driver would not look at.
 
-/// The tenant, for a hook that takes memory. Returns from the hook where there is none: with `$pass`, the driver's answer, where
-/// nothing is limited, and with a refusal where the start was refused.
-macro_rules! tenant_or_return {
-    ($pass:expr) => {
-        match $crate::process::accounting() {
-            $crate::process::Accounting::On(tenant) => tenant,
-            $crate::process::Accounting::Pass => return $pass,
-            $crate::process::Accounting::Refused => return $crate::hooks::NOT_STARTED,
-        }
-    };
-}
-
+#[macro_use]
+mod answer;
 mod array;
 mod capture;
 mod checkpoint;
@@ -44,6 +34,7 @@ mod refused;
 mod sparse;
 mod synchronise;
 
+pub(crate) use answer::{pass, refuse};
 pub(crate) use array::*;
 pub(crate) use capture::*;
 pub(crate) use checkpoint::*;
@@ -69,37 +60,3 @@ pub(crate) use pool::*;
 pub(crate) use proc_address::*;
 pub(crate) use sparse::*;
 pub(crate) use synchronise::*;
-
-use cgpu_abi::Role;
-use cgpu_abi::types::CUresult;
-use cgpu_memory::Reason;
-
-use crate::process;
-
-/// What a hook answers while the start is refused: the driver that the program sees has not been initialised.
-const NOT_STARTED: CUresult = CUresult::ERROR_NOT_INITIALIZED;
-
-/// A function that takes memory which is not accounted yet: refused where there is a limit to keep.
-pub(crate) fn refuse(role: Role, real: impl FnOnce() -> CUresult) -> CUresult {
-    let tenant = tenant_or_return!(real());
-    if !process::devices(tenant).any_limited(tenant) {
-        return real();
-    }
-    tenant.count(if role == Role::Managed { Reason::ManagedRefused } else { Reason::Unsupported });
-    CUresult::ERROR_NOT_SUPPORTED
-}
-
-/// A function whose memory is on other books than ours, or on none: passed, and counted.
-pub(crate) fn pass(role: Role, real: impl FnOnce() -> CUresult) -> CUresult {
-    let tenant = tenant_or_return!(real());
-    tenant.count(uncharged(role));
-    real()
-}
-
-/// Why a function that is passed charges nothing.
-fn uncharged(role: Role) -> Reason {
-    match role {
-        Role::External => Reason::Imported,
-        _ => Reason::GrownUnseen,
-    }
-}

@@ -15,8 +15,8 @@ use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
 use cgpu_memory::{Bytes, Cause, Context, Tenant};
 
-use super::context::current;
 use super::memory::ask;
+use crate::current::current;
 use crate::image::{self, Size};
 use crate::process::{self, Accounting};
 use crate::{driver, free};

@@ -4,7 +4,7 @@ use cgpu_abi::types::*;
 use cgpu_memory::{Address, Bytes, Handle, Reference, Route, Tenant};
 
 use super::ipc;
-use crate::gpus::DriverOrdinal;
+use crate::devices::DriverOrdinal;
 use crate::{driver, process};
 
 /// The object takes no memory; that others may come to have it is noted when it is exported.

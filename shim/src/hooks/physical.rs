@@ -4,9 +4,10 @@ use cgpu_abi::Role;
 use cgpu_abi::types::*;
 use cgpu_memory::{Address, Bytes, Gpu, Handle, PoolId, Reason, Tenant};
 
+use super::answer::refuse;
+use super::ipc;
 use super::memory::ask;
-use super::{ipc, refuse};
-use crate::gpus::DriverOrdinal;
+use crate::devices::DriverOrdinal;
 use crate::process;
 use crate::{driver, pools};
 

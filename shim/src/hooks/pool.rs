@@ -7,8 +7,8 @@ use cgpu_memory::{
     WaitBudget,
 };
 
+use super::answer::refuse;
 use super::ipc::open;
-use super::refuse;
 use crate::order::{Order, Unbound};
 use crate::pools::{self, Driver, Source};
 use crate::process;

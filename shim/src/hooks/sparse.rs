@@ -3,8 +3,8 @@
 use cgpu_abi::types::*;
 use cgpu_memory::{ArrayId, Handle, ReplacedTiles, Tenant, Tiles};
 
-use super::context::current;
 use super::pool::part_in_order;
+use crate::current::current;
 use crate::order::Order;
 use crate::{driver, process};
 

@@ -1,0 +1,221 @@
+//! What this process knows of itself, and how a forked child comes to know nothing.
+//!
+//! All of it hangs off one page that the kernel wipes in a forked child (`MADV_WIPEONFORK`): finding out costs a plain load, and
+//! a `vfork` child, which shares its parent's memory, finds the parent's state, as it must. The child starts anew when it first
+//! initialises the driver; what its parent had is left alone.
+//!
+//! ```text
+//!   PAGE -> state -> null        not started: in this process cuInit has not been called
+//!                 -> Off         no limit: every hook is the driver's function
+//!                 -> Refused     the limits cannot be understood or kept: nothing is allocated
+//!                 -> On          books are kept
+//! ```
+
+use core::ptr;
+
+use cgpu_memory::{Reason, Refusal, Tenant};
+use cgpu_shm::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use once_cell::race::OnceBox;
+
+use crate::devices::Devices;
+
+/// How this process stands.
+#[allow(clippy::large_enum_variant, reason = "there is one in a process's life")]
+pub(crate) enum State {
+    /// Nothing is limited.
+    Off,
+    /// The start was refused.
+    Refused(Refusal),
+    /// Books are kept.
+    On(Tenant),
+}
+
+/// Who starts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trigger {
+    /// A call of the driver, which is initialised.
+    Driver,
+    /// A call of NVML, which is initialised; the driver may not even be loaded.
+    Nvml,
+}
+
+/// The page. A wiped one is a valid one: all zero.
+#[repr(C, align(4096))]
+struct Page {
+    state: AtomicPtr<State>,
+    devices: AtomicPtr<Devices>,
+    announced: AtomicBool,
+    /// Whether a start of NVML was tried in this process.
+    nvml_tried: AtomicBool,
+    /// What was counted before there was a slot to count in.
+    counts: [AtomicU32; Reason::ALL.len()],
+}
+
+/// Null until the first use. A child inherits the address.
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
+
+/// The state, where there can be no page.
+static WITHOUT_WIPE: OnceBox<State> = OnceBox::new();
+
+/// Whether this process or one of its parents has started.
+static EVER_STARTED: AtomicBool = AtomicBool::new(false);
+
+/// The books of this process, if they are kept.
+#[inline]
+pub(crate) fn tenant() -> Option<&'static Tenant> {
+    match get() {
+        Some(State::On(tenant)) => Some(tenant),
+        _ => None,
+    }
+}
+
+/// The state, if this process has started.
+#[inline]
+pub(crate) fn get() -> Option<&'static State> {
+    let page = PAGE.load(Ordering::Acquire);
+    if page.is_null() {
+        return WITHOUT_WIPE.get();
+    }
+    // SAFETY: the page is never unmapped.
+    let page = unsafe { &*page };
+    let state = page.state.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked box.
+    unsafe { state.as_ref() }
+}
+
+/// Whether this process or one of its parents has started.
+pub(crate) fn ever_started() -> bool {
+    EVER_STARTED.load(Ordering::Relaxed)
+}
+
+/// Makes a state by `decide`, and publishes it. Returns the one that is published, and whether it is that one: another thread may
+/// have been first.
+pub(crate) fn publish(decide: impl FnOnce() -> State) -> (&'static State, bool) {
+    EVER_STARTED.store(true, Ordering::Relaxed);
+    let state = decide();
+    let Some(page) = page() else {
+        return (WITHOUT_WIPE.get_or_init(|| Box::new(refuse_without_wipe(state))), false);
+    };
+    let state = Box::into_raw(Box::new(state));
+    // Release: the state is whole before it is seen.
+    match page.state.compare_exchange(ptr::null_mut(), state, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            // SAFETY: just published, and never freed.
+            let state = unsafe { &*state };
+            if let State::On(tenant) = state {
+                hand_over_counts(page, tenant);
+            }
+            (state, true)
+        }
+        Err(first) => {
+            // SAFETY: the box is ours alone: it was not published.
+            drop(unsafe { Box::from_raw(state) });
+            // SAFETY: published by the other thread, and never freed.
+            (unsafe { &*first }, false)
+        }
+    }
+}
+
+/// Says the sentence of a refusal, once in this process.
+pub(crate) fn announce(refusal: &Refusal) {
+    static WITHOUT_A_PAGE: AtomicBool = AtomicBool::new(false);
+
+    let announced = page().map_or(&WITHOUT_A_PAGE, |page| &page.announced);
+    if !announced.swap(true, Ordering::Relaxed) {
+        refusal.announce();
+    }
+}
+
+/// Whether NVML may be started here: once in a process.
+pub(crate) fn try_nvml() -> bool {
+    page().is_some_and(|page| !page.nvml_tried.swap(true, Ordering::Relaxed))
+}
+
+/// The driver's devices, if they were learned in this process.
+#[inline]
+pub(crate) fn devices() -> Option<&'static Devices> {
+    let devices = page().map_or(ptr::null_mut(), |page| page.devices.load(Ordering::Acquire));
+    // SAFETY: null, or a leaked box.
+    unsafe { devices.as_ref() }
+}
+
+/// Learns the driver's devices, if they can be told now, and publishes them.
+pub(crate) fn publish_devices(learn: impl FnOnce() -> Option<Devices>) -> &'static Devices {
+    let Some(page) = page() else { return Devices::NONE };
+    let Some(devices) = learn() else { return Devices::NONE };
+    let devices = Box::into_raw(Box::new(devices));
+    match page.devices.compare_exchange(ptr::null_mut(), devices, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: just published, and never freed.
+        Ok(_) => unsafe { &*devices },
+        Err(first) => {
+            // SAFETY: the box is ours alone: it was not published.
+            drop(unsafe { Box::from_raw(devices) });
+            // SAFETY: published by the other thread, and never freed.
+            unsafe { &*first }
+        }
+    }
+}
+
+/// Counts a reason: in the process's slot, or until there is one, in its page.
+pub(crate) fn count(reason: Reason) {
+    if let Some(tenant) = tenant() {
+        tenant.count(reason);
+    } else if let Some(page) = page()
+        && let Some(count) = page.counts.get(reason as usize)
+    {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The state of a process whose kernel cannot wipe a page. It could not be told from its children's, so no books can be kept.
+fn refuse_without_wipe(state: State) -> State {
+    match state {
+        State::On(_) => State::Refused(Refusal::new(
+            "expected a kernel that wipes memory on fork (MADV_WIPEONFORK, Linux 4.14); this one does not: use a newer one",
+        )),
+        State::Off | State::Refused(_) => state,
+    }
+}
+
+fn hand_over_counts(page: &Page, tenant: &Tenant) {
+    for (reason, count) in Reason::ALL.iter().zip(&page.counts) {
+        for _ in 0..count.swap(0, Ordering::Relaxed) {
+            tenant.count(*reason);
+        }
+    }
+}
+
+/// The page, mapped at its first use. `None`: there is no memory, or the kernel cannot wipe it.
+fn page() -> Option<&'static Page> {
+    let known = PAGE.load(Ordering::Acquire);
+    let page = if known.is_null() { map()? } else { known };
+    // SAFETY: the page is never unmapped.
+    Some(unsafe { &*page })
+}
+
+#[cold]
+fn map() -> Option<*mut Page> {
+    let length = size_of::<Page>();
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, at an address of the kernel's choice.
+    let mapping = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) };
+    if mapping == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the mapping is ours.
+    let wiped = unsafe { libc::madvise(mapping, length, libc::MADV_WIPEONFORK) } == 0;
+    let page = mapping.cast::<Page>();
+    let published = if wiped {
+        PAGE.compare_exchange(ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire)
+    } else {
+        Err(ptr::null_mut())
+    };
+    published
+        .map(|_| page)
+        .or_else(|first| {
+            // SAFETY: the mapping is ours alone: it was not published.
+            unsafe { libc::munmap(mapping, length) };
+            (!first.is_null()).then_some(first).ok_or(())
+        })
+        .ok()
+}
