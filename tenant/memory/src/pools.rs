@@ -15,7 +15,9 @@
 //! ones and waits for those under way. A pool that is destroyed while it holds something is kept, and ended by whoever
 //! later sees that it is empty.
 
+mod allocation;
 mod driver;
+mod exported;
 mod growth;
 pub(crate) mod table;
 
@@ -26,11 +28,10 @@ use cgpu_shm::reason::Reason;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 pub use self::driver::PoolDriver;
-use self::growth::least;
 use self::table::{Balance, Lookup, PoolRef, Released, Reservation};
-use crate::exports::{Exports, Route};
+use crate::exports::Exports;
 use crate::handles::PoolId;
-use crate::ledger::{Denied, WaitBudget};
+use crate::ledger::Denied;
 use crate::tables::Tables;
 
 /// Why an allocation from a pool was not made.
@@ -113,46 +114,6 @@ impl<'a> Pools<'a> {
         seen.is_ok()
     }
 
-    /// Allocates `size` bytes of a pool: charges, makes the `call`, looks at what the pool holds then. `undo` frees what the
-    /// call has allocated, in the same stream; `is_busy` says whether the stream still has something to do.
-    ///
-    /// # Errors
-    /// [`PoolError`]. What the pool holds is then within the limit again; where the stream does not come to the free within a second,
-    /// what remains is shown and blocks new allocations.
-    pub fn allocate<E>(
-        self,
-        id: PoolId,
-        size: Bytes,
-        call: impl Fn() -> Result<(), E>,
-        undo: impl Fn(),
-        is_busy: impl Fn() -> bool,
-    ) -> Result<(), PoolError<E>> {
-        let at = match self.tables.pools.find(id) {
-            Lookup::Charged(at) => at,
-            Lookup::Elsewhere => return call().map_err(PoolError::Driver),
-            Lookup::Unknown => return Err(PoolError::Unknown),
-            Lookup::Outlives => return Err(PoolError::Destroyed),
-            Lookup::Leaving => {
-                self.tables.ledger.sleep_briefly();
-                return Err(PoolError::Unknown);
-            }
-        };
-        let Some(charged) = self.tables.pools.likely(at, size) else {
-            return Err(PoolError::Denied(self.tables.ledger.too_large(at.gpu, size)));
-        };
-        match self.tables.ledger.try_charge(at.gpu, Column::Used, charged) {
-            Ok(()) => match self.try_allocate(at, Reservation::charged(charged, size), &call, &undo) {
-                Err(PoolError::Denied(_)) => {
-                    self.allocate_waiting(at, Reservation::charged(charged, size), &call, &undo, &is_busy)
-                }
-                other => other,
-            },
-            Err(_) => {
-                self.allocate_after_reading(at, Reservation::charged(charged, size), &call, &undo, &is_busy)
-            }
-        }
-    }
-
     /// What a pool holds may have changed: reads it again.
     pub fn changed(self, id: PoolId) {
         if self.tables.pools.any()
@@ -214,103 +175,6 @@ impl<'a> Pools<'a> {
         Exports::new(self.tables).refund_unheld();
         if self.tables.pools.any() {
             self.each_pool(Some(gpu), true);
-        }
-    }
-
-    /// The way of an allocation whose pre-charge does not fit.
-    #[cold]
-    #[inline(never)]
-    fn allocate_after_reading<E>(
-        self,
-        at: PoolRef,
-        likely: Reservation,
-        call: &impl Fn() -> Result<(), E>,
-        undo: &impl Fn(),
-        is_busy: &impl Fn() -> bool,
-    ) -> Result<(), PoolError<E>> {
-        self.each_pool(Some(at.gpu), false);
-        let now = if self.tables.ledger.try_charge(at.gpu, Column::Used, likely.charged).is_ok() {
-            Some(likely)
-        } else {
-            // It may do with what it holds; if that is in too many pieces, or of other streams, it grows.
-            self.may_hold(at, likely.size).then_some(Reservation::charged(Bytes::ZERO, likely.size))
-        };
-        match now.map(|reservation| self.try_allocate(at, reservation, call, undo)) {
-            None | Some(Err(PoolError::Denied(_))) => self.allocate_waiting(at, likely, call, undo, is_busy),
-            Some(other) => other,
-        }
-    }
-
-    /// The way of an allocation for which pools must be trimmed, and streams or the dead be waited for.
-    #[cold]
-    #[inline(never)]
-    fn allocate_waiting<E>(
-        self,
-        at: PoolRef,
-        likely: Reservation,
-        call: &impl Fn() -> Result<(), E>,
-        undo: &impl Fn(),
-        is_busy: &impl Fn() -> bool,
-    ) -> Result<(), PoolError<E>> {
-        let exact = Reservation::charged(least(likely.size), likely.size);
-        let mut budget = WaitBudget::default();
-        loop {
-            // What was freed in the stream can be had when the stream has come to that; asked before the trim that is to see it.
-            let is_idle = !is_busy();
-            self.each_pool(Some(at.gpu), true);
-            let mut wait = || !is_idle && self.tables.ledger.sleep_backoff(&mut budget);
-            // Where only the dead are in the way of a chunk they are waited for: under a lesser charge the pool would grow by one all
-            // the same.
-            let reservation =
-                if self.tables.ledger.charge_waiting(at.gpu, Column::Used, likely.charged).is_ok() {
-                    likely
-                } else if self.tables.ledger.try_charge(at.gpu, Column::Used, exact.charged).is_ok() {
-                    exact
-                } else if wait() {
-                    continue;
-                } else {
-                    let denied =
-                        self.tables.ledger.charge(at.gpu, Column::Used, exact.charged, Reason::OverLimit);
-                    denied.map_err(PoolError::Denied)?;
-                    exact
-                };
-            match self.try_allocate(at, reservation, call, undo) {
-                // It grew by more than there was room for. There may be some in a moment.
-                Err(PoolError::Denied(_)) if wait() => {}
-                other => return other,
-            }
-        }
-    }
-
-    /// Whether a pool has `size` bytes that are not in use.
-    fn may_hold(self, at: PoolRef, size: Bytes) -> bool {
-        let Some(ticket) = self.tables.pools.begin_reading(at) else { return false };
-        let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
-        self.apply(at, self.tables.pools.record_reading(at, ticket, reserved, None));
-        reserved.zip(used).is_some_and(|(reserved, used)| reserved >= used + size)
-    }
-
-    /// Makes the call under a charge that is on the ledger, and looks at what came of it.
-    fn try_allocate<E>(
-        self,
-        at: PoolRef,
-        reservation: Reservation,
-        call: &impl Fn() -> Result<(), E>,
-        undo: &impl Fn(),
-    ) -> Result<(), PoolError<E>> {
-        if !self.tables.pools.start(at, reservation) {
-            self.tables.ledger.refund(at.gpu, Column::Used, reservation.charged);
-            return Err(PoolError::Unknown);
-        }
-        let answer = call();
-        let within = self.call_ended(at, reservation);
-        match answer {
-            Ok(()) if within => Ok(()),
-            Ok(()) => {
-                undo();
-                Err(PoolError::Denied(self.evict_excess(at, reservation.size)))
-            }
-            Err(answer) => Err(PoolError::Driver(answer)),
         }
     }
 
@@ -376,23 +240,6 @@ impl<'a> Pools<'a> {
         within || !balance.unpaid
     }
 
-    /// Gets rid of an excess whose cause was freed in its stream just now: when the stream has come to that, a trim gives it back.
-    #[cold]
-    pub(crate) fn evict_excess(self, at: PoolRef, size: Bytes) -> Denied {
-        let (reason, limit) = (Reason::PoolGrew, self.tables.ledger.limit(at.gpu));
-        self.tables.ledger.count(reason);
-        let denied = Denied { reason, wanted: size, used: self.tables.ledger.total(at.gpu), limit };
-        let mut budget = WaitBudget::default();
-        loop {
-            self.each_pool(Some(at.gpu), true);
-            let over = self.tables.ledger.total(at.gpu) > self.tables.ledger.limit(at.gpu);
-            if !over || !self.tables.ledger.sleep_backoff(&mut budget) {
-                self.tables.pools.paid(at);
-                return denied;
-            }
-        }
-    }
-
     pub(crate) fn each_pool(self, gpu: Option<Gpu>, trim: bool) {
         let mut last = None;
         while let Some((at, outlives)) = self.tables.pools.after(last, gpu) {
@@ -445,48 +292,6 @@ impl<'a> Pools<'a> {
             self.tables.ledger.exported().withdraw_kept(gpu, exported);
             self.tables.ledger.refund(gpu, Column::Used, charged);
         }
-    }
-
-    /// The driver gave out a handle to a pool: others may hold what comes from it, and what is left of us pays for all that it holds.
-    pub fn exported(self, id: PoolId) {
-        if let Lookup::Charged(at) = self.tables.pools.find(id) {
-            self.tables.pools.export(at);
-            self.enter_export(at);
-        }
-    }
-
-    /// The driver gave out a descriptor of a piece of this size, the end of which nobody sees.
-    pub fn piece_exported(self, id: PoolId, piece: Bytes) {
-        if let Lookup::Charged(at) = self.tables.pools.find(id) {
-            self.tables.ledger.exported().add_routes(Route::UNTRACKED.0);
-            self.tables.pools.hand_out(at, piece);
-            self.tables.pools.export(at);
-            self.enter_export(at);
-        }
-    }
-
-    /// The driver gave out a pointer of an exported pool's, by which others open it.
-    pub fn pointer_exported(self, route: Route) {
-        self.tables.ledger.exported().add_routes(route.0);
-        self.tables.pools.point(route.0);
-    }
-
-    /// Enters what an exported pool holds as exported. What it holds no more may be held by others, by pointers that they have open or by
-    /// descriptors: how much of it stays charged.
-    fn enter_export(self, at: PoolRef) -> Bytes {
-        let (more, less) = self.tables.pools.exported(at);
-        if more > Bytes::ZERO {
-            self.tables.ledger.exported().export(at.gpu, more);
-        }
-        if less == Bytes::ZERO || Exports::new(self.tables).keep(at.gpu, less, self.tables.pools.pointers()) {
-            return less;
-        }
-        let held = self.tables.pools.held_by_descriptors(at, less);
-        if held > Bytes::ZERO {
-            self.tables.ledger.count(Reason::ExportedKept);
-        }
-        self.tables.ledger.exported().withdraw_kept(at.gpu, less - held);
-        held
     }
 }
 

@@ -5,11 +5,15 @@
 //! *Invariant*, whenever the lock is free: what calls under way were charged in advance is part of what is booked, and what is
 //! booked covers the newest reading, or the lack was handed to a thread that is charging it.
 
+mod pool;
 mod retention;
 
 use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
+pub(super) use self::pool::{Balance, Released, Ticket};
+use self::pool::{Pool, Stage};
+pub(crate) use self::pool::{PoolRef, Reservation};
 pub(crate) use self::retention::{CallOutcome, PendingCall, Retention};
 use cgpu_shm::spin::Spin;
 
@@ -18,15 +22,6 @@ use super::growth::Growth;
 use crate::allocations::table::Exhausted;
 use crate::handles::PoolId;
 use crate::ordered::Ordered;
-
-/// A pool that is charged: which, and how it is reached. Another one may have its handle later.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PoolRef {
-    pub(crate) id: PoolId,
-    pub(crate) gpu: Gpu,
-    pub(crate) driver: &'static dyn PoolDriver,
-    number: u64,
-}
 
 /// What a handle is.
 #[derive(Clone, Copy, Debug)]
@@ -41,139 +36,6 @@ pub(crate) enum Lookup {
     Leaving,
     /// Never seen.
     Unknown,
-}
-
-/// What a call was charged in advance, and for how much of the program's.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reservation {
-    pub(super) charged: Bytes,
-    pub(super) size: Bytes,
-    /// What the pool has for the call already, by an earlier one: not charged again, but not given back either while the call is
-    /// under way.
-    pub(super) kept: Bytes,
-}
-
-impl Reservation {
-    pub(super) fn charged(charged: Bytes, size: Bytes) -> Self {
-        Self { charged, size, kept: Bytes::ZERO }
-    }
-}
-
-/// A look at what a pool holds, in the order in which looks begin.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ticket(u64);
-
-/// What is to be done on the ledger.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Balance {
-    /// To be given back.
-    pub(super) surplus: Bytes,
-    /// To be charged: the pool holds so much more than is booked for it.
-    pub(super) shortfall: Bytes,
-    /// It has grown by what could not be charged.
-    pub(super) unpaid: bool,
-    /// Others may hold some of it.
-    pub(super) exported: bool,
-}
-
-/// What a pool had that is gone.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Released {
-    pub(super) gpu: Gpu,
-    pub(super) charged: Bytes,
-    pub(super) exported: Bytes,
-}
-
-/// Whether a pool is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Open,
-    /// Destroyed, as the program sees it.
-    Outlives,
-    /// The driver is asked to destroy it: its handle must not be used any more.
-    Leaving,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Pool {
-    at: PoolRef,
-    stage: Stage,
-    /// What is on the ledger for it.
-    charged: Bytes,
-    /// Of that: of calls under way.
-    pending: Bytes,
-    /// Of what is held: what calls under way count on.
-    kept: Bytes,
-    /// The newest reading of what it holds, and that one's ticket.
-    read: Bytes,
-    newest: u64,
-    tickets: u64,
-    /// Calls of the program under way, and how many there have been.
-    calls: u32,
-    started: u64,
-    /// Calls of ours with its handle under way.
-    readings: u32,
-    unpaid: bool,
-    /// What of it is entered as exported; none: it is this process's alone.
-    exported: Option<Bytes>,
-    /// What descriptors of pieces of it may hold when it does not any more: nobody sees their end.
-    handed: Bytes,
-    growth: Growth,
-    /// Raised when the pool may have less, or may have passed on what an earlier call was given.
-    retention: u64,
-}
-
-impl Pool {
-    fn begin_reading(&mut self) -> Ticket {
-        self.readings = self.readings.saturating_add(1);
-        self.tickets += 1;
-        Ticket(self.tickets)
-    }
-
-    fn start(&mut self, reservation: Reservation) {
-        self.started += 1;
-        self.calls += 1;
-        self.pending = self.pending + reservation.charged;
-        self.kept = self.kept + reservation.kept;
-        self.charged = self.charged + reservation.charged;
-    }
-
-    fn record(&mut self, ticket: Ticket, reading: Option<Bytes>, reservation: Option<Reservation>) {
-        self.readings = self.readings.saturating_sub(1);
-        let charged = reservation.map_or(Bytes::ZERO, |reservation| reservation.charged);
-        match reading {
-            Some(reading) if ticket.0 > self.newest => {
-                if let Some(reservation) = reservation
-                    && self.calls == 1
-                    && reading > self.read
-                {
-                    self.growth.learn(reservation.size, reading - self.read);
-                }
-                if reading < self.read {
-                    self.retention += 1;
-                }
-                self.newest = ticket.0;
-                self.read = reading;
-            }
-            Some(_) => {}
-            // What cannot be seen is taken to have grown as was thought.
-            None => self.read = self.read + charged,
-        }
-        if let Some(reservation) = reservation {
-            self.calls = self.calls.saturating_sub(1);
-            self.pending = self.pending - charged;
-            self.kept = self.kept - reservation.kept;
-        }
-    }
-
-    /// Brings what is booked down to what can be needed, and says what is lacking.
-    fn balance(&mut self) -> Balance {
-        let most = self.read + self.pending + self.kept;
-        let surplus = self.charged - self.charged.min(most);
-        self.charged = self.charged - surplus;
-        let shortfall = self.read - self.read.min(self.charged);
-        Balance { surplus, shortfall, unpaid: self.unpaid, exported: self.exported.is_some() }
-    }
 }
 
 /// The table.

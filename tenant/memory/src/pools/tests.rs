@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use cgpu_shm::units::Nanos;
 use proptest::prelude::*;
 
+use super::growth::least;
 use super::table::{PoolTable, Ticket};
 use super::*;
 use crate::Tenant;

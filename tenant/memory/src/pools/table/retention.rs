@@ -8,7 +8,10 @@
 //! has landed. Either it still has it, or it takes again what a trim has just freed, or what another call has been charged for and then
 //! taken from it.
 
-use super::{Bytes, Pool, PoolRef, PoolTable, Reservation, Stage};
+use cgpu_shm::units::Bytes;
+
+use super::PoolTable;
+use super::pool::{Pool, PoolRef, Reservation, Stage};
 
 /// A time during which the pool keeps what it has given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,53 @@
+//! Pools that other processes may open, or hold memory of.
+
+use cgpu_shm::reason::Reason;
+use cgpu_shm::units::Bytes;
+
+use super::Pools;
+use super::table::{Lookup, PoolRef};
+use crate::exports::{Exports, Route};
+use crate::handles::PoolId;
+
+impl Pools<'_> {
+    /// The driver gave out a handle to a pool: others may hold what comes from it, and what is left of us pays for all that it holds.
+    pub fn exported(self, id: PoolId) {
+        if let Lookup::Charged(at) = self.tables.pools.find(id) {
+            self.tables.pools.export(at);
+            self.enter_export(at);
+        }
+    }
+
+    /// The driver gave out a descriptor of a piece of this size, the end of which nobody sees.
+    pub fn piece_exported(self, id: PoolId, piece: Bytes) {
+        if let Lookup::Charged(at) = self.tables.pools.find(id) {
+            self.tables.ledger.exported().add_routes(Route::UNTRACKED.0);
+            self.tables.pools.hand_out(at, piece);
+            self.tables.pools.export(at);
+            self.enter_export(at);
+        }
+    }
+
+    /// The driver gave out a pointer of an exported pool's, by which others open it.
+    pub fn pointer_exported(self, route: Route) {
+        self.tables.ledger.exported().add_routes(route.0);
+        self.tables.pools.point(route.0);
+    }
+
+    /// Enters what an exported pool holds as exported. What it holds no more may be held by others, by pointers that they have open or by
+    /// descriptors: how much of it stays charged.
+    pub(super) fn enter_export(self, at: PoolRef) -> Bytes {
+        let (more, less) = self.tables.pools.exported(at);
+        if more > Bytes::ZERO {
+            self.tables.ledger.exported().export(at.gpu, more);
+        }
+        if less == Bytes::ZERO || Exports::new(self.tables).keep(at.gpu, less, self.tables.pools.pointers()) {
+            return less;
+        }
+        let held = self.tables.pools.held_by_descriptors(at, less);
+        if held > Bytes::ZERO {
+            self.tables.ledger.count(Reason::ExportedKept);
+        }
+        self.tables.ledger.exported().withdraw_kept(at.gpu, less - held);
+        held
+    }
+}
