@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_loaded_is_counted_in_blocks() {
+    fn loaded_segments_are_counted_in_blocks() {
         let sections = [
             (".text.kernel", 6, 100_000),
             (".nv.global.init", 3, 1 << 20),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_elf_says_nothing() {
+    fn truncated_elf_has_no_size() {
         let whole = image(&[(".text", 6, 1)]);
         for end in 0..whole.len() {
             assert_eq!(size_of(&whole[..end]), Size::default(), "{end}");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn of_text_the_variables_are_known() {
+    fn ptx_text_tells_its_variables() {
         let size = Size { whole: Bytes::from_mib(2), variables: Bytes::from_mib(2) };
         assert_eq!(size_of(b"// text\n.version 7.0\n.global .b8 table[9];"), size);
         // SAFETY: the text ends with a zero.

@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batch_is_priced_by_the_sum_of_its_copies_within_the_gpu() {
+    fn batch_costs_the_sum_of_its_copies_within_the_gpu() {
         assert_eq!(sum([Some(1 << 20), None, Some(5)].into_iter()), Some((1 << 20) + 5));
         assert_eq!(sum([Some(usize::MAX), Some(1)].into_iter()), Some(usize::MAX));
     }

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read() {
+    fn any_bytes_are_parsed_without_a_panic() {
         let text = b".global .b8 \xff[4]; .global .b8 fine[4];";
         assert_eq!(variables(text), 4);
         for end in 0..text.len() {

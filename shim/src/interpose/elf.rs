@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_the_loader_finds() {
+    fn symbols_are_found_as_the_loader_finds_them() {
         let expected = libc::malloc_usable_size as *const c_void;
         assert_eq!(libc_object().symbol(b"malloc_usable_size"), Some(expected));
     }

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn near_misses_are_not_ours() {
+    fn similar_names_are_not_hooked() {
         for name in [
             c"",
             c"cu",

@@ -7,7 +7,7 @@ use cgpu_e2e::skip;
 use crate::stage::Stage;
 
 #[test]
-fn another_hooker_of_dlsym_after_us_is_asked_too() {
+fn dlsym_interposer_after_the_shim_is_called() {
     let stage = Stage::get();
     let lines = stage.shimmed().preload(stage.file("hooker.so")).lines("hooked", &[]);
     assert_eq!(lines, ["libcgpu.so:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate", "saw 1"]);
@@ -15,7 +15,7 @@ fn another_hooker_of_dlsym_after_us_is_asked_too() {
 
 /// It asks for the next `dlsym` of glibc's version, which ours has not.
 #[test]
-fn another_hooker_of_dlsym_before_us_does_not_pass_us_over() {
+fn dlsym_interposer_before_the_shim_does_not_bypass_it() {
     let stage = Stage::get();
     let run = stage.bare().preload(stage.file("hooker.so")).preload(stage.file("libcgpu.so"));
     assert_eq!(
@@ -25,7 +25,7 @@ fn another_hooker_of_dlsym_before_us_does_not_pass_us_over() {
 }
 
 #[test]
-fn programs_without_a_gpu_do_not_notice() {
+fn program_without_a_gpu_runs_unchanged() {
     let stage = Stage::get();
     for (program, arguments, expected) in [
         ("/bin/true", &[][..], &[][..]),
@@ -74,7 +74,7 @@ fn tcmalloc_before_and_after() {
 }
 
 #[test]
-fn hookers_of_dlsym_on_both_sides_are_asked_too() {
+fn dlsym_interposers_on_both_sides_are_called() {
     let stage = Stage::get();
     // The loader knows one file once, by whatever name: a copy is another library.
     let other = stage.file("hooker-too.so");

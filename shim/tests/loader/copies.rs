@@ -3,7 +3,7 @@
 use crate::stage::Stage;
 
 #[test]
-fn a_stub_that_was_tried_first_does_not_stay() {
+fn stub_tried_first_is_replaced_by_the_driver() {
     let stage = Stage::get();
     let stub = stage.file("stub/libcuda.so.1").display().to_string();
     let lines = stage.shimmed().lines("copies", &[&stub]);
@@ -12,7 +12,7 @@ fn a_stub_that_was_tried_first_does_not_stay() {
 
 /// Hooked names led to the first copy and all others to the second, which had not been initialised.
 #[test]
-fn a_second_copy_is_the_first_one_under_another_name() {
+fn second_copy_resolves_to_the_first() {
     let stage = Stage::get();
     let second = stage.file("copy/libcuda.so.1");
     std::fs::create_dir_all(second.parent().expect("a folder")).expect("a folder");

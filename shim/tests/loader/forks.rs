@@ -17,12 +17,12 @@ fn expected() -> Vec<String> {
 }
 
 #[test]
-fn children_start_anew_without_a_limit() {
+fn forked_child_without_a_limit_starts_anew() {
     assert_eq!(Stage::get().shimmed().lines("forks", &[]), expected());
 }
 
 #[test]
-fn children_start_anew_under_a_limit() {
+fn forked_child_under_a_limit_starts_anew() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let run = Stage::get().shimmed().variable("CGPU_DIR", &folder.path().display().to_string());
     let run = run.variable("ALIYUN_COM_GPU_MEM_CONTAINER", "6").variable("LIMITED", "1");
@@ -31,7 +31,7 @@ fn children_start_anew_under_a_limit() {
 
 /// All find the same books, though each may have started its own.
 #[test]
-fn threads_that_initialise_at_once_share_the_books() {
+fn threads_initialising_at_once_share_one_tenant() {
     for _ in 0..20 {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let run = Stage::get().shimmed().variable("CGPU_DIR", &folder.path().display().to_string());

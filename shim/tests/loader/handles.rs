@@ -7,7 +7,7 @@ fn asked(run: &Run) -> Vec<String> {
 }
 
 #[test]
-fn only_the_drivers_own_symbols_are_exchanged() {
+fn only_symbols_of_the_driver_are_exchanged() {
     let stage = Stage::get();
     let (bare, shimmed) = (asked(&stage.bare()), asked(&stage.shimmed()));
     let hooks = [
@@ -42,14 +42,14 @@ fn only_the_drivers_own_symbols_are_exchanged() {
 }
 
 #[test]
-fn a_namesake_of_the_driver_keeps_its_functions() {
+fn library_named_like_the_driver_keeps_its_functions() {
     let stage = Stage::get();
     assert_eq!(stage.shimmed().lines("namesake", &[]), ["other.so:cuInit", "1007"]);
 }
 
 /// With a plain call instead of a jump, `RTLD_NEXT` from a library gives that library's own function: endless recursion.
 #[test]
-fn the_loader_still_sees_who_asks() {
+fn loader_still_sees_the_calling_object() {
     let stage = Stage::get();
     let expected = ["right", "twice", "wrapper.so:getppid"];
     assert_eq!(stage.bare().lines("next", &[]), expected);
@@ -58,7 +58,7 @@ fn the_loader_still_sees_who_asks() {
 
 /// What such a library takes for the driver's own function must be ours, or all that it wraps goes past the limit.
 #[test]
-fn a_library_that_wraps_the_driver_wraps_our_hooks() {
+fn library_that_wraps_the_driver_wraps_the_hooks() {
     let stage = Stage::get();
     let bare = stage.bare().lines("wrapping", &[]);
     assert_eq!(bare, ["libcuda.so.1:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate", "null"]);
@@ -67,7 +67,7 @@ fn a_library_that_wraps_the_driver_wraps_our_hooks() {
 }
 
 #[test]
-fn a_program_linked_with_the_driver_meets_our_hooks() {
+fn program_linked_with_the_driver_calls_the_hooks() {
     let stage = Stage::get();
     let lines = stage.shimmed().lines("linked", &[]);
     assert_eq!(

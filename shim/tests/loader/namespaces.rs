@@ -3,7 +3,7 @@
 use crate::stage::Stage;
 
 #[test]
-fn a_plugin_that_looks_at_itself_first_meets_our_hooks() {
+fn deepbind_plugin_calls_the_hooks() {
     let stage = Stage::get();
     let bare = stage.bare().lines("deepbind", &[]);
     assert_eq!(bare[0], "cuMemAlloc_v2: libcuda.so.1:cuMemAlloc_v2");
@@ -13,7 +13,7 @@ fn a_plugin_that_looks_at_itself_first_meets_our_hooks() {
 }
 
 #[test]
-fn the_driver_stays_out_of_other_namespaces() {
+fn driver_is_not_loaded_into_other_namespaces() {
     let stage = Stage::get();
     assert!(stage.bare().lines("namespaces", &[]).contains(&"linked.so: opened".to_owned()));
     let lines = stage.shimmed().lines("namespaces", &[]);

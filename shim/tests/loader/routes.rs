@@ -57,7 +57,7 @@ fn walk(bare: &Run, shimmed: &Run, judge: impl Fn(&str, &str, &str)) {
 
 /// The CUDA runtime's own walk at its start, six versions of it.
 #[test]
-fn the_runtimes_walks_lead_to_hooks_of_the_right_version_and_flavour() {
+fn runtime_lookups_return_hooks_of_the_right_version_and_flavour() {
     let stage = Stage::get();
     walk(&stage.bare(), &stage.shimmed(), |asked, given, recorded| {
         // They were recorded with the newest driver, and that is what the null driver plays.
@@ -67,7 +67,7 @@ fn the_runtimes_walks_lead_to_hooks_of_the_right_version_and_flavour() {
 
 /// The same on a real driver, which needs no GPU for it.
 #[test]
-fn a_real_driver_is_routed_like_the_played_one() {
+fn real_driver_is_routed_like_the_simulated_one() {
     let Some(folder) = std::env::var_os("CGPU_REAL_DRIVER").map(PathBuf::from) else {
         return skip("routes", "driver", "CGPU_REAL_DRIVER names no folder with a real libcuda.so.1");
     };
@@ -78,7 +78,7 @@ fn a_real_driver_is_routed_like_the_played_one() {
 /// What a driver hands out without exporting it: judged by its name, and refused if it takes memory. One address under two
 /// exported names: the name that was asked chooses. And what the driver lacks stays absent.
 #[test]
-fn pointers_that_no_symbol_has_are_judged_by_name() {
+fn unexported_pointer_is_routed_by_its_name() {
     let stage = Stage::get();
     let lines = stage.shimmed().library(stage.file("odd")).lines("oddities", &[]);
     let expected = [
@@ -113,7 +113,7 @@ fn pointers_that_no_symbol_has_are_judged_by_name() {
 
 /// Drivers that looked themselves up while they were asked for a table sent others round in circles.
 #[test]
-fn a_driver_that_looks_itself_up_hands_out_its_own_tables() {
+fn driver_that_looks_itself_up_gets_its_own_functions() {
     let stage = Stage::get();
     let with = |run: Run| run.library(stage.file("selfish")).lines("tables", &[]);
     let lines = with(stage.shimmed());

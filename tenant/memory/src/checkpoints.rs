@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_checkpointed_counts_no_more_and_comes_back_only_where_it_fits() {
+    fn checkpointed_memory_is_uncharged_and_restored_only_if_it_fits() {
         let container = Container::limited(10);
         let (tool, worker) = (named(&container, 7), named(&container, 8));
         worker.charge(gpu(), mib(6)).expect("it fits").commit(Address(0x20_0000), None);
@@ -143,7 +143,7 @@ mod tests {
 
     /// What another holds was nobody's while its maker was away.
     #[test]
-    fn what_others_hold_of_a_checkpointed_process_stays_charged() {
+    fn exported_memory_of_a_checkpointed_process_stays_charged() {
         let container = Container::limited(10);
         let (tool, worker) = (named(&container, 7), named(&container, 8));
         let route = Route::of_bytes(&[1]);
@@ -164,7 +164,7 @@ mod tests {
 
     /// Whose memory was away was left out, and who came after it was taken for it.
     #[test]
-    fn others_are_listed_by_their_own_ids_while_one_is_away() {
+    fn members_keep_their_ids_while_one_is_checkpointed() {
         let container = Container::limited(10);
         let (tool, first, second) = (named(&container, 7), named(&container, 8), named(&container, 9));
         first.charge(gpu(), mib(1)).expect("it fits").commit(Address(0x20_0000), None);

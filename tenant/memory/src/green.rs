@@ -60,7 +60,7 @@ mod tests {
     use crate::{Address, Bytes, ContextId, GreenId};
 
     #[test]
-    fn what_is_allocated_in_a_view_is_the_primary_contexts() {
+    fn allocation_in_a_green_context_belongs_to_the_primary_context() {
         let container = Container::limited(50);
         let tenant = container.tenant();
         let (whole, view) = (container.handle(), container.handle());

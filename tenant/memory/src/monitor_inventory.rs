@@ -155,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn process_in_a_container_that_may_have_more_than_the_driver_shows_is_not_known() {
+    fn process_in_a_container_with_hidden_devices_is_unknown() {
         assert_eq!(found(&inventory(false, false), &[2], true), None);
         assert_eq!(found(&inventory(false, false), &[4], false), None);
     }
 
     #[test]
-    fn device_that_was_not_told_of_or_is_partitioned_makes_all_unknown() {
+    fn unreported_or_partitioned_device_makes_all_unknown() {
         for inventory in [inventory(true, false), inventory(false, true)] {
             assert_eq!(found(&inventory, &[1, 9], false), None);
             assert_eq!(found(&inventory, &[3], false), None);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_and_totals_are_nvmls() {
+    fn orders_and_totals_are_those_of_nvml() {
         let found = inventory(true, false).found(&[], false).expect("all are told");
         assert!(found.gpus.is_sorted_by_key(|gpu| gpu.order));
         assert_eq!(
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn monitor_tells_by_the_region_of_the_process() {
+    fn inventory_is_read_from_the_region_of_the_process() {
         let container = Container::with(&[]);
         assert_eq!(MonitorInventory::read(&container.environment), None, "no region");
         Region::make(container.run(), Birth::default()).expect("a region");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_that_a_process_before_has_registered_are_known_if_the_driver_shows_just_those() {
+    fn gpus_registered_before_are_known_if_the_driver_shows_just_those() {
         let inventory = |gpus: &[(u8, u64)], is_limited_from_outside| MonitorInventory {
             devices: Vec::new(),
             registered: gpus.iter().map(|(byte, mib)| (Uuid([*byte; 16]), Bytes::from_mib(*mib))).collect(),

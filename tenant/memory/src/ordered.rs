@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_ascend_leave_full_runs() {
+    fn ascending_keys_leave_full_runs() {
         let mut ordered = Ordered::new();
         for key in 0..10_000 {
             assert_eq!(ordered.insert(key * 3, key), Ok(None));
@@ -167,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_history_is_that_of_a_plain_map(steps in prop::collection::vec((0..6_u8, 0..2000_u64), 1..4000)) {
+        fn any_history_equals_a_plain_map(steps in prop::collection::vec((0..6_u8, 0..2000_u64), 1..4000)) {
             let (mut ordered, mut plain) = (Ordered::new(), BTreeMap::new());
             for (number, (step, key)) in steps.into_iter().enumerate() {
                 match step {

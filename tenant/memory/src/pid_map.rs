@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_host_a_name_is_a_name() {
+    fn pid_on_the_host_is_itself() {
         let host = Here { hosts: true, pids: &[] };
         let pid_map = PidMap::of(&[member(700, None, 5)], &[700, 800], &host);
         assert_eq!((pid_map.container_pid(700), pid_map.nvml_pid(700)), (Some(700), Some(700)));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_speaks_as_the_host_is_translated_with_the_monitors_word() {
+    fn host_pid_is_translated_by_the_monitors_report() {
         let members = [member(7, Some(700), 5), member(9, None, 5)];
         let pid_map = PidMap::of(&members, &[700, 900, 7, 9], &INSIDE);
         assert_eq!((pid_map.container_pid(700), pid_map.nvml_pid(7)), (Some(7), Some(700)));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_speaks_as_we_do_needs_no_monitor() {
+    fn container_pid_needs_no_monitor() {
         let members = [member(7, Some(700), 5), member(9, None, 0)];
         let pid_map = PidMap::of(&members, &[7], &INSIDE);
         assert_eq!(
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_nobodys() {
+    fn ambiguous_pid_is_no_process_of_the_container() {
         // A neighbour under the number of a process of ours that is not on the GPU.
         assert_eq!(PidMap::of(&[member(7, None, 0)], &[7], &INSIDE).container_pid(7), None);
         // One of ours is not listed, as it would be by a driver that speaks as we do.

@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_ever_negative(limit: u64, used: u64, physical: u64) {
+        fn memory_info_is_never_negative(limit: u64, used: u64, physical: u64) {
             let view = MemoryInfo::of(Bytes(limit), Bytes(used), Bytes(physical));
             prop_assert_eq!(view.total, Bytes(limit));
             prop_assert_eq!(view.free.0 + view.used.0, limit);
@@ -167,7 +167,7 @@ mod tests {
 
     /// Whoever waited for another one's memory by looking at what is free waited for ever, because only charges looked for the dead.
     #[test]
-    fn whoever_only_looks_sees_the_dead_go() {
+    fn free_memory_query_finds_exited_processes() {
         let container = Container::limited(50);
         let [onlooker, other] = [container.tenant(), container.tenant()];
         allocate(&other, 10);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn members_add_up_to_what_is_used() {
+    fn members_add_up_to_the_used_memory() {
         let container = Container::limited(50);
         let [first, second, idle] = [container.tenant(), container.tenant(), container.tenant()];
         allocate(&first, 10);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_monitor_has_found_out_is_a_members_own() {
+    fn monitors_measurement_belongs_to_its_member() {
         let container = Container::limited(50);
         let tenant = container.tenant();
         allocate(&tenant, 10);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_are_no_members_and_what_they_left_is_used() {
+    fn exited_processes_are_no_members_and_their_memory_is_used() {
         let container = Container::limited(50);
         let [alive, dying] = [container.tenant(), container.tenant()];
         allocate(&alive, 10);

@@ -200,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_had_in_two_calls() {
+    fn list_is_read_in_two_calls() {
         assert_eq!(all(lists(&[])), Ok(vec![]));
         assert_eq!(all(lists(&[7, 8])), Ok(vec![7, 8]));
         assert_eq!(all::<c_uint>(|_, _| nvmlReturn_t::ERROR_NOT_FOUND), Err(nvmlReturn_t::ERROR_NOT_FOUND));
     }
 
     #[test]
-    fn a_list_that_grows_is_asked_for_again_but_not_for_ever() {
+    fn growing_list_is_read_again_a_bounded_number_of_times() {
         let sizes = core::cell::Cell::new(0);
         let grows = |count: &mut c_uint, to| {
             sizes.set(sizes.get() + 20);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_without_room_says_the_length() {
+    fn success_without_room_returns_the_length() {
         let eager = |count: &mut c_uint, to: *mut c_uint| {
             let answer = lists(&[7])(count, to);
             if to.is_null() { nvmlReturn_t::SUCCESS } else { answer }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_answered_as_nvml_does() {
+    fn program_is_answered_as_nvml_answers() {
         let mut room = [0; 3];
         for (count, answer, left) in
             [(0, nvmlReturn_t::ERROR_INSUFFICIENT_SIZE, [0; 3]), (3, nvmlReturn_t::SUCCESS, [7, 8, 0])]

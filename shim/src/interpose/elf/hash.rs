@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_are_those_of_the_format() {
+    fn hashes_equal_those_of_the_format() {
         // The two values that the format's own documents give.
         assert_eq!(gnu_hash(b"printf"), 0x156b_2bb8);
         assert_eq!(system_v_hash(b"printf"), 0x0779_05a6);

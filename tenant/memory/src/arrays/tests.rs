@@ -13,7 +13,7 @@ fn flat(width: u64, height: u64, format: u32, channels: u32) -> Shape {
 }
 
 #[test]
-fn a_bound_is_never_below_what_a_tiled_layout_takes() {
+fn bound_covers_every_tiled_layout() {
     // Tiles of 64 bytes by 8 rows, in blocks of up to 32 tiles in height and depth: so many that half of them were too few.
     for (width, height, depth) in
         [(1, 0, 0), (65, 1, 0), (1000, 2000, 0), (77, 9, 5), (640, 129, 33), (4096, 4096, 7)]
@@ -48,7 +48,7 @@ fn levels_and_layers_add_up() {
 }
 
 #[test]
-fn an_array_goes_with_its_context_and_is_freed_like_memory() {
+fn array_ends_with_its_context_and_is_freed_like_memory() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     let handle = container.handle();
@@ -67,7 +67,7 @@ fn an_array_goes_with_its_context_and_is_freed_like_memory() {
 }
 
 #[test]
-fn a_handle_like_no_other_stays_charged() {
+fn array_with_an_unrepresentable_handle_stays_charged() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     let charge = tenant.charge(gpu(), Bytes(2 * MIB)).expect("it fits");
@@ -78,7 +78,7 @@ fn a_handle_like_no_other_stays_charged() {
 }
 
 #[test]
-fn the_last_answers_are_kept() {
+fn latest_requirements_are_kept() {
     let mut requirements = Requirements::new();
     let shape = |width| flat(width, 1, 0x20, 1);
     for width in 0..KEPT as u64 + 10 {

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_and_is_not_on_the_books_was_the_context() {
+    fn unaccounted_fall_of_free_memory_is_the_context() {
         for (physical_free, accounted, size) in [
             (700, 100, Some(300)),
             (600, 200, Some(300)),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_that_allocates_meanwhile_does_not_fill_our_books() {
+    fn neighbour_that_allocates_meanwhile_changes_the_size_within_bounds() {
         // It took 8 GiB between the two readings.
         assert_eq!(before(20_000, 0, 0, 0).size(Some(mib(11_508)), mib(0), 0), Some(GREATEST));
         assert_eq!(before(20_000, 0, 300, 0).size(Some(mib(11_508)), mib(0), 0), Some(mib(375)));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_off_is_mended_by_the_next() {
+    fn wrong_size_is_corrected_by_later_contexts() {
         for (mistaken, contexts) in [(1024, 5), (1, 4)] {
             let mut known = mistaken;
             for _ in 0..contexts {
@@ -136,7 +136,7 @@ mod tests {
 
     /// Its frees are the GPU's before they are off the books, its charges on them before they are the GPU's, and its dead go without a word.
     #[test]
-    fn what_others_of_the_container_give_back_makes_no_context_smaller() {
+    fn memory_freed_by_other_processes_makes_no_context_smaller() {
         let busy = Before { alone: false, ..before(1000, 500, 256, 0) };
         assert_eq!(busy.size(Some(mib(900)), mib(500), 0), None);
         assert_eq!(busy.size(Some(mib(744)), mib(560), 0), None);
@@ -156,21 +156,21 @@ mod tests {
     }
 
     #[test]
-    fn unread_memory_teaches_nothing() {
+    fn unreadable_free_memory_gives_no_size() {
         let unread = Before { physical_free: None, ..before(0, 0, 0, 0) };
         assert_eq!(unread.size(Some(mib(1)), mib(0), 0), None);
         assert_eq!(before(9, 0, 0, 0).size(None, mib(0), 0), None);
     }
 
     #[test]
-    fn first_contexts_created_at_once_share_what_went() {
+    fn first_contexts_created_at_once_share_the_fall() {
         // Two begin with 1000 free and end with 400. The first to end sees the other at it, and books its half.
         assert_eq!(before(1000, 0, 0, 0).size(Some(mib(400)), mib(0), 1), Some(mib(300)));
         assert_eq!(before(1000, 0, 0, 1).size(Some(mib(400)), mib(300), 0), Some(mib(300)));
     }
 
     #[test]
-    fn a_known_size_stands_where_others_are_created_beside() {
+    fn known_size_stands_during_other_creations() {
         assert_eq!(before(1000, 0, 300, 1).size(Some(mib(400)), mib(300), 0), None);
         assert_eq!(before(1000, 0, 300, 0).size(Some(mib(400)), mib(300), 1), None);
         assert_eq!(before(1000, 0, 300, 0).size(Some(mib(690)), mib(0), 0), Some(mib(310)));

@@ -51,7 +51,7 @@ fn reclaim_exited(container: &Container, witness: &Tenant) {
 }
 
 #[test]
-fn a_handle_is_one_bit_below_the_last() {
+fn route_of_a_handle_is_one_bit_below_the_untracked() {
     let bits = |seed: u64| Route::of_bytes(&seed.to_ne_bytes()).0;
     assert!((0..1000).all(|seed| bits(seed).is_power_of_two() && bits(seed) != Route::UNTRACKED.0));
     let all = (0..1000).map(bits).fold(0, |all, bit| all | bit);
@@ -61,7 +61,7 @@ fn a_handle_is_one_bit_below_the_last() {
 }
 
 #[test]
-fn what_nobody_has_open_goes_when_it_is_freed() {
+fn exported_memory_open_nowhere_is_refunded_when_freed() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     allocate(&tenant, BASE, mib(6), None);
@@ -73,7 +73,7 @@ fn what_nobody_has_open_goes_when_it_is_freed() {
 
 /// Else a process could allocate, let another open it, free, and so on without end.
 #[test]
-fn what_another_has_open_stays_charged_to_its_maker() {
+fn memory_open_elsewhere_stays_charged_to_its_exporter() {
     let container = Container::limited(10);
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
@@ -90,7 +90,7 @@ fn what_another_has_open_stays_charged_to_its_maker() {
 
 /// Else memory that was opened, handed out by a descriptor and closed again would be nobody's.
 #[test]
-fn what_a_descriptor_holds_of_anothers_memory_stays_charged_while_its_holder_lives() {
+fn descriptor_of_imported_memory_keeps_it_charged_while_its_holder_lives() {
     let container = Container::limited(10);
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
@@ -107,7 +107,7 @@ fn what_a_descriptor_holds_of_anothers_memory_stays_charged_while_its_holder_liv
 }
 
 #[test]
-fn an_opening_that_the_driver_refuses_holds_nothing() {
+fn import_refused_by_the_driver_holds_nothing() {
     let container = Container::limited(10);
     let (maker, other) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
@@ -120,7 +120,7 @@ fn an_opening_that_the_driver_refuses_holds_nothing() {
 }
 
 #[test]
-fn a_free_that_the_driver_refuses_changes_nothing() {
+fn free_refused_by_the_driver_changes_nothing() {
     let container = Container::limited(10);
     let (maker, holder) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
@@ -132,7 +132,7 @@ fn a_free_that_the_driver_refuses_changes_nothing() {
 }
 
 #[test]
-fn a_context_that_ends_takes_what_was_not_lent() {
+fn ended_context_releases_what_was_not_exported() {
     let container = Container::limited(50);
     let (maker, holder) = (container.tenant(), container.tenant());
     let id = container.handle();
@@ -153,7 +153,7 @@ fn a_context_that_ends_takes_what_was_not_lent() {
 }
 
 #[test]
-fn a_descriptor_keeps_what_the_maker_frees_until_the_maker_ends() {
+fn descriptor_keeps_freed_memory_charged_until_its_exporter_ends() {
     let container = Container::limited(10);
     let (maker, other) = (container.tenant(), container.tenant());
     allocate(&maker, BASE, mib(6), None);
@@ -210,7 +210,7 @@ proptest! {
 
     /// Whatever three processes hand to each other, and in whatever order they die: the container pays for what is on the GPU, once.
     #[test]
-    fn the_container_pays_for_what_is_there(steps in steps()) {
+    fn charges_equal_the_memory_that_is_there(steps in steps()) {
         let container = Container::limited(100);
         let witness = container.tenant();
         let mut processes: Vec<Option<Tenant>> = (0..3).map(|_| Some(container.tenant())).collect();

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_used_twice_count_once() {
+    fn address_used_twice_counts_once() {
         assert_eq!(of(&[]), []);
         assert_eq!(of(&[(0, PAGE, 1)]), [(0, 1)]);
         assert_eq!(of(&[(0, PAGE, PAGE + 1), (0, PAGE, 4 * PAGE)]), [(0, 4)]);
@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_number_of_different_pages(
+        fn footprint_is_the_number_of_different_pages(
             ranges in prop::collection::vec((0..3_usize, 0..40 * PAGE, 1..9 * PAGE), 0..30),
         ) {
             let mut plain = BTreeSet::new();

@@ -201,7 +201,7 @@ impl World {
 }
 
 #[test]
-fn a_graph_is_charged_by_what_is_reserved_for_it() {
+fn graph_is_charged_by_its_reservation() {
     let world = World::new(100);
     world.instantiate(1, mib(30)).expect("it takes nothing yet");
     world.holds(Bytes::ZERO);
@@ -220,7 +220,7 @@ fn a_graph_is_charged_by_what_is_reserved_for_it() {
 }
 
 #[test]
-fn what_a_graph_has_it_needs_not_be_given_again() {
+fn graph_with_memory_is_launched_without_a_charge() {
     let world = World::new(100);
     world.instantiate(1, mib(60)).expect("it takes nothing yet");
     for _ in 0..3 {
@@ -237,7 +237,7 @@ fn what_a_graph_has_it_needs_not_be_given_again() {
 }
 
 #[test]
-fn two_graphs_that_have_their_memory_go_on_without_a_charge() {
+fn two_graphs_with_memory_are_launched_without_a_charge() {
     let world = World::new(100);
     for id in [1, 2] {
         world.instantiate(id, mib(50)).expect("it takes nothing yet");
@@ -252,7 +252,7 @@ fn two_graphs_that_have_their_memory_go_on_without_a_charge() {
 }
 
 #[test]
-fn memory_that_passes_from_graph_to_graph_is_charged_before_it_is_missed() {
+fn memory_passed_from_graph_to_graph_is_charged_first() {
     let world = World::new(100);
     world.driver.on(|inside| inside.thrifty = true);
     for id in [1, 2] {
@@ -272,7 +272,7 @@ fn memory_that_passes_from_graph_to_graph_is_charged_before_it_is_missed() {
 }
 
 #[test]
-fn a_graph_whose_memory_another_was_given_does_not_count_on_it() {
+fn graph_whose_memory_went_to_another_is_charged_again() {
     let world = World::new(100);
     world.driver.on(|inside| inside.thrifty = true);
     world.instantiate(1, mib(60)).expect("it takes nothing yet");
@@ -292,7 +292,7 @@ fn a_graph_whose_memory_another_was_given_does_not_count_on_it() {
 }
 
 #[test]
-fn graphs_make_room_for_others_and_others_for_graphs() {
+fn graphs_and_other_memory_make_room_for_each_other() {
     let world = World::new(100);
     world.instantiate(1, mib(60)).expect("it takes nothing yet");
     world.launch(1, 1).expect("it fits");
@@ -314,7 +314,7 @@ impl World {
 }
 
 #[test]
-fn a_graph_that_takes_its_memory_when_it_is_made_is_not_made_where_there_is_no_room() {
+fn eager_graph_without_room_is_not_instantiated() {
     let world = World::new(100);
     let made = |id, bytes, uploads| {
         let mut footprint = Footprint::new();
@@ -343,7 +343,7 @@ fn a_graph_that_takes_its_memory_when_it_is_made_is_not_made_where_there_is_no_r
 }
 
 #[test]
-fn a_graph_that_the_driver_does_not_launch_costs_nothing() {
+fn graph_refused_by_the_driver_costs_nothing() {
     let world = World::new(100);
     world.instantiate(1, mib(60)).expect("it takes nothing yet");
     let lane = Lane { stream: 1, context: 0, thread: 0 };
@@ -361,7 +361,7 @@ fn a_graph_that_the_driver_does_not_launch_costs_nothing() {
 }
 
 #[test]
-fn a_launch_that_takes_more_than_it_can_is_shown_and_stands_in_the_way() {
+fn launch_beyond_its_bound_is_shown_and_blocks_allocations() {
     let world = World::new(100);
     world.instantiate(1, mib(60)).expect("it takes nothing yet");
     world.driver.on(|inside| inside.executables.get_mut(&1).expect("it is there").needs = mib(140).0);
@@ -374,7 +374,7 @@ fn a_launch_that_takes_more_than_it_can_is_shown_and_stands_in_the_way() {
 }
 
 #[test]
-fn what_a_graph_is_changed_to_counts() {
+fn updated_graph_is_charged_by_its_new_bound() {
     let world = World::new(100);
     let footprint = |bytes| {
         let mut footprint = Footprint::new();
@@ -396,7 +396,7 @@ fn what_a_graph_is_changed_to_counts() {
 }
 
 #[test]
-fn a_handle_that_is_given_out_again_is_another_graph() {
+fn reused_handle_is_another_graph() {
     let world = World::new(100);
     world.instantiate(1, mib(10)).expect("it takes nothing yet");
     let former = world.tenant.graphs().number(GraphId(1)).expect("it is known");
@@ -410,7 +410,7 @@ fn a_handle_that_is_given_out_again_is_another_graph() {
 }
 
 #[test]
-fn a_pool_of_that_name_cannot_be_destroyed() {
+fn pool_of_graphs_cannot_be_destroyed() {
     let world = World::new(100);
     world.instantiate(1, mib(10)).expect("it takes nothing yet");
     let ending = world.tenant.pools().begin_destroy(PoolId::of_graphs(gpu()));
@@ -421,7 +421,7 @@ fn a_pool_of_that_name_cannot_be_destroyed() {
 
 /// Two launches of one thread each, whose calls overlap in each way that two can.
 #[test]
-fn a_launch_under_way_keeps_what_it_counts_on() {
+fn pending_launch_keeps_its_memory() {
     for trims in [false, true] {
         let world = World::new(100);
         world.driver.on(|inside| inside.thrifty = true);
@@ -456,7 +456,7 @@ fn a_launch_under_way_keeps_what_it_counts_on() {
 
 proptest! {
     #[test]
-    fn books_are_what_is_reserved_and_nothing_is_refused_that_would_fit(
+    fn charges_equal_reservations_and_fitting_launches_are_not_refused(
         steps in prop::collection::vec((0..9_u8, 1..6_usize, 0..3_usize, 1..30_u64), 1..120),
     ) {
         let world = World::new(100);
@@ -498,7 +498,7 @@ proptest! {
 }
 
 #[test]
-fn threads_launch_and_leave_nothing_on_the_books() {
+fn launches_from_threads_leave_nothing_charged() {
     let world = World::new(100);
     std::thread::scope(|scope| {
         for id in 1..=4_usize {

@@ -37,7 +37,7 @@ fn measure(container: &Container, tenant: &Tenant, bytes: i64) {
 /// A module was measured beside a neighbour that allocated, and charged too much; the monitor took that off, and then the module was unloaded with all
 /// that it was charged. The books were short of the GPU until the next reading, and a sibling got what they were short of.
 #[test]
-fn what_the_monitor_took_off_is_not_given_back_again() {
+fn correction_by_the_monitor_is_not_refunded_twice() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     let load = |came: u64| {
@@ -62,7 +62,7 @@ fn what_the_monitor_took_off_is_not_given_back_again() {
 /// A reading between the driver's unload and the refund finds less than is booked. It was taken for memory that had never come, and taken off; with the
 /// refund the books were short of the GPU by all of the module.
 #[test]
-fn nothing_is_concluded_from_what_the_gpu_says_while_a_module_goes() {
+fn free_memory_is_not_measured_while_a_module_unloads() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     let growing = tenant.implicit().begin(context, mib(4), || Some(mib(80))).expect("it fits");
@@ -79,7 +79,7 @@ fn nothing_is_concluded_from_what_the_gpu_says_while_a_module_goes() {
 }
 
 #[test]
-fn what_a_module_takes_is_on_the_books_until_it_is_unloaded() {
+fn module_is_charged_until_it_is_unloaded() {
     let container = Container::limited(50);
     let (tenant, handle, context) = process(&container);
     let load = |module, known: u64, came: u64| {
@@ -104,7 +104,7 @@ fn what_a_module_takes_is_on_the_books_until_it_is_unloaded() {
 }
 
 #[test]
-fn what_is_known_not_to_fit_is_refused_beforehand() {
+fn module_known_not_to_fit_is_refused_beforehand() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     assert_eq!(
@@ -117,7 +117,7 @@ fn what_is_known_not_to_fit_is_refused_beforehand() {
 }
 
 #[test]
-fn what_turns_out_not_to_fit_is_told_from_what_others_take() {
+fn module_beyond_the_limit_is_told_from_a_neighbours_allocation() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     let growing = tenant.implicit().begin(context, Bytes::ZERO, || Some(mib(80))).expect("nothing is known");
@@ -130,7 +130,7 @@ fn what_turns_out_not_to_fit_is_told_from_what_others_take() {
 }
 
 #[test]
-fn a_limit_is_charged_by_what_it_is_larger() {
+fn raised_limit_is_charged_by_the_difference() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     let heap = Cause::Limit(2);
@@ -146,7 +146,7 @@ fn a_limit_is_charged_by_what_it_is_larger() {
 }
 
 #[test]
-fn measured_growth_is_shown_and_in_the_way_of_everything() {
+fn measured_delta_is_shown_and_blocks_allocations() {
     let container = Container::limited(50);
     let ((tenant, handle, _), other) = (process(&container), container.tenant());
     let charge = tenant.charge(gpu(), mib(20)).expect("it fits");
@@ -170,7 +170,7 @@ fn measured_growth_is_shown_and_in_the_way_of_everything() {
 }
 
 #[test]
-fn a_first_context_that_was_mistaken_is_set_right_for_the_next() {
+fn wrong_first_context_is_corrected_for_the_next() {
     let container = Container::limited(50);
     let (tenant, other) = (container.tenant(), container.tenant());
     // A neighbour's context of 20 MiB starts at the same instant.
@@ -188,7 +188,7 @@ fn a_first_context_that_was_mistaken_is_set_right_for_the_next() {
 /// The figure of a process whose memory others had, and let go, was taken for its context's: the size fell to a byte, and all later contexts of the
 /// container came unasked.
 #[test]
-fn what_others_let_go_makes_no_context_smaller() {
+fn exported_memory_let_go_makes_no_context_smaller() {
     let container = Container::limited(100);
     let ((tenant, ..), other) = (process(&container), container.tenant());
     let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
@@ -203,7 +203,7 @@ fn what_others_let_go_makes_no_context_smaller() {
 
 /// What the monitor has seen to have left the GPU was taken off twice when it left the books.
 #[test]
-fn returned_memory_that_is_freed_is_taken_off_once() {
+fn returned_memory_is_uncharged_once() {
     let container = Container::limited(100);
     let (tenant, ..) = process(&container);
     let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
@@ -218,7 +218,7 @@ fn returned_memory_that_is_freed_is_taken_off_once() {
 
 /// By whatever handle it is first asked for, and once in each context.
 #[test]
-fn a_library_is_charged_where_it_is_brought() {
+fn library_is_charged_in_each_context_it_is_loaded_into() {
     let container = Container::limited(50);
     let (tenant, handle, context) = process(&container);
     let bring = |what: usize, library: Option<usize>, came: u64| {
@@ -260,7 +260,7 @@ fn a_library_is_charged_where_it_is_brought() {
 
 /// A driver gives a function of a module the handle that one of a module before it had: its code was not looked at.
 #[test]
-fn functions_of_a_module_that_is_gone_are_forgotten() {
+fn functions_of_an_unloaded_module_are_forgotten() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     let bring = |function: usize, library: Option<usize>, came: u64| {

@@ -116,7 +116,7 @@ fn limit_set_from_outside_is_not_lifted_by_the_region() {
 }
 
 #[test]
-fn booking_is_counted_only_beyond_the_limit() {
+fn forced_charge_is_counted_only_beyond_the_limit() {
     let container = Container::limited(10);
     let ledger = container.tenant().tables.ledger;
     ledger.force_charge(gpu(), Column::Implicit, mib(10));
@@ -160,7 +160,7 @@ fn measured_excess_is_counted_once_an_edition() {
 }
 
 #[test]
-fn booked_excess_is_not_counted_as_measured() {
+fn charged_excess_is_not_counted_as_measured() {
     let container = Container::limited(10);
     let ledger = container.tenant().tables.ledger;
     ledger.force_charge(gpu(), Column::Implicit, mib(11));
@@ -174,7 +174,7 @@ fn booked_excess_is_not_counted_as_measured() {
 // ---- what was measured, and with what it ends -----------------------------------------------------
 
 #[test]
-fn booked_memory_is_without_what_was_measured() {
+fn accounted_memory_is_without_the_measured_delta() {
     let container = Container::limited(50);
     let ledger = container.tenant().tables.ledger;
     assert!(charge(&ledger, mib(3)));
@@ -340,7 +340,7 @@ fn process_is_found_by_its_id_while_it_lives() {
 }
 
 #[test]
-fn former_user_of_a_slot_is_neither_sent_away_nor_back() {
+fn former_user_of_a_slot_is_neither_checkpointed_nor_restored() {
     let container = Container::limited(50);
     let (tool, worker) = (named(&container, 7), named(&container, 8));
     assert!(charge(&worker, mib(6)));
@@ -370,7 +370,7 @@ fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
 }
 
 #[test]
-fn bring_back_waits_for_draining_memory() {
+fn restore_waits_for_draining_memory() {
     let (container, tool, worker) = occupied(mib(4), mib(6));
     assert_eq!(tool.checkpointed().restore(gpu(), worker.claim.slot), Ok(true));
     assert!(container.clock.slept() >= LINGERS);
@@ -379,7 +379,7 @@ fn bring_back_waits_for_draining_memory() {
 }
 
 #[test]
-fn bring_back_does_not_wait_where_that_would_not_help() {
+fn restore_that_never_fits_does_not_wait() {
     let (container, tool, worker) = occupied(mib(5), mib(5));
     let refused = Refused::Short { used: mib(10), wanted: mib(6), limit: mib(10) };
     assert_eq!(tool.checkpointed().restore(gpu(), worker.claim.slot), Err(refused));

@@ -60,7 +60,7 @@ fn memory_released_while_mapped_stays_charged() {
 }
 
 #[test]
-fn a_release_or_unmapping_that_the_driver_refuses_changes_nothing() {
+fn release_or_unmap_refused_by_the_driver_changes_nothing() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     create(&tenant, 1, mib(4));
@@ -78,7 +78,7 @@ fn a_release_or_unmapping_that_the_driver_refuses_changes_nothing() {
 }
 
 #[test]
-fn one_unmapping_ends_all_mappings_of_its_range() {
+fn unmap_ends_all_mappings_of_its_range() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     for number in 0..40 {
@@ -95,7 +95,7 @@ fn one_unmapping_ends_all_mappings_of_its_range() {
 }
 
 #[test]
-fn a_handle_given_to_another_thread_before_the_release_returns_is_the_others() {
+fn handle_reused_before_the_release_returns_is_the_new_memory() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     create(&tenant, 1, mib(2));
@@ -117,7 +117,7 @@ fn a_handle_given_to_another_thread_before_the_release_returns_is_the_others() {
 }
 
 #[test]
-fn a_handle_that_comes_back_to_the_same_memory_is_not_the_one_that_was_released() {
+fn handle_reused_for_the_same_memory_is_not_the_released_one() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     create(&tenant, 1, mib(2));
@@ -137,7 +137,7 @@ fn a_handle_that_comes_back_to_the_same_memory_is_not_the_one_that_was_released(
 }
 
 #[test]
-fn an_address_mapped_by_another_thread_before_the_unmapping_returns_is_the_others() {
+fn address_mapped_again_before_the_unmap_returns_is_the_new_mapping() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     create(&tenant, 1, mib(4));
@@ -155,7 +155,7 @@ fn an_address_mapped_by_another_thread_before_the_unmapping_returns_is_the_other
 }
 
 #[test]
-fn a_mapping_in_the_making_keeps_memory_that_is_released_meanwhile() {
+fn pending_map_keeps_memory_released_meanwhile() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     create(&tenant, 1, mib(4));
@@ -172,7 +172,7 @@ fn a_mapping_in_the_making_keeps_memory_that_is_released_meanwhile() {
 }
 
 #[test]
-fn imports_are_not_charged_and_exports_are_kept() {
+fn import_is_not_charged_and_export_stays_charged() {
     let container = Container::limited(20);
     let tenant = container.tenant();
     tenant.physical().received(Handle(9));
@@ -222,7 +222,7 @@ fn bind(tenant: &Tenant, object: u64, offset: u64, handle: u64, size: Bytes) {
 }
 
 #[test]
-fn bound_memory_stays_charged_until_it_is_unbound_and_let_go() {
+fn bound_memory_stays_charged_until_it_is_unbound_and_released() {
     let container = Container::limited(20);
     let tenant = container.tenant();
     tenant.physical().object_made(Handle(100));
@@ -254,7 +254,7 @@ fn bound_memory_stays_charged_until_it_is_unbound_and_let_go() {
 
 /// Whoever has the object reaches what is bound to it, and holds it when its maker is gone.
 #[test]
-fn what_is_bound_to_a_shared_object_is_exported_as_long_as_it_is_bound() {
+fn memory_bound_to_a_shared_object_is_exported_while_bound() {
     let container = Container::limited(20);
     let tenant = container.tenant();
     tenant.physical().object_made(Handle(100));
@@ -279,7 +279,7 @@ fn what_is_bound_to_a_shared_object_is_exported_as_long_as_it_is_bound() {
 }
 
 #[test]
-fn memory_in_tiles_stays_charged_until_the_stream_has_taken_it_out() {
+fn memory_in_tiles_stays_charged_until_the_stream_unmaps_it() {
     use crate::{ArrayId, Tiles};
     let container = Container::limited(20);
     let tenant = container.tenant();

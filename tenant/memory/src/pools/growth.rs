@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_at_first_then_what_was_seen() {
+    fn growth_is_a_chunk_at_first_then_what_was_seen() {
         let mut growth = Growth::NEW;
         let likely = |growth: Growth, sizes: [u64; 4]| sizes.map(|size| growth.likely(mib(size)));
         assert_eq!(growth.likely(Bytes(1)), Some(mib(32)));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_is_whole_pages() {
+    fn least_growth_is_whole_pages() {
         for (size, whole) in [(0, 0), (1, 2), (2 << 20, 2), ((2 << 20) + 1, 4)] {
             assert_eq!(least(Bytes(size)), mib(whole), "{size}");
         }

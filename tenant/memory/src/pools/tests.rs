@@ -177,7 +177,7 @@ fn denied<E: std::fmt::Debug>(answer: Result<(), PoolError<E>>) -> Denied {
 }
 
 #[test]
-fn a_pool_counts_what_it_holds() {
+fn pool_is_charged_by_what_it_holds() {
     let world = World::new(100);
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
     assert_eq!(world.used(), mib(32), "the chunk, not the allocation");
@@ -194,7 +194,7 @@ fn a_pool_counts_what_it_holds() {
 
 /// Nobody sees the end of a descriptor. It was taken to hold whatever any exported pool gave back from then on, again and again.
 #[test]
-fn a_descriptor_of_a_piece_holds_no_more_than_its_pool_had() {
+fn descriptor_of_a_piece_holds_no_more_than_its_pool_had() {
     let world = World::new(100);
     let cycle = |hand_out: bool| {
         world.allocate(FIRST, mib(5), mib(32)).expect("it fits");
@@ -215,7 +215,7 @@ fn a_descriptor_of_a_piece_holds_no_more_than_its_pool_had() {
 }
 
 #[test]
-fn what_is_shown_is_read_anew() {
+fn shown_memory_is_read_again() {
     let world = World::new(100);
     world.allocate(FIRST, mib(40), mib(64)).expect("it fits");
     world.driver.free(FIRST);
@@ -225,7 +225,7 @@ fn what_is_shown_is_read_anew() {
 }
 
 #[test]
-fn growth_beyond_the_pre_charge_is_charged_too_and_learned() {
+fn growth_beyond_the_reservation_is_charged_and_learned() {
     let world = World::new(100);
     world.allocate(FIRST, mib(1), mib(64)).expect("it fits");
     world.check();
@@ -236,7 +236,7 @@ fn growth_beyond_the_pre_charge_is_charged_too_and_learned() {
 }
 
 #[test]
-fn growth_past_the_limit_leaves_nothing_behind() {
+fn growth_past_the_limit_is_undone() {
     let world = World::new(100);
     let denied = denied(world.allocate(FIRST, mib(1), mib(128)));
     assert_eq!((denied.reason, denied.used), (Reason::PoolGrew, mib(128)));
@@ -248,7 +248,7 @@ fn growth_past_the_limit_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_stream_that_comes_late_to_the_free_is_waited_for() {
+fn late_free_of_a_stream_is_waited_for() {
     let world = World::new(100);
     world.slow(9);
     denied(world.allocate(FIRST, mib(1), mib(128)));
@@ -258,7 +258,7 @@ fn a_stream_that_comes_late_to_the_free_is_waited_for() {
 }
 
 #[test]
-fn a_stream_that_never_comes_to_the_free_is_waited_for_a_second() {
+fn missing_free_of_a_stream_is_waited_for_a_second() {
     let world = World::new(100);
     world.slow(u32::MAX);
     denied(world.allocate(FIRST, mib(1), mib(128)));
@@ -274,7 +274,7 @@ fn a_stream_that_never_comes_to_the_free_is_waited_for_a_second() {
 }
 
 #[test]
-fn a_full_container_serves_what_its_pool_holds() {
+fn pool_of_a_full_container_serves_what_it_holds() {
     let world = World::new(64);
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
     let linear = world.tenant.charge(gpu(), mib(32)).expect("it fits");
@@ -287,7 +287,7 @@ fn a_full_container_serves_what_its_pool_holds() {
 }
 
 #[test]
-fn a_pool_in_pieces_grows_though_it_seemed_to_hold_enough() {
+fn fragmented_pool_grows_though_it_seems_to_hold_enough() {
     let world = World::new(64);
     world.allocate(FIRST, mib(1), mib(60)).expect("it fits");
     let call = || -> Result<(), u32> {
@@ -304,7 +304,7 @@ fn a_pool_in_pieces_grows_though_it_seemed_to_hold_enough() {
 }
 
 #[test]
-fn a_short_charge_trims_the_pools_of_the_gpu() {
+fn charge_that_does_not_fit_trims_the_pools_of_the_gpu() {
     let world = World::new(100);
     world.allocate(FIRST, mib(32), mib(32)).expect("it fits");
     world.allocate(SECOND, mib(60), mib(60)).expect("it fits");
@@ -321,7 +321,7 @@ fn a_short_charge_trims_the_pools_of_the_gpu() {
 }
 
 #[test]
-fn a_busy_stream_is_waited_for_before_anything_is_refused() {
+fn busy_stream_is_waited_for_before_a_refusal() {
     let world = World::new(100);
     world.allocate(FIRST, mib(70), mib(70)).expect("it fits");
     world.slow(9);
@@ -341,7 +341,7 @@ fn a_busy_stream_is_waited_for_before_anything_is_refused() {
 }
 
 #[test]
-fn the_last_part_of_a_limit_is_tried_for_without_a_chunk() {
+fn last_part_of_a_limit_is_reserved_without_a_chunk() {
     let world = World::new(40);
     world.allocate(FIRST, mib(32), mib(32)).expect("it fits");
     world.allocate(FIRST, mib(8), mib(8)).expect("the driver takes no more than that");
@@ -350,7 +350,7 @@ fn the_last_part_of_a_limit_is_tried_for_without_a_chunk() {
 }
 
 #[test]
-fn an_allocation_that_the_driver_refuses_costs_nothing() {
+fn allocation_refused_by_the_driver_costs_nothing() {
     let world = World::new(100);
     let refused =
         world.tenant.pools().allocate(FIRST, mib(40), || Err(2), || panic!("nothing to free"), || false);
@@ -369,7 +369,7 @@ fn an_allocation_that_the_driver_refuses_costs_nothing() {
 }
 
 #[test]
-fn a_destroyed_pool_is_charged_until_it_is_empty() {
+fn destroyed_pool_is_charged_until_it_is_empty() {
     let world = World::new(100);
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
@@ -396,7 +396,7 @@ fn a_destroyed_pool_is_charged_until_it_is_empty() {
 }
 
 #[test]
-fn an_empty_pool_is_destroyed_at_once_unless_the_driver_refuses() {
+fn empty_pool_is_destroyed_at_once_unless_the_driver_refuses() {
     let world = World::new(100);
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
     world.driver.free(FIRST);
@@ -424,7 +424,7 @@ fn an_empty_pool_is_destroyed_at_once_unless_the_driver_refuses() {
 }
 
 #[test]
-fn a_handle_given_out_again_is_another_pool() {
+fn reused_handle_is_another_pool() {
     let world = World::new(100);
     world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
     let call = || {
@@ -446,7 +446,7 @@ fn a_handle_given_out_again_is_another_pool() {
 }
 
 #[test]
-fn pools_of_other_memory_cost_nothing() {
+fn pool_of_other_memory_costs_nothing() {
     let world = World::new(10);
     let host = PoolId(0x300);
     world.tenant.pools().made(host, None, world.driver);
@@ -458,7 +458,7 @@ fn pools_of_other_memory_cost_nothing() {
 }
 
 #[test]
-fn a_driver_that_does_not_say_is_charged_what_is_likely() {
+fn unreadable_pool_is_charged_the_likely_growth() {
     let silent: &'static Fake = Box::leak(Box::new(Fake { silent: true, ..Fake::default() }));
     let world = World::with(100, silent);
     for _ in 0..3 {
@@ -507,7 +507,7 @@ proptest! {
 
     /// After every step the books are what the driver holds, and within the limit.
     #[test]
-    fn any_history_is_on_the_books_to_the_byte(steps in prop::collection::vec(step(), 1..120)) {
+    fn any_history_is_charged_to_the_byte(steps in prop::collection::vec(step(), 1..120)) {
         let world = World::new(100);
         let mut ids = [FIRST, SECOND, PoolId(0x300)];
         world.tenant.pools().made(ids[2], Some(gpu()), world.driver);
@@ -627,7 +627,7 @@ proptest! {
 }
 
 #[test]
-fn threads_keep_the_books_right_between_them() {
+fn charges_by_threads_equal_what_pools_hold() {
     let world = World::new(100);
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
@@ -664,7 +664,7 @@ fn threads_keep_the_books_right_between_them() {
 }
 
 #[test]
-fn nobody_looks_into_a_pool_that_is_gone() {
+fn destroyed_pool_is_never_read() {
     // The fake driver panics if it is asked about a destroyed pool.
     let world = World::new(100);
     std::thread::scope(|scope| {

@@ -50,7 +50,7 @@ fn overwrite(file: &Path, offset: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn a_region_that_cannot_be_used_is_refused_where_a_limit_is_set() {
+fn unusable_region_under_a_limit_is_refused() {
     spoilt("expected layout version", |run| overwrite(&run.join("use"), 0, &99_u32.to_ne_bytes()));
     spoilt("expected layout version", |run| overwrite(&run.join("grant"), 0, &99_u32.to_ne_bytes()));
     spoilt("not a file of cgpu", |run| overwrite(&run.join("use"), 4, b"ELF!"));
@@ -63,7 +63,7 @@ fn a_region_that_cannot_be_used_is_refused_where_a_limit_is_set() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_is_refused_where_a_limit_is_set() {
+fn unusable_directory_under_a_limit_is_refused() {
     let mut container = Container::with(&LIMIT);
     let missing = container.directory.path().join("no/such/place");
     container.environment.set(&[&format!("CGPU_DIR={}", missing.display())]);
@@ -79,7 +79,7 @@ fn a_directory_that_cannot_be_used_is_refused_where_a_limit_is_set() {
 }
 
 #[test]
-fn the_directory_asked_for_is_taken() {
+fn requested_directory_is_used() {
     let mut container = Container::with(&LIMIT);
     let asked = container.directory.path().join("asked");
     container.environment.set(&[&format!("CGPU_DIR={}", asked.display())]);
@@ -89,7 +89,7 @@ fn the_directory_asked_for_is_taken() {
 }
 
 #[test]
-fn shared_memory_serves_where_the_default_cannot() {
+fn shared_memory_is_used_where_the_default_is_unusable() {
     let container = Container::with(&LIMIT);
     // As a container whose /run/cgpu is nothing that files can be made in.
     fs::remove_dir(container.run()).expect("it is empty");
@@ -106,7 +106,7 @@ fn shared_memory_serves_where_the_default_cannot() {
 }
 
 #[test]
-fn a_full_slot_table_is_refused_where_a_limit_is_set() {
+fn full_slot_table_under_a_limit_is_refused() {
     let container = Container::with(&LIMIT);
     let mut tenants: Vec<Tenant> = (0..256).map(|_| on(&container)).collect();
     let said = refused(&container);
@@ -118,7 +118,7 @@ fn a_full_slot_table_is_refused_where_a_limit_is_set() {
 }
 
 #[test]
-fn more_gpus_than_a_container_has_are_refused() {
+fn more_gpus_than_a_container_can_have_are_refused() {
     let container = Container::with(&LIMIT);
     let tenant = on(&container);
     tenant.region().shared().header.gpus.store(16, Ordering::Relaxed);
@@ -128,7 +128,7 @@ fn more_gpus_than_a_container_has_are_refused() {
 }
 
 #[test]
-fn a_container_has_one_limit() {
+fn container_has_one_limit() {
     let mut container = Container::with(&LIMIT);
     let first = on(&container);
     assert_eq!(first.view().limit(gpu()), Some(Bytes::from_mib(10)));
@@ -144,7 +144,7 @@ fn a_container_has_one_limit() {
 }
 
 #[test]
-fn without_a_limit_books_are_kept_only_for_a_monitor() {
+fn process_without_a_limit_is_accounted_only_for_a_monitor() {
     let container = Container::with(&[]);
     assert_eq!(off(&container), Reason::NoLimit);
     assert!(!container.run().join("use").exists(), "nothing is made");
@@ -159,7 +159,7 @@ fn without_a_limit_books_are_kept_only_for_a_monitor() {
 }
 
 #[test]
-fn a_monitor_brings_nobody_in_who_has_switched_off() {
+fn disabled_process_is_not_accounted_for_a_monitor() {
     for (variables, reason) in [
         (&["CGPU_DISABLE=1"][..], Reason::Disabled),
         (&["CGPU_DISABLE=perhaps"], Reason::Disabled),
@@ -174,7 +174,7 @@ fn a_monitor_brings_nobody_in_who_has_switched_off() {
 }
 
 #[test]
-fn a_refused_start_leaves_its_sentence_and_a_good_one_takes_it_away() {
+fn refused_start_leaves_its_message_and_a_later_start_removes_it() {
     let mut container = Container::with(&["ALIYUN_COM_GPU_MEM_CONTAINER=lots"]);
     let refusal = container.start().expect_err("that is no number");
     let file = container.run().join("refused");
@@ -187,7 +187,7 @@ fn a_refused_start_leaves_its_sentence_and_a_good_one_takes_it_away() {
 }
 
 #[test]
-fn a_sentence_is_not_written_through_a_link() {
+fn message_of_a_refusal_is_not_written_through_a_link() {
     let container = Container::with(&["ALIYUN_COM_GPU_MEM_CONTAINER=lots"]);
     let victim = container.directory.path().join("victim");
     fs::write(&victim, "precious").expect("a file");
@@ -233,7 +233,7 @@ fn as_nobody(body: impl FnOnce() + Send) -> bool {
 }
 
 #[test]
-fn a_limits_file_counts_before_all_variables() {
+fn limits_file_precedes_all_variables() {
     let mut container = Container::with(&["ALIYUN_COM_GPU_MEM_CONTAINER=nonsense", "CGPU_DISABLE=1"]);
     container.environment.set(&["CGPU_DIR=/nowhere"]);
     write_limits(&container, &format!("version 1\nname trainer\ngpu {} 5242880\n", GPU.uuid));
@@ -250,7 +250,7 @@ fn a_limits_file_counts_before_all_variables() {
 /// The region is the container's to write, and what is registered there is what its processes see of each other. It once was all that they kept of
 /// their limit: a word in a file lifted it.
 #[test]
-fn what_is_written_into_the_region_lifts_no_limit_from_outside() {
+fn write_into_the_region_lifts_no_limit_from_outside() {
     let container = Container::with(&[]);
     write_limits(&container, &format!("version 1\ngpu {} 5242880\n", GPU.uuid));
     let ran = as_nobody(|| {
@@ -272,7 +272,7 @@ fn what_is_written_into_the_region_lifts_no_limit_from_outside() {
 }
 
 #[test]
-fn a_limits_file_that_is_not_understood_is_refused() {
+fn unparsable_limits_file_is_refused() {
     let over = format!("version 1\ngpu {} 999999999999\n", GPU.uuid);
     let many = (0..17).fold("version 1\n".to_owned(), |text, number| {
         format!("{text}gpu GPU-00000000-0000-0000-0000-0000000000{number:02x} 1024\n")
@@ -308,7 +308,7 @@ fn a_limits_file_that_is_not_understood_is_refused() {
 }
 
 #[test]
-fn a_limits_file_without_gpus_leaves_all_native() {
+fn limits_file_without_gpus_leaves_all_native() {
     let container = Container::with(&LIMIT);
     write_limits(&container, "version 1\nweight 3\n");
     as_nobody(|| assert_eq!(off(&container), Reason::NoLimit));
@@ -330,7 +330,7 @@ fn gpus_of_a_limits_file_need_not_be_visible() {
 
 /// A GPU that was whole when its container was started, and is cut now: nobody would hold its instances to anything.
 #[test]
-fn a_gpu_of_a_limits_file_that_has_been_cut_since_is_refused() {
+fn gpu_of_a_limits_file_partitioned_since_is_refused() {
     let container = Container::with(&[]);
     let whole = "GPU-11111111-0000-0000-0000-000000000000";
     write_limits(&container, &format!("version 1\ngpu {whole} 7340032\n"));

@@ -56,7 +56,7 @@ fn sizes_are_rounded_as_the_driver_does() {
 }
 
 #[test]
-fn a_charge_is_on_the_books_until_it_is_freed() {
+fn charge_is_accounted_until_it_is_freed() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     assert_eq!(tenant.view().limit(gpu()), Some(mib(10)));
@@ -73,7 +73,7 @@ fn a_charge_is_on_the_books_until_it_is_freed() {
 }
 
 #[test]
-fn a_charge_that_the_driver_refuses_is_given_back() {
+fn charge_refused_by_the_driver_is_refunded() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     let charge = tenant.charge(gpu(), mib(10)).expect("it fits");
@@ -85,7 +85,7 @@ fn a_charge_that_the_driver_refuses_is_given_back() {
 }
 
 #[test]
-fn the_limit_holds_to_the_byte() {
+fn limit_holds_to_the_byte() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     assert!(allocate(&tenant, 0x20_0000, mib(8), None));
@@ -111,7 +111,7 @@ fn processes_of_a_container_share_its_limit() {
 }
 
 #[test]
-fn an_address_given_out_twice_replaces_what_was_there() {
+fn address_given_out_twice_replaces_the_former() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     assert!(allocate(&tenant, 0x20_0000, mib(6), None));
@@ -121,7 +121,7 @@ fn an_address_given_out_twice_replaces_what_was_there() {
 }
 
 #[test]
-fn an_address_given_to_another_thread_before_the_free_returns_is_the_others() {
+fn address_reused_before_the_free_returns_is_the_new_allocation() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     assert!(allocate(&tenant, 0x20_0000, mib(2), None));
@@ -140,7 +140,7 @@ fn an_address_given_to_another_thread_before_the_free_returns_is_the_others() {
 }
 
 #[test]
-fn a_context_takes_its_memory_with_it() {
+fn ended_context_refunds_its_memory() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     let handle = container.handle();
@@ -186,7 +186,7 @@ fn later_contexts_are_charged_in_advance_in_every_process() {
 }
 
 #[test]
-fn a_context_that_is_not_created_costs_nothing() {
+fn context_that_is_not_created_costs_nothing() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     tenant
@@ -208,7 +208,7 @@ fn a_context_that_is_not_created_costs_nothing() {
 }
 
 #[test]
-fn threads_that_see_a_new_context_at_once_charge_it_once() {
+fn context_adopted_by_several_threads_is_charged_once() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     tenant
@@ -247,7 +247,7 @@ fn getters_agree_to_the_byte() {
 }
 
 #[test]
-fn the_memory_of_the_dead_is_waited_for() {
+fn memory_of_exited_processes_is_waited_for() {
     let container = Container::limited(10);
     let survivor = container.tenant();
     let dying = container.tenant();
@@ -283,7 +283,7 @@ impl Clock for Beating {
 }
 
 #[test]
-fn memory_that_a_monitor_still_sees_is_waited_for_a_second_and_no_longer() {
+fn memory_still_seen_by_a_monitor_is_waited_for_a_second() {
     let container = Container::limited(10);
     let dying = container.tenant();
     let monitor = Grantor::open(container.run()).expect("the grant file");
@@ -306,7 +306,7 @@ fn memory_that_a_monitor_still_sees_is_waited_for_a_second_and_no_longer() {
 }
 
 #[test]
-fn a_driver_without_memory_is_asked_again_while_the_dead_drain() {
+fn driver_without_memory_is_retried_while_memory_drains() {
     let container = Container::limited(50);
     let survivor = container.tenant();
     let mut budget = WaitBudget::default();
@@ -328,7 +328,7 @@ fn a_driver_without_memory_is_asked_again_while_the_dead_drain() {
 }
 
 #[test]
-fn a_limit_that_shrinks_refuses_until_use_has_fallen() {
+fn lowered_limit_refuses_until_use_has_fallen() {
     let container = Container::limited(50);
     let tenant = container.tenant();
     assert!(allocate(&tenant, 0x20_0000, mib(20), None));
@@ -346,7 +346,7 @@ fn a_limit_that_shrinks_refuses_until_use_has_fallen() {
 }
 
 #[test]
-fn a_lock_that_is_never_released_is_given_up() {
+fn lock_that_is_never_released_times_out() {
     let container = Container::limited(50);
     let (stopped, tenant) = (container.tenant(), container.tenant());
     let lock = &stopped.region().gpu(gpu()).lock;

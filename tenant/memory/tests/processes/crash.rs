@@ -117,7 +117,7 @@ fn survive(file: &[u8], held: Bytes) {
 }
 
 #[test]
-fn a_crash_after_any_single_store_leaves_sound_books() {
+fn crash_after_any_single_store_leaves_a_sound_ledger() {
     let directory = tempfile::tempdir().expect("a directory");
     Region::make(directory.path(), Birth::default()).expect("a region");
     let truth = Truth::open(directory.path());

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_say_what_they_were_told() {
+    fn entry_returns_what_it_was_made_of() {
         for (place, user) in [(0, 0), (1, 0), (0, 1), (4095, 255)] {
             for units in [1, 4096, (1 << UNITS_BITS) - 1] {
                 for offset in [0, 1, 8191] {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_are_of_aligned_addresses() {
+    fn offset_exists_for_aligned_addresses_only() {
         assert_eq!(Offset::of(0x7f00_0020_0000), Some(Offset(0)));
         assert_eq!(Offset::of(0x7f00_003f_ff00), Some(Offset(8191)));
         assert_eq!(Offset::of(0x7f00_0020_0004), None);

@@ -38,7 +38,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn it_is_a_map_whose_owners_can_go(steps in proptest::collection::vec(step(), 1..600)) {
+    fn table_equals_a_map_whose_owners_can_close(steps in proptest::collection::vec(step(), 1..600)) {
         let table = AllocationTable::new();
         let mut users = [1_u32; 3];
         let owner = |users: &[u32; 3], context: usize| {
@@ -85,7 +85,7 @@ proptest! {
 }
 
 #[test]
-fn what_was_taken_out_goes_back_only_where_nothing_new_is() {
+fn removed_entry_is_restored_only_at_a_free_address() {
     let table = AllocationTable::new();
     let owner = Owner::new(0, 0);
     table.open(owner, gpu(0)).expect("memory");
@@ -104,7 +104,7 @@ fn what_was_taken_out_goes_back_only_where_nothing_new_is() {
 }
 
 #[test]
-fn churn_over_many_addresses_leaves_no_room_behind() {
+fn churn_over_many_addresses_frees_host_memory() {
     let table = AllocationTable::new();
     let owner = Owner::new(0, 1);
     table.open(owner, gpu(0)).expect("memory");
@@ -119,7 +119,7 @@ fn churn_over_many_addresses_leaves_no_room_behind() {
 }
 
 #[test]
-fn entries_of_closed_owners_make_way() {
+fn entries_of_closed_owners_are_replaced() {
     let table = AllocationTable::new();
     for user in 1..50_u32 {
         let owner = Owner::new(7, user);
@@ -138,7 +138,7 @@ fn entries_of_closed_owners_make_way() {
 }
 
 #[test]
-fn threads_keep_their_own() {
+fn threads_find_their_own_entries() {
     let table = AllocationTable::new();
     std::thread::scope(|scope| {
         for thread in 0..4_u16 {

@@ -19,7 +19,7 @@ fn allocate(allocations: &AllocationTable, context: Context, address: u64) -> In
 }
 
 #[test]
-fn a_context_is_found_until_it_is_gone() {
+fn context_is_found_until_it_is_destroyed() {
     let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
     assert_eq!(contexts.find(0x1000), None);
     let context = new(contexts.enter(0x1000, gpu(3), Bytes(7), &allocations));
@@ -38,7 +38,7 @@ fn a_context_is_found_until_it_is_gone() {
 
 /// There were places for sixteen such contexts: the first use of another one that ended took its memory off the books.
 #[test]
-fn each_context_has_its_uses_however_many_there_are() {
+fn each_context_counts_its_own_uses() {
     let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
     let handles: Vec<usize> = (1..=100).map(|number| number * 0x1000).collect();
     for handle in &handles {
@@ -53,7 +53,7 @@ fn each_context_has_its_uses_however_many_there_are() {
 }
 
 #[test]
-fn a_context_that_the_driver_keeps_stays() {
+fn context_kept_by_the_driver_stays() {
     let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
     let context = new(contexts.enter(0x1000, gpu(0), Bytes(7), &allocations));
     let leaving = contexts.leave(0x1000).expect("known");
@@ -63,7 +63,7 @@ fn a_context_that_the_driver_keeps_stays() {
 }
 
 #[test]
-fn a_handle_given_out_anew_is_another_context() {
+fn reused_handle_is_another_context() {
     let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
     let former = new(contexts.enter(0x1000, gpu(0), Bytes(7), &allocations));
     assert_eq!(allocate(&allocations, former, 512), Inserted::New);
@@ -84,7 +84,7 @@ fn a_handle_given_out_anew_is_another_context() {
 }
 
 #[test]
-fn there_is_room_for_many_and_no_more() {
+fn table_is_full_at_its_capacity() {
     let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
     let handle = |number: usize| 0x5500_0000_0000 + number * 0x40;
     for number in 0..MOST {

@@ -343,7 +343,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn books_are_those_of_the_driver(lives in prop::collection::vec(prop::collection::vec(step(), 0..80), 1..4)) {
+    fn charges_equal_the_model_of_the_driver(lives in prop::collection::vec(prop::collection::vec(step(), 0..80), 1..4)) {
         let container = Container::limited(100);
         let tenant = container.tenant();
         let (held, asked, done) = (Vec::new(), Vec::new(), Vec::new());

@@ -215,7 +215,7 @@ proptest! {
 
     /// Histories of the living; after each one of them dies, and a successor goes on.
     #[test]
-    fn books_are_those_of_the_model(lives in proptest::collection::vec(
+    fn charges_equal_the_model(lives in proptest::collection::vec(
         (proptest::collection::vec(step(), 0..60), 0..PROCESSES), 1..4,
     )) {
         let container = Container::limited(LIMIT_MIB);
