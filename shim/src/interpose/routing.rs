@@ -19,7 +19,7 @@ use cgpu_abi::driver::{DefaultStream, proc_address};
 use cgpu_abi::{DRIVER as ROWS, Role, Row};
 use cgpu_memory::Reason;
 
-use super::symbol::{Symbol, is_driver_hook};
+use super::symbol::{driver_hook, is_driver_hook};
 use crate::library::{DRIVER, DRIVER_SYMBOLS, Table};
 use crate::process;
 
@@ -49,7 +49,7 @@ pub(crate) fn route(found: *const c_void, request: Request<'_>) -> Route {
         return Route::To(found);
     }
     match hook(DRIVER.table(), found, request) {
-        Some(Some(row)) => Route::To(Symbol::driver(row).hook()),
+        Some(Some(row)) => Route::To(driver_hook(row)),
         Some(None) => Route::To(found),
         None => unexported(found, request),
     }

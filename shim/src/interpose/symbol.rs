@@ -50,11 +50,10 @@ impl Symbol {
 
     /// Our function for it.
     pub(crate) fn hook(self) -> *const c_void {
-        let hook = match self {
-            Symbol::Driver(row) => entry::DRIVER_HOOKS.get(usize::from(row)),
-            Symbol::Nvml(row) => entry::NVML_HOOKS.get(usize::from(row)),
-        };
-        hook.map_or(ptr::null(), |hook| hook.0)
+        match self {
+            Symbol::Driver(row) => driver_hook(row.into()),
+            Symbol::Nvml(row) => entry::NVML_HOOKS.get(usize::from(row)).map_or(ptr::null(), |hook| hook.0),
+        }
     }
 
     /// Our function for it if `found`, which a look-up has given, is the library's own; else `found`.
@@ -69,6 +68,12 @@ impl Symbol {
         };
         if is_its_own { hook } else { found }
     }
+}
+
+/// Our function for a row of the driver's table; null: none.
+#[inline]
+pub(super) fn driver_hook(row: usize) -> *const c_void {
+    entry::DRIVER_HOOKS.get(row).map_or(ptr::null(), |hook| hook.0)
 }
 
 /// Whether an address is that of one of our functions for the driver's.
