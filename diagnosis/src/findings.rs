@@ -131,8 +131,8 @@ impl<C: Cause> Findings<C> {
             }
             let _ = writeln!(text, "    do:    {}", entry.remedy);
         }
-        let verdict = if self.is_well() { "nothing is wrong" } else { "that is all" };
-        let _ = writeln!(text, "{verdict}; looked at: {}", self.examined.join(", "));
+        let summary = if self.is_well() { "nothing is wrong" } else { "that is all" };
+        let _ = writeln!(text, "{summary}; looked at: {}", self.examined.join(", "));
         text
     }
 

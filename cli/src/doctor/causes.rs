@@ -38,7 +38,7 @@ cgpu_diagnosis::causes! {
     PreloadUnreadable, Shim, Wrong, "preload_unreadable",
         "The libcgpu.so that is to be preloaded may not be read by this user: the loader ignores it and goes on.",
         "Let everybody read the file and pass its folders (chmod a+r, a+x).";
-    PreloadUnfit, Shim, Wrong, "preload_unfit",
+    PreloadInvalid, Shim, Wrong, "preload_invalid",
         "The file that is to be preloaded is no shared library for this architecture: the loader ignores it and goes on.",
         "Put the libcgpu.so of this architecture there.";
     PreloadTooNew, Shim, Wrong, "preload_too_new",

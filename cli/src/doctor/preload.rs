@@ -78,15 +78,15 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
     let own = own.and_then(|(view, program)| Elf::of(&view.open(program)?)).map(|elf| elf.kind);
     let library = view.open(&path).and_then(|file| Elf::of(&file));
     let Some(library) = library.filter(|elf| elf.shared && elf.dynamic) else {
-        return findings.add(Cause::PreloadUnfit, subject, found);
+        return findings.add(Cause::PreloadInvalid, subject, found);
     };
     match kind {
         Some(kind) if kind != library.kind && own != Some(library.kind) => {
-            return findings.add(Cause::PreloadUnfit, subject, found);
+            return findings.add(Cause::PreloadInvalid, subject, found);
         }
         Some(kind) if kind != library.kind => return findings.add(Cause::OtherArchitecture, subject, found),
         None if own.is_some_and(|own| own != library.kind) => {
-            return findings.add(Cause::PreloadUnfit, subject, found);
+            return findings.add(Cause::PreloadInvalid, subject, found);
         }
         _ => {}
     }

@@ -168,9 +168,9 @@ fn what_is_preloaded() {
 
     let fixture = Fixture::new();
     fixture.put(SHIM, b"not a library");
-    assert_eq!(fixture.preloaded(), ["preload_unfit"]);
+    assert_eq!(fixture.preloaded(), ["preload_invalid"]);
     fixture.put(SHIM, &made(3, None, true));
-    assert_eq!(fixture.preloaded(), ["preload_unfit"]);
+    assert_eq!(fixture.preloaded(), ["preload_invalid"]);
     fixture.put(SHIM, &library(&["GLIBC_2.34", "GLIBC_2.17"]));
     assert_eq!(fixture.preloaded(), ["preload_too_new"]);
     fixture.put(SHIM, &library(&["GLIBC_2.17"]));

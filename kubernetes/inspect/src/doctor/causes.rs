@@ -70,7 +70,7 @@ cgpu_diagnosis::causes! {
         "The pod runs, and no runtime has asked for its slice: its containers came past cgpu-runtime. They have no GPU, or, if they name one themselves, no limit.",
         "Have the node's engine start containers by cgpu-runtime (cgpu-node, or `cgpu setup containerd --default`), and start the pod anew.";
     // It has no GPU.
-    AsksNothing, NoGpu, ByDesign, "asks_nothing",
+    RequestsNothing, NoGpu, ByDesign, "requests_nothing",
         "The pod asks for no part of a GPU.",
         "Set aliyun.com/gpu-mem in a container's limits.";
     Bypassed, NoGpu, Wrong, "bypassed",
@@ -113,7 +113,7 @@ cgpu_diagnosis::causes! {
     RuntimeMissing, Unlimited, Wrong, "runtime_missing",
         "This node lacks a file of cgpu that containers need.",
         "See that cgpu-node runs here, or install cgpu (deploy/install.sh).";
-    EngineUntold, Unlimited, Wrong, "engine_untold",
+    EngineUnconfigured, Unlimited, Wrong, "engine_unconfigured",
         "No engine of this node is told of cgpu-runtime.",
         "Say `cgpu setup containerd --default` (or crio), and restart the engine.";
     NotDefault, Unlimited, Wrong, "not_default",

@@ -42,7 +42,7 @@ pub(super) fn examine(root: &Path, findings: &mut Findings) {
         }
     }
     if !is_configured {
-        findings.add(Cause::EngineUntold, subject, "");
+        findings.add(Cause::EngineUnconfigured, subject, "");
     }
     if !below(root, SOCKET).exists() {
         findings.add(Cause::PluginAbsent, subject, SOCKET);

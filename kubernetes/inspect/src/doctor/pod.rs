@@ -27,7 +27,7 @@ pub(super) fn examine(facts: &Facts, observed: &ObservedPod, was_named: bool, fi
     }
     let Some(pod_request) = facts.cluster.pod(&observed.pod.metadata.uid) else {
         if was_named {
-            findings.add(Cause::AsksNothing, &subject, "");
+            findings.add(Cause::RequestsNothing, &subject, "");
         }
         return;
     };

@@ -212,7 +212,7 @@ fn unstarted_pods_have_a_cause() {
     assert_eq!(Cluster::well().with(too_much).names(), ["rejected"]);
     let other = || json!({"metadata": {"name": "p", "namespace": "test", "uid": "u"}, "status": {"phase": "Running"}});
     assert_eq!(Cluster::well().with(other()).names(), [""; 0]);
-    assert_eq!(Cluster::well().with(other()).findings(scope).names(), ["asks_nothing"]);
+    assert_eq!(Cluster::well().with(other()).findings(scope).names(), ["requests_nothing"]);
 }
 
 #[test]
@@ -292,12 +292,12 @@ fn files_of_a_node_have_causes() {
         files::examine(root, &mut findings);
         findings.names()
     };
-    assert_eq!(names(), ["runtime_missing", "runtime_missing", "engine_untold", "plugin_absent"]);
+    assert_eq!(names(), ["runtime_missing", "runtime_missing", "engine_unconfigured", "plugin_absent"]);
     put(root, "usr/bin/cgpu-runtime", "");
     put(root, "usr/lib/cgpu/libcgpu.so", "");
     put(root, "var/lib/kubelet/device-plugins/nvidia-gpu.sock", "");
     put(root, "etc/containerd/config.toml", "#BinaryName = \"/usr/bin/cgpu-runtime\"\n");
-    assert_eq!(names(), ["engine_untold", "plugin_absent"]);
+    assert_eq!(names(), ["engine_unconfigured", "plugin_absent"]);
     put(
         root,
         "etc/containerd/config.toml",

@@ -204,7 +204,7 @@ fn what_is_wrong_with_the_environment() {
         command.args(["doctor", "--json"]).env("LD_PRELOAD", path);
         names(&Outcome::of(command).exits(1).json())
     };
-    becomes(&scene, &["preload_unfit"], || mistaken(&broken));
+    becomes(&scene, &["preload_invalid"], || mistaken(&broken));
     becomes(&scene, &["preload_missing"], || mistaken(Path::new("/nowhere/libcgpu.so")));
     // Where this machine has a driver of its own it is found.
     let one_of = |expected: &[&[&str]], ask: &dyn Fn() -> Vec<String>| {
