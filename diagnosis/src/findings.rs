@@ -159,3 +159,13 @@ fn plain(text: &str) -> String {
     };
     text.trim().chars().map(plain).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn plain_text_has_no_control_characters() {
+        assert_eq!(plain(" a\nb\t\x1b[2J\r\n"), "a b ?[2J");
+    }
+}
