@@ -135,7 +135,7 @@ impl Costs {
     /// What launches are expected to take one by one.
     pub(crate) fn sum(&mut self, batch: &CostEstimate) -> Nanos {
         let parts = batch.parts().map(|part| Nanos(u64::from(self.expect(part.kernel).cost) * part.launches));
-        parts.fold(batch.rest, |sum, part| sum + part)
+        parts.fold(batch.other_cost, |sum, part| sum + part)
     }
 
     /// Learns from launches that took `measured` in all, waits for the host or another stream
@@ -161,7 +161,7 @@ impl Costs {
         for (cost, part) in costs.iter_mut().zip(batch.parts()) {
             *cost = f64::from(self.expect(part.kernel).cost) * part.launches as f64;
         }
-        let expected = costs.iter().sum::<f64>() + batch.rest.0 as f64;
+        let expected = costs.iter().sum::<f64>() + batch.other_cost.0 as f64;
         let excess = measured.0 as f64 - expected;
         let is_outlier =
             !exactly && excess > (OUTLIER_EXCESS.0 * batch.launches) as f64 && excess > 7.0 * expected;

@@ -25,7 +25,7 @@ pub(crate) struct CostEstimate {
     pub(crate) launches: u64,
     parts: [Option<KernelLaunches>; MAX_KERNELS],
     /// The cost of what is not in the parts.
-    pub(super) rest: Nanos,
+    pub(super) other_cost: Nanos,
 }
 
 impl CostEstimate {
@@ -42,7 +42,7 @@ impl CostEstimate {
                 let before = place.map_or(0, |part| part.launches);
                 *place = Some(KernelLaunches { kernel, launches: before + launches });
             }
-            None => self.rest = self.rest + cost,
+            None => self.other_cost = self.other_cost + cost,
         }
     }
 
@@ -55,8 +55,8 @@ impl CostEstimate {
             *place = Some(KernelLaunches { launches: before + part.launches, ..part });
         }
         let (cost, margin) = (self.cost + other.cost, self.margin + other.margin);
-        let rest = self.rest + other.rest;
-        Some(Self { cost, margin, launches: self.launches + other.launches, rest, ..self })
+        let other_cost = self.other_cost + other.other_cost;
+        Some(Self { cost, margin, launches: self.launches + other.launches, other_cost, ..self })
     }
 
     /// Takes back one launch, which the driver refused.
@@ -68,7 +68,7 @@ impl CostEstimate {
         }
         match self.parts.iter_mut().flatten().find(|part| part.kernel == kernel) {
             Some(part) => part.launches = part.launches.saturating_sub(1),
-            None => self.rest = self.rest - cost,
+            None => self.other_cost = self.other_cost - cost,
         }
     }
 

@@ -117,9 +117,9 @@ pub(crate) struct Request {
     /// It has a marker of its own.
     pub(crate) own_marker: bool,
     held: bool,
-    throttled: Option<Nanos>,
+    throttled_since: Option<Nanos>,
     /// The turn under which it was last held.
-    under: Option<Turn>,
+    held_under: Option<Turn>,
     /// The gate word under which it was told that all has run.
     notified_under: Option<u32>,
     /// It is the first launch on an open GPU after a silence, of which the monitor may want to
@@ -137,8 +137,8 @@ impl Request {
             no_budget: false,
             own_marker: false,
             held: false,
-            throttled: None,
-            under: None,
+            throttled_since: None,
+            held_under: None,
             notified_under: None,
             notify: false,
         }
@@ -202,11 +202,11 @@ impl Request {
             }
             TurnState::Yours => {
                 let spent = account.spent(now) + siblings.spent;
-                let left = reading.granted - spent;
+                let left = reading.turn_budget - spent;
                 // Not beside a sibling's work, nor where a container of high priority may come.
                 let may = siblings.working == 0
                     && (reading.bound == Nanos::ZERO || reading.bound >= SHARED_IN_FLIGHT_BOUND);
-                if left == Nanos::ZERO && may && self.overlaps(account, spent - reading.granted, now) {
+                if left == Nanos::ZERO && may && self.overlaps(account, spent - reading.turn_budget, now) {
                     return Admission::Proceed(Proceed::Metered { budget: Nanos::ZERO, forced: false });
                 }
                 if left > Nanos::ZERO {
@@ -272,7 +272,7 @@ impl Request {
         // then is not waited for any more; and, if the monitor asks for it (the turn has just
         // ended), when all has run: once under each gate word.
         let drained = !unfinished && reading.notify_drained && self.notified_under != Some(reading.word);
-        let missed = self.under.replace(reading.turn) != Some(reading.turn) && !reading.notify_drained;
+        let missed = self.held_under.replace(reading.turn) != Some(reading.turn) && !reading.notify_drained;
         let notify = !self.held || missed || drained;
         if drained {
             self.notified_under = Some(reading.word);
@@ -362,7 +362,7 @@ impl Request {
         if ends && fits {
             return go(chunk.min(bound - longest), false);
         }
-        let waited = now - *self.throttled.get_or_insert(now);
+        let waited = now - *self.throttled_since.get_or_insert(now);
         let limit = Nanos(2 * work.longest().0).min(THROTTLE_TIMEOUT.max(Nanos(2 * bound.0)).max(high));
         let limit = if unseen { limit.max(OPEN_THROTTLE_TIMEOUT) } else { limit };
         // Work that does not end was waited for before: it may wait for this launch. Or it takes

@@ -16,7 +16,7 @@ pub(crate) struct Reading {
     /// The gate word under which the rest is good.
     pub(crate) word: u32,
     pub(crate) turn: Turn,
-    pub(crate) granted: Nanos,
+    pub(crate) turn_budget: Nanos,
     /// Most that may be in flight. Zero: as usual in a turn, and without a bound on an open GPU.
     pub(crate) bound: Nanos,
     /// This process is to notify the monitor when its work has run out.
@@ -45,10 +45,10 @@ impl Reading {
             }
             seen = read();
         }
-        let (word, turn, granted_time, bound) = seen;
+        let (word, turn, turn_budget, bound) = seen;
         let bound = bound.min(MAX_BOUND);
         let (notify_drained, monitor) = (granted.rings(gpu, slot), heartbeat.observe(granted, now));
-        Self { word, turn, granted: granted_time, bound, notify_drained, monitor }
+        Self { word, turn, turn_budget, bound, notify_drained, monitor }
     }
 }
 

@@ -23,7 +23,7 @@
 //!   slope between them; the rate moves into these bounds.
 //! * Where the stamps of two events cannot be of one clock that is off by 500 ppm at most, the clock
 //!   was set: what was learned is dropped (*re-anchored*).
-//! * After a pause of [`PAUSE`] the context starts anew with its next event, at the old rate: a
+//! * After a pause of [`REANCHOR_AFTER`] the context starts anew with its next event, at the old rate: a
 //!   length in single precision is worth little then, and a rate known to 1 ppm is off by 3.6 ms
 //!   after an hour.
 //!
@@ -48,7 +48,7 @@ const BASELINE: i64 = 8 * STEP_NANOS;
 /// How many are kept: 16 s.
 const MAX_POINTS: usize = 16;
 /// Without any event for so long, a context starts anew.
-const PAUSE: Nanos = Nanos::from_millis(8_000);
+const REANCHOR_AFTER: Nanos = Nanos::from_millis(8_000);
 /// What a length by the GPU's clock may be longer than the host's time in which it ran: the grid of
 /// time stamps, the float, and two reads of the host's clock.
 pub(crate) const TOLERANCE: Nanos = Nanos::from_micros(20);
@@ -153,16 +153,16 @@ impl GpuClock {
         let Some((anchor, elapsed)) = self.contexts.get_mut(place).zip(elapsed) else {
             return Located { at: seen, stamp: None, shift: 0, free: Some(event), reanchored: false };
         };
-        let paused = seen > anchor.last.seen + PAUSE;
+        let is_stale = seen > anchor.last.seen + REANCHOR_AFTER;
         let stamp = anchor.stamp(elapsed);
         let observation = Observation { gpu: stamp.gpu, least, seen };
         let guess = anchor.at.saturating_add(rate.host(elapsed));
         let at = guess.clamp(least, most);
-        if paused || !observation.may_follow(anchor.last) {
+        if is_stale || !observation.may_follow(anchor.last) {
             let fresh = self.anchor(context, event, (at, seen));
             let stamp = Some(fresh.stamp(0));
             let free = self.contexts.get_mut(place).map(|anchor| core::mem::replace(anchor, fresh).base);
-            let shift = if paused { 0 } else { at - guess };
+            let shift = if is_stale { 0 } else { at - guess };
             return Located { at: unsigned(at), stamp, shift, free, reanchored: true };
         }
         anchor.last = observation;

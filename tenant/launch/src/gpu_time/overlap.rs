@@ -44,8 +44,8 @@ const TRIAL_INTERVALS: (Nanos, Nanos) = (Nanos::from_millis(250), Nanos::from_mi
 pub(crate) struct Overlap {
     factor: f64,
     trial: Option<Trial>,
-    /// Between the last trial and the next.
-    pause: Nanos,
+    /// From the last trial to the next.
+    interval: Nanos,
     next: Nanos,
 }
 
@@ -62,7 +62,7 @@ struct Trial {
 
 impl Default for Overlap {
     fn default() -> Self {
-        Self { factor: 1.0, trial: None, pause: TRIAL_INTERVALS.0, next: Nanos::ZERO }
+        Self { factor: 1.0, trial: None, interval: TRIAL_INTERVALS.0, next: Nanos::ZERO }
     }
 }
 
@@ -120,8 +120,9 @@ impl Overlap {
 
     fn end_trial(&mut self, now: Nanos) {
         let gained = self.trial.take().is_some_and(|trial| self.factor > trial.before + GAIN);
-        self.pause = if gained { TRIAL_INTERVALS.0 } else { Nanos(2 * self.pause.0).min(TRIAL_INTERVALS.1) };
-        self.next = now + self.pause;
+        self.interval =
+            if gained { TRIAL_INTERVALS.0 } else { Nanos(2 * self.interval.0).min(TRIAL_INTERVALS.1) };
+        self.next = now + self.interval;
     }
 }
 

@@ -36,7 +36,7 @@ fn estimate_sums_up_what_is_added() {
     assert_eq!(estimate.single(), None);
     let many = launched((0..MAX_KERNELS + 2).chain([MAX_KERNELS]));
     assert_eq!(many.parts().count(), MAX_KERNELS);
-    assert_eq!(many.rest, Nanos(18 + 19 + 18), "of kernels that find no part");
+    assert_eq!(many.other_cost, Nanos(18 + 19 + 18), "of kernels that find no part");
 }
 
 #[test]
