@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use cgpu_launch::gate::{Clocks, ContextKey, Driver as GateDriver, Event, Failed, Platform, Stream};
+use cgpu_launch::gate::{Clocks, ContextKey, Driver as GateDriver, DriverError, Event, Platform, Stream};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_sim::machine::{ContextId, EventId, StreamId, Ticket, milliseconds};
@@ -55,27 +55,27 @@ impl Driver<'_> {
         self.device.made(what)
     }
 
-    fn stream(&self, stream: Stream) -> Result<StreamId, Failed> {
+    fn stream(&self, stream: Stream) -> Result<StreamId, DriverError> {
         if let Some(known) = self.made(|made| made.streams.get(&stream.handle).copied()) {
             return Ok(known);
         }
         let new = self.role.gpu(|timeline, _| timeline.create_stream(self.device.context, false));
-        let new = new.map_err(|_| Failed)?;
+        let new = new.map_err(|_| DriverError)?;
         self.made(|made| made.streams.insert(stream.handle, new));
         Ok(new)
     }
 
-    fn new_event(&self) -> Result<EventId, Failed> {
+    fn new_event(&self) -> Result<EventId, DriverError> {
         let event = self.role.gpu(|timeline, _| timeline.create_event(self.device.context, true));
-        event.map_err(|_| Failed)
+        event.map_err(|_| DriverError)
     }
 
-    fn event(&self, event: Event) -> Result<EventId, Failed> {
-        self.made(|made| made.events.get(event.0).copied()).ok_or(Failed)
+    fn event(&self, event: Event) -> Result<EventId, DriverError> {
+        self.made(|made| made.events.get(event.0).copied()).ok_or(DriverError)
     }
 
     /// Puts a command into a stream; a full queue blocks until it has drained by a sixteenth.
-    fn enqueue(&self, stream: Stream, command: Command, cost: Nanos) -> Result<Ticket, Failed> {
+    fn enqueue(&self, stream: Stream, command: Command, cost: Nanos) -> Result<Ticket, DriverError> {
         let stream = self.stream(stream)?;
         loop {
             match self.role.gpu(|timeline, now| timeline.enqueue(stream, command, 0, now)) {
@@ -94,7 +94,12 @@ impl Driver<'_> {
     }
 
     /// Launches a kernel that takes this part of the GPU for so long.
-    pub(super) fn launch(&self, stream: Stream, footprint: Footprint, length: Nanos) -> Result<(), Failed> {
+    pub(super) fn launch(
+        &self,
+        stream: Stream,
+        footprint: Footprint,
+        length: Nanos,
+    ) -> Result<(), DriverError> {
         let into = self.stream(stream)?;
         let kernel = SimulatedKernel::Spin(Some(length));
         loop {
@@ -110,7 +115,7 @@ impl Driver<'_> {
     }
 
     /// Copies between host and GPU, to the GPU if `up`.
-    pub(super) fn copy(&self, stream: Stream, up: bool, bytes: Bytes) -> Result<(), Failed> {
+    pub(super) fn copy(&self, stream: Stream, up: bool, bytes: Bytes) -> Result<(), DriverError> {
         let figures = self.role.figures();
         let cost = figures.copy_latency + Nanos(bytes.0.saturating_mul(1_000) / figures.copy_rate);
         self.enqueue(stream, Command::Copy { up, cost }, self.call_cost()).map(|_| ())
@@ -118,7 +123,7 @@ impl Driver<'_> {
 
     /// Lets what is launched into `stream` from now on wait for what `awaited` holds: an event is
     /// recorded there, and waited for here.
-    pub(super) fn join(&self, stream: Stream, awaited: Stream) -> Result<(), Failed> {
+    pub(super) fn join(&self, stream: Stream, awaited: Stream) -> Result<(), DriverError> {
         let from = self.stream(awaited)?;
         let event = match self.made(|made| made.joints.get(&from).copied()) {
             Some(event) => event,
@@ -130,7 +135,7 @@ impl Driver<'_> {
     }
 
     /// Whether the host sees that the stream's work is over.
-    pub(super) fn query(&self, stream: Stream) -> Result<bool, Failed> {
+    pub(super) fn query(&self, stream: Stream) -> Result<bool, DriverError> {
         let stream = self.stream(stream)?;
         self.role.spend(self.call_cost());
         let last = self.made(|made| made.last.get(&stream).copied());
@@ -145,7 +150,7 @@ impl Driver<'_> {
         last.into_iter().for_each(|ticket| self.role.wait_for(ticket));
     }
 
-    pub(super) fn synchronize_stream(&self, stream: Stream) -> Result<(), Failed> {
+    pub(super) fn synchronize_stream(&self, stream: Stream) -> Result<(), DriverError> {
         let stream = self.stream(stream)?;
         let last = self.made(|made| made.last.get(&stream).copied());
         last.into_iter().for_each(|ticket| self.role.wait_for(ticket));
@@ -170,13 +175,13 @@ impl GateDriver for Driver<'_> {
         true
     }
 
-    fn is_idle(&self, stream: Stream) -> Result<bool, Failed> {
+    fn is_idle(&self, stream: Stream) -> Result<bool, DriverError> {
         let stream = self.stream(stream)?;
         let last = self.made(|made| made.last.get(&stream).copied());
         Ok(last.is_none_or(|last| self.role.gpu(|timeline, _| timeline.is_done(last))))
     }
 
-    fn create_event(&self) -> Result<Event, Failed> {
+    fn create_event(&self) -> Result<Event, DriverError> {
         let event = self.new_event()?;
         self.made(|made| {
             made.events.push(event);
@@ -184,12 +189,12 @@ impl GateDriver for Driver<'_> {
         })
     }
 
-    fn record_event(&self, event: Event, stream: Stream) -> Result<(), Failed> {
+    fn record_event(&self, event: Event, stream: Stream) -> Result<(), DriverError> {
         let event = self.event(event)?;
         self.enqueue(stream, Command::Mark(event), self.call_cost()).map(|_| ())
     }
 
-    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
+    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), DriverError> {
         let ticket = self.enqueue(stream, Command::Write, self.call_cost())?;
         self.role.write_at(ticket, word, value);
         Ok(())
@@ -200,7 +205,7 @@ impl GateDriver for Driver<'_> {
         page.word[word].load(Ordering::Acquire)
     }
 
-    fn has_completed(&self, event: Event) -> Result<bool, Failed> {
+    fn has_completed(&self, event: Event) -> Result<bool, DriverError> {
         let event = self.event(event)?;
         Ok(self.role.gpu(|timeline, now| {
             let record = timeline.last_record(event);
@@ -208,14 +213,14 @@ impl GateDriver for Driver<'_> {
         }))
     }
 
-    fn elapsed(&self, from: Event, to: Event) -> Result<i64, Failed> {
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, DriverError> {
         let (from, to) = (self.event(from)?, self.event(to)?);
         let told = self.role.gpu(|timeline, _| {
             let grid = timeline.figures().event_grid.0.cast_signed();
             let at = |event| Some(timeline.stamp_of(event)?.div_euclid(grid) * grid);
             Some(milliseconds(at(to)? - at(from)?))
         });
-        told.map(|told| (f64::from(told) * 1e6) as i64).ok_or(Failed)
+        told.map(|told| (f64::from(told) * 1e6) as i64).ok_or(DriverError)
     }
 }
 

@@ -25,7 +25,7 @@ mod observer;
 mod program;
 
 use anyhow::{Context, Result};
-use cgpu_launch::gate::{Failed, Gate};
+use cgpu_launch::gate::{DriverError, Gate};
 use cgpu_scheduler::policy::Policy;
 use cgpu_shm::atomic::{AtomicU32, Ordering};
 use cgpu_shm::grant::Grantor;
@@ -49,7 +49,7 @@ fn gpu() -> DeviceIndex {
 }
 
 /// What each thread of a program does; it ends when the run does, at the latest.
-pub(crate) type Script<'a> = dyn Fn(&Program<'_>) -> Result<(), Failed> + Sync + 'a;
+pub(crate) type Script<'a> = dyn Fn(&Program<'_>) -> Result<(), DriverError> + Sync + 'a;
 
 /// A container with one program.
 pub(crate) struct Tenant<'a> {
@@ -148,7 +148,7 @@ pub(crate) fn observe(setup: &Setup<'_>, instants: &[Nanos]) -> Result<Vec<Vec<O
                 threads.push(scope.spawn(move || {
                     let role = Role::take(harness, actor);
                     let followed = (tenant.script)(&Program::new(process, number, &role));
-                    followed.map_err(|Failed| anyhow::anyhow!("the driver refused a call"))
+                    followed.map_err(|DriverError| anyhow::anyhow!("the driver refused a call"))
                 }));
             }
         }

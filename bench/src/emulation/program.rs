@@ -1,6 +1,6 @@
 //! A program as a script sees it: the driver's calls, behind the gate, and time on the host.
 
-use cgpu_launch::gate::{ContextKey, Failed, Gate, Kernel, Launch, Stream, Thread};
+use cgpu_launch::gate::{ContextKey, DriverError, Gate, Kernel, Launch, Stream, Thread};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_sim::Footprint;
@@ -111,12 +111,12 @@ impl<'a> Program<'a> {
     }
 
     /// Launches a kernel that fills the GPU for `cost`, as the shim does it.
-    pub(crate) fn launch(&self, kernel: Kernel, stream: u32, cost: Nanos) -> Result<(), Failed> {
+    pub(crate) fn launch(&self, kernel: Kernel, stream: u32, cost: Nanos) -> Result<(), DriverError> {
         self.launch_as(kernel, stream, Work::full(cost), false)
     }
 
     /// Launches this kernel.
-    pub(crate) fn submit(&self, work: Work, stream: u32) -> Result<(), Failed> {
+    pub(crate) fn submit(&self, work: Work, stream: u32) -> Result<(), DriverError> {
         let kernel = Kernel::new(1, [work.grid.blocks(), 1, 1], [256, 1, 1]);
         self.launch_as(kernel, stream, work, false)
     }
@@ -128,7 +128,7 @@ impl<'a> Program<'a> {
         stream: u32,
         work: Work,
         programmatic: bool,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), DriverError> {
         let Process { container, gate, .. } = self.process;
         if !container.has_started() {
             container.start();
@@ -151,22 +151,22 @@ impl<'a> Program<'a> {
     }
 
     /// Copies from the host to the GPU, which no gate holds up.
-    pub(crate) fn upload(&self, bytes: Bytes, stream: u32) -> Result<(), Failed> {
+    pub(crate) fn upload(&self, bytes: Bytes, stream: u32) -> Result<(), DriverError> {
         self.driver.copy(handle(stream), true, bytes)
     }
 
     /// Copies from the GPU to the host.
-    pub(crate) fn download(&self, bytes: Bytes, stream: u32) -> Result<(), Failed> {
+    pub(crate) fn download(&self, bytes: Bytes, stream: u32) -> Result<(), DriverError> {
         self.driver.copy(handle(stream), false, bytes)
     }
 
     /// Lets what is launched into `stream` from now on wait for the last launch into `awaited`.
-    pub(crate) fn wait_for_stream(&self, stream: u32, awaited: u32) -> Result<(), Failed> {
+    pub(crate) fn wait_for_stream(&self, stream: u32, awaited: u32) -> Result<(), DriverError> {
         self.driver.join(handle(stream), handle(awaited))
     }
 
     /// Whether the last launch into the stream is over, as an event behind it tells.
-    pub(crate) fn is_over(&self, stream: u32) -> Result<bool, Failed> {
+    pub(crate) fn is_over(&self, stream: u32) -> Result<bool, DriverError> {
         self.driver.query(handle(stream))
     }
 
@@ -184,7 +184,7 @@ impl<'a> Program<'a> {
     }
 
     /// Waits until all that was launched into the stream has run.
-    pub(crate) fn synchronize_stream(&self, stream: u32) -> Result<(), Failed> {
+    pub(crate) fn synchronize_stream(&self, stream: u32) -> Result<(), DriverError> {
         self.driver.synchronize_stream(handle(stream))?;
         self.after_synchronize(Some(handle(stream)));
         Ok(())

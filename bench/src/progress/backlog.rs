@@ -1,7 +1,7 @@
 //! `backlog`: a newcomer beside a tenant that filled its queues while it was alone.
 
 use anyhow::Result;
-use cgpu_launch::gate::Failed;
+use cgpu_launch::gate::DriverError;
 use cgpu_shm::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
 
@@ -51,12 +51,12 @@ pub(super) fn measure(options: &Options) -> Result<Figures> {
     Ok(vec![("backlog_newcomer_ratio", worst)])
 }
 
-fn newcomer(program: &Program<'_>) -> Result<(), Failed> {
+fn newcomer(program: &Program<'_>) -> Result<(), DriverError> {
     program.sleep_until(ALONE);
     saturate(program)
 }
 
-fn saturate(program: &Program<'_>) -> Result<(), Failed> {
+fn saturate(program: &Program<'_>) -> Result<(), DriverError> {
     while program.goes_on() {
         program.submit(SHORT, 0)?;
     }

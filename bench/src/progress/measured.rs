@@ -2,7 +2,7 @@
 //! for it in the same time, under each policy, alone and in pairs.
 
 use anyhow::Result;
-use cgpu_launch::gate::Failed;
+use cgpu_launch::gate::DriverError;
 use cgpu_scheduler::policy::Policy;
 use cgpu_shm::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
@@ -14,7 +14,7 @@ use crate::emulation::{Observed, Program, Tenant, Work};
 /// What a container runs.
 struct Client {
     name: &'static str,
-    cycle: fn(&Program<'_>) -> Result<(), Failed>,
+    cycle: fn(&Program<'_>) -> Result<(), DriverError>,
     /// Its weight, and its part of the GPU where shares are fixed.
     weight: u32,
     percent: u32,
@@ -58,29 +58,29 @@ const POLICIES: &[Policy] = &[
     Policy::Native,
 ];
 
-fn saturate(program: &Program<'_>) -> Result<(), Failed> {
+fn saturate(program: &Program<'_>) -> Result<(), DriverError> {
     program.submit(Work::full(us(60)), 0)
 }
 
-fn long(program: &Program<'_>) -> Result<(), Failed> {
+fn long(program: &Program<'_>) -> Result<(), DriverError> {
     program.submit(Work::full(us(5_000)), 0)
 }
 
-fn streams(program: &Program<'_>) -> Result<(), Failed> {
+fn streams(program: &Program<'_>) -> Result<(), DriverError> {
     (0..4).try_for_each(|stream| program.submit(Work::full(us(1_000)), stream))
 }
 
-fn run_eagerly(program: &Program<'_>) -> Result<(), Failed> {
+fn run_eagerly(program: &Program<'_>) -> Result<(), DriverError> {
     eager(program, us(33))
 }
 
-fn load(program: &Program<'_>) -> Result<(), Failed> {
+fn load(program: &Program<'_>) -> Result<(), DriverError> {
     batch(program, Work::full(us(100)), 20)?;
     program.sleep_until(program.now() + us(2_000));
     Ok(())
 }
 
-fn serve(program: &Program<'_>) -> Result<(), Failed> {
+fn serve(program: &Program<'_>) -> Result<(), DriverError> {
     batch(program, Work::full(us(100)), 64)?;
     program.sleep_until(program.now() + us(30_000));
     Ok(())

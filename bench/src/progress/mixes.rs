@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use cgpu_launch::gate::Failed;
+use cgpu_launch::gate::DriverError;
 use cgpu_shm::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
 
@@ -69,7 +69,7 @@ impl Loop {
     }
 
     /// A batch; ends early with the run.
-    fn cycle(&self, program: &Program<'_>) -> Result<(), Failed> {
+    fn cycle(&self, program: &Program<'_>) -> Result<(), DriverError> {
         for kernel in 0..self.batch {
             if !program.goes_on() {
                 break;

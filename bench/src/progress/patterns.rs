@@ -6,7 +6,7 @@ mod row;
 mod runs;
 
 use anyhow::Result;
-use cgpu_launch::gate::Failed;
+use cgpu_launch::gate::DriverError;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_sim::settings::Figures as Model;
 
@@ -20,7 +20,7 @@ use crate::emulation::{Program, Tenant, Work};
 struct Pattern {
     name: &'static str,
     threads: u32,
-    cycle: fn(&Program<'_>) -> Result<(), Failed>,
+    cycle: fn(&Program<'_>) -> Result<(), DriverError>,
     /// Time on the host after each cycle.
     quiet: Nanos,
     /// Native slicing is the measure of it.
@@ -28,7 +28,7 @@ struct Pattern {
 }
 
 impl Pattern {
-    const fn new(name: &'static str, cycle: fn(&Program<'_>) -> Result<(), Failed>) -> Self {
+    const fn new(name: &'static str, cycle: fn(&Program<'_>) -> Result<(), DriverError>) -> Self {
         Self { name, threads: 1, cycle, quiet: Nanos::ZERO, is_goal: true }
     }
 }
@@ -55,7 +55,7 @@ const PATTERNS: &[Pattern] = &[
 const REQUESTS: &str = "requests";
 
 /// A framework that launches layer by layer: the host takes so long for each launch.
-pub(super) fn eager(program: &Program<'_>, host: Nanos) -> Result<(), Failed> {
+pub(super) fn eager(program: &Program<'_>, host: Nanos) -> Result<(), DriverError> {
     for _ in 0..100 {
         program.submit(SHORT, 0)?;
         program.compute(host - program.launch_cost());
@@ -65,14 +65,14 @@ pub(super) fn eager(program: &Program<'_>, host: Nanos) -> Result<(), Failed> {
 }
 
 /// So many kernels on the thread's own stream.
-pub(super) fn batch(program: &Program<'_>, work: Work, kernels: u32) -> Result<(), Failed> {
+pub(super) fn batch(program: &Program<'_>, work: Work, kernels: u32) -> Result<(), DriverError> {
     let stream = program.thread();
     (0..kernels).try_for_each(|_| program.submit(work, stream))?;
     program.synchronize_stream(stream)
 }
 
 /// Kernels in turn on two streams, each after the one before.
-fn chain(program: &Program<'_>) -> Result<(), Failed> {
+fn chain(program: &Program<'_>) -> Result<(), DriverError> {
     for _ in 0..50 {
         for (stream, other) in [(0, 1), (1, 0)] {
             program.submit(SHORT, stream)?;
@@ -83,7 +83,7 @@ fn chain(program: &Program<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-fn poll(program: &Program<'_>) -> Result<(), Failed> {
+fn poll(program: &Program<'_>) -> Result<(), DriverError> {
     (0..8).try_for_each(|_| program.submit(SHORT, 0))?;
     while !program.is_over(0)? {
         program.compute(us(4));
@@ -92,7 +92,7 @@ fn poll(program: &Program<'_>) -> Result<(), Failed> {
 }
 
 /// Kernels, and copies of 256 KiB to the GPU and back, on streams of their own.
-fn copies(program: &Program<'_>) -> Result<(), Failed> {
+fn copies(program: &Program<'_>) -> Result<(), DriverError> {
     for _ in 0..20 {
         program.upload(Bytes(256 << 10), 1)?;
         program.submit(LONG, 0)?;
@@ -102,7 +102,7 @@ fn copies(program: &Program<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-fn saturate(program: &Program<'_>) -> Result<(), Failed> {
+fn saturate(program: &Program<'_>) -> Result<(), DriverError> {
     while program.goes_on() {
         program.submit(Work::full(us(60)), 0)?;
     }

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use anyhow::{Result, anyhow};
-use cgpu_launch::gate::{Failed, Kernel};
+use cgpu_launch::gate::{DriverError, Kernel};
 use cgpu_scheduler::policy::Policy;
 use cgpu_shm::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
@@ -53,7 +53,7 @@ fn error_of(case: &Case, switch_us: u32) -> Result<f64> {
     let idle = case.pause.map_or(0, |(_, idle)| idle);
     let end = WORK + idle;
     let sums = [const { Mutex::new(0) }; 2];
-    let saturate = |program: &Program<'_>, sum: &Mutex<u64>| -> Result<(), Failed> {
+    let saturate = |program: &Program<'_>, sum: &Mutex<u64>| -> Result<(), DriverError> {
         let (mut pause, mut before) = (case.pause, None);
         while program.goes_on() {
             if let Some((at, idle)) = pause.filter(|(at, _)| program.now() >= seconds(*at)) {

@@ -7,7 +7,7 @@
 
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
-use cgpu_launch::gate::{ContextKey, Driver, Event, Failed, Stream};
+use cgpu_launch::gate::{ContextKey, Driver, DriverError, Event, Stream};
 use cgpu_memory::{Clock, Monotonic, Nanos, TimeScale};
 use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -59,7 +59,7 @@ impl Driver for Markers {
         !captures::any_global() && (captured == 0 || Monotonic.now() > Nanos(captured) + CAPTURE_COOLDOWN)
     }
 
-    fn is_idle(&self, stream: Stream) -> Result<bool, Failed> {
+    fn is_idle(&self, stream: Stream) -> Result<bool, DriverError> {
         let handle = CUstream(stream.handle);
         if stream.per_thread {
             // SAFETY: the stream is the program's, which is just launching into it.
@@ -70,14 +70,14 @@ impl Driver for Markers {
         }
     }
 
-    fn create_event(&self) -> Result<Event, Failed> {
+    fn create_event(&self) -> Result<Event, DriverError> {
         let mut event = CUevent::NULL;
         // SAFETY: the handle is writable.
         relaxed(|| unsafe { driver::cuEventCreate(&raw mut event, CU_EVENT_DEFAULT) })?;
         Ok(Event(event.0))
     }
 
-    fn record_event(&self, event: Event, stream: Stream) -> Result<(), Failed> {
+    fn record_event(&self, event: Event, stream: Stream) -> Result<(), DriverError> {
         let (event, handle) = (CUevent(event.0), CUstream(stream.handle));
         accepted(if stream.per_thread {
             // SAFETY: the event is ours, of this context; the stream is the program's, which is
@@ -89,11 +89,11 @@ impl Driver for Markers {
         })
     }
 
-    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
+    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), DriverError> {
         if DRIVER.known(driver_index::cuStreamWriteValue64_v2).is_null() {
-            return Err(Failed);
+            return Err(DriverError);
         }
-        let address = progress::address(self, word).ok_or(Failed)?;
+        let address = progress::address(self, word).ok_or(DriverError)?;
         let (handle, flags) = (CUstream(stream.handle), CU_STREAM_WRITE_VALUE_DEFAULT);
         accepted(if stream.per_thread {
             // SAFETY: the stream is the program's; the address is a word of a page of ours,
@@ -109,12 +109,12 @@ impl Driver for Markers {
         progress::written(context.0, word)
     }
 
-    fn has_completed(&self, event: Event) -> Result<bool, Failed> {
+    fn has_completed(&self, event: Event) -> Result<bool, DriverError> {
         // SAFETY: the event is ours, of this context.
         answered(|| unsafe { driver::cuEventQuery(CUevent(event.0)) })
     }
 
-    fn elapsed(&self, from: Event, to: Event) -> Result<i64, Failed> {
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, DriverError> {
         let mut milliseconds = 0.0_f32;
         // SAFETY: the time is writable; both events are ours, of this context.
         relaxed(|| unsafe {
@@ -135,7 +135,7 @@ pub(super) fn note_unknown_capture() {
 }
 
 /// Makes a call that a capture of another thread may forbid.
-pub(super) fn relaxed(call: impl FnOnce() -> CUresult) -> Result<(), Failed> {
+pub(super) fn relaxed(call: impl FnOnce() -> CUresult) -> Result<(), DriverError> {
     let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     let known = !DRIVER.known(driver_index::cuThreadExchangeStreamCaptureMode).is_null();
     // SAFETY: the mode is writable; the thread gets its own back below.
@@ -150,7 +150,7 @@ pub(super) fn relaxed(call: impl FnOnce() -> CUresult) -> Result<(), Failed> {
 }
 
 /// Asks a question that a capture of another thread may forbid: whether something has ended.
-fn answered(question: impl FnOnce() -> CUresult) -> Result<bool, Failed> {
+fn answered(question: impl FnOnce() -> CUresult) -> Result<bool, DriverError> {
     let mut over = false;
     relaxed(|| {
         let answer = question();
@@ -160,6 +160,6 @@ fn answered(question: impl FnOnce() -> CUresult) -> Result<bool, Failed> {
     Ok(over)
 }
 
-pub(super) fn accepted(answer: CUresult) -> Result<(), Failed> {
-    if answer == CUresult::SUCCESS { Ok(()) } else { Err(Failed) }
+pub(super) fn accepted(answer: CUresult) -> Result<(), DriverError> {
+    if answer == CUresult::SUCCESS { Ok(()) } else { Err(DriverError) }
 }

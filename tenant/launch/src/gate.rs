@@ -47,7 +47,7 @@ use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 use self::account::{Account, Siblings};
-pub use self::platform::{Driver, Failed, Host, Platform};
+pub use self::platform::{Driver, DriverError, Host, Platform};
 use self::reading::Reading;
 use self::sibling_queue::SiblingQueue;
 use self::slow_path::SlowPath;

@@ -12,7 +12,7 @@ use cgpu_shm::units::Nanos;
 
 use super::reading::Reading;
 use super::slow_path::SlowPath;
-use super::{Driver, Event, Failed, Platform};
+use super::{Driver, DriverError, Event, Platform};
 use crate::cost::Contention;
 use crate::gpu_time::{BATCHES, Lane, LaneId, Marker, MarkerPlacement, WORDS};
 
@@ -109,7 +109,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
         free.or_else(|| self.driver.may_query().then(|| self.driver.create_event().ok()).flatten())
     }
 
-    pub(super) fn record(&self, event: Event) -> Result<(), Failed> {
+    pub(super) fn record(&self, event: Event) -> Result<(), DriverError> {
         self.driver.record_event(event, self.launch.stream).inspect_err(|_| self.failed())
     }
 

@@ -15,7 +15,7 @@ use super::admission::Request;
 use super::marker::marker_worth;
 use super::reading::Reading;
 use super::slow_path::SlowPath;
-use super::{Admitted, Clocks, Driver, Failed, Platform, Stream};
+use super::{Admitted, Clocks, Driver, DriverError, Platform, Stream};
 use crate::gpu_time::{BATCHES, ContextKey, EndedBatch, Lane, LaneId, LaneKey, Start, Timing, WORDS};
 
 /// A launch of a thread with gaps is measured by itself this often.
@@ -179,7 +179,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
             let Some(batch) = self.next_ended(answer.take(), &mut blocked, clocks) else { break };
             match self.ask(&batch) {
                 Ok(timing) => answer = Some(Answer { batch, timing, asked: clocks.raw }),
-                Err(Failed) => {
+                Err(DriverError) => {
                     self.failed();
                     break;
                 }
@@ -213,7 +213,7 @@ impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
     }
 
     /// The times of a batch; none if it is not over.
-    fn ask(&self, batch: &EndedBatch) -> Result<Option<Timing>, Failed> {
+    fn ask(&self, batch: &EndedBatch) -> Result<Option<Timing>, DriverError> {
         if batch.ask && !self.driver.has_completed(batch.end)? {
             return Ok(None);
         }

@@ -11,9 +11,9 @@ use cgpu_shm::units::Nanos;
 
 use crate::gpu_time::{ContextKey, Event, Stream};
 
-/// The driver refused something that the gate asked of it.
+/// The driver refused a call of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failed;
+pub struct DriverError;
 
 /// The gate's calls of the driver, in the calling thread's current context. Never called with
 /// anything locked.
@@ -28,25 +28,25 @@ pub trait Driver {
     ///
     /// # Errors
     /// As the driver says.
-    fn is_idle(&self, stream: Stream) -> Result<bool, Failed>;
+    fn is_idle(&self, stream: Stream) -> Result<bool, DriverError>;
 
     /// Makes a timing event.
     ///
     /// # Errors
     /// As the driver says.
-    fn create_event(&self) -> Result<Event, Failed>;
+    fn create_event(&self) -> Result<Event, DriverError>;
 
     /// Records an event on the stream.
     ///
     /// # Errors
     /// As the driver says.
-    fn record_event(&self, event: Event, stream: Stream) -> Result<(), Failed>;
+    fn record_event(&self, event: Event, stream: Stream) -> Result<(), DriverError>;
 
     /// Lets the stream write `value` into a word of its context's page.
     ///
     /// # Errors
     /// As the driver says, or the GPU cannot do it, or not from this context.
-    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed>;
+    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), DriverError>;
 
     /// What streams of the context have written into a word of its page; 0: nothing yet. What is
     /// read afterwards is no older.
@@ -56,14 +56,14 @@ pub trait Driver {
     ///
     /// # Errors
     /// As the driver says.
-    fn has_completed(&self, event: Event) -> Result<bool, Failed>;
+    fn has_completed(&self, event: Event) -> Result<bool, DriverError>;
 
     /// From one event to another, both of which have happened, in nanoseconds of the GPU's clock;
     /// negative if it is the other way round.
     ///
     /// # Errors
     /// As the driver says.
-    fn elapsed(&self, from: Event, to: Event) -> Result<i64, Failed>;
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, DriverError>;
 }
 
 /// Time, sleeping, and the monitor's doorbell.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::units::Nanos;
 
-use super::super::{Clocks, ContextKey, Driver, Event, Failed, Platform, Stream};
+use super::super::{Clocks, ContextKey, Driver, DriverError, Event, Platform, Stream};
 use super::harness::Role;
 
 /// What the GPU receives, in order.
@@ -130,14 +130,14 @@ impl Driver for FakeDriver<'_, '_> {
         self.role.harness.gpu(|gpu| !gpu.capturing)
     }
 
-    fn create_event(&self) -> Result<Event, Failed> {
+    fn create_event(&self) -> Result<Event, DriverError> {
         self.role.harness.gpu(|gpu| {
             gpu.events.push(Nanos::MAX);
-            if gpu.refuses { Err(Failed) } else { Ok(Event(gpu.events.len() - 1)) }
+            if gpu.refuses { Err(DriverError) } else { Ok(Event(gpu.events.len() - 1)) }
         })
     }
 
-    fn is_idle(&self, stream: Stream) -> Result<bool, Failed> {
+    fn is_idle(&self, stream: Stream) -> Result<bool, DriverError> {
         let now = self.role.now();
         self.role.harness.gpu(|gpu| {
             gpu.log.push(Command::Ask);
@@ -145,21 +145,21 @@ impl Driver for FakeDriver<'_, '_> {
         })
     }
 
-    fn record_event(&self, event: Event, stream: Stream) -> Result<(), Failed> {
+    fn record_event(&self, event: Event, stream: Stream) -> Result<(), DriverError> {
         let now = self.role.now();
         self.role.harness.gpu(|gpu| {
             gpu.log.push(Command::Record(stream));
             let last = gpu.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default();
             gpu.events[event.0] = last.max(now);
-            if gpu.refuses { Err(Failed) } else { Ok(()) }
+            if gpu.refuses { Err(DriverError) } else { Ok(()) }
         })
     }
 
-    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), Failed> {
+    fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), DriverError> {
         let now = self.role.now();
         self.role.harness.gpu(|gpu| {
             if gpu.cannot_write {
-                return Err(Failed);
+                return Err(DriverError);
             }
             gpu.log.push(Command::Write(stream));
             let last = gpu.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default();
@@ -173,7 +173,7 @@ impl Driver for FakeDriver<'_, '_> {
         self.role.harness.regions[container].shared().progress[slot.get()].word[word].load(Ordering::Acquire)
     }
 
-    fn has_completed(&self, event: Event) -> Result<bool, Failed> {
+    fn has_completed(&self, event: Event) -> Result<bool, DriverError> {
         let now = self.role.now();
         self.role.harness.gpu(|gpu| {
             gpu.log.push(Command::Ask);
@@ -181,13 +181,13 @@ impl Driver for FakeDriver<'_, '_> {
         })
     }
 
-    fn elapsed(&self, from: Event, to: Event) -> Result<i64, Failed> {
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, DriverError> {
         let now = self.role.now();
         self.role.harness.gpu(|gpu| {
             gpu.log.push(Command::Ask);
             let (from, to) = (gpu.events[from.0], gpu.events[to.0]);
             if from > now || to > now {
-                return Err(Failed);
+                return Err(DriverError);
             }
             Ok(to.0.cast_signed() - from.0.cast_signed())
         })
