@@ -155,7 +155,7 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, g
             limit: gpu.limit.get(),
             used: cells().map(|(cell, _)| cell.kept().get()).fold(0, u64::saturating_add) - orphan,
             implicit: cells().map(|(cell, _)| cell.corrected().get()).fold(0, u64::saturating_add),
-            growth: cells().map(|(cell, _)| cell.growth).fold(0, i64::saturating_add),
+            unaccounted: cells().map(|(cell, _)| cell.growth).fold(0, i64::saturating_add),
             orphan,
             draining: cells()
                 .filter(|(_, live)| !**live)
@@ -175,7 +175,7 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, g
                 gpu: *index,
                 used: cell.kept().get(),
                 implicit: cell.corrected().get(),
-                growth: cell.growth,
+                unaccounted: cell.growth,
                 peak: cell.peak.get(),
                 busy_us: cell.busy.get() / 1000,
                 launches: cell.launches,

@@ -293,7 +293,7 @@ mod tests {
             container: None,
             shim: Shim::Unknown,
             memory: None,
-            together: 0,
+            container_memory: 0,
             since_ms: 0,
         };
         let status = Status {

@@ -39,7 +39,7 @@ fn about(finding: &Finding, status: &Status) -> Option<String> {
             let container = status.containers.iter().find(|one| Some(&one.id) == finding.container.as_ref());
             let share = container.and_then(|one| one.gpus.iter().find(|share| share.gpu == *gpu));
             let limit = share.map_or_else(|| "?".to_owned(), |share| mib(share.limit));
-            let together = mib(finding.together);
+            let together = mib(finding.container_memory);
             format!(
                 "GPU {gpu}: {id} holds {together} MiB, its limit is {limit} MiB; process {pid} ({comm}) holds most of that"
             )
@@ -75,7 +75,7 @@ mod tests {
             container: container.map(str::to_owned),
             shim: Shim::Absent,
             memory: Some(512 << 20),
-            together: 3 << 30,
+            container_memory: 3 << 30,
             since_ms: 5000,
         }
     }

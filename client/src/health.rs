@@ -11,7 +11,7 @@ pub struct Health {
     /// How long ago they were asked, in milliseconds.
     pub age_ms: u64,
     /// Whether errors would be told of.
-    pub listens: bool,
+    pub listening: bool,
 }
 
 /// How a GPU is.
@@ -23,7 +23,7 @@ pub struct GpuHealth {
     pub answers: bool,
     /// It has pages to retire, and is to be reset before.
     #[serde(default)]
-    pub wants_reset: bool,
+    pub needs_reset: bool,
     /// By number, each when it was last reported.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<GpuError>,

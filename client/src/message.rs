@@ -312,7 +312,7 @@ pub struct Finding {
     /// What the driver holds for it on the GPU, in bytes, by NVML; none: not told.
     pub memory: Option<u64>,
     /// Over limit: what all processes of its container hold on the GPU.
-    pub together: u64,
+    pub container_memory: u64,
     /// Since when, in milliseconds before now.
     pub since_ms: u64,
 }
@@ -464,7 +464,7 @@ pub struct ShareStatus {
     pub implicit: u64,
     /// What NVML's figures for its processes are beyond their books, in bytes; below 0: short of them. Part of `implicit`.
     #[serde(default)]
-    pub growth: i64,
+    pub unaccounted: i64,
     /// Exported bytes whose exporter is dead.
     pub orphan: u64,
     /// Bytes of dead processes whose memory is not yet seen to be gone; part of `used` and `implicit`.
@@ -564,7 +564,7 @@ pub struct ProcessGpu {
     pub implicit: u64,
     /// What NVML's figure for it is beyond its books, in bytes; below 0: short of them. Part of `implicit`.
     #[serde(default)]
-    pub growth: i64,
+    pub unaccounted: i64,
     /// Greatest sum of what was booked.
     pub peak: u64,
     /// Settled GPU time in microseconds, as it says.

@@ -21,8 +21,8 @@ pub struct HealthCheck {
     pub index: u32,
     /// [`cgpu_client::health::GpuHealth::answers`].
     pub answers: bool,
-    /// [`cgpu_client::health::GpuHealth::wants_reset`].
-    pub wants_reset: bool,
+    /// [`cgpu_client::health::GpuHealth::needs_reset`].
+    pub needs_reset: bool,
 }
 
 /// Asks all GPUs.
@@ -33,8 +33,8 @@ pub fn health_checks(nvml: &Nvml) -> Result<Vec<HealthCheck>, NvmlError> {
     let health_check = |index| {
         let device = nvml.device_by_index(index);
         let answers = device.as_ref().is_ok_and(|device| device.memory_info().is_ok());
-        let wants_reset = device.is_ok_and(|device| device.are_pages_pending_retired().unwrap_or(false));
-        HealthCheck { index, answers, wants_reset }
+        let needs_reset = device.is_ok_and(|device| device.are_pages_pending_retired().unwrap_or(false));
+        HealthCheck { index, answers, needs_reset }
     };
     Ok((0..nvml.device_count()?).map(health_check).collect())
 }

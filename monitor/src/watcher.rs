@@ -115,7 +115,7 @@ pub struct Finding {
     /// What the driver holds for it there.
     pub memory: Option<Bytes>,
     /// What all of its container's processes hold there.
-    pub together: Bytes,
+    pub container_memory: Bytes,
     /// [`ObservedProcess::spared`].
     pub spared: bool,
     /// Since when.
@@ -272,17 +272,17 @@ impl Watcher {
                 continue;
             }
             let own = || observation.seen.iter().filter(|seen| seen.owner == Some(tenant));
-            let together: Bytes = own().filter_map(|seen| seen.memory).sum();
-            let over = together > limit;
+            let container_memory: Bytes = own().filter_map(|seen| seen.memory).sum();
+            let over = container_memory > limit;
             let allowed = match self.allowed.get(&(observation.gpu, tenant)) {
                 Some(before) if over => (*before).max(limit),
                 Some(_) => limit,
                 // It was so before us, or before its limit: nobody knows who is to blame.
-                None => together.max(limit),
+                None => container_memory.max(limit),
             };
             self.allowed.insert((observation.gpu, tenant), allowed);
             if over && let Some(most) = own().max_by_key(|seen| (seen.memory, seen.id)) {
-                found.push(finding(observation, most, Cause::OverLimit, together));
+                found.push(finding(observation, most, Cause::OverLimit, container_memory));
             }
         }
         found
@@ -352,13 +352,18 @@ impl Watcher {
             }
             Cause::OverLimit => {
                 let bound = *self.allowed.get(&(finding.gpu, owner))? + rules.end_over_limit?;
-                (finding.together > bound).then_some((owner, Some(bound)))
+                (finding.container_memory > bound).then_some((owner, Some(bound)))
             }
         }
     }
 }
 
-fn finding(observation: &GpuObservation, seen: &ObservedProcess, cause: Cause, together: Bytes) -> Finding {
+fn finding(
+    observation: &GpuObservation,
+    seen: &ObservedProcess,
+    cause: Cause,
+    container_memory: Bytes,
+) -> Finding {
     Finding {
         gpu: observation.gpu,
         id: seen.id,
@@ -367,7 +372,7 @@ fn finding(observation: &GpuObservation, seen: &ObservedProcess, cause: Cause, t
         owner: seen.owner,
         shim: seen.shim,
         memory: seen.memory,
-        together,
+        container_memory,
         spared: seen.spared,
         since: observation.at,
     }

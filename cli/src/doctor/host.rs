@@ -145,7 +145,7 @@ fn judge_finding(finding: &message::Finding, status: &Status, findings: &mut Fin
             let limit = status.containers.iter().find(|one| one.id == *id);
             let limit = limit.and_then(|one| one.gpus.iter().find(|share| share.gpu == finding.gpu));
             let limit = limit.map_or_else(|| "?".to_owned(), |share| mib(share.limit));
-            let together = mib(finding.together);
+            let together = mib(finding.container_memory);
             let found = format!(
                 "GPU {}: {together} MiB by NVML, most of it {process}, limit {limit} MiB",
                 finding.gpu

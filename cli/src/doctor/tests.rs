@@ -323,7 +323,7 @@ fn finding(cause: message::Cause, container: Option<&str>) -> Finding {
         container: container.map(str::to_owned),
         shim: Shim::Absent,
         memory: None,
-        together: 2 << 30,
+        container_memory: 2 << 30,
         since_ms: 0,
     }
 }

@@ -237,7 +237,7 @@ mod tests {
             container: None,
             shim: Shim::Unknown,
             memory: None,
-            together: 0,
+            container_memory: 0,
             since_ms: 0,
         });
         assert!(plain(&model, 80, 24)[23].contains("process 99"));

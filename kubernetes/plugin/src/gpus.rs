@@ -163,7 +163,7 @@ impl DeviceWatcher {
         match monitor.health() {
             Ok(report) => {
                 self.record_monitor(&report, self.now());
-                Ok(if report.listens { "" } else { ERRORS_UNREPORTED })
+                Ok(if report.listening { "" } else { ERRORS_UNREPORTED })
             }
             // An older one, which does not know what it is asked.
             Err(failure) if lists && failure.errno() == Some(Errno::EINVAL) => {
@@ -181,7 +181,7 @@ impl DeviceWatcher {
         let health_check = |gpu: &monitor_health::GpuHealth| HealthCheck {
             index: gpu.index,
             answers: gpu.answers && !is_silent,
-            wants_reset: gpu.wants_reset,
+            needs_reset: gpu.needs_reset,
         };
         let errors = report.gpus.iter().flat_map(|gpu| {
             gpu.errors.iter().map(|error| {
@@ -199,7 +199,7 @@ impl DeviceWatcher {
             let (index, uuid) = (gpu.number.gpu(), name(gpu));
             // What does not answer has fallen off its bus; what wants to retire pages wants to be reset before.
             let health_check = health_checks.iter().find(|health_check| health_check.index == index);
-            if health_check.is_none_or(|health_check| !health_check.answers || health_check.wants_reset) {
+            if health_check.is_none_or(|health_check| !health_check.answers || health_check.needs_reset) {
                 self.health.worsen(&uuid, now);
             }
             for (Report { gpu: reported, xid }, ago) in errors {
@@ -278,10 +278,10 @@ mod tests {
         let gpu = |index| monitor_health::GpuHealth {
             index,
             answers: true,
-            wants_reset: false,
+            needs_reset: false,
             errors: Vec::new(),
         };
-        monitor_health::Health { gpus: vec![gpu(0), gpu(1)], age_ms: 0, listens: true }
+        monitor_health::Health { gpus: vec![gpu(0), gpu(1)], age_ms: 0, listening: true }
     }
 
     fn watcher() -> (DeviceWatcher, watch::Receiver<Gpus>) {
@@ -309,7 +309,7 @@ mod tests {
         };
         assert_eq!(becomes(&|_| {}, 1000), [true; 3]);
         assert_eq!(becomes(&|report| report.gpus[0].answers = false, 1000), [false, true, true]);
-        assert_eq!(becomes(&|report| report.gpus[1].wants_reset = true, 1000), [true, false, false]);
+        assert_eq!(becomes(&|report| report.gpus[1].needs_reset = true, 1000), [true, false, false]);
         assert_eq!(becomes(&|report| report.age_ms = 60_000, 1000), [false; 3]);
         assert_eq!(becomes(&|report| drop(report.gpus.pop()), 1000), [true, false, false]);
         assert_eq!(becomes(&reports(1, 48, 299), 1000), [true, false, false]);

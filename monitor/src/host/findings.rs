@@ -90,7 +90,7 @@ impl Host {
     }
 
     fn tell(&self, finding: &Finding, rules: Rules) {
-        let Finding { gpu, id, comm, memory, together, shim, .. } = finding;
+        let Finding { gpu, id, comm, memory, container_memory, shim, .. } = finding;
         let (pid, bytes) = (id.pid, memory.unwrap_or_default().0);
         let Some(container) = self.id(finding.owner) else {
             tracing::info!(pid, comm, %gpu, bytes, "a process that is no container's uses a GPU");
@@ -105,8 +105,9 @@ impl Host {
                 let limit = finding
                     .owner
                     .and_then(|owner| Some(self.watched_limit(self.containers.get(&owner)?, *gpu).0));
-                let (together, ends) = (together.0, rules.end_over_limit.map(|margin| margin.0));
-                tracing::warn!(pid, comm, container, %gpu, bytes, together, limit, ends, "a container holds more of a GPU than its limit, and this process most of that");
+                let (container_memory, ends) =
+                    (container_memory.0, rules.end_over_limit.map(|margin| margin.0));
+                tracing::warn!(pid, comm, container, %gpu, bytes, container_memory, limit, ends, "a container holds more of a GPU than its limit, and this process most of that");
             }
         }
     }
@@ -144,7 +145,7 @@ impl Host {
                 container: self.id(finding.owner),
                 shim: if finding.owner.is_some() { finding.shim } else { Shim::Unknown },
                 memory: finding.memory.map(|bytes| bytes.0),
-                together: finding.together.0,
+                container_memory: finding.container_memory.0,
                 since_ms: (now - finding.since).0 / 1_000_000,
             })
         };

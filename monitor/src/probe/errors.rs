@@ -39,7 +39,7 @@ fn run(library: &str, opened: &Receiver<Weak<Nvml>>, weak: &Weak<Mutex<Reports>>
     while weak.strong_count() > 0 {
         let heard = Weak::upgrade(&nvml).map(|nvml| wait_for_errors(&nvml, weak, &mut reported_reason));
         if let Some(reports) = weak.upgrade() {
-            reports.lock().listens = false;
+            reports.lock().listening = false;
         }
         if let Some(Err(why)) = heard
             && reported_reason != why.to_string()
@@ -69,7 +69,7 @@ fn wait_for_errors(
     let mut lines = Lines::default();
     loop {
         let Some(reports) = weak.upgrade() else { return Ok(()) };
-        reports.lock().listens = true;
+        reports.lock().listening = true;
         drop(reports);
         if Arc::strong_count(nvml) == 1 {
             return Ok(());

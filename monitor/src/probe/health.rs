@@ -13,7 +13,7 @@ const REMEMBERED: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reports {
     /// Somebody listens.
-    pub(super) listens: bool,
+    pub(super) listening: bool,
     last: BTreeMap<Option<u32>, BTreeMap<u64, Nanos>>,
 }
 
@@ -44,13 +44,13 @@ impl Reports {
         let gpu = |health_check: &HealthCheck| GpuHealth {
             index: health_check.index,
             answers: health_check.answers,
-            wants_reset: health_check.wants_reset,
+            needs_reset: health_check.needs_reset,
             errors: self.of(health_check.index, now),
         };
         Health {
             gpus: health_checks.iter().map(gpu).collect(),
             age_ms: (now - at).0 / 1_000_000,
-            listens: self.listens,
+            listening: self.listening,
         }
     }
 }
@@ -65,17 +65,17 @@ mod tests {
 
     #[test]
     fn each_error_has_its_last_time_and_unattributed_ones_count_for_all() {
-        let mut reports = Reports { listens: true, ..Reports::default() };
+        let mut reports = Reports { listening: true, ..Reports::default() };
         reports.add(Report { gpu: Some(1), xid: 48 }, at(10));
         reports.add(Report { gpu: Some(1), xid: 31 }, at(11));
         reports.add(Report { gpu: Some(1), xid: 48 }, at(12));
         reports.add(Report { gpu: None, xid: 0 }, at(13));
-        let health_check = |index| HealthCheck { index, answers: index == 1, wants_reset: false };
+        let health_check = |index| HealthCheck { index, answers: index == 1, needs_reset: false };
         let health = reports.health(&[health_check(0), health_check(1)], at(14), at(15));
         let error = |xid, ago_ms| GpuError { xid, ago_ms };
         assert_eq!(health.gpus[0].errors, [error(0, 2000)]);
         assert_eq!(health.gpus[1].errors, [error(0, 2000), error(31, 4000), error(48, 3000)]);
-        assert!(health.listens && health.age_ms == 1000 && !health.gpus[0].answers);
+        assert!(health.listening && health.age_ms == 1000 && !health.gpus[0].answers);
         let line = serde_json::to_string(&health).unwrap();
         assert_eq!(serde_json::from_str::<Health>(&line).unwrap(), health, "{line}");
     }

@@ -35,7 +35,7 @@ struct Found {
     owner: Option<PathBuf>,
     shim: Shim,
     memory: Option<u64>,
-    together: u64,
+    container_memory: u64,
     spared: bool,
     since: u64,
     observations: u32,
@@ -62,7 +62,7 @@ impl Watcher {
     pub fn transfer<'a>(&self, dir: impl Fn(TenantId) -> Option<&'a Path>) -> WatcherState {
         let place = |owner: TenantId| dir(owner).map(Path::to_owned);
         let findings = self.known.values().filter_map(|known| {
-            let Finding { gpu, id, comm, cause, owner, shim, memory, together, spared, since } =
+            let Finding { gpu, id, comm, cause, owner, shim, memory, container_memory, spared, since } =
                 known.finding.clone();
             Some(Found {
                 gpu: gpu.to_string(),
@@ -76,7 +76,7 @@ impl Watcher {
                 },
                 shim,
                 memory: memory.map(|bytes| bytes.0),
-                together: together.0,
+                container_memory: container_memory.0,
                 spared,
                 since: since.0,
                 observations: known.observations,
@@ -130,7 +130,7 @@ impl Watcher {
                 owner,
                 shim: one.shim,
                 memory: one.memory.map(Bytes),
-                together: Bytes(one.together),
+                container_memory: Bytes(one.container_memory),
                 spared: one.spared,
                 since: Nanos(one.since),
             };

@@ -33,13 +33,13 @@ fn code_of_first_launches_is_shown_and_blocks_new_allocations() {
     program.line();
     let growth = 40 * MIB;
     scene.eventually("the growth in smi", || {
-        (share(&scene, &container, "growth") == growth.cast_signed()).then_some(())
+        (share(&scene, &container, "unaccounted") == growth.cast_signed()).then_some(())
     });
     assert_eq!(share(&scene, &container, "implicit"), (CONTEXT + growth).cast_signed());
     assert_eq!(share(&scene, &container, "used"), 700 * MIB.cast_signed());
     let process = &scene.books(&container)["processes"][0]["gpus"][0];
     assert_eq!(process["implicit"], CONTEXT + growth);
-    assert_eq!(process["growth"], growth);
+    assert_eq!(process["unaccounted"], growth);
 
     let mut attempt = |bytes: &str| {
         program.write(&format!("try {bytes}\n"));
@@ -128,11 +128,11 @@ fn a_context_that_ends_takes_its_growth_along() {
     let mut program = Child::start(command);
     program.line();
     scene.eventually("the growth in smi", || {
-        (share(&scene, &container, "growth") == 4 * MIB.cast_signed()).then_some(())
+        (share(&scene, &container, "unaccounted") == 4 * MIB.cast_signed()).then_some(())
     });
     program.kill();
     scene.wait_until_empty(&container);
-    assert_eq!(share(&scene, &container, "growth"), 0);
+    assert_eq!(share(&scene, &container, "unaccounted"), 0);
 }
 
 /// With a monitor and without, and where code comes with its module. Each on a GPU of its own: the programs look at all of it.

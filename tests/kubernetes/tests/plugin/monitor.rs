@@ -23,7 +23,7 @@ fn listens(scene: &Scene) -> Option<bool> {
     let mut line = String::new();
     BufReader::new(monitor).read_line(&mut line).ok()?;
     let told: Value = serde_json::from_str(&line).ok()?;
-    told["health"]["listens"].as_bool()
+    told["health"]["listening"].as_bool()
 }
 
 #[test]
