@@ -60,7 +60,7 @@ const TIME_SCALE: RangeInclusive<f64> = 0.1..=1000.0;
 /// The file, as written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Text {
+struct Contents {
     root: Option<PathBuf>,
     state: Option<PathBuf>,
     tree: Option<PathBuf>,
@@ -73,13 +73,13 @@ struct Text {
     end_over_limit_mib: Option<Spanned<i64>>,
     metrics: Option<Spanned<String>>,
     metrics_hami: bool,
-    gpu: BTreeMap<Spanned<String>, GpuText>,
+    gpu: BTreeMap<Spanned<String>, GpuContents>,
 }
 
 /// A GPU's part of it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct GpuText {
+struct GpuContents {
     policy: Option<Spanned<i64>>,
     max_inst: Option<Spanned<i64>>,
     prio_ratio: Option<Spanned<i64>>,
@@ -138,7 +138,7 @@ impl Source<'_> {
         Ok(Some(Endpoint { listen, hami }))
     }
 
-    fn gpu(&self, text: &GpuText) -> Result<GpuStart> {
+    fn gpu(&self, text: &GpuContents) -> Result<GpuStart> {
         let small = |key, value: &Option<Spanned<i64>>, bounds| -> Result<Option<u32>> {
             let number = self.number(key, value.as_ref(), bounds)?;
             Ok(number.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
@@ -198,8 +198,8 @@ impl Default for Start {
 
 impl Start {
     fn find(&self, index: DeviceId, uuid: Uuid) -> GpuStart {
-        let told = |which| self.gpus.get(&which).copied().unwrap_or_default();
-        let (own, by_index) = (told(Which::Uuid(uuid)), told(Which::Index(index)));
+        let of = |which| self.gpus.get(&which).copied().unwrap_or_default();
+        let (own, by_index) = (of(Which::Uuid(uuid)), of(Which::Index(index)));
         GpuStart { settings: own.settings.over(by_index.settings), base: own.base.or(by_index.base) }
     }
 
@@ -259,38 +259,42 @@ impl Config {
             text => text.with_context(|| format!("cannot read {}", name.display()))?,
         };
         let file = Source { name: &name, text: &text };
-        let told: Text = toml::from_str(&text).map_err(|error| file.wrong(error.span(), error.message()))?;
+        let contents: Contents =
+            toml::from_str(&text).map_err(|error| file.wrong(error.span(), error.message()))?;
         let user = rustix::process::geteuid().as_raw();
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-        let root =
-            paths::monitor_root(source.root.as_deref().or(told.root.as_deref()), user, runtime.as_deref())?;
+        let root = paths::monitor_root(
+            source.root.as_deref().or(contents.root.as_deref()),
+            user,
+            runtime.as_deref(),
+        )?;
         let root = std::path::absolute(&root)?;
         let is_host = root == Path::new(paths::RUN);
-        let tree = source.tree.clone().or(told.tree.clone());
+        let tree = source.tree.clone().or(contents.tree.clone());
         let tree = tree.unwrap_or_else(|| if is_host { TREE.into() } else { root.join("cgpu_km") });
         Ok(Self {
-            state: told
+            state: contents
                 .state
                 .clone()
                 .unwrap_or_else(|| if is_host { STATE.into() } else { root.join("state") }),
             tree: if tree == Path::new(NONE) { None } else { Some(std::path::absolute(tree)?) },
             root,
-            nvml: told.nvml.clone().unwrap_or_else(|| "libnvidia-ml.so.1".into()),
-            metrics: file.endpoint(told.metrics.as_ref(), told.metrics_hami)?,
-            start: Self::start(&file, &told)?,
+            nvml: contents.nvml.clone().unwrap_or_else(|| "libnvidia-ml.so.1".into()),
+            metrics: file.endpoint(contents.metrics.as_ref(), contents.metrics_hami)?,
+            start: Self::start(&file, &contents)?,
             source,
         })
     }
 
-    fn start(file: &Source<'_>, told: &Text) -> Result<Start> {
-        let base = file.number("base_slice_ms", told.base_slice_ms.as_ref(), &BASE_SLICE_MS)?;
-        let scale = told.time_scale.as_ref().map_or(1.0, |scale| *scale.get_ref());
+    fn start(file: &Source<'_>, contents: &Contents) -> Result<Start> {
+        let base = file.number("base_slice_ms", contents.base_slice_ms.as_ref(), &BASE_SLICE_MS)?;
+        let scale = contents.time_scale.as_ref().map_or(1.0, |scale| *scale.get_ref());
         if !TIME_SCALE.contains(&scale) {
             let what = format!("time_scale: expected 0.1 to 1000, found {scale}");
-            return Err(file.wrong(told.time_scale.as_ref().map(Spanned::span), &what));
+            return Err(file.wrong(contents.time_scale.as_ref().map(Spanned::span), &what));
         }
         let mut gpus = BTreeMap::new();
-        for (name, text) in &told.gpu {
+        for (name, text) in &contents.gpu {
             let which = match (name.get_ref().parse(), name.get_ref().parse()) {
                 (Ok(index), _) => Which::Index(index),
                 (_, Ok(uuid)) => Which::Uuid(uuid),
@@ -304,9 +308,9 @@ impl Config {
             };
             gpus.insert(which, file.gpu(text)?);
         }
-        let memsize = file.number("default_memsize", told.default_memsize.as_ref(), &bounds::BYTES)?;
+        let memsize = file.number("default_memsize", contents.default_memsize.as_ref(), &bounds::BYTES)?;
         let over_limit =
-            file.number("end_over_limit_mib", told.end_over_limit_mib.as_ref(), &OVER_LIMIT_MIB)?;
+            file.number("end_over_limit_mib", contents.end_over_limit_mib.as_ref(), &OVER_LIMIT_MIB)?;
         // Checked just above.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let percent = (scale * 100.0) as u32;
@@ -315,9 +319,9 @@ impl Config {
             base: base.map(Nanos::from_millis),
             percent,
             default_memsize: Bytes(memsize.unwrap_or(0)),
-            allow_overcommit: told.allow_overcommit,
+            allow_overcommit: contents.allow_overcommit,
             rules: Rules {
-                end_unshimmed: told.end_unshimmed,
+                end_unshimmed: contents.end_unshimmed,
                 end_over_limit: over_limit.map(Bytes::from_mib),
             },
         })
@@ -345,8 +349,9 @@ mod tests {
         assert_eq!(load("root = '/x'\ntree = 'none'").unwrap().tree, None);
         assert_eq!(config.metrics.unwrap().listen.to_string(), METRICS);
         assert_eq!(load("root = '/x'\nmetrics = 'off'").unwrap().metrics, None);
-        let told = load("root = '/x'\nmetrics = '[::1]:1'\nmetrics_hami = true").unwrap().metrics.unwrap();
-        assert!(told.hami && told.listen.port() == 1);
+        let contents =
+            load("root = '/x'\nmetrics = '[::1]:1'\nmetrics_hami = true").unwrap().metrics.unwrap();
+        assert!(contents.hami && contents.listen.port() == 1);
         assert_eq!(load("root = '/x'\ntree = '/t'").unwrap().tree.as_deref(), Some(Path::new("/t")));
     }
 
@@ -371,7 +376,7 @@ mod tests {
 
     #[test]
     fn invalid_configuration_names_the_line_and_what_was_expected() {
-        for (text, sentence) in [
+        for (text, message) in [
             ("rooot = '/x'", "line 1: unknown field `rooot`"),
             ("root = '/x'\nbase_slice_ms = 0", "line 2: base_slice_ms: expected 1 to 20, found 0"),
             ("root = '/x'\n\ntime_scale = 0.0", "line 3: time_scale: expected 0.1 to 1000, found 0"),
@@ -396,7 +401,7 @@ mod tests {
             ("root = '/x'\nallow_overcommit = 1", "line 2: invalid type: integer"),
         ] {
             let error = format!("{:#}", load(text).unwrap_err());
-            assert!(error.contains("monitor.toml, ") && error.contains(sentence), "{text}: {error}");
+            assert!(error.contains("monitor.toml, ") && error.contains(message), "{text}: {error}");
         }
         let missing = Sources { path: Some("/nowhere/monitor.toml".into()), ..Sources::default() };
         assert!(Config::load(missing).is_err());

@@ -48,7 +48,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         .with_context(|| format!("cannot read the settings in {}", config.state.display()))?
     {
         Found::Settings(settings) => (settings, None),
-        Found::Refused(sentence) => (Settings::default(), Some(sentence)),
+        Found::Refused(message) => (Settings::default(), Some(message)),
     };
     let prober =
         Prober::start(config.nvml.clone(), config.state.clone()).context("cannot start the prober thread")?;
@@ -67,8 +67,8 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
     }
     let socket = socket.context("no socket")?;
     let (tree_sender, tree_requests) = channel::open().context("no descriptor for the tree")?;
-    let tree = mount(config, tree_sender).unwrap_or_else(|sentence| {
-        host.warn(Some(sentence));
+    let tree = mount(config, tree_sender).unwrap_or_else(|message| {
+        host.warn(Some(message));
         None
     });
     if let Some(tree) = &tree {

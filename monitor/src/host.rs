@@ -128,10 +128,10 @@ impl Host {
     }
 
     /// Tells people what they should know, now and as long as the monitor runs.
-    pub(crate) fn warn(&mut self, sentence: Option<String>) {
-        if let Some(sentence) = sentence {
-            tracing::error!("{sentence}");
-            self.warnings.push(sentence);
+    pub(crate) fn warn(&mut self, message: Option<String>) {
+        if let Some(message) = message {
+            tracing::error!("{message}");
+            self.warnings.push(message);
         }
     }
 }

@@ -54,16 +54,16 @@ fn run(endpoint: &Endpoint, socket: PathBuf) {
 }
 
 fn listen(at: SocketAddr) -> TcpListener {
-    let mut told = false;
+    let mut logged = false;
     loop {
         match TcpListener::bind(at) {
             Ok(listener) => {
                 tracing::info!("metrics at http://{at}/metrics");
                 return listener;
             }
-            Err(error) if !told => {
+            Err(error) if !logged => {
                 tracing::warn!("metrics are not served at {at} yet: {error}");
-                told = true;
+                logged = true;
             }
             Err(_) => {}
         }

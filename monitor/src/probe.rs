@@ -302,7 +302,7 @@ fn run(
         if let Some(pending) = pending.of(&request) {
             pending.store(false, Ordering::Release);
         }
-        let told = match request {
+        let sent = match request {
             ProbeRequest::Sample => {
                 due = Instant::now();
                 Ok(())
@@ -330,7 +330,7 @@ fn run(
                 Ok(())
             }
         };
-        if told.is_err() {
+        if sent.is_err() {
             return;
         }
     }
@@ -377,8 +377,8 @@ mod tests {
     fn prober_without_nvml_reports_so_and_goes_on() {
         let state = tempfile::tempdir().unwrap();
         let prober = Prober::start("libno-such-nvml.so".into(), state.path().join("state")).unwrap();
-        let told = prober.results.recv_timeout(Duration::from_secs(60)).unwrap();
-        assert!(matches!(told, ProbeResult::Sampled(None)));
+        let result = prober.results.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(matches!(result, ProbeResult::Sampled(None)));
         Settings::default().save(&state.path().join("state")).unwrap();
         prober.sync();
         prober.sample();

@@ -267,8 +267,8 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             fs::write(directory.path().join(FILE), text).unwrap();
             let found = Settings::load(directory.path()).unwrap();
-            let Found::Refused(sentence) = found else { panic!("{text}: {found:?}") };
-            assert!(sentence.contains(reason), "{text}: {sentence}");
+            let Found::Refused(message) = found else { panic!("{text}: {found:?}") };
+            assert!(message.contains(reason), "{text}: {message}");
             assert_eq!(fs::read_to_string(directory.path().join(ASIDE)).unwrap(), text);
             assert!(!directory.path().join(FILE).exists());
         }

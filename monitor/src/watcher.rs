@@ -305,7 +305,7 @@ impl Watcher {
 
     fn note(&mut self, finding: Finding, now: Nanos, rules: Rules) -> Vec<Event> {
         let key = (finding.gpu, finding.id, finding.cause);
-        let told = self.known.iter().any(|(other, known)| {
+        let is_reported = self.known.iter().any(|(other, known)| {
             *other != key && (other.1, other.2) == (key.1, key.2) && known.observations > 1
         });
         let wanted = self.wants(&finding, rules);
@@ -319,7 +319,7 @@ impl Watcher {
         known.finding = Finding { since: known.finding.since, ..finding };
         let finding = known.finding.clone();
         let mut events = Vec::new();
-        if known.observations == 2 && !told {
+        if known.observations == 2 && !is_reported {
             *self.found.entry((finding.cause, finding.owner)).or_default() += 1;
             events.push(Event::Found(finding.clone()));
         }

@@ -50,7 +50,7 @@ pub(super) struct Bursts {
     begun: Nanos,
     /// The program has told that it has waited for all of the last burst, and of the present one.
     waits: bool,
-    told: bool,
+    reported_wait: bool,
 }
 
 impl Bursts {
@@ -63,7 +63,7 @@ impl Bursts {
         }
         let length = reported - self.begun;
         self.begun = reported;
-        self.waits = core::mem::take(&mut self.told);
+        self.waits = core::mem::take(&mut self.reported_wait);
         // Not one burst: its gate was open meanwhile, it ran beside others, or has just been seen.
         if length > tuning.round {
             self.samples = 0;
@@ -78,8 +78,8 @@ impl Bursts {
     }
 
     /// The program has waited for all that it had launched.
-    pub(super) fn tell_waited(&mut self) {
-        self.told = true;
+    pub(super) fn note_wait(&mut self) {
+        self.reported_wait = true;
     }
 
     /// Half a burst.
@@ -92,10 +92,10 @@ impl Gpu {
     /// Whether a container is known for bursts that are worth turns of their own: no shorter than a
     /// turn's least run, computing all the time, with a longer silence between them.
     pub(super) fn is_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
-        let Bursts { length, silence, samples, waits, told, .. } = tenant.bursts;
+        let Bursts { length, silence, samples, waits, reported_wait, .. } = tenant.bursts;
         self.rule.has_background()
             && samples >= SAMPLES
-            && (waits || told)
+            && (waits || reported_wait)
             && !tenant.goes_on()
             && !tenant.is_distrusted(now)
             && length >= self.tuning.run
@@ -107,9 +107,12 @@ impl Gpu {
     /// Whether a container waits for its work, as its process tells, and may turn out to have
     /// bursts.
     pub(super) fn may_be_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
-        let Bursts { length, samples, waits, told, .. } = tenant.bursts;
+        let Bursts { length, samples, waits, reported_wait, .. } = tenant.bursts;
         let long = samples == 0 || length >= self.tuning.run;
-        self.rule.has_background() && (waits || told) && long && tenant.was_silent_as_usual(now, &self.tuning)
+        self.rule.has_background()
+            && (waits || reported_wait)
+            && long
+            && tenant.was_silent_as_usual(now, &self.tuning)
     }
 
     /// The same, and for a few turns: it runs beside no others' turns until its bursts are known.
@@ -204,7 +207,7 @@ mod tests {
             pause: Nanos::ZERO,
             begun: ms(100),
             waits: true,
-            told: false,
+            reported_wait: false,
         };
         gpu
     }
@@ -310,10 +313,10 @@ mod tests {
     #[test]
     fn holder_has_less_in_flight_while_a_burst_may_come() {
         let mut gpu = known(FAIR);
-        let told = |gpu: &Gpu| gpu.told(NOW, gpu.turn.as_ref().unwrap());
-        assert_eq!(told(&gpu), gpu.tuning.tight);
+        let max_inflight = |gpu: &Gpu| gpu.max_inflight(NOW, gpu.turn.as_ref().unwrap());
+        assert_eq!(max_inflight(&gpu), gpu.tuning.tight);
         gpu.queue[0].waiting = true;
-        assert_eq!(told(&gpu), gpu.tuning.wide, "it waits in the queue");
+        assert_eq!(max_inflight(&gpu), gpu.tuning.wide, "it waits in the queue");
     }
 
     #[test]

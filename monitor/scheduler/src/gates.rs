@@ -59,7 +59,7 @@ impl Gpu {
         let free = match self.sharing {
             Sharing::Open => true,
             // One launches freely. The others, silent, must ask first: then it is known that they do, and that they do not.
-            Sharing::Watched => tenant.is_active(now, &self.tuning) || !self.anyone_active(now),
+            Sharing::Watched => tenant.is_active(now, &self.tuning) || !self.is_any_active(now),
             Sharing::Contended => false,
         };
         let barred = tenant.is_barred() && self.rule != Policy::Native;
@@ -112,7 +112,7 @@ impl Gpu {
                     notify_slot: if hears { tenant.last_active() } else { None },
                     notify_requested: matches!(turn.phase, Phase::Vacant { .. }) || hears,
                     concurrent,
-                    max_inflight: self.told(now, turn),
+                    max_inflight: self.max_inflight(now, turn),
                 }
             }
             None => {
@@ -133,7 +133,7 @@ impl Gpu {
         }
     }
 
-    pub(super) fn anyone_active(&self, now: Nanos) -> bool {
+    pub(super) fn is_any_active(&self, now: Nanos) -> bool {
         self.queue.iter().any(|tenant| self.is_member(tenant) && tenant.is_active(now, &self.tuning))
     }
 

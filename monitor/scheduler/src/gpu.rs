@@ -143,9 +143,9 @@ impl Gpu {
     /// Who is to have its turn here at the same time as on its other GPUs, as far as it has credit here; none: nobody. True: that is
     /// news, and calls for a step.
     pub fn summon(&mut self, id: Option<TenantId>) -> bool {
-        let news = id.is_some() && id != self.summoned && id != self.holder();
+        let is_new = id.is_some() && id != self.summoned && id != self.holder();
         self.summoned = id;
-        news
+        is_new
     }
 
     /// Whether the container has something to do on the GPU, or had a moment ago.
@@ -206,9 +206,9 @@ impl Gpu {
         self.tuning.base
     }
 
-    /// Who must be looked at before a step at this time; `rung`: somebody's bell was heard.
-    pub fn interest(&self, now: Nanos, rung: bool) -> impl Iterator<Item = TenantId> {
-        let all = now >= self.next_full_scan || (rung && self.sharing != Sharing::Contended);
+    /// Who must be looked at before a step at this time; `notified`: somebody's bell was heard.
+    pub fn interest(&self, now: Nanos, notified: bool) -> impl Iterator<Item = TenantId> {
+        let all = now >= self.next_full_scan || (notified && self.sharing != Sharing::Contended);
         let holder = self.turn.as_ref().map(|turn| turn.holder);
         self.queue
             .iter()

@@ -18,32 +18,32 @@ impl LastSecond {
         let (mut end, mut left) = (now.0, time.min(now - Self::since(now)).0);
         while left > 0 {
             // A time that ends with a bucket is of that bucket.
-            let stretch = (end - 1) / Self::WIDTH;
-            let part = left.min(end - stretch * Self::WIDTH);
-            *self.at(stretch) += part;
+            let bucket_number = (end - 1) / Self::WIDTH;
+            let part = left.min(end - bucket_number * Self::WIDTH);
+            *self.at(bucket_number) += part;
             (end, left) = (end - part, left - part);
         }
     }
 
     /// The sum since [`Self::since`].
     pub(super) fn sum(&self, now: Nanos) -> Nanos {
-        let stretches = Self::since(now).0 / Self::WIDTH..=now.0 / Self::WIDTH;
-        let seen = self.bucket.iter().filter(|bucket| stretches.contains(&bucket.0));
+        let bucket_numbers = Self::since(now).0 / Self::WIDTH..=now.0 / Self::WIDTH;
+        let seen = self.bucket.iter().filter(|bucket| bucket_numbers.contains(&bucket.0));
         Nanos(seen.map(|bucket| bucket.1).sum())
     }
 
     /// When the last second began: between 950 ms and a second ago.
     pub(super) fn since(now: Nanos) -> Nanos {
-        let stretch = (now.0 / Self::WIDTH).saturating_sub(Self::BUCKETS as u64 - 1);
-        Nanos(stretch * Self::WIDTH)
+        let bucket_number = (now.0 / Self::WIDTH).saturating_sub(Self::BUCKETS as u64 - 1);
+        Nanos(bucket_number * Self::WIDTH)
     }
 
-    fn at(&mut self, stretch: u64) -> &mut u64 {
+    fn at(&mut self, bucket_number: u64) -> &mut u64 {
         // The remainder is below BUCKETS.
         #[allow(clippy::cast_possible_truncation)]
-        let bucket = &mut self.bucket[(stretch % Self::BUCKETS as u64) as usize];
-        if bucket.0 != stretch {
-            *bucket = (stretch, 0);
+        let bucket = &mut self.bucket[(bucket_number % Self::BUCKETS as u64) as usize];
+        if bucket.0 != bucket_number {
+            *bucket = (bucket_number, 0);
         }
         &mut bucket.1
     }

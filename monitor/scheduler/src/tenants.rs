@@ -199,7 +199,7 @@ impl Tenant {
         self.looked = now;
         self.waiting = waiting;
         if observation.notified && !waiting && self.is_drained() && self.gate.turn & 0xff == YOURS {
-            self.bursts.tell_waited();
+            self.bursts.note_wait();
         }
         // Who rings has a reason, and writes it down first.
         let silent = !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active;

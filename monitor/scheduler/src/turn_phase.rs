@@ -161,7 +161,7 @@ impl Gpu {
     }
 
     /// What the holder of the turn is told to have in flight at most; zero: the usual.
-    pub(super) fn told(&self, now: Nanos, turn: &Turn) -> Nanos {
+    pub(super) fn max_inflight(&self, now: Nanos, turn: &Turn) -> Nanos {
         let Some(holder) = self.find(turn.holder) else { return Nanos::ZERO };
         if self.has_high(now) {
             return match holder.is_high(now) {
@@ -180,14 +180,14 @@ impl Gpu {
         if others.clone().any(|other| self.is_bursty(now, other) && !waits(other)) {
             return self.tuning.tight;
         }
-        let nobody_comes = others.all(|other| in_line(other) || !other.is_active(now, &self.tuning));
+        let is_uncontested = others.all(|other| in_line(other) || !other.is_active(now, &self.tuning));
         // Turns that follow another GPU's end when those do.
-        if nobody_comes && self.summoned.is_none() { self.tuning.wide } else { Nanos::ZERO }
+        if is_uncontested && self.summoned.is_none() { self.tuning.wide } else { Nanos::ZERO }
     }
 
     /// What an honest holder, who was told so, has in flight at most.
-    fn bound(&self, told: Nanos) -> Nanos {
-        if told > Nanos::ZERO { told } else { self.tuning.bound }
+    fn drain_bound(&self, max_inflight: Nanos) -> Nanos {
+        if max_inflight > Nanos::ZERO { max_inflight } else { self.tuning.bound }
     }
 
     /// Since when nothing is known to run for the holder.
@@ -199,7 +199,7 @@ impl Gpu {
     fn begin_closing(&mut self, now: Nanos, cause: Cause) {
         let Some(turn) = &self.turn else { return };
         let Some(holder) = self.find(turn.holder) else { return };
-        let (bound, ahead) = (self.bound(holder.gate.max_inflight), holder.remaining(now));
+        let (bound, ahead) = (self.drain_bound(holder.gate.max_inflight), holder.remaining(now));
         let distrusted = holder.is_distrusted(now);
         if let Some(holder) = self.queue.iter_mut().find(|tenant| tenant.id == turn.holder) {
             let remaining = holder.remaining(now).min(self.tuning.drain);

@@ -12,8 +12,8 @@ use crate::host::Host;
 use crate::nodes::{CONTAINER_NODES, GPU_NODES, Node, ROOT_NODES};
 use crate::settings::bounds;
 
-fn refuse<T>(errno: Errno, sentence: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::new(errno, sentence))
+fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::new(errno, message))
 }
 
 /// The node at a path.
@@ -134,10 +134,10 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
             let device = &host.devices[at];
             let (before, taken) = (device.in_force().max_inst(), taken(host, at));
             if wanted < before && wanted < taken {
-                let sentence = format!(
+                let message = format!(
                     "Containers with a weight of {taken} together are there: expected at least that, got {wanted}."
                 );
-                return refuse(Errno::EBUSY, sentence);
+                return refuse(Errno::EBUSY, message);
             }
             host.devices[at].settings.max_inst = Some(wanted);
         }

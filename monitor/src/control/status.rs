@@ -52,7 +52,7 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
 /// Who had each GPU in the last moments.
 pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<GpuTurns> {
     let name = |tenant| host.containers.get(&tenant).map(|container| container.id.clone());
-    let told = |turn: PastTurn| {
+    let entry = |turn: PastTurn| {
         let (ago_us, us) = ((now - turn.start).0 / 1000, (turn.end - turn.start).0 / 1000);
         // Whoever has gone since is nobody any more.
         Some(TurnStatus { container: name(turn.holder)?, ago_us, us })
@@ -61,7 +61,7 @@ pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<GpuTurns> {
     devices
         .map(|device| GpuTurns {
             gpu: device.index,
-            turns: device.scheduler.turn_history(now).filter_map(told).collect(),
+            turns: device.scheduler.turn_history(now).filter_map(entry).collect(),
         })
         .collect()
 }
@@ -124,12 +124,12 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
 fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus {
     let (devices, gpus) = (&host.devices, container.gpus());
     let mut faults: BTreeMap<String, String> =
-        container.faults.iter().map(|(kind, sentence)| ((*kind).to_owned(), sentence.clone())).collect();
+        container.faults.iter().map(|(kind, message)| ((*kind).to_owned(), message.clone())).collect();
     let shares = devices.iter().filter(|device| gpus.contains(&device.uuid));
     for device in shares.clone() {
         if device.scheduler.share(now, container.tenant).is_some_and(|share| share.is_misreporting) {
-            let sentence = "What it writes cannot be: its turns go by the clock alone.";
-            faults.insert("misreporting".into(), sentence.into());
+            let message = "What it writes cannot be: its turns go by the clock alone.";
+            faults.insert("misreporting".into(), message.into());
         }
     }
     let shortfalls = host.registered(container.tenant).warnings;

@@ -74,13 +74,13 @@ impl EventLoop {
         let poll = Poll::new()?;
         let mut signals = Vec::new();
         for kind in [STOP, RELOAD, UPGRADE] {
-            let (heard, told) = UnixStream::pair()?;
-            heard.set_nonblocking(true)?;
+            let (reader, writer) = UnixStream::pair()?;
+            reader.set_nonblocking(true)?;
             for (signal, _) in SIGNALS.iter().filter(|(_, of)| *of == kind) {
-                signal_hook::low_level::pipe::register(*signal, told.try_clone()?)?;
+                signal_hook::low_level::pipe::register(*signal, writer.try_clone()?)?;
             }
-            poll.add(&heard, Source::Signal(kind))?;
-            signals.push(heard);
+            poll.add(&reader, Source::Signal(kind))?;
+            signals.push(reader);
         }
         poll.add(socket.listener(), Source::Listener)?;
         poll.add(&tree_requests, Source::Tree)?;

@@ -93,7 +93,7 @@ impl Host {
 
     /// Takes a registration.
     pub(crate) fn register(&mut self, registration: Registration) -> Result<TenantId, Refusal> {
-        let invalid = |sentence: String| Refusal::new(Errno::EINVAL, sentence);
+        let invalid = |message: String| Refusal::new(Errno::EINVAL, message);
         let dir = fs::canonicalize(&registration.dir)
             .ok()
             .filter(|dir| dir.is_dir())

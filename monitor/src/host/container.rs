@@ -93,8 +93,8 @@ impl Container {
     pub(crate) fn new(tenant: TenantId, id: String, dir: PathBuf) -> Self {
         let limits = read_limits(&dir);
         let mut faults = BTreeMap::new();
-        let limits = limits.unwrap_or_else(|sentence| {
-            faults.insert("limits", sentence);
+        let limits = limits.unwrap_or_else(|message| {
+            faults.insert("limits", message);
             Limits::default()
         });
         Self {
@@ -143,8 +143,8 @@ impl Container {
                         self.limits = limits;
                         self.faults.remove("limits");
                     }
-                    Err(sentence) => {
-                        self.faults.insert("limits", sentence);
+                    Err(message) => {
+                        self.faults.insert("limits", message);
                     }
                 }
                 self.image = record::image(&self.dir);
@@ -265,17 +265,18 @@ impl Container {
     }
 
     /// The limit that whoever started it set for a GPU.
-    pub(crate) fn told_limit(&self, uuid: Uuid) -> Option<Bytes> {
-        let told = self.registration.iter().flat_map(|registration| &registration.limits);
-        let told = told.filter(|limit| limit.uuid.parse() == Ok(uuid)).map(|limit| Bytes(limit.bytes)).next();
-        told.or_else(|| self.limits.gpus.iter().find(|gpu| gpu.0 == uuid).map(|gpu| gpu.1))
+    pub(crate) fn requested_limit(&self, uuid: Uuid) -> Option<Bytes> {
+        let limits = self.registration.iter().flat_map(|registration| &registration.limits);
+        let limit =
+            limits.filter(|limit| limit.uuid.parse() == Ok(uuid)).map(|limit| Bytes(limit.bytes)).next();
+        limit.or_else(|| self.limits.gpus.iter().find(|gpu| gpu.0 == uuid).map(|gpu| gpu.1))
     }
 
     /// The limit that it was started with on a GPU, by whoever started it, else by itself; zero: none.
     pub(crate) fn registered_limit(&self, uuid: Uuid) -> Bytes {
         let own =
             self.region.as_ref().and_then(|region| region.seen.gpus.iter().find(|gpu| gpu.uuid == uuid));
-        self.told_limit(uuid).or(own.map(|gpu| gpu.limit)).unwrap_or(Bytes::ZERO)
+        self.requested_limit(uuid).or(own.map(|gpu| gpu.limit)).unwrap_or(Bytes::ZERO)
     }
 
     /// The limit in force for a GPU; zero: none.

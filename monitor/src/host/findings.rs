@@ -22,11 +22,13 @@ impl Host {
     }
 
     /// Takes in who is on the GPUs that a sample told of.
-    pub(super) fn observe_gpus(&mut self, now: Nanos, told: &BTreeSet<Uuid>, searched: &BTreeSet<u64>) {
+    pub(super) fn observe_gpus(&mut self, now: Nanos, sampled: &BTreeSet<Uuid>, searched: &BTreeSet<u64>) {
         let rules = self.start.rules;
         for at in 0..self.devices.len() {
-            let observation =
-                told.contains(&self.devices[at].uuid).then(|| self.observe_gpu(now, at, searched)).flatten();
+            let observation = sampled
+                .contains(&self.devices[at].uuid)
+                .then(|| self.observe_gpu(now, at, searched))
+                .flatten();
             let Some(observation) = observation else {
                 self.watcher.forget(Some(self.devices[at].uuid));
                 continue;
@@ -82,7 +84,7 @@ impl Host {
         let set = self.settings.containers.get(&container.id);
         let set = set.and_then(|set| set.memsize.get(&gpu.to_string())).map(|bytes| Bytes(*bytes));
         let said = || Some(container.limit(gpu)).filter(|limit| *limit > Bytes::ZERO);
-        set.or_else(|| container.told_limit(gpu)).or_else(said).unwrap_or_else(|| self.default_memsize())
+        set.or_else(|| container.requested_limit(gpu)).or_else(said).unwrap_or_else(|| self.default_memsize())
     }
 
     fn id(&self, owner: Option<TenantId>) -> Option<String> {
@@ -136,7 +138,7 @@ impl Host {
     /// What is found, for people.
     pub(crate) fn findings(&self, now: Nanos) -> Vec<message::Finding> {
         let index = |gpu| Some(self.devices.iter().find(|device| device.uuid == gpu)?.index);
-        let told = |finding: &Finding| {
+        let to_message = |finding: &Finding| {
             Some(message::Finding {
                 gpu: index(finding.gpu)?,
                 pid: finding.id.pid,
@@ -149,21 +151,21 @@ impl Host {
                 since_ms: (now - finding.since).0 / 1_000_000,
             })
         };
-        let mut all: Vec<message::Finding> = self.watcher.findings().filter_map(told).collect();
+        let mut all: Vec<message::Finding> = self.watcher.findings().filter_map(to_message).collect();
         all.sort_by_key(|finding| (finding.gpu, finding.pid, finding.cause));
         all
     }
 
     /// Sums of what was found, and of who was ended for it.
     pub(crate) fn finding_counts(&self) -> (Vec<FindingCount>, Vec<FindingCount>) {
-        let tally = |(cause, owner, count)| FindingCount { cause, container: self.id(owner), count };
-        let ends = self.watcher.ends().map(|(cause, owner, count)| tally((cause, Some(owner), count)));
-        (self.watcher.found().map(tally).collect(), ends.collect())
+        let entry = |(cause, owner, count)| FindingCount { cause, container: self.id(owner), count };
+        let ends = self.watcher.ends().map(|(cause, owner, count)| entry((cause, Some(owner), count)));
+        (self.watcher.found().map(entry).collect(), ends.collect())
     }
 
     /// Who was ended lately.
     pub(crate) fn ended_lately(&self, now: Nanos) -> Vec<message::Ended> {
-        let told = |ended: &crate::watcher::Ended| message::Ended {
+        let to_message = |ended: &crate::watcher::Ended| message::Ended {
             pid: ended.order.id.pid,
             comm: ended.order.comm.clone(),
             cause: ended.order.cause,
@@ -172,6 +174,6 @@ impl Host {
             signal: ended.order.signal,
             ago_ms: (now - ended.at).0 / 1_000_000,
         };
-        self.watcher.ended().map(told).collect()
+        self.watcher.ended().map(to_message).collect()
     }
 }

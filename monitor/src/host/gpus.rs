@@ -19,8 +19,11 @@ const MOST_GPUS: usize = 64;
 impl Host {
     /// The GPU of this name. One that NVML does not know is no GPU, unless there is no NVML.
     pub(super) fn find_gpu(&mut self, uuid: Uuid) {
-        let told = self.devices.iter().any(|device| device.known);
-        if told || self.devices.len() >= MOST_GPUS || self.devices.iter().any(|device| device.uuid == uuid) {
+        let is_known = self.devices.iter().any(|device| device.known);
+        if is_known
+            || self.devices.len() >= MOST_GPUS
+            || self.devices.iter().any(|device| device.uuid == uuid)
+        {
             return;
         }
         let is_free = |index: &DeviceId| self.devices.iter().all(|device| device.index != *index);
@@ -68,14 +71,14 @@ impl Host {
 
     /// A GPU's memory, as NVML tells; without it, as containers say.
     pub(crate) fn total(&self, device: &DeviceState) -> u64 {
-        let told = |container: &Container| {
+        let reported = |container: &Container| {
             let region = container.region.as_ref()?;
             Some(region.seen.gpus.get(region.gpu(device.uuid)?.get())?.total.0)
         };
         if device.sample.total > 0 {
             device.sample.total
         } else {
-            self.containers.values().find_map(told).unwrap_or(0)
+            self.containers.values().find_map(reported).unwrap_or(0)
         }
     }
 

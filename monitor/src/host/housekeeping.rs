@@ -42,7 +42,7 @@ impl Host {
         }
         let Some(region) = &container.region else { return };
         match &region.unreadable {
-            Some(sentence) => container.faults.insert("unreadable", sentence.clone()),
+            Some(message) => container.faults.insert("unreadable", message.clone()),
             None => container.faults.remove("unreadable"),
         };
         if region.doorbell.is_none() {
@@ -76,12 +76,12 @@ impl Host {
         let mut waiting = false;
         for (&(slot, generation), &since) in &container.draining {
             let name = container.host_ids.get(&(slot, generation)).copied().flatten();
-            let told = self.sampled.filter(|at| *at > since).zip(name).and_then(|(_, name)| {
+            let is_gone = self.sampled.filter(|at| *at > since).zip(name).and_then(|(_, name)| {
                 let known = self.devices.iter().filter(|device| device.known);
                 let has = known.map(|device| device.sample.has(name));
                 has.collect::<Option<Vec<_>>>().map(|has| !has.contains(&true))
             });
-            if told.unwrap_or(now - since >= RECLAIM_TIMEOUT) {
+            if is_gone.unwrap_or(now - since >= RECLAIM_TIMEOUT) {
                 region.set_reclaimed(slot, generation);
             } else {
                 waiting = true;
@@ -99,10 +99,10 @@ impl Host {
         let set = self.settings.containers.get(&container.id);
         for uuid in container.gpus() {
             let Some(gpu) = region.gpu(uuid) else { continue };
-            let told = set.and_then(|set| set.memsize.get(&uuid.to_string())).map(|bytes| Bytes(*bytes));
+            let limit = set.and_then(|set| set.memsize.get(&uuid.to_string())).map(|bytes| Bytes(*bytes));
             let registered = container.registered_limit(uuid);
             let own = region.seen.gpus.get(gpu.get()).map_or(Bytes::ZERO, |seen| seen.limit);
-            let wanted = told.unwrap_or(if registered == Bytes::ZERO {
+            let wanted = limit.unwrap_or(if registered == Bytes::ZERO {
                 self.default_memsize()
             } else if registered == own {
                 Bytes::ZERO

@@ -63,15 +63,15 @@ impl Host {
             .health_checks
             .map(|health_checks| (sample.at, health_checks))
             .or(self.health_checks.take());
-        let told: BTreeSet<Uuid> = sample.gpus.iter().map(|gpu| gpu.uuid).collect();
+        let listed: BTreeSet<Uuid> = sample.gpus.iter().map(|gpu| gpu.uuid).collect();
         let numbers: BTreeSet<DeviceId> = sample.gpus.iter().map(|gpu| gpu.index).collect();
-        if !told.is_empty() {
+        if !listed.is_empty() {
             // A GPU may be cut anew while we run: what has gone is kept as long as a container names it, but for its number.
-            for device in self.devices.iter_mut().filter(|device| !told.contains(&device.uuid)) {
+            for device in self.devices.iter_mut().filter(|device| !listed.contains(&device.uuid)) {
                 device.known = false;
                 device.sample.forget();
             }
-            self.drop_gpus(|device| told.contains(&device.uuid) || !numbers.contains(&device.index));
+            self.drop_gpus(|device| listed.contains(&device.uuid) || !numbers.contains(&device.index));
         }
         for mut gpu in sample.gpus {
             let samples = std::mem::take(&mut gpu.samples);
@@ -95,6 +95,6 @@ impl Host {
             self.update_membership(now, tenant, false);
             self.reclaim(now, tenant);
         }
-        self.observe_gpus(now, &told, &sample.searched);
+        self.observe_gpus(now, &listed, &sample.searched);
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Region {
     /// What the page's `notify_requested` says.
     notify_requested: bool,
     /// The devices that the page tells of.
-    told: Vec<Device>,
+    published: Vec<Device>,
     cells: Vec<Cell>,
 }
 
@@ -66,7 +66,7 @@ impl Region {
             moved: true,
             unreadable: None,
             notify_requested: false,
-            told: Vec::new(),
+            published: Vec::new(),
             cells: Vec::new(),
         };
         region.refresh();
@@ -249,9 +249,9 @@ impl Region {
 
     /// Says which devices the host has, and what of each is free.
     pub(crate) fn publish_devices(&mut self, devices: &DeviceList) {
-        if self.told != devices.list {
-            self.told.clone_from(&devices.list);
-            self.grantor.set_devices(&self.told, devices.pid_namespace);
+        if self.published != devices.list {
+            self.published.clone_from(&devices.list);
+            self.grantor.set_devices(&self.published, devices.pid_namespace);
         }
         self.grantor.set_device_free(devices.free.iter().copied(), devices.sampled);
     }

@@ -271,8 +271,8 @@ fn watched(of: Source<'_>, put: Samples<'_>) {
 }
 
 fn finding_counts(of: &[FindingCount], put: Samples<'_>) {
-    for tally in of {
-        put(objection(tally.cause, tally.container.as_deref()), float(tally.count));
+    for count in of {
+        put(objection(count.cause, count.container.as_deref()), float(count.count));
     }
 }
 

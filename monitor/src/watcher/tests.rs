@@ -21,15 +21,15 @@ fn observation(second: u64, seen: Vec<ObservedProcess>, limit: u64) -> GpuObserv
 }
 
 /// Found, and signals, one a second from 0 on.
-fn play(
+fn observe_all(
     watcher: &mut Watcher,
     rules: Rules,
     observations: impl IntoIterator<Item = (u64, Vec<ObservedProcess>, u64)>,
 ) -> Vec<(u64, String)> {
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     for (second, seen, limit) in observations {
         for event in watcher.take(&observation(second, seen, limit), rules) {
-            told.push(match event {
+            events.push(match event {
                 Event::Found(finding) => {
                     (second, format!("found {} {}", finding.id.pid, finding.cause.name()))
                 }
@@ -39,19 +39,20 @@ fn play(
             });
         }
     }
-    told
+    events
 }
 
-fn said(told: &[(u64, String)]) -> Vec<(u64, &str)> {
-    told.iter().map(|(at, what)| (*at, what.as_str())).collect()
+fn texts(events: &[(u64, String)]) -> Vec<(u64, &str)> {
+    events.iter().map(|(at, what)| (*at, what.as_str())).collect()
 }
 
 #[test]
 fn unshimmed_process_is_reported_once_then_terminated_and_killed() {
     let mut watcher = Watcher::default();
-    let told = play(&mut watcher, BOTH, (0..26).map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 9)], 0)));
+    let events =
+        observe_all(&mut watcher, BOTH, (0..26).map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 9)], 0)));
     assert_eq!(
-        said(&told),
+        texts(&events),
         [
             (1, "found 5 unshimmed"),
             (3, "Term 5 unshimmed"),
@@ -66,19 +67,20 @@ fn unshimmed_process_is_reported_once_then_terminated_and_killed() {
 #[test]
 fn no_process_is_ended_unless_configured() {
     let mut watcher = Watcher::default();
-    let told = play(
+    let events = observe_all(
         &mut watcher,
         Rules::default(),
         (0..30).map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 900)], 9)),
     );
-    assert_eq!(said(&told), [(1, "found 5 unshimmed"), (1, "found 5 over_limit")]);
+    assert_eq!(texts(&events), [(1, "found 5 unshimmed"), (1, "found 5 over_limit")]);
 }
 
 #[test]
 fn host_processes_are_reported_and_never_ended() {
     let mut watcher = Watcher::default();
-    let told = play(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, None, Shim::Unknown, 9)], 1)));
-    assert_eq!(said(&told), [(1, "found 5 unshimmed")]);
+    let events =
+        observe_all(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, None, Shim::Unknown, 9)], 1)));
+    assert_eq!(texts(&events), [(1, "found 5 unshimmed")]);
 }
 
 #[test]
@@ -86,8 +88,9 @@ fn one_observation_reports_nothing() {
     let mut watcher = Watcher::default();
     // Its slot is proved between the looks.
     let shim = |at| if at % 2 == 0 { Shim::Absent } else { Shim::Bound };
-    let told = play(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, Some(A), shim(at), 9)], 0)));
-    assert_eq!(said(&told), []);
+    let events =
+        observe_all(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, Some(A), shim(at), 9)], 0)));
+    assert_eq!(texts(&events), []);
     assert_eq!(watcher.findings().count(), 0);
 }
 
@@ -112,8 +115,11 @@ fn later_process_with_the_same_pid_is_another_process() {
         id: ProcessId { pid: 5, start_time: at / 3 },
         ..seen(5, Some(A), Shim::Absent, 9)
     };
-    let told = play(&mut watcher, BOTH, (0..9).map(|at| (at, vec![process(at)], 0)));
-    assert_eq!(said(&told), [(1, "found 5 unshimmed"), (4, "found 5 unshimmed"), (7, "found 5 unshimmed")]);
+    let events = observe_all(&mut watcher, BOTH, (0..9).map(|at| (at, vec![process(at)], 0)));
+    assert_eq!(
+        texts(&events),
+        [(1, "found 5 unshimmed"), (4, "found 5 unshimmed"), (7, "found 5 unshimmed")]
+    );
 }
 
 #[test]
@@ -127,41 +133,50 @@ fn largest_process_of_a_container_over_its_limit_is_reported() {
         ]
     };
     let observations = (0..3).map(|at| (at, all(500), 1000)).chain((3..9).map(|at| (at, all(800), 1000)));
-    let told = play(&mut watcher, BOTH, observations);
-    assert_eq!(said(&told), [(1, "found 3 unshimmed"), (4, "found 2 over_limit"), (6, "Term 2 over_limit")]);
+    let events = observe_all(&mut watcher, BOTH, observations);
+    assert_eq!(
+        texts(&events),
+        [(1, "found 3 unshimmed"), (4, "found 2 over_limit"), (6, "Term 2 over_limit")]
+    );
 }
 
 #[test]
 fn process_within_the_margin_is_reported_and_not_ended() {
     let mut watcher = Watcher::default();
-    let told = play(
+    let events = observe_all(
         &mut watcher,
         BOTH,
         (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, if at == 0 { 1000 } else { 1100 })], 1000)),
     );
-    assert_eq!(said(&told), [(2, "found 1 over_limit")]);
+    assert_eq!(texts(&events), [(2, "found 1 over_limit")]);
 }
 
 #[test]
 fn lowered_limit_does_not_end_existing_processes() {
     let mut watcher = Watcher::default();
     let limit = |at| if at < 3 { 1000 } else { 500 };
-    let told =
-        play(&mut watcher, BOTH, (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 900)], limit(at))));
-    assert_eq!(said(&told), [(4, "found 1 over_limit")]);
+    let events = observe_all(
+        &mut watcher,
+        BOTH,
+        (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 900)], limit(at))),
+    );
+    assert_eq!(texts(&events), [(4, "found 1 over_limit")]);
     // More than it ever was allowed it may not have; and once within it, it may have no more than that.
-    let told =
-        play(&mut watcher, BOTH, (20..24).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 1200)], 500)));
-    assert_eq!(said(&told), [(23, "Term 1 over_limit")]);
+    let events = observe_all(
+        &mut watcher,
+        BOTH,
+        (20..24).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 1200)], 500)),
+    );
+    assert_eq!(texts(&events), [(23, "Term 1 over_limit")]);
     let mut watcher = Watcher::default();
     let held = |at| if (5..8).contains(&at) { 400 } else { 900 };
-    let told = play(
+    let events = observe_all(
         &mut watcher,
         BOTH,
         (0..13).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], limit(at))),
     );
     assert_eq!(
-        said(&told),
+        texts(&events),
         [(4, "found 1 over_limit"), (9, "found 1 over_limit"), (11, "Term 1 over_limit")]
     );
 }
@@ -171,9 +186,12 @@ fn lowered_limit_does_not_end_existing_processes() {
 fn term_delay_counts_from_the_margin() {
     let mut watcher = Watcher::default();
     let held = |at| if at == 0 { 900 } else { 1050 + 100 * u64::from(at >= 10) };
-    let told =
-        play(&mut watcher, BOTH, (0..16).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)));
-    assert_eq!(said(&told), [(2, "found 1 over_limit"), (13, "Term 1 over_limit")]);
+    let events = observe_all(
+        &mut watcher,
+        BOTH,
+        (0..16).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)),
+    );
+    assert_eq!(texts(&events), [(2, "found 1 over_limit"), (13, "Term 1 over_limit")]);
 }
 
 #[test]
@@ -185,24 +203,30 @@ fn process_back_within_its_limit_is_not_killed() {
         1..=4 | 30.. => 1200,
         _ => 1050,
     };
-    let told =
-        play(&mut watcher, BOTH, (0..36).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)));
-    assert_eq!(said(&told), [(2, "found 1 over_limit"), (4, "Term 1 over_limit"), (33, "Term 1 over_limit")]);
+    let events = observe_all(
+        &mut watcher,
+        BOTH,
+        (0..36).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)),
+    );
+    assert_eq!(
+        texts(&events),
+        [(2, "found 1 over_limit"), (4, "Term 1 over_limit"), (33, "Term 1 over_limit")]
+    );
 }
 
 #[test]
 fn process_that_got_no_sigterm_gets_no_sigkill() {
     let mut watcher = Watcher::default();
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     for at in 0..16 {
         for event in watcher.take(&observation(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0), BOTH) {
             if let Event::End(order) = event {
-                told.push((at, order.signal));
+                events.push((at, order.signal));
                 watcher.refused(&order);
             }
         }
     }
-    assert_eq!(told, [(3, Signal::Term), (7, Signal::Term), (11, Signal::Term), (15, Signal::Term)]);
+    assert_eq!(events, [(3, Signal::Term), (7, Signal::Term), (11, Signal::Term), (15, Signal::Term)]);
 }
 
 #[test]
@@ -224,38 +248,42 @@ fn order_carries_what_its_container_may_hold() {
 #[test]
 fn process_with_unknown_shim_is_reported_and_never_ended() {
     let mut watcher = Watcher::default();
-    let told = play(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, Some(A), Shim::Unknown, 9)], 0)));
-    assert_eq!(said(&told), [(1, "found 5 unshimmed")]);
+    let events =
+        observe_all(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, Some(A), Shim::Unknown, 9)], 0)));
+    assert_eq!(texts(&events), [(1, "found 5 unshimmed")]);
 }
 
 #[test]
 fn process_on_a_disowned_gpu_is_reported_and_never_ended() {
     let mut watcher = Watcher::default();
     let bare = || ObservedProcess { spared: true, ..seen(5, Some(A), Shim::Absent, 5000) };
-    let told = play(&mut watcher, BOTH, (0..30).map(|at| (at, vec![bare()], 1000)));
-    assert_eq!(said(&told), [(1, "found 5 unshimmed"), (1, "found 5 over_limit")]);
+    let events = observe_all(&mut watcher, BOTH, (0..30).map(|at| (at, vec![bare()], 1000)));
+    assert_eq!(texts(&events), [(1, "found 5 unshimmed"), (1, "found 5 over_limit")]);
 }
 
 #[test]
 fn container_over_its_limit_at_start_keeps_what_it_has() {
     let mut watcher = Watcher::default();
-    let told =
-        play(&mut watcher, BOTH, (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 5000)], 500)));
-    assert_eq!(said(&told), [(1, "found 1 over_limit")]);
+    let events = observe_all(
+        &mut watcher,
+        BOTH,
+        (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 5000)], 500)),
+    );
+    assert_eq!(texts(&events), [(1, "found 1 over_limit")]);
 }
 
 #[test]
 fn process_on_several_gpus_is_reported_once() {
     let mut watcher = Watcher::default();
-    let mut told = 0;
+    let mut events = 0;
     for at in 0..5 {
         for gpu in [GPU, Uuid([8; 16])] {
             let observation =
                 GpuObservation { gpu, ..observation(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0) };
-            told += watcher.take(&observation, Rules::default()).len();
+            events += watcher.take(&observation, Rules::default()).len();
         }
     }
-    assert_eq!((told, watcher.findings().count()), (1, 2));
+    assert_eq!((events, watcher.findings().count()), (1, 2));
     watcher.forget(Some(GPU));
     assert_eq!(watcher.findings().count(), 1);
     watcher.dismiss(A);
@@ -270,9 +298,9 @@ fn findings_are_transferred_to_a_successor() {
         seconds
             .map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 900), seen(6, None, Shim::Unknown, 1)], 500))
     };
-    let told = play(&mut before, BOTH, observations(0..5));
+    let events = observe_all(&mut before, BOTH, observations(0..5));
     assert_eq!(
-        said(&told),
+        texts(&events),
         [
             (1, "found 5 unshimmed"),
             (1, "found 6 unshimmed"),
@@ -304,7 +332,7 @@ fn findings_are_transferred_to_a_successor() {
     assert_eq!(after.ends().collect::<Vec<_>>(), [(Cause::Unshimmed, other, 1)]);
     assert_eq!(after.ended().map(|ended| ended.container.as_str()).collect::<Vec<_>>(), ["a"]);
     let limits: BTreeMap<_, _> = [(other, Bytes(500))].into();
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     for second in 5..15 {
         let seen = vec![seen(5, Some(other), Shim::Absent, 900), seen(6, None, Shim::Unknown, 1)];
         let observation = GpuObservation {
@@ -316,10 +344,10 @@ fn findings_are_transferred_to_a_successor() {
         };
         for event in after.take(&observation, BOTH) {
             let Event::End(order) = event else { panic!("found anew: {event:?}") };
-            told.push((second, order.signal, order.owner, order.cause));
+            events.push((second, order.signal, order.owner, order.cause));
         }
     }
-    assert_eq!(told, [(13, Signal::Kill, other, Cause::Unshimmed)]);
+    assert_eq!(events, [(13, Signal::Kill, other, Cause::Unshimmed)]);
 
     // Of a container that is gone nothing is left but the record.
     let mut after = Watcher::default();
@@ -330,31 +358,36 @@ fn findings_are_transferred_to_a_successor() {
 }
 
 /// What a monitor sees that has just started: at first nobody of the container, though its process holds 900 all the time.
-fn play_late(watcher: &mut Watcher, found_at: u64, sought_at: u64, observations: u64) -> Vec<(u64, String)> {
-    let mut told = Vec::new();
+fn observe_late(
+    watcher: &mut Watcher,
+    found_at: u64,
+    sought_at: u64,
+    observations: u64,
+) -> Vec<(u64, String)> {
+    let mut events = Vec::new();
     for second in 0..observations {
         let owner = (second >= found_at).then_some(A);
         let mut observation = observation(second, vec![seen(5, owner, Shim::Bound, 900)], 9);
         observation.unsure.extend((second < sought_at).then_some(A));
-        told.extend(watcher.take(&observation, BOTH).into_iter().map(|event| match event {
+        events.extend(watcher.take(&observation, BOTH).into_iter().map(|event| match event {
             Event::Found(finding) => (second, format!("found {}", finding.id.pid)),
             Event::End(order) => (second, format!("{:?} {}", order.signal, order.id.pid)),
         }));
     }
-    told
+    events
 }
 
 #[test]
 fn container_over_its_limit_at_start_keeps_that_even_if_found_later() {
     let mut watcher = Watcher::default();
-    assert_eq!(said(&play_late(&mut watcher, 3, 3, 30)), [(4, "found 5")]);
+    assert_eq!(texts(&observe_late(&mut watcher, 3, 3, 30)), [(4, "found 5")]);
     assert_eq!(watcher.allowed[&(GPU, A)], Bytes(900));
 }
 
 #[test]
 fn search_for_a_containers_processes_times_out() {
     let mut watcher = Watcher::default();
-    let told = play_late(&mut watcher, 12, 100, 30);
-    assert_eq!(said(&told), [(13, "found 5"), (15, "Term 5"), (25, "Kill 5")]);
+    let events = observe_late(&mut watcher, 12, 100, 30);
+    assert_eq!(texts(&events), [(13, "found 5"), (15, "Term 5"), (25, "Kill 5")]);
     assert!(watcher.unsure.is_empty());
 }

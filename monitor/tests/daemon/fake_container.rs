@@ -46,7 +46,7 @@ pub(crate) struct Process {
     pub(crate) region: Region,
     pub(crate) slot: SlotIndex,
     pub(crate) gpu: DeviceIndex,
-    bell: Option<File>,
+    doorbell: Option<File>,
     _claim: Claim<Lifeline>,
 }
 
@@ -60,19 +60,19 @@ impl Process {
         // The flags are small positive numbers.
         #[allow(clippy::cast_possible_wrap)]
         let flags = OFlags::NONBLOCK.bits() as i32;
-        let bell = OpenOptions::new().write(true).custom_flags(flags).open(dir.join("bell")).ok();
-        Self { slot: claim.slot, region, gpu, bell, _claim: claim }
+        let doorbell = OpenOptions::new().write(true).custom_flags(flags).open(dir.join("bell")).ok();
+        Self { slot: claim.slot, region, gpu, doorbell, _claim: claim }
     }
 
     pub(crate) fn cell(&self) -> &Cell {
         self.region.cell(self.gpu, self.slot)
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn notify(&self) {
         if self.region.granted().must_ring()
-            && let Some(mut bell) = self.bell.as_ref()
+            && let Some(mut doorbell) = self.doorbell.as_ref()
         {
-            let _ = bell.write(&[1]);
+            let _ = doorbell.write(&[1]);
         }
     }
 
@@ -96,7 +96,7 @@ impl Process {
             match turn.state() {
                 TurnState::Open => {
                     if time - Nanos(was) > Nanos::from_millis(20) {
-                        self.ring();
+                        self.notify();
                     }
                     sleep(Duration::from_micros(500));
                 }
@@ -115,7 +115,7 @@ impl Process {
                 }
                 TurnState::Yours | TurnState::Wait => {
                     cell.waiting.fetch_add(1, Relaxed);
-                    self.ring();
+                    self.notify();
                     granted.wait(word, Nanos::from_millis(50));
                     cell.waiting.fetch_sub(1, Relaxed);
                 }

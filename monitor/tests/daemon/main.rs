@@ -73,7 +73,7 @@ fn errno(result: Result<impl std::fmt::Debug, cgpu_client::connection::Failure>)
 }
 
 /// A user who is neither root nor ours.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 
 /// The kernel says who asks (SO_PEERCRED): another user may read everything, and change and take over nothing.
 #[test]
@@ -95,8 +95,8 @@ fn other_user_can_read_and_not_write() {
     // On Linux a thread has a user of its own; this one ends with what it has become.
     let asked = std::thread::spawn(move || {
         set_thread_groups(&[]).unwrap();
-        set_thread_gid(Gid::from_raw(NOBODY)).unwrap();
-        set_thread_uid(Uid::from_raw(NOBODY)).unwrap();
+        set_thread_gid(Gid::from_raw(UNPRIVILEGED)).unwrap();
+        set_thread_uid(Uid::from_raw(UNPRIVILEGED)).unwrap();
         let client = || Client::connect(&socket).unwrap();
         assert_eq!(client().get("0/policy").unwrap(), "1");
         assert_eq!(client().status().unwrap().containers.len(), 1);
@@ -483,13 +483,13 @@ fn hostile_files_affect_no_other_container() {
     let (good, bad) = (fixture.container("good"), fixture.container("bad"));
     let monitor = Monitor::start(fixture.root());
     let honest = FakeContainer::start(Process::start(&good, 1, Bytes::ZERO));
-    let liar = Process::start(&bad, 1, Bytes::ZERO);
+    let misreporting = Process::start(&bad, 1, Bytes::ZERO);
     eventually("both on the books", || status(&monitor).containers.iter().all(|one| !one.gpus.is_empty()));
     let file = fs::OpenOptions::new().write(true).open(bad.join("use")).unwrap();
     let size = file.metadata().unwrap().len();
     let survives = |what: &str| {
         let before = honest.held();
-        liar.ring();
+        misreporting.notify();
         sleep(Duration::from_millis(300));
         let status = status(&monitor);
         assert_eq!(harmed(&status, "good"), None, "{what}");

@@ -159,8 +159,8 @@ fn repository() -> PathBuf {
 
 /// What looks like the name of a metric.
 fn names(text: &str) -> BTreeSet<String> {
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words
+    let fields = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    fields
         .filter(|word| word.starts_with("cgpu_") || word.starts_with("hami_") || word.starts_with("process_"))
         .map(str::to_owned)
         .collect()

@@ -54,11 +54,12 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 /// A user who is neither root nor ours.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 
-fn as_nobody(program: &str, arguments: &[&str]) -> (bool, String) {
+fn as_unprivileged(program: &str, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new("timeout");
-    let output = command.arg("60").arg(program).args(arguments).uid(NOBODY).gid(NOBODY).output().unwrap();
+    let output =
+        command.arg("60").arg(program).args(arguments).uid(UNPRIVILEGED).gid(UNPRIVILEGED).output().unwrap();
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
@@ -252,12 +253,12 @@ fn control_tree_works_with_file_tools() {
         return;
     }
     let path = |path: &str| tree.join(path).to_string_lossy().into_owned();
-    let (read, said) = as_nobody("cat", &[&path("0/policy"), &path("0/a/meminfo")]);
+    let (read, said) = as_unprivileged("cat", &[&path("0/policy"), &path("0/a/meminfo")]);
     assert!(read, "{said}");
-    let (listed, said) = as_nobody("ls", &["-l", &path("0/a")]);
+    let (listed, said) = as_unprivileged("ls", &["-l", &path("0/a")]);
     assert!(listed, "{said}");
     for node in ["0/policy", "0/a/weight", "default_memsize", "version"] {
-        let (written, said) = as_nobody("sh", &["-c", &format!("echo 1 > {}", path(node))]);
+        let (written, said) = as_unprivileged("sh", &["-c", &format!("echo 1 > {}", path(node))]);
         assert!(!written && said.contains("ermission denied"), "{node}: {said}");
     }
     assert_eq!(fs::read_to_string(&policy).unwrap(), "2\n");

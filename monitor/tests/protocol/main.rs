@@ -56,19 +56,19 @@ fn explore(mutation: Mutation) -> Graph {
 }
 
 impl Graph {
-    /// A state in which `who` waits and from which it never comes to launch by steps of these kinds.
-    fn wedged(&self, who: usize, monitor: bool) -> Option<&State> {
+    /// A state in which `container` waits and from which it never comes to launch by steps of these kinds.
+    fn hung(&self, container: usize, monitor: bool) -> Option<&State> {
         let may = |kind: Kind| match kind {
             Kind::Fair | Kind::Launch(_) => true,
             Kind::Late => !monitor,
-            Kind::Fate | Kind::Whim => false,
+            Kind::Failure | Kind::Arbitrary => false,
         };
         let mut before: Vec<Vec<u32>> = vec![Vec::new(); self.states.len()];
         let mut free = vec![false; self.states.len()];
         let mut queue = Vec::new();
         for &(from, to, kind) in self.steps.iter().filter(|step| may(step.2)) {
             before[to as usize].push(from);
-            if kind == Kind::Launch(who) && !std::mem::replace(&mut free[from as usize], true) {
+            if kind == Kind::Launch(container) && !std::mem::replace(&mut free[from as usize], true) {
                 queue.push(from);
             }
         }
@@ -80,21 +80,21 @@ impl Graph {
             }
         }
         let waits = |state: &State| {
-            let thread = state.containers[who].thread;
+            let thread = state.containers[container].thread;
             state.monitor_lives() == monitor && !matches!(thread, Thread::Dead | Thread::Idle)
         };
         self.states.iter().zip(free).find(|(state, free)| !free && waits(state)).map(|found| found.0)
     }
 
     /// What is wrong, if anything.
-    fn verdict(&self) -> Result<(), String> {
+    fn outcome(&self) -> Result<(), String> {
         if let Some((why, path)) = &self.fault {
             return Err(format!("{why}, after {} steps: {:#?}", path.len(), path.last()));
         }
-        for who in 0..2 {
+        for container in 0..2 {
             for monitor in [true, false] {
-                if let Some(state) = self.wedged(who, monitor) {
-                    return Err(format!("{who} waits for ever (monitor lives: {monitor}): {state:#?}"));
+                if let Some(state) = self.hung(container, monitor) {
+                    return Err(format!("{container} waits for ever (monitor lives: {monitor}): {state:#?}"));
                 }
             }
         }
@@ -106,7 +106,7 @@ impl Graph {
 fn no_container_hangs_and_none_runs_out_of_turn() {
     let graph = explore(Mutation::None);
     println!("{} states, {} steps", graph.states.len(), graph.steps.len());
-    if let Err(why) = graph.verdict() {
+    if let Err(why) = graph.outcome() {
         panic!("{why}");
     }
     assert!(graph.states.len() > 10_000, "a model this small shows nothing");
@@ -115,25 +115,25 @@ fn no_container_hangs_and_none_runs_out_of_turn() {
 #[test]
 fn each_mutated_protocol_is_detected() {
     for mutation in [
-        Mutation::NoLookAfterArming,
-        Mutation::RingsBeforeItSays,
+        Mutation::NoPollAfterRequest,
+        Mutation::NotifiesBeforeReport,
         Mutation::GateBeforeTurn,
-        Mutation::SleepsUnasked,
+        Mutation::SleepsWithoutCheck,
         Mutation::NoWake,
         Mutation::DrainWithoutEnd,
-        Mutation::StalenessUnnoticed,
+        Mutation::StaleHeartbeatUnnoticed,
         Mutation::NoAdoption,
         Mutation::NoNewGrant,
-        Mutation::GuestUnheard,
-        Mutation::GuestStays,
+        Mutation::BackgroundGrantUnnotified,
+        Mutation::BackgroundStays,
     ] {
         let graph = explore(mutation);
-        let verdict = graph.verdict();
+        let outcome = graph.outcome();
         println!(
             "{mutation:?}: {} states, {}",
             graph.states.len(),
-            verdict.as_ref().err().map_or("nothing found", |why| why.lines().next().unwrap_or(""))
+            outcome.as_ref().err().map_or("nothing found", |why| why.lines().next().unwrap_or(""))
         );
-        assert!(verdict.is_err(), "{mutation:?} was not found out");
+        assert!(outcome.is_err(), "{mutation:?} was not found out");
     }
 }

@@ -358,48 +358,48 @@ fn high_priority_gives_the_gpu_up_after_1_ms_whatever_its_gaps() {
     assert_eq!(tolerance(&gpu), ms(1));
 }
 
-fn told(gpu: &Gpu) -> Nanos {
-    gpu.told(NOW, gpu.turn.as_ref().unwrap())
+fn max_inflight(gpu: &Gpu) -> Nanos {
+    gpu.max_inflight(NOW, gpu.turn.as_ref().unwrap())
 }
 
 #[test]
 fn holder_has_more_in_flight_where_no_other_container_would_wait_for_it() {
-    let told_after = |change: fn(&mut Gpu)| {
+    let max_inflight_after = |change: fn(&mut Gpu)| {
         let mut gpu = taken(FAIR);
         gpu.queue.push(Tenant { id: TenantId(2), active: NOW, ..tenant() });
         change(&mut gpu);
-        told(&gpu)
+        max_inflight(&gpu)
     };
-    assert_eq!(told_after(|_| ()), TUNING.wide, "the other one is in the queue");
-    assert_eq!(told_after(others_idle), Nanos::ZERO, "the other one may come back");
+    assert_eq!(max_inflight_after(|_| ()), TUNING.wide, "the other one is in the queue");
+    assert_eq!(max_inflight_after(others_idle), Nanos::ZERO, "the other one may come back");
     let silent = |gpu: &mut Gpu| (gpu.queue[1].waiting, gpu.queue[1].active) = (false, NOW - ms(20));
-    assert_eq!(told_after(silent), TUNING.wide);
+    assert_eq!(max_inflight_after(silent), TUNING.wide);
     let back = |gpu: &mut Gpu| {
         (gpu.queue[1].returned, gpu.queue[1].away, gpu.queue[1].balance) = (NOW + us(1), ms(1), 6 * MS);
     };
-    assert_eq!(told_after(back), Nanos::ZERO, "the other one is about to take the turn");
+    assert_eq!(max_inflight_after(back), Nanos::ZERO, "the other one is about to take the turn");
     let member = |gpu: &mut Gpu| gpu.queue[2].presence.open = true;
-    assert_eq!(told_after(member), Nanos::ZERO);
-    assert_eq!(told_after(|gpu| _ = gpu.summon(Some(HOLDER))), Nanos::ZERO);
-    assert_eq!(told_after(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1)), Nanos::ZERO);
+    assert_eq!(max_inflight_after(member), Nanos::ZERO);
+    assert_eq!(max_inflight_after(|gpu| _ = gpu.summon(Some(HOLDER))), Nanos::ZERO);
+    assert_eq!(max_inflight_after(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1)), Nanos::ZERO);
 }
 
 #[test]
 fn ordinary_holder_has_less_in_flight_beside_high_priority() {
     let mut gpu = taken(FAIR);
     gpu.queue[1].entitlement.high = true;
-    assert_eq!(told(&gpu), TUNING.tight);
+    assert_eq!(max_inflight(&gpu), TUNING.tight);
 }
 
 #[test]
 fn high_priority_has_more_in_flight_while_it_cannot_lose_its_turn() {
     let mut gpu = taken(FAIR);
     rank(&mut gpu);
-    assert_eq!(told(&gpu), Nanos::ZERO, "it does not tell when its work ends");
+    assert_eq!(max_inflight(&gpu), Nanos::ZERO, "it does not tell when its work ends");
     gpu.queue[0].foretold = NOW;
-    assert_eq!(told(&gpu), TUNING.wide);
+    assert_eq!(max_inflight(&gpu), TUNING.wide);
     gpu.turn.as_mut().unwrap().high = false;
-    assert_eq!(told(&gpu), Nanos::ZERO, "its turn was given to it as to any other container");
+    assert_eq!(max_inflight(&gpu), Nanos::ZERO, "its turn was given to it as to any other container");
 }
 
 fn close(gpu: &mut Gpu, now: Nanos, cause: Cause) -> Phase {
@@ -419,11 +419,11 @@ fn work_in_flight_at_the_end_of_turns_is_learned() {
 
 #[test]
 fn closing_turn_lasts_as_long_as_an_honest_gate_may_have_work_in_flight() {
-    for (told, least_us) in [(Nanos::ZERO, 1_500), (us(250), 1_250), (ms(2), 3_000), (ms(9), 6_000)] {
+    for (max_inflight, least_us) in [(Nanos::ZERO, 1_500), (us(250), 1_250), (ms(2), 3_000), (ms(9), 6_000)] {
         let now = NOW + ms(1);
         let mut gpu = running(FAIR, now, us(400));
         gpu.queue[1].balance = 6 * MS;
-        gpu.queue[0].gate.max_inflight = told;
+        gpu.queue[0].gate.max_inflight = max_inflight;
         let cause = Cause::Silent;
         let least = NOW + us(least_us);
         assert_eq!(close(&mut gpu, now, cause), Phase::Closing { since: now, least, paid: least, cause });

@@ -71,7 +71,7 @@ impl Harness {
                     Process::new(context - 1, u8::try_from(slot).unwrap(), *load)
                 })
                 .collect();
-            let page = Page { gate: 1, armed: true, ..Page::default() };
+            let page = Page { gate: 1, notify_requested: true, ..Page::default() };
             containers.push(Container {
                 id,
                 page,
@@ -107,7 +107,8 @@ impl Harness {
         self.scheduler = Controller::new(Tuning::DEFAULT, policy);
         for (container, weight) in self.containers.iter_mut().zip(weights) {
             self.scheduler.admit(Nanos(self.now), container.id, Entitlement::of_weight(*weight));
-            container.page = Page { gate: container.page.gate + 1, armed: true, ..Page::default() };
+            container.page =
+                Page { gate: container.page.gate + 1, notify_requested: true, ..Page::default() };
             for process in &mut container.processes {
                 process.wake(self.now + 20 * US);
             }
@@ -162,7 +163,7 @@ impl Harness {
                     siblings,
                     &mut self.chance,
                 );
-                if asked.ring {
+                if asked.notify {
                     self.bells.push((self.now + self.chance.between(5 * US, 30 * US), number));
                 }
             }
@@ -207,35 +208,35 @@ impl Harness {
         if self.now < self.frozen {
             return;
         }
-        let rung: Vec<usize> = self
+        let notified: Vec<usize> = self
             .bells
             .iter()
             .filter(|has_doorbell| has_doorbell.0 <= self.now)
             .map(|has_doorbell| has_doorbell.1)
             .collect();
-        if rung.is_empty() && self.now < self.next_step {
+        if notified.is_empty() && self.now < self.next_step {
             return;
         }
         self.bells.retain(|has_doorbell| has_doorbell.0 > self.now);
         self.steps += 1;
         let mut numbers: Vec<usize> = self
             .scheduler
-            .interest(Nanos(self.now), !rung.is_empty())
+            .interest(Nanos(self.now), !notified.is_empty())
             .map(|id| usize::try_from(id.0).unwrap())
             .collect();
-        numbers.extend(&rung);
+        numbers.extend(&notified);
         numbers.append(&mut self.found);
         numbers.sort_unstable();
         numbers.dedup();
         let observations: Vec<Observation> =
-            numbers.into_iter().map(|number| self.observation(number, rung.contains(&number))).collect();
+            numbers.into_iter().map(|number| self.observation(number, notified.contains(&number))).collect();
         let plan = self.scheduler.advance(Nanos(self.now), &observations);
         for order in plan.orders {
             let container = &mut self.containers[usize::try_from(order.tenant.0).unwrap()];
             container.page.turn = order.gate.turn;
             container.page.granted = order.gate.granted.0;
-            container.page.ring = order.gate.notify_slot.map(|slot| slot.0);
-            container.page.armed = order.gate.notify_requested;
+            container.page.notify = order.gate.notify_slot.map(|slot| slot.0);
+            container.page.notify_requested = order.gate.notify_requested;
             container.page.beside = order.gate.concurrent > 0;
             container.page.bound = order.gate.max_inflight.0;
             if order.bump {

@@ -62,8 +62,8 @@ pub(crate) struct Page {
     pub(crate) gate: u32,
     pub(crate) turn: u64,
     pub(crate) granted: u64,
-    pub(crate) ring: Option<u8>,
-    pub(crate) armed: bool,
+    pub(crate) notify: Option<u8>,
+    pub(crate) notify_requested: bool,
     pub(crate) beside: bool,
     pub(crate) bound: u64,
 }
@@ -169,7 +169,7 @@ pub(crate) struct Siblings {
 /// What a step of a process asks of the world.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
-    pub(crate) ring: bool,
+    pub(crate) notify: bool,
 }
 
 impl Process {
@@ -247,11 +247,11 @@ impl Process {
                 }
             }
             Thread::Throttled { until, since } if until <= now => {
-                self.settle(now, gpu, page.beside);
+                self.measure(now, gpu, page.beside);
                 self.launch(now, gpu, page, siblings, chance, Some(since), &mut asked);
             }
             Thread::Held { word, until } if until <= now => {
-                self.settle(now, gpu, page.beside);
+                self.measure(now, gpu, page.beside);
                 self.publish(now, siblings);
                 let spent = self.cell.spent + siblings.spent;
                 let free = page.turn & 0xff == YOURS && page.turn == self.seen_turn && spent < page.granted;
@@ -260,8 +260,8 @@ impl Process {
                     self.notified = false;
                     self.launch(now, gpu, page, siblings, chance, None, &mut asked);
                 } else {
-                    if self.batches.is_empty() && page.ring == Some(self.slot) && !self.notified {
-                        asked.ring = page.armed;
+                    if self.batches.is_empty() && page.notify == Some(self.slot) && !self.notified {
+                        asked.notify = page.notify_requested;
                         self.notified = true;
                     }
                     self.thread = Thread::Held { word, until: self.look_again(now, chance) };
@@ -312,9 +312,9 @@ impl Process {
         if metered {
             self.cell.inflight -= self.credit;
             self.credit = 0;
-            self.settle(now, gpu, page.beside);
+            self.measure(now, gpu, page.beside);
             if dry && self.batches.is_empty() {
-                self.settle_by_estimate(now, gpu);
+                self.measure_by_estimate(now, gpu);
             }
             let batch = if page.bound > 0 { BATCH.min(page.bound / 2) } else { BATCH };
             if self.pending.estimate >= batch {
@@ -342,7 +342,7 @@ impl Process {
             match page.turn & 0xff {
                 OPEN => {
                     self.held = false;
-                    asked.ring = page.armed && now - was > 20 * MS;
+                    asked.notify = page.notify_requested && now - was > 20 * MS;
                     self.open_word = page.gate;
                 }
                 YOURS if self.cell.spent + siblings.spent < page.granted => {
@@ -366,7 +366,7 @@ impl Process {
                     }
                     self.publish(now, siblings);
                     let missed = self.under != page.turn;
-                    asked.ring = page.armed && (!self.held || missed);
+                    asked.notify = page.notify_requested && (!self.held || missed);
                     (self.held, self.under) = (true, page.turn);
                     self.thread = Thread::Held { word: page.gate, until: self.look_again(now, chance) };
                     return;
@@ -431,12 +431,12 @@ impl Process {
 
     /// Until when to sleep before the next launch; none: go.
     fn throttle(&self, now: u64, since: Option<u64>, page: &Page) -> Option<u64> {
-        let unsettled: u64 =
+        let unmeasured: u64 =
             self.batches.iter().map(|batch| batch.launches).sum::<u64>() + self.pending.launches;
         let limit = (2 * self.cell.inflight).clamp(100 * US, (2 * MS).max(2 * page.bound));
         let waited = now - since.unwrap_or(now);
         let trusted = self.known != Known::Nothing;
-        if waited >= limit || unsettled < if trusted { 2 } else { 1 } {
+        if waited >= limit || unmeasured < if trusted { 2 } else { 1 } {
             return None;
         }
         let bound = if page.beside { 2 * MS } else { BOUND };
@@ -468,7 +468,7 @@ impl Process {
         if self.batches.is_empty() || overdue < 100 * US { 0 } else { (now - self.since) / 4 }
     }
 
-    fn settle(&mut self, now: u64, gpu: &mut Gpu, beside: bool) {
+    fn measure(&mut self, now: u64, gpu: &mut Gpu, beside: bool) {
         let done = &mut gpu.queues[self.context].done;
         while let Some(batch) = self.batches.front().copied() {
             // Three microseconds until a completion is seen.
@@ -486,8 +486,8 @@ impl Process {
             let measured = end.saturating_sub(start.max(self.frontier));
             self.frontier = self.frontier.max(end);
             self.since = end;
-            let unsettled = self.cell.inflight.saturating_sub(batch.estimate);
-            self.due = now.max(end + unsettled);
+            let unmeasured = self.cell.inflight.saturating_sub(batch.estimate);
+            self.due = now.max(end + unmeasured);
             // Beside others the span has their slices in it: no more than the work is expected to
             // take is charged.
             self.cell.busy += if beside { measured.min(batch.estimate) } else { measured };
@@ -512,7 +512,7 @@ impl Process {
     }
 
     /// What was left without a marker before a gap: a marker now would measure the gap as well.
-    fn settle_by_estimate(&mut self, now: u64, gpu: &mut Gpu) {
+    fn measure_by_estimate(&mut self, now: u64, gpu: &mut Gpu) {
         let pending = std::mem::replace(&mut self.pending, Batch { upto: 0, estimate: 0, launches: 0 });
         gpu.queues[self.context].done.retain(|done| done.number > pending.upto);
         self.cell.busy += pending.estimate;

@@ -140,8 +140,8 @@ fn containers_claim_about_its_gpus_is_not_trusted() {
     fixture.container.limits.gpus.push((GPU, Bytes(500)));
     assert_eq!(fixture.container.may_share(GPU), Some(true));
     assert_eq!(fixture.container.may_share(Uuid([9; 16])), Some(false));
-    assert_eq!(fixture.container.told_limit(GPU), Some(Bytes(500)));
+    assert_eq!(fixture.container.requested_limit(GPU), Some(Bytes(500)));
     fixture.write(RECORD + offset_of!(layout::Gpu, limit), &u64::MAX.to_ne_bytes());
     fixture.refresh();
-    assert_eq!(fixture.container.told_limit(GPU), Some(Bytes(500)));
+    assert_eq!(fixture.container.requested_limit(GPU), Some(Bytes(500)));
 }
