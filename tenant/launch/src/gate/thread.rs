@@ -22,7 +22,7 @@ const ENTRIES: usize = 1 << ENTRY_BITS;
 const ENTRY_BITS: u32 = 8;
 /// A thread that took longer than this, and than twice its budget, since its last slow path, has
 /// let the GPU run dry.
-const DRY_AFTER: u64 = 200_000;
+const DRY_AFTER: Nanos = Nanos::from_micros(200);
 /// One, as a thread's utilization is counted.
 const FULL_UTILIZATION: u32 = 1024;
 
@@ -198,7 +198,7 @@ impl Thread {
         let took = (now - self.last_slow_path.get()).0;
         let busy = u64::from(used).saturating_mul(u64::from(FULL_UTILIZATION)) / took.max(1);
         let utilization = u32::try_from(busy).unwrap_or(FULL_UTILIZATION).min(FULL_UTILIZATION);
-        let ran_dry = took > DRY_AFTER && took / 2 > u64::from(used);
+        let ran_dry = took > DRY_AFTER.0 && took / 2 > u64::from(used);
         ThreadActivity { utilization: self.utilization.get().midpoint(utilization), ran_dry }
     }
 
