@@ -53,7 +53,7 @@ impl PendingWork {
     }
 }
 
-impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
+impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     /// What the launch needs to be admitted. None: it goes without being metered.
     pub(super) fn admit(&self) -> Option<Request> {
         let now = self.platform.now();

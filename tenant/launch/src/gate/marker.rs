@@ -16,7 +16,7 @@ use super::{Driver, DriverError, Event, Platform};
 use crate::cost::Contention;
 use crate::gpu_time::{BATCHES, Lane, LaneId, Marker, MarkerPlacement, WORDS};
 
-/// Open launches of so much are worth a marker: every second time that a busy thread comes by.
+/// Open launches of so much are worth a marker: on every second slow path of a busy thread.
 pub(super) const MARKER_WORTH: Nanos = Nanos::from_micros(600);
 /// The same beside siblings, or on several streams: then predictions are worth less, and ends that
 /// are seen more.
@@ -61,7 +61,7 @@ pub(super) fn has_own_marker(reading: &Reading, lanes: usize, cost: Nanos) -> bo
         && cost >= shared_marker_worth(lanes).max(MIN_OWN_MARKER_COST)
 }
 
-impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
+impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     /// Puts a marker behind what the lane has launched; false if that cannot be done.
     pub(super) fn mark(&self, lane: LaneId, backlog: bool) -> bool {
         let Some((marker, waited)) = self.plan_marker(lane) else { return false };

@@ -79,7 +79,7 @@ struct Answer {
     asked: Nanos,
 }
 
-impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
+impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     /// Charges the launch by its estimate, before the call of the driver, and sets the budget of
     /// the thread.
     pub(super) fn charge(&self, request: &Request, budget: Nanos, reading: &Reading) -> Admitted {

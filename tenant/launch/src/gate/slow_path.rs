@@ -22,16 +22,16 @@ use super::{Admitted, Clocks, Driver, Gate, Launch, Platform};
 use crate::gpu_time::ThreadKey;
 
 /// A thread with a launch that takes the slow path.
-pub(super) struct SlowPath<'a, 'r, D, E> {
+pub(super) struct SlowPath<'a, 'r, D, P> {
     pub(super) gate: &'a Gate<'r>,
     pub(super) thread: &'a Thread,
     pub(super) key: ThreadKey,
     pub(super) launch: Launch,
     pub(super) driver: &'a D,
-    pub(super) platform: &'a E,
+    pub(super) platform: &'a P,
 }
 
-impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
+impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     /// Up to the call of the driver. None: the launch is not metered.
     pub(super) fn before_launch(&self) -> Option<Admitted> {
         let mut request = self.admit()?;

@@ -22,8 +22,8 @@ mod monitor;
 mod open;
 mod shapes;
 mod siblings;
+mod synchronized;
 mod turns;
-mod waited;
 
 const STREAM: Stream = Stream { handle: 0x10, per_thread: false };
 const CONTEXT: ContextKey = ContextKey(0x1000);

@@ -13,7 +13,7 @@ use super::slow_path::SlowPath;
 use super::{Driver, Platform};
 use crate::gpu_time::LaneId;
 
-impl<D: Driver, E: Platform> SlowPath<'_, '_, D, E> {
+impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     /// Returns the budget for launches after this one, and the monitor's words under which it is
     /// good. None: the launch is not metered any more.
     pub(super) fn wait(&self, request: &mut Request) -> Option<(Nanos, Reading)> {

@@ -13,7 +13,7 @@ use crate::cost::Contention;
 const OVERDUE_AFTER: Nanos = Nanos::from_millis(2);
 /// What of such work may still be in flight: twice the bound.
 const MAX_TAIL: Nanos = Nanos::from_millis(1);
-/// Work of a context in which no thread comes by any more.
+/// Work of a context in which no thread launches any more.
 const ABANDONED_AFTER: Nanos = Nanos::from_millis(50);
 
 impl GpuTime {
@@ -146,7 +146,7 @@ impl GpuTime {
         self.free.retain(|(of, _)| *of != context);
     }
 
-    /// Contexts whose work should have been measured long ago, but no thread comes by there any
+    /// Contexts whose work should have been measured long ago, but no thread launches there any
     /// more.
     pub(crate) fn abandoned(
         &self,

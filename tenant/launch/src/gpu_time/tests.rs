@@ -4,7 +4,7 @@ use super::*;
 use crate::cost::Contention;
 
 mod drift;
-mod waited;
+mod synchronized;
 
 const CONTEXT: ContextKey = ContextKey(1);
 const KERNEL: Nanos = Nanos::from_micros(60);

@@ -2,20 +2,21 @@
 
 use super::*;
 
-/// The turn is the program's for all of the time; the process is to ring if `notifications`.
-fn turn(notifications: bool) -> impl Fn(&Role<'_>) + Sync {
+/// The turn is the program's for all of the time; the process is to notify the
+/// monitor if `notifies`.
+fn turn(notifies: bool) -> impl Fn(&Role<'_>) + Sync {
     move |role| {
-        role.harness.grantors[0].set_ring(gpu(), notifications.then_some(SLOT));
+        role.harness.grantors[0].set_ring(gpu(), notifies.then_some(SLOT));
         set_turn(role.harness, 0, 1, TurnState::Yours, ms(50));
     }
 }
 
-/// Launches 20 kernels of 100 us a few times, waits for each batch, and says so if the gate
-/// listens. Returns what is in flight by the cell after the last one, and how long ago its work
+/// Launches 20 kernels of 100 us a few times, waits for each batch, and reports it if the gate
+/// wants that. Returns what is in flight by the cell after the last one, and how long ago its work
 /// ended.
-fn wait(stage_rings: bool, stream: Option<Stream>) -> (Nanos, Nanos, Harness) {
+fn wait(notifies: bool, stream: Option<Stream>) -> (Nanos, Nanos, Harness) {
     let seen = Mutex::new((Nanos::ZERO, Nanos::ZERO));
-    let harness = alone(turn(stage_rings), |role, program| {
+    let harness = alone(turn(notifies), |role, program| {
         for _ in 0..4 {
             for _ in 0..20 {
                 program.launch(1, STREAM, us(100));
