@@ -1,7 +1,10 @@
 //! What the first pages of an ELF file say: enough to tell what the loader would do with it.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+
+use object::elf::{ET_DYN, FileClass, FileHeader32, FileHeader64, Machine, PN_XNUM, PT_DYNAMIC, PT_INTERP};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{LittleEndian, ReadCache, ReadRef};
 
 /// An ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,69 +22,37 @@ pub(crate) struct Elf {
 /// Class and machine: two files fit together if these are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
-    class: u8,
-    machine: u16,
+    class: FileClass,
+    machine: Machine,
 }
-
-const MAGIC: &[u8] = b"\x7fELF";
-const CLASS_64: u8 = 2;
-const DYN: u16 = 3;
-const INTERP: u32 = 3;
-const DYNAMIC: u32 = 2;
-/// Longer than any loader's path, and more headers than any program has.
-const LONGEST: u64 = 4096;
-const MOST: u16 = 256;
 
 impl Elf {
     /// None: it is no ELF file of this machine's byte order, or cannot be read.
     pub(crate) fn of(file: &File) -> Option<Self> {
-        let mut head = [0; 64];
-        let length = file.read_at(&mut head, 0).ok()?;
-        let head = head.get(..length)?;
         // Little-endian, as all machines with such GPUs are.
-        if !head.starts_with(MAGIC) || head.get(5) != Some(&1) {
-            return None;
-        }
-        let wide = *head.get(4)? == CLASS_64;
-        let word = |at: usize| if wide { number(head, at, 8) } else { number(head, at, 4) };
-        let (table, size, count) = if wide { (word(32)?, 54, 56) } else { (word(28)?, 42, 44) };
-        let (size, count) = (number(head, size, 2)?, number(head, count, 2)?.min(u64::from(MOST)));
-        let mut elf = Self {
-            kind: Kind { class: *head.get(4)?, machine: u16::try_from(number(head, 18, 2)?).ok()? },
-            loader: None,
-            dynamic: false,
-            shared: number(head, 16, 2)? == u64::from(DYN),
-        };
-        for index in 0..count {
-            let mut row = [0; 56];
-            let row = row.get_mut(..usize::try_from(size).ok()?.min(56))?;
-            file.read_exact_at(row, table.checked_add(index * size)?).ok()?;
-            let (offset, length) = if wide {
-                (number(row, 8, 8), number(row, 32, 8))
-            } else {
-                (number(row, 4, 4), number(row, 16, 4))
-            };
-            match u32::try_from(number(row, 0, 4)?).ok()? {
-                INTERP => elf.loader = text(file, offset?, length?),
-                DYNAMIC => elf.dynamic = true,
-                _ => {}
-            }
-        }
-        Some(elf)
+        read::<FileHeader64<LittleEndian>>(file).or_else(|| read::<FileHeader32<LittleEndian>>(file))
     }
 }
 
-fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
-    let mut word = [0; 8];
-    word.get_mut(..length)?.copy_from_slice(bytes.get(at..at + length)?);
-    Some(u64::from_le_bytes(word))
-}
-
-fn text(file: &File, offset: u64, length: u64) -> Option<String> {
-    let mut bytes = vec![0; usize::try_from(length.min(LONGEST)).ok()?];
-    file.read_exact_at(&mut bytes, offset).ok()?;
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+fn read<H: FileHeader<Endian = LittleEndian>>(file: &File) -> Option<Elf> {
+    let data = &ReadCache::new(file);
+    let header = H::parse(data).ok()?;
+    // No program has so many, and a hostile file could have more than memory holds.
+    if header.e_phnum(LittleEndian) == PN_XNUM {
+        return None;
+    }
+    let segments = header.program_headers(LittleEndian, data).ok()?;
+    let find = |kind| segments.iter().find(|segment| segment.p_type(LittleEndian) == kind);
+    let loader = find(PT_INTERP).and_then(|segment| {
+        let (start, length) = segment.file_range(LittleEndian);
+        data.read_bytes_at_until(start..start.checked_add(length)?, 0).ok()
+    });
+    Some(Elf {
+        kind: Kind { class: header.e_ident().class, machine: header.e_machine(LittleEndian) },
+        loader: loader.map(|path| String::from_utf8_lossy(path).into_owned()),
+        dynamic: find(PT_DYNAMIC).is_some(),
+        shared: header.e_type(LittleEndian) == ET_DYN,
+    })
 }
 
 /// The versions of glibc that a file names, such as `GLIBC_2.34`: for a library those that it needs, for glibc those that it has.
@@ -110,24 +81,23 @@ pub(crate) mod tests {
     /// A 64-bit ELF file with these program headers, which is loaded by `loader`.
     pub(crate) fn made(machine: u16, loader: Option<&str>, dynamic: bool) -> Vec<u8> {
         let mut bytes = vec![0; 64];
-        bytes[..4].copy_from_slice(MAGIC);
-        (bytes[4], bytes[5]) = (CLASS_64, 1);
-        bytes[16..18].copy_from_slice(&DYN.to_le_bytes());
+        bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        bytes[16..18].copy_from_slice(&ET_DYN.0.to_le_bytes());
         bytes[18..20].copy_from_slice(&machine.to_le_bytes());
         bytes[32] = 64;
         bytes[54] = 56;
         let mut rows = Vec::new();
         if loader.is_some() {
-            rows.push(INTERP);
+            rows.push(PT_INTERP);
         }
         if dynamic {
-            rows.push(DYNAMIC);
+            rows.push(PT_DYNAMIC);
         }
         bytes[56] = u8::try_from(rows.len()).unwrap();
         let end = 64 + 56 * rows.len() as u64;
         for kind in rows {
             let mut row = [0; 56];
-            row[..4].copy_from_slice(&kind.to_le_bytes());
+            row[..4].copy_from_slice(&kind.0.to_le_bytes());
             row[8..16].copy_from_slice(&end.to_le_bytes());
             row[32] = u8::try_from(loader.unwrap_or_default().len() + 1).unwrap();
             bytes.extend(row);
@@ -143,7 +113,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn programs_are_told_apart() {
+    fn elf_distinguishes_static_and_dynamic_programs() {
         let own = Elf::of(&File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
         assert!(
             own.dynamic && own.loader.as_ref().is_some_and(|loader| loader.contains("ld-linux")),
@@ -172,7 +142,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn versions_are_found_by_their_names() {
+    fn glibc_versions_finds_each_name_once() {
         assert_eq!(
             glibc_versions(b"x\0GLIBC_2.14\0GLIBC_2.2.5\0GLIBC_2.14\0GLIBC_2.x GLIBC_2.9, GLIBC_2."),
             ["GLIBC_2.14", "GLIBC_2.2.5"]
