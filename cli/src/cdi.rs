@@ -86,7 +86,7 @@ mod tests {
 
     /// The rules of the specification, as far as they concern what is used.
     #[test]
-    fn what_is_written_keeps_the_rules_of_the_format() {
+    fn specification_follows_the_cdi_format() {
         let text = specification("/usr/bin/cgpu-runtime", Some(Path::new("/c.toml")), &[8, 6, 6]).unwrap();
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(keys(&text), ["cdiVersion", "kind", "devices"]);

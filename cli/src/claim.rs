@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_decides_and_the_last_removes() {
+    fn first_claim_decides_and_last_removes() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("containers/a");
         let no_process = |_: &std::path::Path| false;
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_living_processes_or_foreign_files_stays() {
+    fn leave_keeps_folder_with_processes_or_foreign_files() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("a");
         let claim = Claim::take(&folder, &Variables::default(), |_| false).unwrap();
@@ -223,13 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_wrote_there_reaches_no_other_program() {
+    fn from_text_ignores_foreign_variables() {
         let text = "LD_PRELOAD=/tmp/evil.so\nALIYUN_COM_GPU_MEM_CONTAINER=1\nPATH=/tmp\nnonsense\n";
         assert_eq!(Variables::from_text(text), variables(&[(MEM, "1")]));
     }
 
     #[test]
-    fn a_folder_that_no_run_made_is_not_swept() {
+    fn sweep_ignores_folders_of_others() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("engine");
         fs::create_dir(&folder).unwrap();

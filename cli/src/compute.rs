@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn invalid_variable_is_refused() {
         for (name, value) in [
             (WEIGHT, "0"),
             (WEIGHT, "26"),

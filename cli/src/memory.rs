@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_read_as_people_write_them() {
+    fn amount_accepts_units() {
         for (text, mib) in [
             ("6GiB", "6144"),
             ("6", "6144"),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_amount_is_refused_with_what_was_expected() {
+    fn invalid_amount_names_what_was_expected() {
         for text in [
             "",
             "GiB",

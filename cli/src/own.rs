@@ -85,7 +85,7 @@ mod tests {
     use cgpu_shm::units::{Bytes, Nanos};
 
     #[test]
-    fn share_is_what_the_monitor_has_measured() {
+    fn apply_takes_share_from_the_monitor() {
         let measured = Some(Measured { share: 30_000, exact: false });
         let note = GpuNote {
             turn: Turn::new(9, TurnState::Wait),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn page_that_stands_still_has_no_monitor() {
+    fn beat_without_heartbeat_is_none() {
         let folder = tempfile::tempdir().unwrap();
         Region::make(folder.path(), Birth { name: "a", created: Nanos::ZERO, time_scale: None }).unwrap();
         let container = Container::new(folder.path().to_owned());

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_never_leaves_the_folder_of_containers() {
+    fn check_name_rejects_paths() {
         for name in ["", ".", "..", "../x", "a/b", ".hidden", "-x", "a b", "é", &"x".repeat(64)] {
             assert!(check_name(name).is_err(), "{name}");
         }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn fresh_names_are_names_and_differ() {
+    fn fresh_names_are_valid_and_differ() {
         let (one, other) = (fresh_name().unwrap(), fresh_name().unwrap());
         assert_eq!(one.len(), 12);
         assert!(check_name(&one).is_ok());

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_gpus_may_be_divided() {
+    fn gpus_accepts_partitioned_gpus() {
         for list in [
             "A10",
             "A10:23028",

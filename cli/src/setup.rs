@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_others_is_left_alone() {
+    fn own_file_refuses_foreign_file() {
         let ours = podman::text("/a");
         for after in [None, Some(podman::text("/c"))] {
             assert!(own_file("[engine]\nruntime = \"crun\"\n", podman::HEADER, after.clone()).is_err());
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_file_is_written_to_and_stays_what_it_is() {
+    fn put_writes_to_a_pipe_and_keeps_it() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         let mode = Mode::RUSR | Mode::WUSR;
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_shown_by_the_lines_that_come_and_go() {
+    fn difference_shows_removed_and_added_lines() {
         assert_eq!(difference("a\nb\nc\n", "a\nx\nc\nd\n"), "- b\n+ x\n+ d\n");
         assert_eq!(difference("", "a\n"), "+ a\n");
         assert_eq!(difference("a\n", "a\n"), "");

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_is_one_that_people_can_wait_for() {
+    fn seconds_accepts_a_tenth_to_a_day() {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for text in ["", "0", "-1", "fast", "inf", "NaN", "1e9"] {
             assert!(seconds(text).is_err(), "{text}");

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn all_there_is() {
+    fn render_shows_everything() {
         let expected = "\
 monitor 1.2.3, process 4700, up 2 h 1 min
 GPU 0  NVIDIA A10  GPU-1  9216 / 23028 MiB  busy 97 %
@@ -327,7 +327,7 @@ GPU 0: on it without the shim, and no container's: process 99 (train)
     }
 
     #[test]
-    fn it_fits_into_a_hundred_columns_when_names_are_short() {
+    fn render_with_short_names_fits_100_columns() {
         let text = render(&sample());
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
@@ -351,7 +351,7 @@ GPU 0: on it without the shim, and no container's: process 99 (train)
     }
 
     #[test]
-    fn a_gpu_that_a_process_does_not_use_is_not_listed_with_it() {
+    fn render_lists_processes_only_on_their_gpus() {
         let mut report = sample();
         let container = &mut report.status.containers[0];
         container.gpus.push(ShareStatus { gpu: 1.into(), ..ShareStatus::default() });
@@ -380,7 +380,7 @@ GPU 0: on it without the shim, and no container's: process 99 (train)
     }
 
     #[test]
-    fn a_container_cannot_write_to_the_terminal() {
+    fn render_removes_control_characters() {
         let mut report = sample();
         report.status.containers[0].name = "a\x1b[2J".into();
         report.status.containers[0].processes[0].comm = "b\x07\n".into();
@@ -388,7 +388,7 @@ GPU 0: on it without the shim, and no container's: process 99 (train)
     }
 
     #[test]
-    fn without_a_monitor_there_are_no_shares() {
+    fn render_without_monitor_has_no_shares() {
         let report = Report { monitor: false, ..sample() };
         let text = render(&report);
         assert!(text.starts_with("no monitor: "), "{text}");

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plugins_answer_takes_the_place_of_what_was_there() {
+    fn answer_of_the_plugin_replaces_variables() {
         for annotations in [containerds(), crios()] {
             let root = tempfile::tempdir().unwrap();
             let question = plugin(
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_answered_is_not_started() {
+    fn container_without_an_answer_is_refused() {
         let refused = |annotations: &Value, root: &Path| {
             let configuration = configuration(&["CGPU_SLICE=7-2"], annotations);
             bound(&configuration, &config(root)).unwrap_err().to_string()

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn monitor_file_allows_overcommit_only_where_it_says_so() {
+    fn overcommit_needs_the_monitors_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("monitor.toml");
         assert!(!monitor_allows_overcommit(&file), "there is none");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_counts_and_what_is_misspelt_is_refused() {
+    fn unknown_key_is_refused() {
         let config = load("root = '/x'\nsim = 'T4:15109'\nruntime = '/usr/bin/crun'").unwrap();
         assert_eq!((config.root.as_path(), config.sim.as_deref()), (Path::new("/x"), Some("T4:15109")));
         assert_eq!(config.states(), Path::new("/x/gpus"));

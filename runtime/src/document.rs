@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_there_twice_is_refused_at_any_depth() {
+    fn duplicate_name_at_any_depth_is_refused() {
         for text in [r#"{"a": 1, "a": 1}"#, r#"[{"b": [{"a": {}, "\u0061": {}}]}]"#] {
             assert!(parse(text.as_bytes()).unwrap_err().to_string().contains("`a` is there twice"));
         }
     }
 
     #[test]
-    fn names_are_known_as_go_knows_them() {
+    fn names_match_as_in_go() {
         for name in ["Process", "PROCESS", "proce\u{17f}s"] {
             assert!(is_taken_for(name, "process"), "{name}");
         }

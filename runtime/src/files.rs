@@ -225,7 +225,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn links_are_followed_as_in_the_container() {
+    fn links_resolve_as_in_the_container() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         put(&root, "usr/lib/x", b"inside");
@@ -243,7 +243,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_mounted_covers_the_image() {
+    fn mounts_cover_the_image() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         put(&root, "usr/lib/x", b"image");
@@ -281,7 +281,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_file_or_too_large_is_not_read() {
+    fn special_or_large_file_is_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
@@ -298,7 +298,7 @@ pub(crate) mod tests {
 
     /// Somebody exchanges a folder for a link to the host's, again and again, while it is read.
     #[test]
-    fn a_folder_that_becomes_a_link_leads_nowhere_outside() {
+    fn folder_replaced_by_a_link_stays_inside() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         put(&root, "etc/file", b"inside");

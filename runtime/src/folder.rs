@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_never_add_up_to_more_than_the_gpu_has() {
+    fn limits_beyond_the_gpu_are_refused() {
         let root = root();
         make(root.path(), "a", 6043).unwrap();
         let b = make(root.path(), "b", 8058).unwrap();
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_26th_container_is_refused() {
+    fn make_of_26th_container_is_refused() {
         let root = root();
         for number in 0..MAX_CONTAINERS {
             make(root.path(), &format!("c{number}"), 10).unwrap();
@@ -672,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_never_leads_elsewhere() {
+    fn id_with_path_is_refused() {
         for id in ["", ".", "..", "../x", "a/b", "a b", ".x", "é"] {
             assert!(Folder::of(Path::new("/run/cgpu"), id).is_err(), "{id}");
         }

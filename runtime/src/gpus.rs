@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lists_no_gpus_is_none() {
+    fn listing_without_gpus_is_an_error() {
         let outcome = |script: &str| listed_by(Command::new("sh").args(["-c", script]));
         let refusal = |script: &str| format!("{:#}", outcome(script).unwrap_err());
         let list = r#"echo '[{"index":0,"uuid":"GPU-8f0e6a8c-0000-4000-8000-00000000002a","memory_total":15842934784}]'"#;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn simulated_gpus_are_those_of_the_same_state() {
+    fn simulated_gpus_need_the_same_state() {
         let folder = tempfile::tempdir().unwrap();
         let states = folder.path().canonicalize().unwrap();
         for name in ["T4:15109", "A10:23028"] {

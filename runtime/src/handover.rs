@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instants_are_those_of_the_calendar() {
+    fn instant_follows_the_calendar() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_reach_the_engines_log() {
+    fn report_writes_to_the_engines_log() {
         let folder = tempfile::tempdir().unwrap();
         for (json, expected) in [
             ("json", "\"msg\":\"cgpu-runtime: it says \\\"no\\\"\""),

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_what_its_loader_is() {
+    fn image_is_classified_by_its_loader() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(image_at(folder.path()), Image::Bare);
         put(folder.path(), "lib/ld-musl-x86_64.so.1", b"");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn this_hosts_own_files_are_understood() {
+    fn image_of_this_host_is_glibc() {
         let Image::Glibc { version, preloads, .. } = image_at(Path::new("/")) else { return };
         assert!(version >= Version(2, 17) && !preloads.is_empty(), "{version}");
         let needed = needed(&std::env::current_exe().unwrap()).unwrap().unwrap();
@@ -214,7 +214,7 @@ mod tests {
 
     /// Some loaders have been changed to look elsewhere, some not to look at all.
     #[test]
-    fn the_file_that_is_preloaded_is_the_loaders_own() {
+    fn preload_file_is_the_one_the_loader_reads() {
         let own = image_at(Path::new("/"));
         let Image::Glibc { libraries, .. } = own else { return };
         let folder = tempfile::tempdir().unwrap();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_comes_first_and_once() {
+    fn merged_puts_the_shim_first_and_once() {
         assert_eq!(merged("/run/cgpu/libcgpu.so", b""), b"/run/cgpu/libcgpu.so\n");
         let merged = merged("/s", b"/image.so\n\n /s \n/other.so");
         assert_eq!(merged, b"/s\n/image.so\n/other.so\n");

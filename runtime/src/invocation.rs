@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_engines_say_is_understood() {
+    fn parse_reads_arguments_of_engines() {
         for line in [
             // containerd, for Docker
             "--root /var/run/docker/runtime-runc/moby --log /b/log.json --log-format json create --bundle /b --pid-file /b/init.pid ID",
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_are_taken_out() {
+    fn parse_removes_own_options() {
         let invocation = parse("--cgpu-next /usr/bin/runc --root /r --cgpu-config=/c.toml state ID").unwrap();
         assert_eq!(invocation.next.as_deref(), Some(std::path::Path::new("/usr/bin/runc")));
         assert_eq!(invocation.config.as_deref(), Some(std::path::Path::new("/c.toml")));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_apart_is_refused() {
+    fn ambiguous_arguments_are_refused() {
         for line in [
             "--unheard-of create ID",
             "conjure ID",
@@ -431,7 +431,7 @@ mod tests {
     proptest! {
         /// Whatever options stand around it, a `create` is seen.
         #[test]
-        fn no_create_is_overlooked(
+        fn every_create_is_recognized(
             before in proptest::collection::vec(prop_oneof![
                 Just("--debug"), Just("--systemd-cgroup"), Just("--root create"), Just("--root=/state"), Just("--log state"),
                 Just("--cgpu-next run"), Just("--novel=create"), Just("--log-format json"),

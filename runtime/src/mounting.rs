@@ -105,7 +105,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn mount_points_are_never_outside() {
+    fn mount_points_stay_inside_the_root() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         fs::create_dir_all(root.join("etc")).unwrap();

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_leave_names_in_their_own_places() {
+    fn name_is_found_for_each_engine() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(
             folder.path().join("config.v2.json"),

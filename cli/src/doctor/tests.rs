@@ -111,7 +111,7 @@ fn library(versions: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn where_all_is_well_nothing_is_found() {
+fn healthy_system_has_no_findings() {
     let fixture = Fixture::new();
     assert_eq!(fixture.preloaded(), [""; 0]);
     assert_eq!(fixture.program(), [""; 0]);
@@ -119,7 +119,7 @@ fn where_all_is_well_nothing_is_found() {
 }
 
 #[test]
-fn what_the_loader_does_not_run_for() {
+fn program_without_the_loader_has_a_cause() {
     let fixture = Fixture::new().with("PATH", "/nowhere:/opt");
     for (bytes, cause) in [
         (made(MACHINE, None, false), "static_program"),
@@ -141,7 +141,7 @@ fn what_the_loader_does_not_run_for() {
 }
 
 #[test]
-fn programs_with_more_rights_than_their_user() {
+fn program_with_extra_rights_is_secure() {
     let fixture = Fixture::new();
     for mode in [0o4755, 0o2755] {
         fixture.allow(&fixture.view.path("/opt/program"), mode);
@@ -154,7 +154,7 @@ fn programs_with_more_rights_than_their_user() {
 }
 
 #[test]
-fn what_is_preloaded() {
+fn preload_list_has_causes() {
     assert_eq!(Fixture::new().without("LD_PRELOAD").preloaded(), ["no_preload"]);
     assert_eq!(Fixture::new().with("LD_PRELOAD", "/opt/libother.so").preloaded(), ["no_preload"]);
     let other = |list| Fixture::new().with("LD_PRELOAD", list).preloaded();
@@ -212,7 +212,7 @@ fn settings_of_the_shim_name_each_cause() {
 }
 
 #[test]
-fn a_containers_files() {
+fn files_of_a_container_have_causes() {
     let fixture = Fixture::new();
     assert_eq!(fixture.container(), ["not_started"]);
     fixture.put("/run/cgpu/refused", b"A sentence.\n");
@@ -239,7 +239,7 @@ fn a_containers_files() {
 
 /// What a container has at the place of its books may be a link, and what lies beyond its root is not its.
 #[test]
-fn no_link_leads_out_of_a_container() {
+fn links_never_lead_out_of_a_container() {
     let outside = tempfile::tempdir().unwrap();
     region::make(outside.path(), "another", None).unwrap();
     Grantor::open(outside.path()).unwrap().adopt(1);
@@ -329,7 +329,7 @@ fn finding(cause: message::Cause, container: Option<&str>) -> Finding {
 }
 
 #[test]
-fn what_the_monitor_says_of_itself_and_its_gpus() {
+fn status_of_monitor_and_gpus_has_causes() {
     assert_eq!(judged(|_| {}), [""; 0]);
     assert_eq!(judged(|status| status.version = "0.0.1".into()), ["release_mismatch"]);
     assert_eq!(judged(|status| status.warnings.push("A sentence.".into())), ["monitor_warning"]);
@@ -343,7 +343,7 @@ fn what_the_monitor_says_of_itself_and_its_gpus() {
 }
 
 #[test]
-fn what_the_monitor_says_of_containers() {
+fn status_of_containers_has_causes() {
     assert_eq!(judged(|status| status.containers[0].refused = Some("A sentence.".into())), ["refused"]);
     assert_eq!(fault("no_weight"), ["no_weight"]);
     assert_eq!(fault("unreadable"), ["region_unreadable"]);
@@ -371,7 +371,7 @@ fn what_the_monitor_says_of_containers() {
 }
 
 #[test]
-fn what_the_watcher_has_found_and_done() {
+fn watcher_findings_have_causes() {
     use message::Cause::{OverLimit, Unshimmed};
     assert_eq!(judged(|status| status.findings.push(finding(Unshimmed, Some("a")))), ["unshimmed_process"]);
     assert_eq!(judged(|status| status.findings.push(finding(Unshimmed, None))), ["host_process"]);
@@ -394,7 +394,7 @@ fn what_the_watcher_has_found_and_done() {
 }
 
 #[test]
-fn a_monitor_that_is_not_there_or_says_nothing() {
+fn absent_or_silent_monitor_has_a_cause() {
     let root = tempfile::tempdir().unwrap();
     let mut findings = Findings::default();
     host::examine(root.path(), None, &mut findings).unwrap();

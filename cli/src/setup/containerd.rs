@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_control_groups_of_pods_stay_the_engines() {
+    fn set_keeps_the_engines_control_groups() {
         let before = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n  SystemdCgroup = true\n";
         assert!(
             set(before, "/c", false).unwrap().contains("BinaryName = \"/c\"\n    SystemdCgroup = true\n")
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_that_containerd_has_by_itself_stays() {
+    fn set_keeps_the_builtin_runtime() {
         let runc = "containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n";
         assert!(set("version = 2\n", "/c", false).unwrap().contains(runc));
         assert!(set("version = 3\n", "/c", false).unwrap().contains(runc));
@@ -136,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn a_block_without_its_end_is_left_alone() {
+    fn set_refuses_unterminated_block() {
         let cut = set("version = 2\n", "/c", false).unwrap().replace(END, "") + "[grpc]\n";
         assert!(set(&cut, "/c", false).is_err() && unset(&cut).is_err());
     }
 
     #[test]
-    fn a_block_comes_and_goes_and_the_rest_stays() {
+    fn unset_restores_the_file() {
         for before in [
             "version = 2\n# mine\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = \"x\"\n",
             "# head\nversion = 3 # newest\n\n[grpc]\n  address = \"/x\"\n",
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_left_alone() {
+    fn set_refuses_malformed_file() {
         assert!(set("[plugins]\n", "/c", false).is_err());
         assert!(set("version = 1\n", "/c", false).is_err());
         assert!(
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn it_becomes_the_default_and_what_was_comes_back() {
+    fn default_is_set_and_restored() {
         let old = "io.containerd.grpc.v1.cri";
         for (before, plugin) in [
             ("version = 2\n", old),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_that_others_need_is_not_taken_over() {
+    fn set_refuses_required_default() {
         let before = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"nvidia\"\n";
         assert!(set(before, "/c", true).unwrap_err().to_string().contains("`nvidia`"));
         assert!(set(before, "/c", false).is_ok());

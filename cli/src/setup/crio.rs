@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_one_more_runtime_and_nothing_else() {
+    fn text_adds_one_runtime() {
         let read: toml::Table = text("/a \"b\"/cgpu-runtime", false).parse().unwrap();
         let mut expected = serde_json::json!({"crio": {"runtime": {"runtimes": {"cgpu": {
             "runtime_path": "/a \"b\"/cgpu-runtime", "runtime_type": "oci", "runtime_root": "/run/cgpu-crio"}}}}});

@@ -178,14 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_a_file_gets_one_and_loses_it_again() {
+    fn set_without_file_makes_one_and_unset_removes_it() {
         let (after, undone) = set_then_unset("");
         assert_eq!(after, json!({"runtimes": {"cgpu": {"path": OURS}}, "default-runtime": "cgpu"}));
         assert_eq!(undone, None);
     }
 
     #[test]
-    fn what_is_there_stays_and_comes_back() {
+    fn unset_restores_the_runtimes() {
         for before in [
             json!({"log-driver": "json-file", "log-opts": {"max-size": "10m"}, "insecure-registries": []}),
             json!({"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}}}),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vendors_runtime_and_the_default_come_by_us() {
+    fn set_wraps_vendor_and_default_runtimes() {
         let before = json!({"default-runtime": "own", "runtimes": {
             "nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": ["--a"]}, "own": {"path": "/o"}, "kata": {"path": "/k"}}});
         let after: Value = serde_json::from_str(&set(&before.to_string(), true).unwrap()).unwrap();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_left_alone() {
+    fn set_refuses_malformed_file() {
         for text in
             ["[]", "{", "{\"runtimes\": []}", "{\"default-runtime\": 1}", "{\"default-runtime\": \"kata\"}"]
         {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn another_configuration_is_named_for_each() {
+    fn set_names_the_configuration_for_each_runtime() {
         let before = json!({"runtimes": {"nvidia": {"path": "/n"}}}).to_string();
         let after = super::set(&before, &CgpuRuntime { runtime: OURS, config: Some("/c.toml".into()) }, true)
             .unwrap();
@@ -250,13 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn without_the_default_only_a_name_is_added() {
+    fn set_without_default_adds_one_runtime() {
         let after: Value = serde_json::from_str(&set("{}", false).unwrap()).unwrap();
         assert_eq!(after, json!({"runtimes": {"cgpu": {"path": OURS}}}));
     }
 
     #[test]
-    fn the_default_can_be_given_back_and_the_name_kept() {
+    fn default_can_be_unset_and_the_runtime_kept() {
         for before in [
             json!({"live-restore": true}),
             json!({"default-runtime": "own", "runtimes": {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_of_our_name_that_is_not_ours_is_left_alone() {
+    fn set_refuses_foreign_runtime_of_the_same_name() {
         let foreign = json!({"default-runtime": "cgpu", "runtimes": {"cgpu": {"path": "/opt/other/cgpu"}}});
         for default in [true, false] {
             let refused = set(&foreign.to_string(), default).unwrap_err().to_string();

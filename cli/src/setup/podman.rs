@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_is_quoted() {
+    fn text_quotes_the_program() {
         assert!(text("/a b/cgpu-runtime").ends_with("cgpu = [\"/a b/cgpu-runtime\"]\n"));
     }
 }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_grow_for_ever() {
+    fn series_keeps_the_latest_samples() {
         let mut series = Series::default();
         (0..MAX_SAMPLES + 9).for_each(|_| series.push(Some(7.0)));
         assert_eq!(series.last(usize::MAX).count(), MAX_SAMPLES);

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_colours_nothing_has_one() {
+    fn theme_without_colours_has_none() {
         let plain = Theme::new(false, true);
         for style in
             [plain.title(), plain.heading(), plain.faint(), plain.warning(), plain.memory(), plain.tenant(3)]
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_go_from_nothing_to_all() {
+    fn level_spans_empty_to_full() {
         let theme = Theme::new(true, true);
         let levels: String =
             [None, Some(0.0), Some(0.5), Some(1.0)].map(|value| theme.level(value)).iter().collect();

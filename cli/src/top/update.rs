@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_written_only_when_it_is_confirmed() {
+    fn policy_is_written_only_after_confirmation() {
         let mut model = fixtures::two_gpus();
         assert_eq!(keys(&mut model, "p3\n"), []);
         let Mode::Confirm(write) = model.mode.clone() else { panic!("{:?}", model.mode) };
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_is_of_the_selected_row() {
+    fn weight_is_written_for_the_selected_row() {
         let mut model = fixtures::two_gpus();
         let steps = keys(&mut model, "vw1\x0823x4\ny");
         let [Step::Write(write)] = &steps[..] else { panic!("{steps:?}") };
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_it_is_shown_until_the_next_key() {
+    fn note_is_shown_until_the_next_key() {
         let mut model = fixtures::two_gpus();
         update(&mut model, Event::Answered(Note::Refused("Expected 1 to 25.".into())));
         assert!(model.note.is_some());
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_narrows_while_it_is_typed_and_goes_with_escape() {
+    fn filter_narrows_while_typed_and_ends_with_escape() {
         let mut model = fixtures::two_gpus();
         keys(&mut model, "/BRA");
         assert_eq!(ids(&model), ["0/bravo", "1/bravo"]);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_at_a_time() {
+    fn next_gpu_cycles_through_gpus() {
         let mut model = fixtures::two_gpus();
         keys(&mut model, "cc");
         assert_eq!(ids(&model), ["1/bravo", "1/charlie"]);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_out() {
+    fn leave_keys_end_the_program() {
         let mut model = fixtures::two_gpus();
         assert_eq!(keys(&mut model, "q"), [Step::Leave]);
         let control = |letter| Event::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_moves_while_it_is_paused() {
+    fn samples_are_ignored_while_paused() {
         let mut model = fixtures::two_gpus();
         keys(&mut model, " ");
         update(&mut model, Event::Sample(Box::default()));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_monitor_that_answers_again_is_not_lost() {
+    fn sample_clears_the_lost_state() {
         let mut model = fixtures::two_gpus();
         update(&mut model, Event::Lost("no monitor".into()));
         assert!(model.lost.is_some());

@@ -160,17 +160,17 @@ mod tests {
     }
 
     #[test]
-    fn eighty_by_twenty_four() {
+    fn picture_of_one_gpu_equals_80x24() {
         check(&fixtures::one_gpu(), 80, 24);
     }
 
     #[test]
-    fn a_hundred_and_twenty_by_forty() {
+    fn picture_of_two_gpus_equals_120x40() {
         check(&fixtures::two_gpus(), 120, 40);
     }
 
     #[test]
-    fn every_size_is_drawn() {
+    fn render_draws_every_size() {
         let mut models = vec![
             fixtures::one_gpu(),
             fixtures::two_gpus(),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_selected_row_is_on_the_screen() {
+    fn render_scrolls_to_the_selected_row() {
         let mut model = fixtures::crowd();
         model.selected = Some(("tenant-39".into(), 0.into()));
         let picture = plain(&model, 80, 24);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn without_colours_there_is_none_and_with_colours_there_is() {
+    fn render_uses_colours_only_if_enabled() {
         for (coloured, expected) in [(true, true), (false, false)] {
             let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
             let model = Model { mode: Mode::Policy { gpu: 0.into(), choice: 2 }, ..fixtures::one_gpu() };
@@ -221,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn without_unicode_all_is_ascii() {
+    fn render_without_unicode_is_ascii() {
         let picture = picture(&fixtures::one_gpu(), Theme::new(false, false), 80, 24).join("");
         assert!(picture.is_ascii(), "{picture}");
     }
 
     #[test]
-    fn what_is_wrong_and_what_was_refused_are_read_first() {
+    fn footer_shows_warnings_and_refusals_first() {
         let mut model = fixtures::one_gpu();
         model.sample.status.findings.push(Finding {
             gpu: 0.into(),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chosen_container_is_named_with_its_image() {
+    fn detail_shows_name_and_image() {
         let mut model = fixtures::one_gpu();
         model.sample.status.containers[0].image = Some("local/cuda:1".into());
         let picture = plain(&model, 120, 40).join("\n");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_container_calls_itself_steers_the_terminal() {
+    fn names_of_containers_cannot_control_the_terminal() {
         let mut model = fixtures::one_gpu();
         model.sample.status.containers[0].id = "\x1b[2Jalpha".into();
         model.sample.status.containers[0].name = "\x07\n".into();

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_right_is_named_with_what_gives_it() {
+    fn forbidden_error_names_the_cluster_role() {
         let message = "pods is forbidden: User \"me\" cannot list resource \"pods\" in API group \"\" at the cluster scope";
         let error = Error::from(Failure::Refused { code: 403, message: message.to_owned() });
         assert_eq!(
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_one_line() {
+    fn message_is_one_line() {
         assert_eq!(Error::new("a\nb\u{1b}[1mc\n").to_string(), "a b [1mc");
     }
 }

@@ -20,7 +20,7 @@ fn parse(document: &Value) -> Result<Configuration, Refusal> {
 }
 
 #[test]
-fn what_is_added_comes_last_and_once() {
+fn additions_come_last_and_once() {
     let document = json!({
         "ociVersion": "1.0.2",
         "process": {"env": ["PATH=/bin", "A=1"], "args": ["sh"], "noNewPrivileges": true},
@@ -49,7 +49,7 @@ fn what_is_added_comes_last_and_once() {
 }
 
 #[test]
-fn the_variable_comes_before_what_is_preloaded_already() {
+fn preload_comes_before_other_libraries() {
     let more = Additions { preload: Some("/s".into()), ..additions() };
     for (before, after) in [
         (json!(["A=1"]), json!(["A=1", "LD_PRELOAD=/s"])),
@@ -64,7 +64,7 @@ fn the_variable_comes_before_what_is_preloaded_already() {
 }
 
 #[test]
-fn what_is_started_later_has_the_variable_too() {
+fn exec_gets_the_preload_variable() {
     let process =
         json!({"args": ["sh"], "env": ["A=1"], "capabilities": {"bounding": []}, "noNewPrivileges": true});
     let edited: Value =
@@ -80,7 +80,7 @@ fn what_is_started_later_has_the_variable_too() {
 
 /// runc reads the first value and the second, and takes both.
 #[test]
-fn what_is_there_twice_is_refused() {
+fn duplicate_names_are_refused() {
     for text in [
         r#"{"process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=1"]}, "process": {"args": ["sh"]}}"#,
         r#"{"linux": {"seccomp": {"defaultAction": "SCMP_ACT_ERRNO"}}, "linux": {"namespaces": []}}"#,
@@ -90,7 +90,7 @@ fn what_is_there_twice_is_refused() {
 }
 
 #[test]
-fn what_another_runtime_might_read_otherwise_is_refused() {
+fn ambiguous_names_are_refused() {
     for document in [
         json!([]),
         json!({"Process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=1"]}}),
@@ -133,7 +133,7 @@ fn bind_mounts_are_known_by_type_or_option() {
 }
 
 #[test]
-fn mounts_are_the_containers_own_or_not() {
+fn own_mounts_need_a_mount_namespace() {
     for (namespaces, own) in [
         (json!([{"type": "pid"}, {"type": "mount"}]), true),
         (json!([{"type": "mount", "path": ""}]), true),
@@ -193,7 +193,7 @@ proptest! {
 
     /// Whatever a configuration holds: it is refused, or edited so that all of it is still there, as it was, with ours at the end.
     #[test]
-    fn nothing_of_a_configuration_is_lost(document in any_json()) {
+    fn edits_keep_the_rest_of_the_configuration(document in any_json()) {
         let Ok(configuration) = parse(&document) else { return Ok(()) };
         let edited: Value = serde_json::from_slice(&configuration.with(&additions()).text()).unwrap();
         for (name, before) in document.as_object().unwrap() {
@@ -222,7 +222,7 @@ proptest! {
 
     /// Bytes that are no configuration harm nobody.
     #[test]
-    fn any_bytes_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn parse_of_any_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Configuration::parse(&bytes);
     }
 }

@@ -33,7 +33,7 @@ fn four() -> Vec<HostGpu> {
 }
 
 #[test]
-fn the_documents_values_come_out() {
+fn plan_gives_the_documents_values() {
     let t4 = [gpu(0, 15109)];
     assert_eq!(limits(&[(MEM, "6"), (DEV, "15")], &t4), Some(vec![(0, 6043)]));
     assert_eq!(limits(&[(MEM, "8"), (DEV, "15")], &t4), Some(vec![(0, 8058)]));
@@ -47,7 +47,7 @@ fn the_documents_values_come_out() {
 }
 
 #[test]
-fn every_documented_list_means_what_is_documented() {
+fn plan_reads_documented_lists() {
     let on = |list: &str| limits(&[(MEM, list), (CGPU_UNIT, "GiB"), (VISIBLE, "0,1,2,3")], &four());
     let gib = |sizes: [u64; 4]| Some((0..4).zip(sizes.map(|size| size * 1024)).collect::<Vec<_>>());
     assert_eq!(on("3"), gib([3, 3, 3, 3]));
@@ -62,7 +62,7 @@ fn every_documented_list_means_what_is_documented() {
 const CGPU_UNIT: &str = "CGPU_MEM_UNIT";
 
 #[test]
-fn lists_follow_the_gpus_that_are_named_and_others_stay_native() {
+fn limits_follow_the_named_gpus() {
     assert_eq!(limits(&[(MEM, "3,4"), (VISIBLE, "2,0")], &four()), Some(vec![(2, 3072), (0, 4096)]));
     assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "1")], &four()), Some(vec![(1, 3072)]));
     assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "all")], &four()).map(|limits| limits.len()), Some(4));
@@ -76,7 +76,7 @@ fn lists_follow_the_gpus_that_are_named_and_others_stay_native() {
 }
 
 #[test]
-fn what_is_not_understood_is_refused_in_one_sentence() {
+fn invalid_variables_are_refused_in_one_line() {
     for (variables, part) in [
         (vec![(MEM, "abc")], "ALIYUN_COM_GPU_MEM_CONTAINER is `abc`, expected whole numbers"),
         (vec![(MEM, "")], "ALIYUN_COM_GPU_MEM_CONTAINER is empty"),
@@ -108,7 +108,7 @@ fn what_is_not_understood_is_refused_in_one_sentence() {
 }
 
 #[test]
-fn instances_are_gpus_of_their_own_and_gpus_behind_them_keep_their_index() {
+fn instances_count_as_gpus_and_keep_indexes() {
     let part =
         |number: u8, name: DeviceId, mib: u64| HostGpu::new(Uuid([number + 1; 16]), Bytes(mib * MIB), name);
     let partitioned = [
@@ -152,7 +152,7 @@ fn gpus_are_read_only_for_a_limit() {
 }
 
 #[test]
-fn a_name_always_fits_the_limits_file() {
+fn any_name_fits_the_limits_file() {
     for name in ["", "a b", "a#b", "é\u{7}", &"é".repeat(60), &"x".repeat(100)] {
         let limits = Limits { name: name_of(name), ..Limits::default() };
         assert!(limits.to_text().is_ok(), "{name:?}");
@@ -177,7 +177,7 @@ proptest! {
     /// Whatever the variables say: a container that speaks of memory, and neither says that it wants none nor names no GPU to slice, is
     /// never native; what it gets is more than nothing and at most the GPU; and it is the same as is understood inside.
     #[test]
-    fn nothing_that_asks_for_a_limit_goes_without(
+    fn every_request_gets_a_limit_or_a_refusal(
         memory in value(),
         rest in proptest::collection::vec((proptest::sample::select(vec![
             DEV, CGPU_UNIT, VISIBLE, SLICED, "ALIYUN_COM_GPU_SCHD_WEIGHT", "CGPU_DISABLE", "CGPU_DIR", "PATH",

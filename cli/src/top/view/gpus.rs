@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_column_is_whose_it_was_for_most_of_its_time() {
+    fn column_shows_the_longest_turn() {
         let turn = |container: &str, ago_us, us| TurnStatus { container: container.into(), ago_us, us };
         let turns = [turn("a", 10_000, 4_000), turn("b", 6_000, 2_500), turn("a", 1_000, 1_000)];
         let strip: String =
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_is_older_than_the_strip_is_not_in_it() {
+    fn turn_older_than_the_strip_is_left_out() {
         let turn = TurnStatus { container: "a".into(), ago_us: 99_000, us: 1_000 };
         assert_eq!(columns(&[turn], 1000, 3), [None; 3]);
     }

@@ -109,7 +109,7 @@ impl Cluster {
 }
 
 #[test]
-fn where_all_is_well_nothing_is_found() {
+fn healthy_system_has_no_findings() {
     assert_eq!(Cluster::well().names(), [""; 0]);
     let scope = Scope { pod: Some("runs"), namespace: Some("test"), node: None };
     let findings = Cluster::well().findings(scope);
@@ -324,7 +324,7 @@ fn findings_are_reported_as_json() {
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn missing_pod_or_node_is_an_error() {
     let scope = Scope { pod: Some("x"), namespace: Some("test"), node: None };
     let error = diagnose(&Cluster::well().facts(), &scope, &mut Findings::default()).unwrap_err();
     assert_eq!(error.to_string(), "pods \"x\" not found in namespace \"test\"");
