@@ -8,7 +8,7 @@
  *     use      written by the container's processes, read (never mapped) by the monitor
  *     grant    written by the monitor, mapped read-only by the container's processes
  *     limits   text, optional: what whoever started the container allows it (see docs/files.md)
- *     bell     FIFO, optional: one byte wakes the monitor
+ *     doorbell FIFO, optional: one byte wakes the monitor
  *     refused  text, optional: why the shim refused to start
  *
  * Every multi-byte field is in the host's byte order and naturally aligned. Fields marked ATOMIC are only ever accessed with
@@ -23,7 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CGPU_LAYOUT_VERSION 3u
+#define CGPU_LAYOUT_VERSION 4u
 #define CGPU_USE_MAGIC 0x55504743u   /* "CGPU" */
 #define CGPU_GRANT_MAGIC 0x47504743u /* "CGPG" */
 
@@ -82,9 +82,9 @@ struct cgpu_use_header {
 #define CGPU_SLOT_ORPHAN 3u
 
 /* Who may hold what a process exported. A handle that is good only while its maker holds the memory (legacy IPC, a pointer of a pool) has one
- * of the bits 0..62, by a hash of its bytes; who opens it sets that bit in its own `opened`. Bit 63: handed out in a way that nobody can be
+ * of the bits 0..62, by a hash of its bytes; who opens it sets that bit in its own `opened_handles`. Bit 63: handed out in a way that nobody can be
  * seen to hold it by: a descriptor, the fabric, a multicast object of others. */
-#define CGPU_LENT_UNSEEN (UINT64_C(1) << 63)
+#define CGPU_EXPORTED_UNSEEN (UINT64_C(1) << 63)
 
 struct cgpu_slot {
     uint64_t state;      /* ATOMIC: generation << 8 | CGPU_SLOT_* */
@@ -93,8 +93,8 @@ struct cgpu_slot {
     uint64_t since;      /* ATOMIC: when it went live, was found dead, or became an orphan */
     char comm[16];
     uint64_t acked;      /* ATOMIC: the gate word this process has last acknowledged */
-    uint64_t opened;     /* ATOMIC: bits of the handles that this process has open */
-    uint64_t lent;       /* ATOMIC: bits of the handles by which others may hold what this process exported; CGPU_LENT_* */
+    uint64_t opened_handles;    /* ATOMIC: bits of the handles that this process has open */
+    uint64_t exported_handles;      /* ATOMIC: bits of the handles by which others may hold what this process exported; CGPU_EXPORTED_* */
     uint32_t counter[CGPU_COUNTERS]; /* ATOMIC: how often each counted reason happened (shm/src/reason.rs names them) */
 };
 
@@ -106,7 +106,7 @@ struct cgpu_interval {
 /* A cell's `held`: bits 42..0 the bytes in use; bits 62..43 the spare part, in steps of 512 bytes, which the process gave back and may
  * take again without the GPU's lock while bit 63 is set; for others it counts as in use until they need it and clear both. */
 #define CGPU_HELD_USED(held) ((held) & ((UINT64_C(1) << 43) - 1))
-#define CGPU_HELD_SPARE(held) ((((held) & ~CGPU_HELD_OPEN) >> 43) * 512)
+#define CGPU_HELD_CACHED(held) ((((held) & ~CGPU_HELD_OPEN) >> 43) * 512)
 #define CGPU_HELD_OPEN (UINT64_C(1) << 63)
 
 /* What one process does on one GPU. */
@@ -114,12 +114,12 @@ struct cgpu_cell {
     uint64_t held;       /* ATOMIC: charged bytes, also those of calls now in the driver, and spare ones: CGPU_HELD_* */
     uint64_t implicit;   /* ATOMIC: contexts, modules, slack; part of the container's use, shown apart */
     uint64_t peak;       /* ATOMIC: greatest used + implicit */
-    uint64_t terms;      /* ATOMIC: the limit + (edition << 44) under which `held` was opened */
+    uint64_t limit_word;     /* ATOMIC: the limit + (unaccounted_epoch << 44) under which `held` was opened */
     uint64_t waiting;    /* ATOMIC: threads now held at the gate */
     uint32_t creating;   /* ATOMIC: calls now in the driver that may change what `implicit` should say: contexts, modules, limits */
-    uint32_t ended;      /* ATOMIC: counts what gave implicit memory back: `growth` speaks of what there was at its count */
+    uint32_t implicit_epoch;     /* ATOMIC: counts what gave implicit memory back: `unaccounted` speaks of what there was at its count */
     uint32_t charges;    /* ATOMIC: changes with every charge (two at once may change it once): a watcher learns that there were any */
-    uint32_t away;       /* ATOMIC: not 0: the process is checkpointed, and of what the cell says only `exported` is on the GPU; others set it */
+    uint32_t checkpointed;      /* ATOMIC: not 0: the process is checkpointed, and of what the cell says only `exported` is on the GPU; others set it */
     uint64_t exported;   /* ATOMIC: the part of the bytes in use that others may hold too: it outlives this process */
 
     uint64_t busy;       /* ATOMIC: settled GPU time, only ever grows */
@@ -136,17 +136,10 @@ struct cgpu_cell {
     uint64_t ends;       /* ATOMIC: when what is in flight is predicted to have run */
 };
 
-/* One page per process. Not written any more: the GPU writes a page of the process's own for each context, which no other
- * process reads. It goes with the next change of the layout. */
-struct cgpu_progress {
-    uint64_t word[512];  /* ATOMIC */
-};
-
 struct cgpu_use {
     struct cgpu_use_header header;
     struct cgpu_slot slot[CGPU_SLOTS];
     struct cgpu_cell cell[CGPU_GPUS][CGPU_SLOTS];
-    struct cgpu_progress progress[CGPU_SLOTS];
 };
 
 /* ---- file `grant` ----------------------------------------------------------------------------------------------------- */
@@ -158,18 +151,18 @@ struct cgpu_use {
 
 struct cgpu_grant_gpu {
     uint64_t turn;       /* ATOMIC: epoch << 8 | CGPU_TURN_* */
-    uint64_t granted;    /* ATOMIC: GPU time of this turn */
+    uint64_t budget;    /* ATOMIC: GPU time of this turn */
     uint64_t until;      /* ATOMIC: when the turn is expected to end */
     uint64_t limit;      /* ATOMIC: memory limit; 0: as registered in `use` */
-    uint32_t ring;       /* ATOMIC: slot that should ring when its work runs out; CGPU_SLOTS: none */
+    uint32_t notify_slot;      /* ATOMIC: slot that should ring when its work runs out; CGPU_SLOTS: none */
     uint32_t policy;     /* ATOMIC: 0..5 */
     uint32_t weight;     /* ATOMIC */
     uint32_t share;      /* ATOMIC: set share in thousandths of a percent, for people */
     uint64_t busy;       /* ATOMIC: GPU time on the monitor's books, for people */
     uint32_t beside;     /* ATOMIC: how many other containers' work runs at the same time */
-    uint32_t edition;    /* ATOMIC: changes after any of the GPU's `growth` has risen (release): spare parts are to be compared anew */
+    uint32_t unaccounted_epoch;   /* ATOMIC: changes after any of the GPU's `unaccounted` has risen (release): spare parts are to be compared anew */
     uint64_t bound;      /* ATOMIC: most predicted work that may be in flight; 0: 500 us in a turn, any while open */
-    uint64_t confirmed[4]; /* ATOMIC, a bit a slot: its process's implicit memory, with its `growth`, is what NVML measures. Cleared before a `growth` of which that is not so */
+    uint64_t confirmed[4]; /* ATOMIC, a bit a slot: its process's implicit memory, with its `unaccounted`, is what NVML measures. Cleared before a `unaccounted` of which that is not so */
     uint64_t returned;   /* ATOMIC: `withdrawn` + exported memory that has left the GPU; less: none */
     uint32_t measured;   /* ATOMIC: share of the last second in thousandths of a percent, + 1; CGPU_ESTIMATE set: an estimate; 0: not metered. For people */
     uint32_t reserved0[3];
@@ -180,12 +173,12 @@ struct cgpu_grant_gpu {
 struct cgpu_device {
     uint8_t uuid[16];
     uint32_t total;      /* ATOMIC: its memory, in steps of CGPU_DEVICE_STEP */
-    uint32_t free;       /* ATOMIC: what of it was free at `grant.sampled`, in the same steps; CGPU_DEVICE_UNTOLD: not told */
+    uint32_t free;       /* ATOMIC: what of it was free at `grant.sampled`, in the same steps; CGPU_DEVICE_UNKNOWN: not told */
     uint32_t order;      /* ATOMIC: NVML's index << 4 | an instance's place on its GPU from 1, 0: the whole GPU; CGPU_DEVICE_PARTITIONED */
     uint32_t reserved0;
 };
 #define CGPU_DEVICE_STEP 4096
-#define CGPU_DEVICE_UNTOLD UINT32_C(0xffffffff)
+#define CGPU_DEVICE_UNKNOWN UINT32_C(0xffffffff)
 /* In `order`: the GPU is partitioned into instances, so no program computes on it; its instances are devices of their own. */
 #define CGPU_DEVICE_PARTITIONED UINT32_C(0x80000000)
 
@@ -195,11 +188,11 @@ struct cgpu_device {
 /* grant.process: the low half of the slot's generation << 32 | the process's id on the host; 0: not known. */
 #define CGPU_PROCESS_HOST_PID(word) ((uint32_t)(word))
 
-/* grant.growth: what a process has on a GPU beyond its cell (below 0: short of it), as NVML tells; in steps of 512 bytes in the lower
- * 40 bits (two's complement), above them the low 8 bits of the cell's `ended` and, topmost, the low 16 of the slot's generation. It counts
+/* grant.unaccounted: what a process has on a GPU beyond its cell (below 0: short of it), as NVML tells; in steps of 512 bytes in the lower
+ * 40 bits (two's complement), above them the low 8 bits of the cell's `implicit_epoch` and, topmost, the low 16 of the slot's generation. It counts
  * while both are still so, and never takes more away than the cell's `implicit` and `exported`. */
-#define CGPU_GROWTH_STEPS(word) ((int64_t)((word) << 24) >> 24)
-#define CGPU_GROWTH_STEP 512
+#define CGPU_UNACCOUNTED_STEPS(word) ((int64_t)((word) << 24) >> 24)
+#define CGPU_UNACCOUNTED_STEP 512
 
 struct cgpu_grant {
     uint32_t version;    /* ATOMIC, written last (release) */
@@ -210,16 +203,16 @@ struct cgpu_grant {
     uint64_t reserved0[4];
     uint32_t gate;       /* ATOMIC futex: changes whenever something for this container's launches does. 0: open */
     uint32_t reserved1[15];
-    uint32_t armed;      /* ATOMIC: not 0: write one byte to `bell` */
+    uint32_t notify_requested;     /* ATOMIC: not 0: write one byte to `doorbell` */
     uint32_t devices;    /* ATOMIC, written after the list (release): CGPU_DEVICES_COUNT */
     uint64_t sampled;    /* ATOMIC, written after every `free` (release): when NVML was asked for them; 0: never */
     uint64_t pid_namespace; /* ATOMIC: inode of the monitor's PID namespace: who is in it sees the devices that the monitor sees. 0: not known */
     uint8_t reserved2[104];
     struct cgpu_device device[CGPU_DEVICES];
     struct cgpu_grant_gpu gpu[CGPU_GPUS];
-    uint64_t gone[CGPU_SLOTS]; /* ATOMIC: the state word of a draining slot whose memory the monitor has seen go */
+    uint64_t drained[CGPU_SLOTS]; /* ATOMIC: the state word of a draining slot whose memory the monitor has seen go */
     uint64_t process[CGPU_SLOTS]; /* ATOMIC: who the slot is on the host: CGPU_PROCESS_* */
-    uint64_t growth[CGPU_GPUS][CGPU_SLOTS]; /* ATOMIC: CGPU_GROWTH_* */
+    uint64_t unaccounted[CGPU_GPUS][CGPU_SLOTS]; /* ATOMIC: CGPU_UNACCOUNTED_* */
 };
 
 /* ---- the layout, checked ---------------------------------------------------------------------------------------------- */
@@ -241,19 +234,17 @@ CGPU_ASSERT(offsetof(struct cgpu_slot, counter) == 64);
 CGPU_ASSERT(sizeof(struct cgpu_cell) == 256);
 CGPU_ASSERT(offsetof(struct cgpu_cell, busy) == 64);
 CGPU_ASSERT(offsetof(struct cgpu_cell, sequence) == 128);
-CGPU_ASSERT(sizeof(struct cgpu_progress) == 4096);
 CGPU_ASSERT(offsetof(struct cgpu_use, slot) == 4096);
 CGPU_ASSERT(offsetof(struct cgpu_use, cell) == 69632);
-CGPU_ASSERT(offsetof(struct cgpu_use, progress) == 1118208);
-CGPU_ASSERT(sizeof(struct cgpu_use) == 2166784);
+CGPU_ASSERT(sizeof(struct cgpu_use) == 1118208);
 CGPU_ASSERT(sizeof(struct cgpu_grant_gpu) == 128 + 0);
 CGPU_ASSERT(offsetof(struct cgpu_grant, gate) == 64);
-CGPU_ASSERT(offsetof(struct cgpu_grant, armed) == 128);
+CGPU_ASSERT(offsetof(struct cgpu_grant, notify_requested) == 128);
 CGPU_ASSERT(sizeof(struct cgpu_device) == 32);
 CGPU_ASSERT(offsetof(struct cgpu_grant, device) == 256);
 CGPU_ASSERT(offsetof(struct cgpu_grant, gpu) == 2048);
-CGPU_ASSERT(offsetof(struct cgpu_grant, gone) == 4096);
-CGPU_ASSERT(offsetof(struct cgpu_grant, growth) == 8192);
+CGPU_ASSERT(offsetof(struct cgpu_grant, drained) == 4096);
+CGPU_ASSERT(offsetof(struct cgpu_grant, unaccounted) == 8192);
 CGPU_ASSERT(sizeof(struct cgpu_grant) == 40960);
 
 #endif

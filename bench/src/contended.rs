@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result};
 use cgpu_shm::atomic::{AtomicBool, Ordering};
-use cgpu_shm::grant::{Grantor, Turn, TurnState};
-use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::grant::{GrantWriter, Turn, TurnState};
+use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::units::{DeviceIndex, Nanos};
 use std::path::Path;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub(crate) struct Contended {
 impl Contended {
     /// Makes the region in `directory` and grants its first GPU.
     pub(crate) fn start(directory: &Path) -> Result<Self> {
-        Region::make(directory, Birth { name: "bench", created: Nanos(0), time_scale: None })?;
-        let grantor = Grantor::open(directory)?;
+        Region::make(directory, RegionSpec { name: "bench", created: Nanos(0), time_scale: None })?;
+        let grantor = GrantWriter::open(directory)?;
         let first = DeviceIndex::new(0).context("a container has at least one GPU")?;
         grantor.adopt(1);
         grantor.set_turn(first, Turn::new(1, TurnState::Yours), GRANTED, Nanos(0));

@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 const ENVIRONMENT: &str = "environment";
 
 /// The files of a region, in the order in which they are removed. Nothing else is ever removed: `--dir` may hold other things.
-const FILES: &[&str] = &["bell", "refused", "limits", "grant", "use", ENVIRONMENT];
+const FILES: &[&str] = &["doorbell", "refused", "limits", "grant", "use", ENVIRONMENT];
 
 const MAX_ATTEMPTS: u32 = 1000;
 

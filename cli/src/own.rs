@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use cgpu_client::message::{ContainerStatus, Gate, GpuStatus, Sharing, Status};
 use cgpu_shm::grant::{STALE, TurnState};
-use cgpu_shm::notes::{GpuNote, Notes, NotesReader};
+use cgpu_shm::grant_snapshot::{GpuGrant, GrantReader, GrantSnapshot};
 
 use crate::report::{self, NATIVE, Report, View};
 
@@ -37,8 +37,8 @@ impl Container {
     }
 
     /// Waits for a heartbeat; none where no monitor has been, or none beats any more.
-    fn beat(&self) -> Option<Notes> {
-        let reader = NotesReader::open(&self.folder).ok()?;
+    fn beat(&self) -> Option<GrantSnapshot> {
+        let reader = GrantReader::open(&self.folder).ok()?;
         let timeout = Duration::from_nanos(STALE.0);
         let (first, start) = (reader.read().ok()?, Instant::now());
         while first.monitor != 0 && start.elapsed() < timeout {
@@ -53,7 +53,7 @@ impl Container {
 }
 
 /// Adds what the monitor tells of each of the container's GPUs, in their order.
-fn apply(notes: &[GpuNote], container: &mut ContainerStatus, gpus: &mut [GpuStatus]) {
+fn apply(notes: &[GpuGrant], container: &mut ContainerStatus, gpus: &mut [GpuStatus]) {
     for (at, (share, note)) in container.gpus.iter_mut().zip(notes).enumerate() {
         share.share_set = f64::from(note.share) / 1000.0;
         share.gate = match note.turn.state() {
@@ -79,15 +79,15 @@ fn apply(notes: &[GpuNote], container: &mut ContainerStatus, gpus: &mut [GpuStat
 mod tests {
     use super::*;
     use cgpu_client::message::ShareStatus;
-    use cgpu_shm::grant::{Grantor, Turn};
-    use cgpu_shm::notes::Measured;
-    use cgpu_shm::region::{Birth, Region};
+    use cgpu_shm::grant::{GrantWriter, Turn};
+    use cgpu_shm::grant_snapshot::Measured;
+    use cgpu_shm::region::{Region, RegionSpec};
     use cgpu_shm::units::{Bytes, Nanos};
 
     #[test]
     fn apply_takes_share_from_the_monitor() {
         let measured = Some(Measured { share: 30_000, exact: false });
-        let note = GpuNote {
+        let note = GpuGrant {
             turn: Turn::new(9, TurnState::Wait),
             limit: Bytes::ZERO,
             policy: 2,
@@ -104,17 +104,18 @@ mod tests {
         assert_eq!((share.share_set, share.share_second, share.share_estimated), (33.333, Some(30.0), true));
         assert_eq!((share.gate, share.gpu_time_ms), (Gate::Wait, 700.0));
         assert_eq!((container.weight, gpus[0].policy, gpus[0].sharing), (3, 2, Sharing::Contended));
-        apply(&[GpuNote { measured: None, ..note }], &mut container, &mut gpus);
+        apply(&[GpuGrant { measured: None, ..note }], &mut container, &mut gpus);
         assert_eq!((container.gpus[0].share_second, container.gpus[0].share_estimated), (None, false));
     }
 
     #[test]
     fn beat_without_heartbeat_is_none() {
         let folder = tempfile::tempdir().unwrap();
-        Region::make(folder.path(), Birth { name: "a", created: Nanos::ZERO, time_scale: None }).unwrap();
+        Region::make(folder.path(), RegionSpec { name: "a", created: Nanos::ZERO, time_scale: None })
+            .unwrap();
         let container = Container::new(folder.path().to_owned());
         assert!(container.beat().is_none(), "it never had one");
-        let grantor = Grantor::open(folder.path()).unwrap();
+        let grantor = GrantWriter::open(folder.path()).unwrap();
         grantor.adopt(7);
         grantor.beat();
         assert!(container.beat().is_none(), "it beats no more");

@@ -6,15 +6,15 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use cgpu_shm::file::{self, Access, Fault};
-use cgpu_shm::liveness::{self, Life};
+use cgpu_shm::liveness::{self, Liveness};
 use cgpu_shm::preamble::Kind;
-use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::units::{Nanos, SlotIndex, TimeScale};
 
 /// Makes what is missing of them.
 pub(crate) fn make(folder: &Path, name: &str, time_scale: Option<TimeScale>) -> Result<()> {
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(Nanos::ZERO, Nanos::from);
-    Region::make(folder, Birth { name, created, time_scale })?;
+    Region::make(folder, RegionSpec { name, created, time_scale })?;
     Ok(())
 }
 
@@ -25,5 +25,6 @@ pub(crate) fn is_alive(folder: &Path) -> bool {
         Err(error) => return !matches!(error.fault, Fault::Missing),
     };
     // One byte of the file is locked for each living process, whatever the file says about itself.
-    SlotIndex::all().any(|slot| liveness::life(file.as_fd(), slot).map_or(true, |life| life == Life::Alive))
+    SlotIndex::all()
+        .any(|slot| liveness::liveness(file.as_fd(), slot).map_or(true, |life| life == Liveness::Alive))
 }

@@ -10,9 +10,9 @@ use cgpu_client::connection::{Client, Failure as Absence};
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::message::{ContainerStatus, GpuStatus, ProcessGpu, ProcessStatus, ShareStatus, Status};
 use cgpu_shm::file::Fault;
+use cgpu_shm::grant_snapshot::GrantReader;
 use cgpu_shm::limits::Limits;
-use cgpu_shm::liveness::{self, Life};
-use cgpu_shm::notes::NotesReader;
+use cgpu_shm::liveness::{self, Liveness};
 use cgpu_shm::paths;
 use cgpu_shm::reason::counted;
 use cgpu_shm::slots::State;
@@ -142,8 +142,9 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, g
     let index: Vec<DeviceId> =
         snapshot.gpus.iter().map(|gpu| number(gpus, &gpu.uuid.to_string(), gpu.total.get())).collect();
     let is_alive = |slot: usize| {
-        SlotIndex::new(slot)
-            .is_some_and(|slot| liveness::life(reader.file(), slot).is_ok_and(|life| life == Life::Alive))
+        SlotIndex::new(slot).is_some_and(|slot| {
+            liveness::liveness(reader.file(), slot).is_ok_and(|liveness| liveness == Liveness::Alive)
+        })
     };
     let live: Vec<bool> = (0..snapshot.slots.len()).map(is_alive).collect();
     for (gpu, index) in snapshot.gpus.iter().zip(&index) {
@@ -155,7 +156,7 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, g
             limit: gpu.limit.get(),
             used: cells().map(|(cell, _)| cell.kept().get()).fold(0, u64::saturating_add) - orphan,
             implicit: cells().map(|(cell, _)| cell.corrected().get()).fold(0, u64::saturating_add),
-            unaccounted: cells().map(|(cell, _)| cell.growth).fold(0, i64::saturating_add),
+            unaccounted: cells().map(|(cell, _)| cell.unaccounted).fold(0, i64::saturating_add),
             orphan,
             draining: cells()
                 .filter(|(_, live)| !**live)
@@ -175,7 +176,7 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, g
                 gpu: *index,
                 used: cell.kept().get(),
                 implicit: cell.corrected().get(),
-                unaccounted: cell.growth,
+                unaccounted: cell.unaccounted,
                 peak: cell.peak.get(),
                 busy_us: cell.busy.get() / 1000,
                 launches: cell.launches,
@@ -196,7 +197,7 @@ fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, g
 
 /// Limits that a monitor has changed hold without it.
 fn amend(container: &mut ContainerStatus, folder: &Path) {
-    let Ok(notes) = NotesReader::open(folder).and_then(|reader| reader.read()) else { return };
+    let Ok(notes) = GrantReader::open(folder).and_then(|reader| reader.read()) else { return };
     for (share, note) in container.gpus.iter_mut().zip(&notes.gpus) {
         if note.limit.get() != 0 {
             share.limit = note.limit.get();

@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::region::{RegionSpec, Region};
 use cgpu_shm::units::Nanos;
 use tempfile::TempDir;
 
@@ -31,7 +31,7 @@ impl Container {
     #[must_use]
     pub fn new() -> Self {
         let directory = TempDir::with_prefix_in("cgpu-fuzz-", "/dev/shm").expect("a folder in /dev/shm");
-        Region::make(directory.path(), Birth { name: "fuzz", created: Nanos(1), time_scale: None })
+        Region::make(directory.path(), RegionSpec { name: "fuzz", created: Nanos(1), time_scale: None })
             .expect("a region");
         let open = |name: &str| {
             let path = directory.path().join(name);

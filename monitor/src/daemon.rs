@@ -34,7 +34,7 @@ use event_loop::{End, EventLoop, TRANSFER_TIMEOUT};
 /// itself.
 pub fn run(config: &Config, replace: bool) -> Result<()> {
     latency::reduce_wakeup_latency();
-    cgpu_shm::cut::outlive().context("no handler for files that are cut short")?;
+    cgpu_shm::truncation::survive().context("no handler for files that are cut short")?;
     allow_descriptors();
     let containers = paths::containers(&config.root);
     std::fs::create_dir_all(&containers).with_context(|| format!("cannot make {}", containers.display()))?;

@@ -25,10 +25,10 @@ use anyhow::{Context, Result, bail};
 use cgpu_client::device_id::DeviceId;
 use cgpu_shm::file::{self, Access, Fault};
 use cgpu_shm::limits::Limits;
-use cgpu_shm::liveness::{self, Life};
+use cgpu_shm::liveness::{self, Liveness};
 use cgpu_shm::paths;
 use cgpu_shm::preamble::Kind;
-use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::units::{Bytes, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::fs::FlockOperation;
@@ -244,7 +244,7 @@ impl Folder {
         self.put(LIMITS, limits.as_bytes(), 0o644)?;
         self.put("refused", b"", 0o666)?;
         self.put("libcgpu.so", b"", 0o644)?;
-        Region::make(&self.path, Birth { name, created, time_scale: None })?;
+        Region::make(&self.path, RegionSpec { name, created, time_scale: None })?;
         Ok(())
     }
 
@@ -401,7 +401,8 @@ fn has_live_slot(folder: &Path) -> bool {
         Ok(file) => file,
         Err(error) => return !matches!(error.fault, Fault::Missing),
     };
-    SlotIndex::all().any(|slot| liveness::life(file.as_fd(), slot).map_or(true, |life| life == Life::Alive))
+    SlotIndex::all()
+        .any(|slot| liveness::liveness(file.as_fd(), slot).map_or(true, |life| life == Liveness::Alive))
 }
 
 /// Removes what was left behind; returns what the others may have.
@@ -455,7 +456,7 @@ fn check_room(spec: &FolderSpec<'_>, others: &[Limits]) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cgpu_shm::slots::Claimant;
+    use cgpu_shm::slots::SlotOwner;
 
     const GPU: Uuid = Uuid([1; 16]);
 
@@ -624,7 +625,8 @@ mod tests {
         // No engine's container is started anew there.
         assert_eq!(earlier.is_in_the_way(&bundle, INITIAL), earlier.is_alive());
         let region = Region::open(&earlier.path).unwrap();
-        let claim = region.claim(Claimant { pid: 1, comm: b"program" }, Nanos::ZERO, false).unwrap().unwrap();
+        let claim =
+            region.claim(SlotOwner { pid: 1, comm: b"program" }, Nanos::ZERO, false).unwrap().unwrap();
         assert!(earlier.is_in_the_way(&bundle, elsewhere), "a process has the region open");
         drop((claim, region));
         assert_eq!(make(root.path(), "a", 15109).is_ok(), own_namespace() != INITIAL || !earlier.is_alive());

@@ -149,7 +149,7 @@ pub(crate) fn watch(tenant: &'static Tenant) {
     let own = ProcessGate { gate: Gate::new(region, tenant.name().slot(), &OPEN), host: Host::new(region) };
     // Release: the gate is whole. A parent's gate stays where it is.
     GATE.store(Box::into_raw(Box::new(own)), Ordering::Release);
-    WORD.store(ptr::from_ref(region.granted().gate_word()).cast_mut(), Relaxed);
+    WORD.store(ptr::from_ref(region.grant().gate_word()).cast_mut(), Relaxed);
 }
 
 /// A context is going, and with it all that was recorded in it.

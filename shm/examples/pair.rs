@@ -11,8 +11,8 @@ use std::time::Instant;
 use cgpu_shm::gpus::Gpu;
 use cgpu_shm::ledger::Column;
 use cgpu_shm::paths::Candidate;
-use cgpu_shm::region::{Birth, Region};
-use cgpu_shm::slots::Claimant;
+use cgpu_shm::region::{Region, RegionSpec};
+use cgpu_shm::slots::SlotOwner;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 
@@ -42,8 +42,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// One process: five rounds, the median of which is printed.
 fn measure(directory: &std::path::Path) -> Result<(), Box<dyn Error>> {
     let candidate = Candidate { directory: directory.to_path_buf(), owner: None };
-    let region = Region::open_or_make(&[candidate], Birth::default())?;
-    let claim = region.claim(Claimant::default(), Nanos(1), false)?.ok_or("no slot is free")?;
+    let region = Region::open_or_make(&[candidate], RegionSpec::default())?;
+    let claim = region.claim(SlotOwner::default(), Nanos(1), false)?.ok_or("no slot is free")?;
     let facts = Gpu { uuid: Uuid([1; 16]), total: Bytes::MAX, limit: Bytes::ZERO, ordinal: 0 };
     let gpu = region.register(claim.slot, &facts)?;
     let account = region.account(gpu, claim.owner());
@@ -55,9 +55,9 @@ fn measure(directory: &std::path::Path) -> Result<(), Box<dyn Error>> {
             account.charge(
                 Column::Used,
                 bytes,
-                || region.granted().terms(gpu, Bytes(1 << 40)),
+                || region.grant().limit_word(gpu, Bytes(1 << 40)),
                 Nanos::MAX,
-                |owner| region.life(owner),
+                |owner| region.liveness(owner),
             )?;
             black_box(account.own().refund(Column::Used, bytes));
         }

@@ -51,13 +51,13 @@ impl Clocks {
 
     /// An instant of the raw clock by the monotonic one. Zero stays zero: it stands for none.
     #[must_use]
-    pub fn told(self, raw: Nanos) -> Nanos {
+    pub fn to_monotonic(self, raw: Nanos) -> Nanos {
         convert(raw, self.raw, self.monotonic)
     }
 
     /// An instant of the monotonic clock by the raw one. As above.
     #[must_use]
-    pub fn heard(self, monotonic: Nanos) -> Nanos {
+    pub fn to_raw(self, monotonic: Nanos) -> Nanos {
         convert(monotonic, self.monotonic, self.raw)
     }
 }
@@ -91,12 +91,15 @@ mod tests {
     fn instants_convert_both_ways_about_the_reading() {
         let clocks = Clocks { raw: Nanos(1_000), monotonic: Nanos(700) };
         for (raw, monotonic) in [(1_000, 700), (1_250, 950), (400, 100)] {
-            assert_eq!(clocks.told(Nanos(raw)), Nanos(monotonic));
-            assert_eq!(clocks.heard(Nanos(monotonic)), Nanos(raw));
+            assert_eq!(clocks.to_monotonic(Nanos(raw)), Nanos(monotonic));
+            assert_eq!(clocks.to_raw(Nanos(monotonic)), Nanos(raw));
         }
-        assert_eq!((clocks.told(Nanos::ZERO), clocks.heard(Nanos::ZERO)), (Nanos::ZERO, Nanos::ZERO));
-        assert_eq!(clocks.heard(Nanos::MAX), Nanos::MAX, "saturates");
-        assert_eq!(clocks.told(Nanos(1)), Nanos::ZERO, "before the other began");
+        assert_eq!(
+            (clocks.to_monotonic(Nanos::ZERO), clocks.to_raw(Nanos::ZERO)),
+            (Nanos::ZERO, Nanos::ZERO)
+        );
+        assert_eq!(clocks.to_raw(Nanos::MAX), Nanos::MAX, "saturates");
+        assert_eq!(clocks.to_monotonic(Nanos(1)), Nanos::ZERO, "before the other began");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::uuid::Uuid;
 /// What `total` and `free` are counted in.
 pub const STEP: u64 = 4096;
 /// In `free`: not told.
-pub const UNTOLD: u32 = u32::MAX;
+pub const UNKNOWN: u32 = u32::MAX;
 /// In `order`: the GPU is partitioned into instances.
 pub const PARTITIONED: u32 = 1 << 31;
 
@@ -93,7 +93,7 @@ pub(crate) fn publish(page: &Grant, devices: &[Device]) {
     for (record, device) in page.device.iter().zip(devices) {
         store_bytes(&record.uuid, &device.uuid.0);
         record.total.store(steps(device.total).unwrap_or(u32::MAX), Ordering::Relaxed);
-        record.free.store(UNTOLD, Ordering::Relaxed);
+        record.free.store(UNKNOWN, Ordering::Relaxed);
         record.order.store(device.word(), Ordering::Relaxed);
     }
     let count = u32::try_from(devices.len()).unwrap_or(0);
@@ -109,13 +109,13 @@ pub(crate) fn free(page: &Grant, uuid: Uuid) -> Option<(Bytes, Nanos)> {
     fence(Ordering::Acquire);
     let at = list(page)?.iter().position(|device| device.uuid == uuid)?;
     let free = page.device.get(at)?.free.load(Ordering::Relaxed);
-    (sampled != 0 && free != UNTOLD).then(|| (Bytes(u64::from(free) * STEP), Nanos(sampled)))
+    (sampled != 0 && free != UNKNOWN).then(|| (Bytes(u64::from(free) * STEP), Nanos(sampled)))
 }
 
 /// Says what of each device's memory was free at a time, in the order of the list; none: not told.
 pub(crate) fn publish_free(page: &Grant, free: impl Iterator<Item = Option<Bytes>>, sampled: Nanos) {
     for (record, free) in page.device.iter().zip(free) {
-        record.free.store(free.and_then(steps).unwrap_or(UNTOLD), Ordering::Relaxed);
+        record.free.store(free.and_then(steps).unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
     // HB free: Release, so that what is found beside a time is at least as new.
     page.sampled.store(sampled.0, Ordering::Release);
@@ -123,14 +123,14 @@ pub(crate) fn publish_free(page: &Grant, free: impl Iterator<Item = Option<Bytes
 
 /// None: more than can be said.
 fn steps(bytes: Bytes) -> Option<u32> {
-    u32::try_from(bytes.0 / STEP).ok().filter(|steps| *steps != UNTOLD)
+    u32::try_from(bytes.0 / STEP).ok().filter(|steps| *steps != UNKNOWN)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grant::Grantor;
-    use crate::region::{Birth, Region};
+    use crate::grant::GrantWriter;
+    use crate::region::{Region, RegionSpec};
 
     fn device(byte: u8, index: u32, instance: u32) -> Device {
         let total = Bytes::from_mib(15109);
@@ -138,20 +138,20 @@ mod tests {
     }
 
     /// A container's two sides.
-    fn sides() -> (tempfile::TempDir, Region, Grantor) {
+    fn sides() -> (tempfile::TempDir, Region, GrantWriter) {
         let directory = tempfile::tempdir().expect("a directory");
-        Region::make(directory.path(), Birth::default()).expect("a region");
+        Region::make(directory.path(), RegionSpec::default()).expect("a region");
         let region = Region::open(directory.path()).expect("a region");
-        let grantor = Grantor::open(directory.path()).expect("a grant page");
+        let grantor = GrantWriter::open(directory.path()).expect("a grant page");
         (directory, region, grantor)
     }
 
     #[test]
     fn nothing_is_told_before_a_monitor_has_told_it() {
         let (_directory, region, _grantor) = sides();
-        assert_eq!(region.granted().devices(), None);
-        assert_eq!(region.granted().device_free(Uuid([1; 16])), None);
-        assert_eq!(region.granted().pid_namespace(), 0);
+        assert_eq!(region.grant().devices(), None);
+        assert_eq!(region.grant().device_free(Uuid([1; 16])), None);
+        assert_eq!(region.grant().pid_namespace(), 0);
     }
 
     #[test]
@@ -160,12 +160,12 @@ mod tests {
         let cut = Device { is_partitioned: true, ..device(2, 1, 0) };
         for list in [vec![device(1, 0, 0), cut, device(3, 1, 1), device(4, 1, 15)], vec![device(9, 5, 0)]] {
             grantor.set_devices(&list, 7);
-            assert_eq!((region.granted().devices(), region.granted().pid_namespace()), (Some(list), 7));
+            assert_eq!((region.grant().devices(), region.grant().pid_namespace()), (Some(list), 7));
         }
         let orders = [device(1, 0, 0), device(1, 0, 1), device(1, 1, 0)].map(|device| device.order());
         assert!(orders.is_sorted());
         grantor.set_devices(&[], 7);
-        assert_eq!(region.granted().devices(), None);
+        assert_eq!(region.grant().devices(), None);
     }
 
     #[test]
@@ -173,20 +173,20 @@ mod tests {
         let (_directory, region, grantor) = sides();
         let many: Vec<Device> = (0..57).map(|number| device(number, u32::from(number), 0)).collect();
         grantor.set_devices(&many[..DEVICES], 7);
-        assert_eq!(region.granted().devices().map(|list| list.len()), Some(DEVICES));
+        assert_eq!(region.grant().devices().map(|list| list.len()), Some(DEVICES));
         grantor.set_devices(&many, 7);
-        assert_eq!(region.granted().devices(), None);
+        assert_eq!(region.grant().devices(), None);
     }
 
     #[test]
     fn free_memory_goes_with_its_time_and_ends_with_the_list() {
         let (_directory, region, grantor) = sides();
         grantor.set_devices(&[device(1, 0, 0), device(2, 1, 0)], 7);
-        assert_eq!(region.granted().device_free(Uuid([1; 16])), None);
+        assert_eq!(region.grant().device_free(Uuid([1; 16])), None);
         grantor.set_device_free([Some(Bytes::from_mib(7)), None].into_iter(), Nanos(5));
-        assert_eq!(region.granted().device_free(Uuid([1; 16])), Some((Bytes::from_mib(7), Nanos(5))));
-        assert_eq!(region.granted().device_free(Uuid([2; 16])), None);
+        assert_eq!(region.grant().device_free(Uuid([1; 16])), Some((Bytes::from_mib(7), Nanos(5))));
+        assert_eq!(region.grant().device_free(Uuid([2; 16])), None);
         grantor.set_devices(&[device(2, 0, 0), device(1, 1, 0)], 7);
-        assert_eq!(region.granted().device_free(Uuid([1; 16])), None);
+        assert_eq!(region.grant().device_free(Uuid([1; 16])), None);
     }
 }

@@ -19,7 +19,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
 
-use crate::preamble::{self, Kind, Unfit};
+use crate::preamble::{self, InvalidPreamble, Kind};
 use crate::record::Record;
 
 /// A file of a container that cannot be used, and why.
@@ -37,7 +37,7 @@ pub enum Fault {
     /// It, or its directory, is not there.
     Missing,
     /// Its first bytes are not those of a file of ours that is ready.
-    Unfit(Unfit),
+    InvalidPreamble(InvalidPreamble),
     /// It may be read but not written, or its directory not written to.
     ReadOnly,
     /// It may not be read.
@@ -73,7 +73,7 @@ impl fmt::Display for Error {
                 f,
                 "expected a file of the container here, found none: start the container with `cgpu run`"
             ),
-            Fault::Unfit(unfit) => unfit.fmt(f),
+            Fault::InvalidPreamble(unfit) => unfit.fmt(f),
             Fault::ReadOnly => {
                 write!(
                     f,
@@ -101,7 +101,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.fault {
-            Fault::Unfit(unfit) => Some(unfit),
+            Fault::InvalidPreamble(unfit) => Some(unfit),
             Fault::Unreadable(error) | Fault::System(error) => Some(error),
             _ => None,
         }
@@ -155,7 +155,7 @@ pub fn open(directory: &Path, kind: Kind, access: Access) -> Result<File, Error>
     };
     match look(&file, kind) {
         Ok(Ok(())) => {}
-        Ok(Err(unfit)) => return fail(Fault::Unfit(unfit)),
+        Ok(Err(unfit)) => return fail(Fault::InvalidPreamble(unfit)),
         Err(error) => return fail(Fault::Unreadable(error)),
     }
     if access == Access::Write {
@@ -173,9 +173,9 @@ pub fn open(directory: &Path, kind: Kind, access: Access) -> Result<File, Error>
 }
 
 /// Looks at a file's first bytes and its length.
-fn look(file: &File, kind: Kind) -> io::Result<Result<(), Unfit>> {
+fn look(file: &File, kind: Kind) -> io::Result<Result<(), InvalidPreamble>> {
     let about = file.metadata()?;
-    let wrong_size = Ok(Err(Unfit::WrongSize { found: about.len(), expected: kind.size() }));
+    let wrong_size = Ok(Err(InvalidPreamble::WrongSize { found: about.len(), expected: kind.size() }));
     let mut first = [0; 16];
     if !about.is_file() || about.len() < 16 {
         return wrong_size;

@@ -119,9 +119,9 @@ impl Region {
             .any(|slot| table.word(slot).and_then(|word| word.state()) == Some(State::Live))
     }
 
-    fn lock_gpus(&self) -> Result<crate::liveness::Borrowed, Error> {
+    fn lock_gpus(&self) -> Result<crate::liveness::SharedFile, Error> {
         for _ in 0..TRIES {
-            match self.lines().borrow_file() {
+            match self.liveness_locks().file() {
                 Ok(Some(alone)) => return Ok(alone),
                 Ok(None) => thread::sleep(PAUSE),
                 Err(error) => return Err(Error::System(error)),

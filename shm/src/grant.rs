@@ -7,16 +7,16 @@ use core::ptr;
 use std::path::Path;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::cut::Watched;
 use crate::devices::{self, Device};
 use crate::file::{self, Access, Error, Fault};
 use crate::futex::{self, Waited};
-use crate::growth::Growth;
 use crate::layout::{Grant, GrantGpu, SLOTS};
-use crate::ledger::{self, Measured, Terms};
+use crate::ledger::{self, LimitWord, Measured};
 use crate::mapping::{Mapping, Shared};
 use crate::preamble::Kind;
 use crate::slots::Word;
+use crate::truncation::Watched;
+use crate::unaccounted::UnaccountedDelta;
 use crate::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use crate::uuid::Uuid;
 
@@ -72,11 +72,11 @@ impl Turn {
 /// All loads are Relaxed, followed by a fence where more is needed: the standard promises only such loads for memory that
 /// cannot be written.
 #[derive(Clone, Copy, Debug)]
-pub struct Granted<'a> {
+pub struct GrantView<'a> {
     page: &'a Grant,
 }
 
-impl<'a> Granted<'a> {
+impl<'a> GrantView<'a> {
     /// Reads `page`.
     #[inline]
     #[must_use]
@@ -101,7 +101,7 @@ impl<'a> Granted<'a> {
     #[must_use]
     pub fn acknowledge(self) -> u32 {
         let gate = self.gate();
-        // HB gate: meets the Release in `Grantor::bump_gate`.
+        // HB gate: meets the Release in `GrantWriter::bump_gate`.
         fence(Ordering::Acquire);
         gate
     }
@@ -115,15 +115,15 @@ impl<'a> Granted<'a> {
     #[must_use]
     pub fn turn(self, gpu: DeviceIndex) -> Turn {
         let turn = Turn(self.gpu(gpu).turn.load(Ordering::Relaxed));
-        // HB turn: meets the Release in `Grantor::set_turn`.
+        // HB turn: meets the Release in `GrantWriter::set_turn`.
         fence(Ordering::Acquire);
         turn
     }
 
     /// The GPU time of a GPU's present turn.
     #[must_use]
-    pub fn granted(self, gpu: DeviceIndex) -> Nanos {
-        Nanos(self.gpu(gpu).granted.load(Ordering::Relaxed))
+    pub fn budget(self, gpu: DeviceIndex) -> Nanos {
+        Nanos(self.gpu(gpu).budget.load(Ordering::Relaxed))
     }
 
     /// The most work that may be in flight on a GPU while it is metered; zero: as much as the gate uses to allow.
@@ -149,35 +149,35 @@ impl<'a> Granted<'a> {
         }
     }
 
-    /// The terms now in force on a GPU, as [`Granted::limit`]. What was measured is not yet as new as they say.
+    /// The terms now in force on a GPU, as [`GrantView::limit`]. What was measured is not yet as new as they say.
     #[inline]
     #[must_use]
-    pub fn terms(self, gpu: DeviceIndex, registered: Bytes) -> Terms {
-        let edition = self.gpu(gpu).edition.load(Ordering::Relaxed);
-        Terms { limit: self.limit(gpu, registered), edition }
+    pub fn limit_word(self, gpu: DeviceIndex, registered: Bytes) -> LimitWord {
+        let edition = self.gpu(gpu).unaccounted_epoch.load(Ordering::Relaxed);
+        LimitWord { limit: self.limit(gpu, registered), epoch: edition }
     }
 
     /// Whether `slot` is the one that should ring when its work on the GPU runs out.
     #[must_use]
-    pub fn rings(self, gpu: DeviceIndex, slot: SlotIndex) -> bool {
-        self.gpu(gpu).ring.load(Ordering::Relaxed) == u32::from(slot.0)
+    pub fn is_notify_slot(self, gpu: DeviceIndex, slot: SlotIndex) -> bool {
+        self.gpu(gpu).notify_slot.load(Ordering::Relaxed) == u32::from(slot.0)
     }
 
     /// Whether the monitor sleeps and wants the bell for what we have just published.
     #[must_use]
-    pub fn must_ring(self) -> bool {
+    pub fn notify_requested(self) -> bool {
         // HB bell: SeqCst on both sides, for each stores one word and then loads the other's. Either we see `armed` here or the
-        // monitor, after `Grantor::arm`, sees what we published.
+        // monitor, after `GrantWriter::request_notification`, sees what we published.
         fence(Ordering::SeqCst);
-        self.page.armed.load(Ordering::Relaxed) != 0
+        self.page.notify_requested.load(Ordering::Relaxed) != 0
     }
 
     /// The monitor's word on a draining slot: equal to the slot's own when its memory is gone.
     #[must_use]
-    pub fn gone(self, slot: SlotIndex) -> u64 {
+    pub fn drained(self, slot: SlotIndex) -> u64 {
         // A byte's values are the slots.
         #[allow(clippy::indexing_slicing)]
-        self.page.gone[slot.get()].load(Ordering::Relaxed)
+        self.page.drained[slot.get()].load(Ordering::Relaxed)
     }
 
     /// Who the user of a slot is on the host, where the monitor has found it. `word` is the slot's.
@@ -192,38 +192,38 @@ impl<'a> Granted<'a> {
         (pid != 0 && process >> 32 == word.generation().get() & u64::from(u32::MAX)).then_some(pid)
     }
 
-    /// What each slot's process has on a GPU beyond its cell ([`crate::growth::Growth`]).
+    /// What each slot's process has on a GPU beyond its cell ([`crate::unaccounted::UnaccountedDelta`]).
     #[inline]
     #[must_use]
-    pub fn growth(self, gpu: DeviceIndex) -> &'a [AtomicU64; SLOTS] {
+    pub fn unaccounted(self, gpu: DeviceIndex) -> &'a [AtomicU64; SLOTS] {
         // The type holds nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
-        &self.page.growth[gpu.get()]
+        &self.page.unaccounted[gpu.get()]
     }
 
     /// What the monitor has measured of a GPU beyond the books.
     #[inline]
     #[must_use]
     pub fn measured(self, gpu: DeviceIndex) -> Measured<'a> {
-        Measured { growth: self.growth(gpu), returned: &self.gpu(gpu).returned }
+        Measured { unaccounted: self.unaccounted(gpu), returned: &self.gpu(gpu).returned }
     }
 
     /// What one slot's process has on a GPU beyond its cell.
     #[must_use]
-    pub fn growth_of(self, gpu: DeviceIndex, slot: SlotIndex) -> Growth {
+    pub fn unaccounted_of(self, gpu: DeviceIndex, slot: SlotIndex) -> UnaccountedDelta {
         // A byte's values are the slots.
         #[allow(clippy::indexing_slicing)]
-        Growth(self.growth(gpu)[slot.get()].load(Ordering::Relaxed))
+        UnaccountedDelta(self.unaccounted(gpu)[slot.get()].load(Ordering::Relaxed))
     }
 
     /// Whether NVML has confirmed the implicit memory of a slot's user on a GPU, `growth`
     /// included.
     ///
-    /// `slot_word` and `ended` say which user and which contexts, as for [`Growth::bytes`].
+    /// `slot_word` and `ended` say which user and which contexts, as for [`UnaccountedDelta::bytes`].
     #[must_use]
     pub fn is_confirmed(self, gpu: DeviceIndex, slot: SlotIndex, slot_word: Word, ended: u32) -> bool {
         let (word, bit) = confirmation(self.gpu(gpu), slot);
-        word.load(Ordering::Acquire) & bit != 0 && self.growth_of(gpu, slot).speaks_of(slot_word, ended)
+        word.load(Ordering::Acquire) & bit != 0 && self.unaccounted_of(gpu, slot).applies_to(slot_word, ended)
     }
 
     /// When NVML was last asked what is free on the devices; zero: never.
@@ -306,7 +306,7 @@ impl Heartbeat {
     /// Looks at the heart at the time `now`.
     ///
     /// A heart seen for the first time counts as beating; so a dead monitor is known one [`STALE`] later.
-    pub fn observe(&self, granted: Granted<'_>, now: Nanos) -> Monitor {
+    pub fn observe(&self, granted: GrantView<'_>, now: Nanos) -> Monitor {
         if !granted.has_monitor() {
             return Monitor::Never;
         }
@@ -328,13 +328,13 @@ impl Heartbeat {
 ///
 /// Where a container runs as the same user it can cut the file short, which would kill its writer: see [`crate::cut`].
 #[derive(Debug)]
-pub struct Grantor {
+pub struct GrantWriter {
     /// Dropped before the page.
     watched: Watched,
     page: Mapping<Grant>,
 }
 
-impl Grantor {
+impl GrantWriter {
     /// Opens the file of a container's directory.
     ///
     /// # Errors
@@ -343,7 +343,7 @@ impl Grantor {
         let fail = |fault| Error::new(&directory.join(Kind::Grant.name()), fault);
         let file = file::open(directory, Kind::Grant, Access::Write)?;
         let page = Mapping::<Grant>::writable(&file).map_err(|error| fail(Fault::System(error)))?;
-        page.get().preamble().check(Kind::Grant).map_err(|unfit| fail(Fault::Unfit(unfit)))?;
+        page.get().preamble().check(Kind::Grant).map_err(|unfit| fail(Fault::InvalidPreamble(unfit)))?;
         let watched = Watched::new(ptr::from_ref(page.get()).cast(), size_of::<Grant>());
         Ok(Self { watched, page })
     }
@@ -360,26 +360,26 @@ impl Grantor {
         self.page.get()
     }
 
-    /// A GPU's words. Stores here are published by [`Grantor::bump_gate`].
+    /// A GPU's words. Stores here are published by [`GrantWriter::bump_gate`].
     #[must_use]
     pub fn gpu(&self, gpu: DeviceIndex) -> &GrantGpu {
-        Granted::new(self.page()).gpu(gpu)
+        GrantView::new(self.page()).gpu(gpu)
     }
 
     /// Says whose turn a GPU's is; the gate is still to be turned.
     pub fn set_turn(&self, gpu: DeviceIndex, turn: Turn, granted: Nanos, until: Nanos) {
         let words = self.gpu(gpu);
-        words.granted.store(granted.0, Ordering::Relaxed);
+        words.budget.store(granted.0, Ordering::Relaxed);
         words.until.store(until.0, Ordering::Relaxed);
         // HB turn: Release publishes the two above to whoever sees the turn, though it may not know of the gate yet.
         words.turn.store(turn.0, Ordering::Release);
     }
 
     /// Asks a slot to ring when its work on the GPU runs out; `None`: nobody.
-    pub fn set_ring(&self, gpu: DeviceIndex, slot: Option<SlotIndex>) {
+    pub fn set_notify_slot(&self, gpu: DeviceIndex, slot: Option<SlotIndex>) {
         // CGPU_SLOTS, which is no slot's number.
         let word = slot.map_or(u32::from(u8::MAX) + 1, |slot| u32::from(slot.0));
-        self.gpu(gpu).ring.store(word, Ordering::Relaxed);
+        self.gpu(gpu).notify_slot.store(word, Ordering::Relaxed);
     }
 
     /// Changes the gate word, so that every launch of the container looks at the page; who waits at the gate sleeps on.
@@ -420,40 +420,40 @@ impl Grantor {
     }
 
     /// Asks for the bell; the container's page is to be looked at once more before sleeping.
-    pub fn arm(&self) {
-        self.page().armed.store(1, Ordering::Relaxed);
-        // HB bell: see `Granted::must_ring`.
+    pub fn request_notification(&self) {
+        self.page().notify_requested.store(1, Ordering::Relaxed);
+        // HB bell: see `GrantView::notify_requested`.
         fence(Ordering::SeqCst);
     }
 
     /// Asks for the bell no longer.
-    pub fn disarm(&self) {
-        self.page().armed.store(0, Ordering::Relaxed);
+    pub fn clear_notification(&self) {
+        self.page().notify_requested.store(0, Ordering::Relaxed);
     }
 
     /// Says that the memory of a draining slot, whose word was `word`, is gone.
-    pub fn set_gone(&self, slot: SlotIndex, word: Word) {
+    pub fn set_drained(&self, slot: SlotIndex, word: Word) {
         // A byte's values are the slots.
         #[allow(clippy::indexing_slicing)]
-        self.page().gone[slot.get()].store(word.0, Ordering::Relaxed);
+        self.page().drained[slot.get()].store(word.0, Ordering::Relaxed);
     }
 
-    /// [`Granted::gone`].
+    /// [`GrantView::gone`].
     #[must_use]
-    pub fn gone(&self, slot: SlotIndex) -> u64 {
-        Granted::new(self.page()).gone(slot)
+    pub fn drained(&self, slot: SlotIndex) -> u64 {
+        GrantView::new(self.page()).drained(slot)
     }
 
     /// What the page says that the user of a slot has on a GPU beyond its cell.
     #[must_use]
-    pub fn growth(&self, gpu: DeviceIndex, slot: SlotIndex) -> Growth {
-        Granted::new(self.page()).growth_of(gpu, slot)
+    pub fn unaccounted(&self, gpu: DeviceIndex, slot: SlotIndex) -> UnaccountedDelta {
+        GrantView::new(self.page()).unaccounted_of(gpu, slot)
     }
 
     /// Says what the user of a slot has on a GPU beyond its cell. `risen`: more than before, so that spare parts are compared anew.
-    pub fn set_growth(&self, gpu: DeviceIndex, slot: SlotIndex, growth: Growth, risen: bool) {
-        let edition = risen.then(|| &self.gpu(gpu).edition);
-        ledger::publish_growth(self.growth_word(gpu, slot), growth, edition);
+    pub fn set_unaccounted(&self, gpu: DeviceIndex, slot: SlotIndex, growth: UnaccountedDelta, risen: bool) {
+        let edition = risen.then(|| &self.gpu(gpu).unaccounted_epoch);
+        ledger::publish_unaccounted(self.growth_word(gpu, slot), growth, edition);
     }
 
     /// The word that says how much of a GPU's exported memory has left the GPU
@@ -467,7 +467,7 @@ impl Grantor {
     /// spare parts are compared anew.
     pub fn set_returned(&self, gpu: DeviceIndex, returned: u64) {
         let gpu = self.gpu(gpu);
-        let edition = (returned < gpu.returned.load(Ordering::Relaxed)).then_some(&gpu.edition);
+        let edition = (returned < gpu.returned.load(Ordering::Relaxed)).then_some(&gpu.unaccounted_epoch);
         ledger::publish_returned(&gpu.returned, returned, edition);
     }
 
@@ -485,7 +485,7 @@ impl Grantor {
     fn growth_word(&self, gpu: DeviceIndex, slot: SlotIndex) -> &AtomicU64 {
         // A byte's values are the slots.
         #[allow(clippy::indexing_slicing)]
-        &Granted::new(self.page()).growth(gpu)[slot.get()]
+        &GrantView::new(self.page()).unaccounted(gpu)[slot.get()]
     }
 
     /// Says who the user of a slot is on the host; none: not known.

@@ -23,7 +23,7 @@ const OPEN: u64 = 1 << 63;
 /// The most that can be in use: 8 TiB less a byte.
 const MOST_USED: u64 = (1 << USED_BITS) - 1;
 /// The most that can be spare: 512 MiB less a step. What is given back beyond it is everybody's at once.
-const MOST_SPARE: u64 = (OPEN >> USED_BITS) - 1;
+const MOST_CACHED: u64 = (OPEN >> USED_BITS) - 1;
 
 impl Held {
     /// What the process asked for and has.
@@ -36,7 +36,7 @@ impl Held {
     /// What it may take without asking.
     #[inline]
     #[must_use]
-    pub const fn spare(self) -> Bytes {
+    pub const fn cached(self) -> Bytes {
         Bytes(self.steps() * STEP)
     }
 
@@ -44,7 +44,7 @@ impl Held {
     #[inline]
     #[must_use]
     pub fn claim(self) -> Bytes {
-        self.used() + self.spare()
+        self.used() + self.cached()
     }
 
     /// Whether what is given back stays with the process.
@@ -87,7 +87,7 @@ impl Held {
     #[must_use]
     pub fn lowered(self, bytes: Bytes) -> (Self, Bytes) {
         let back = bytes.0.min(self.used().0);
-        let kept = if self.is_open() { (back / STEP).min(MOST_SPARE - self.steps()) } else { 0 };
+        let kept = if self.is_open() { (back / STEP).min(MOST_CACHED - self.steps()) } else { 0 };
         (Self(self.0 - back + (kept << USED_BITS)), Bytes(back))
     }
 
@@ -128,10 +128,10 @@ mod tests {
         let held = Held::default().raised(Bytes(4096)).unwrap().opened();
         assert_eq!(held.take(Bytes(1)), None);
         let (held, back) = held.lowered(Bytes(1024));
-        assert_eq!((held.used(), held.spare(), back), (Bytes(3072), Bytes(1024), Bytes(1024)));
+        assert_eq!((held.used(), held.cached(), back), (Bytes(3072), Bytes(1024), Bytes(1024)));
         assert_eq!(held.claim(), Bytes(4096));
         let held = held.take(Bytes(600)).unwrap();
-        assert_eq!((held.used(), held.spare()), (Bytes(3672), Bytes::ZERO));
+        assert_eq!((held.used(), held.cached()), (Bytes(3672), Bytes::ZERO));
         assert_eq!(held.closed().lowered(Bytes(600)).0, Held(3072));
     }
 
@@ -145,15 +145,15 @@ mod tests {
                 prop_assert!(taken.claim() <= held.claim() && taken.is_open() == held.is_open());
             }
             if let Some(raised) = held.raised(bytes) {
-                prop_assert_eq!((raised.used(), raised.spare()), (held.used() + bytes, held.spare()));
+                prop_assert_eq!((raised.used(), raised.cached()), (held.used() + bytes, held.cached()));
             }
             let most = held.raised_at_most(bytes);
-            prop_assert!(most.used() >= held.used() && most.spare() == held.spare());
+            prop_assert!(most.used() >= held.used() && most.cached() == held.cached());
             let (lowered, back) = held.lowered(bytes);
             prop_assert_eq!(lowered.used() + back, held.used());
             prop_assert!(lowered.claim() <= held.claim() && lowered.is_open() == held.is_open());
             prop_assert!(back == bytes || lowered.used() == Bytes::ZERO);
-            prop_assert_eq!((held.closed().used(), held.closed().spare()), (held.used(), Bytes::ZERO));
+            prop_assert_eq!((held.closed().used(), held.closed().cached()), (held.used(), Bytes::ZERO));
             prop_assert!(!held.closed().is_open() && held.opened().is_open());
         }
     }

@@ -12,7 +12,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::lock::SlotLock;
 
 /// What the version word says when a file is ready.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 /// `CGPU` on a little-endian machine.
 pub const USE_MAGIC: u32 = 0x5550_4743;
 /// `CGPG` on a little-endian machine.
@@ -30,15 +30,13 @@ pub const INTERVALS: usize = 7;
 pub const DEVICES: usize = 56;
 /// Bytes of a container's name, with the closing zero.
 pub const NAME: usize = 64;
-/// Words of a process's progress page.
-pub const PROGRESS: usize = 512;
 
 /// The byte of `use` whose lock says that slot 0 lives; the others follow.
 pub const LOCK_BASE: u64 = 1 << 40;
 /// The byte of `use` whose lock serialises the registration of GPUs.
 pub const LOCK_REGION: u64 = LOCK_BASE - 1;
 /// In a slot's `lent`: it handed memory out in a way that nobody can be seen to hold it by.
-pub const LENT_UNSEEN: u64 = 1 << 63;
+pub const EXPORTED_UNSEEN: u64 = 1 << 63;
 
 /// A gap of `N` bytes that belongs to nobody.
 #[repr(transparent)]
@@ -105,8 +103,8 @@ pub struct Slot {
     pub since: AtomicU64,
     pub comm: [AtomicU64; 2],
     pub acked: AtomicU64,
-    pub opened: AtomicU64,
-    pub lent: AtomicU64,
+    pub opened_handles: AtomicU64,
+    pub exported_handles: AtomicU64,
     pub counter: [AtomicU32; COUNTERS],
 }
 
@@ -119,8 +117,8 @@ impl Default for Slot {
             since: AtomicU64::default(),
             comm: Default::default(),
             acked: AtomicU64::default(),
-            opened: AtomicU64::default(),
-            lent: AtomicU64::default(),
+            opened_handles: AtomicU64::default(),
+            exported_handles: AtomicU64::default(),
             counter: core::array::from_fn(|_| AtomicU32::default()),
         }
     }
@@ -143,12 +141,12 @@ pub struct Cell {
     pub held: AtomicU64,
     pub implicit: AtomicU64,
     pub peak: AtomicU64,
-    pub terms: AtomicU64,
+    pub limit_word: AtomicU64,
     pub waiting: AtomicU64,
     pub creating: AtomicU32,
-    pub ended: AtomicU32,
+    pub implicit_epoch: AtomicU32,
     pub charges: AtomicU32,
-    pub away: AtomicU32,
+    pub checkpointed: AtomicU32,
     pub exported: AtomicU64,
     pub busy: AtomicU64,
     pub inflight: AtomicU64,
@@ -163,14 +161,6 @@ pub struct Cell {
     pub ends: AtomicU64,
 }
 
-/// `struct cgpu_progress`: words that the GPU writes. The page in `use` is not written any more.
-#[derive(Debug)]
-#[repr(C)]
-#[allow(missing_docs)] // the header says it
-pub struct Progress {
-    pub word: [AtomicU64; PROGRESS],
-}
-
 /// `struct cgpu_use`: the file that a container's processes write.
 #[derive(Debug)]
 #[repr(C)]
@@ -179,7 +169,6 @@ pub struct Use {
     pub header: UseHeader,
     pub slot: [Slot; SLOTS],
     pub cell: [[Cell; SLOTS]; GPUS],
-    pub progress: [Progress; SLOTS],
 }
 
 /// `struct cgpu_grant_gpu`: what the monitor says about one GPU.
@@ -188,16 +177,16 @@ pub struct Use {
 #[allow(missing_docs)] // the header says it
 pub struct GrantGpu {
     pub turn: AtomicU64,
-    pub granted: AtomicU64,
+    pub budget: AtomicU64,
     pub until: AtomicU64,
     pub limit: AtomicU64,
-    pub ring: AtomicU32,
+    pub notify_slot: AtomicU32,
     pub policy: AtomicU32,
     pub weight: AtomicU32,
     pub share: AtomicU32,
     pub busy: AtomicU64,
     pub beside: AtomicU32,
-    pub edition: AtomicU32,
+    pub unaccounted_epoch: AtomicU32,
     pub bound: AtomicU64,
     pub confirmed: [AtomicU64; SLOTS / 64],
     pub returned: AtomicU64,
@@ -230,16 +219,16 @@ pub struct Grant {
     pub reserved0: Reserved<32>,
     pub gate: AtomicU32,
     pub reserved1: Reserved<60>,
-    pub armed: AtomicU32,
+    pub notify_requested: AtomicU32,
     pub devices: AtomicU32,
     pub sampled: AtomicU64,
     pub pid_namespace: AtomicU64,
     pub reserved2: Reserved<104>,
     pub device: [Device; DEVICES],
     pub gpu: [GrantGpu; GPUS],
-    pub gone: [AtomicU64; SLOTS],
+    pub drained: [AtomicU64; SLOTS],
     pub process: [AtomicU64; SLOTS],
-    pub growth: [[AtomicU64; SLOTS]; GPUS],
+    pub unaccounted: [[AtomicU64; SLOTS]; GPUS],
 }
 
 /// The bytes of a text or UUID field, in the order of the header.
@@ -269,18 +258,16 @@ const _: () = {
     assert!(size_of::<Cell>() == 256);
     assert!(offset_of!(Cell, busy) == 64);
     assert!(offset_of!(Cell, sequence) == 128);
-    assert!(size_of::<Progress>() == 4096);
     assert!(offset_of!(Use, slot) == 4096);
     assert!(offset_of!(Use, cell) == 69_632);
-    assert!(offset_of!(Use, progress) == 1_118_208);
-    assert!(size_of::<Use>() == 2_166_784);
+    assert!(size_of::<Use>() == 1_118_208);
     assert!(size_of::<GrantGpu>() == 128);
     assert!(offset_of!(Grant, gate) == 64);
-    assert!(offset_of!(Grant, armed) == 128);
+    assert!(offset_of!(Grant, notify_requested) == 128);
     assert!(size_of::<Device>() == 32);
     assert!(offset_of!(Grant, device) == 256);
     assert!(offset_of!(Grant, gpu) == 2048);
-    assert!(offset_of!(Grant, gone) == 4096);
-    assert!(offset_of!(Grant, growth) == 8192);
+    assert!(offset_of!(Grant, drained) == 4096);
+    assert!(offset_of!(Grant, unaccounted) == 8192);
     assert!(size_of::<Grant>() == 40_960);
 };

@@ -20,7 +20,7 @@
 //! - What raises claims and cannot be refused is done under the lock, too, and closes all words if the claims then exceed the limit: growth, and
 //!   corrections that end (below). Nothing is let in until the use has fallen.
 //!
-//! What a process has on the GPU beyond its cell, as the monitor has measured it ([`Growth`]),
+//! What a process has on the GPU beyond its cell, as the monitor has measured it ([`UnaccountedDelta`]),
 //! counts with it in every sum. Growth that is published after a word was opened is not in what the
 //! word was compared with; so the *edition* of growth is part of the terms. Where it takes
 //! something off, that ends with what it was measured of (`ended`): then the claim rises again, and
@@ -41,11 +41,11 @@ use core::fmt;
 pub use own::OwnCell;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::growth::Growth;
 use crate::held::Held;
 use crate::layout::{Cell, Gpu, Slot};
-use crate::lock::{Acquired, HeldBy, Life, Owner, SlotLock};
+use crate::lock::{Acquired, HeldBy, Liveness, Owner, SlotLock};
 use crate::slots::{State, Word, high_water};
+use crate::unaccounted::UnaccountedDelta;
 use crate::units::{Bytes, Nanos, SlotIndex};
 
 /// Which of a cell's two words.
@@ -59,25 +59,25 @@ pub enum Column {
 
 /// What a charge is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct LimitWord {
     /// The limit in force.
     pub limit: Bytes,
     /// Which growth is known: changes after any has risen.
-    pub edition: u32,
+    pub epoch: u32,
 }
 
-impl Terms {
+impl LimitWord {
     /// In one word, to tell them from others: limits are far below what editions are added to.
     #[inline]
     const fn word(self) -> u64 {
-        self.limit.0.wrapping_add((self.edition as u64) << 44)
+        self.limit.0.wrapping_add((self.epoch as u64) << 44)
     }
 }
 
-impl From<Bytes> for Terms {
+impl From<Bytes> for LimitWord {
     /// Where there is no monitor.
     fn from(limit: Bytes) -> Self {
-        Self { limit, edition: 0 }
+        Self { limit, epoch: 0 }
     }
 }
 
@@ -118,7 +118,7 @@ pub struct Usage {
     /// Of contexts, modules and slack, corrected by what was measured.
     pub implicit: Bytes,
     /// Of that: what was measured and is in no cell.
-    pub growth: Bytes,
+    pub unaccounted: Bytes,
     /// Of both: what belongs to dead processes and may come back soon.
     pub draining: Bytes,
     /// Of `used`: what dead processes had exported, and others may hold.
@@ -149,8 +149,8 @@ pub struct Account<'a> {
 /// What the monitor has measured of a GPU beyond its books.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
-    /// A [`Growth`] for each slot.
-    pub growth: &'a [AtomicU64],
+    /// A [`UnaccountedDelta`] for each slot.
+    pub unaccounted: &'a [AtomicU64],
     /// What of all exported memory has left the GPU and is still on the books, plus the GPU's
     /// `withdrawn` when that was found. So each byte that is withdrawn later is a byte less: it may
     /// have been one of those. At most `withdrawn`: nothing has left.
@@ -182,13 +182,13 @@ impl<'a> Account<'a> {
     /// # Errors
     /// [`Refused`], and nothing is charged.
     #[inline]
-    pub fn charge<T: Into<Terms>>(
+    pub fn charge<T: Into<LimitWord>>(
         &self,
         column: Column,
         bytes: Bytes,
         terms: impl Fn() -> T,
         patience: Nanos,
-        life: impl FnMut(Owner) -> Life,
+        life: impl FnMut(Owner) -> Liveness,
     ) -> Result<(), Refused> {
         match column {
             Column::Used if self.mine.take(bytes, terms().into()) => return Ok(()),
@@ -206,14 +206,14 @@ impl<'a> Account<'a> {
         &self,
         column: Column,
         bytes: Bytes,
-        terms: impl Fn() -> Terms,
+        terms: impl Fn() -> LimitWord,
         patience: Nanos,
-        life: impl FnMut(Owner) -> Life,
+        life: impl FnMut(Owner) -> Liveness,
     ) -> Result<(), Refused> {
         // A dead owner's cell is either raised or not; both are right, so a lock taken over needs nothing.
         let guard = self.lock.acquire(self.me, patience, life).map_err(Refused::Held)?.guard();
         // Read inside: whoever opens a cell under this limit was before us here, or will be after us and reads none older.
-        let terms = in_force(terms);
+        let terms = current_limit(terms);
         let limit = terms.limit;
         let mut claimed = self.claimed();
         if !fits(claimed, bytes, limit) {
@@ -224,7 +224,7 @@ impl<'a> Account<'a> {
         if !fits(claimed, bytes, limit) {
             return Err(short);
         }
-        self.mine.0.terms.store(terms.word(), Ordering::Relaxed);
+        self.mine.0.limit_word.store(terms.word(), Ordering::Relaxed);
         match column {
             Column::Used => {
                 self.mine.update(|held| Some(held.raised(bytes)?.opened())).ok_or(short)?;
@@ -246,14 +246,14 @@ impl<'a> Account<'a> {
     /// before says nothing any more.
     ///
     /// `terms`, `patience` and `life` as for [`Account::book`].
-    pub fn end<T: Into<Terms>>(
+    pub fn end<T: Into<LimitWord>>(
         &self,
         bytes: Bytes,
         terms: impl Fn() -> T,
         patience: Nanos,
-        life: impl FnMut(Owner) -> Life,
+        life: impl FnMut(Owner) -> Liveness,
     ) -> Bytes {
-        self.unasked(terms, patience, life, || {
+        self.change_unchecked(terms, patience, life, || {
             self.mine.outdate();
             self.shrink(bytes)
         })
@@ -270,16 +270,16 @@ impl<'a> Account<'a> {
     /// container then claims more than the limit, no spare part is left.
     ///
     /// `patience` and `life` as for [`SlotLock::acquire`]; where the lock is not had, the spare parts are cleared without it.
-    pub fn book<T: Into<Terms>>(
+    pub fn force_charge<T: Into<LimitWord>>(
         &self,
         column: Column,
         bytes: Bytes,
         terms: impl Fn() -> T,
         patience: Nanos,
-        life: impl FnMut(Owner) -> Life,
+        life: impl FnMut(Owner) -> Liveness,
     ) {
         self.mine.tick();
-        self.unasked(terms, patience, life, || match column {
+        self.change_unchecked(terms, patience, life, || match column {
             Column::Used => _ = self.mine.update(|held| Some(held.raised_at_most(bytes))),
             Column::Implicit => {
                 let raise = |implicit: u64| Some(implicit.saturating_add(bytes.0));
@@ -294,15 +294,15 @@ impl<'a> Account<'a> {
     /// GPU, and taken them off; they count again until they are given back.
     ///
     /// `terms`, `patience` and `life` as for [`Account::book`].
-    pub fn withdraw<T: Into<Terms>>(
+    pub fn withdraw<T: Into<LimitWord>>(
         &self,
         bytes: Bytes,
         kept: bool,
         terms: impl Fn() -> T,
         patience: Nanos,
-        life: impl FnMut(Owner) -> Life,
+        life: impl FnMut(Owner) -> Liveness,
     ) {
-        self.unasked(terms, patience, life, || {
+        self.change_unchecked(terms, patience, life, || {
             let left = if kept { bytes } else { Bytes::ZERO };
             count_withdrawn(self.withdrawn, left);
             self.mine.withdraw(bytes);
@@ -311,16 +311,16 @@ impl<'a> Account<'a> {
 
     /// Changes what may make the claims exceed the limit, and was not compared with it: then no spare part is left. Under the lock, because a
     /// charge that has summed up before, and raises after, would see nothing of it, and its word would stay open.
-    fn unasked<T: Into<Terms>, R>(
+    fn change_unchecked<T: Into<LimitWord>, R>(
         &self,
         terms: impl Fn() -> T,
         patience: Nanos,
-        life: impl FnMut(Owner) -> Life,
+        life: impl FnMut(Owner) -> Liveness,
         change: impl FnOnce() -> R,
     ) -> R {
         let guard = self.lock.acquire(self.me, patience, life).map(Acquired::guard);
         let changed = change();
-        if guard.is_err() || self.claimed() > in_force(terms).limit {
+        if guard.is_err() || self.claimed() > current_limit(terms).limit {
             self.close();
         }
         changed
@@ -329,13 +329,13 @@ impl<'a> Account<'a> {
     /// A checkpoint has taken off the GPU what a process has there: it counts no more, but for what it has exported. A driver checkpoints
     /// nothing that others may have, so that is what the process has let go of and others still hold. Whoever made the checkpoint says so,
     /// because the process itself is stopped in the driver.
-    pub fn send_away(&self, slot: SlotIndex) {
+    pub fn mark_checkpointed(&self, slot: SlotIndex) {
         if let Some(cell) = self.cells.get(slot.get()) {
             // What was measured of it was measured while it was there; what is measured of it from now on is there.
             OwnCell::new(cell).outdate();
             let left = held(cell).left(get(&cell.exported)).used();
             count_withdrawn(self.withdrawn, held(cell).used() - left + get(&cell.implicit));
-            cell.away.store(1, Ordering::Relaxed);
+            cell.checkpointed.store(1, Ordering::Relaxed);
         }
     }
 
@@ -343,15 +343,15 @@ impl<'a> Account<'a> {
     /// that fits or not.
     ///
     /// `terms`, `patience` and `life` as for [`Account::book`].
-    pub fn is_back<T: Into<Terms>>(
+    pub fn mark_restored<T: Into<LimitWord>>(
         &self,
         slot: SlotIndex,
         terms: impl Fn() -> T,
         patience: Nanos,
-        life: impl FnMut(Owner) -> Life,
+        life: impl FnMut(Owner) -> Liveness,
     ) {
-        if let Some(cell) = self.cells.get(slot.get()).filter(|cell| is_away(cell)) {
-            self.unasked(terms, patience, life, || return_home(cell));
+        if let Some(cell) = self.cells.get(slot.get()).filter(|cell| is_checkpointed(cell)) {
+            self.change_unchecked(terms, patience, life, || clear_checkpointed(cell));
         }
     }
 
@@ -362,26 +362,26 @@ impl<'a> Account<'a> {
     ///
     /// # Errors
     /// [`Refused`], and it is away as before.
-    pub fn bring_back<T: Into<Terms>>(
+    pub fn restore<T: Into<LimitWord>>(
         &self,
         slot: SlotIndex,
         terms: impl Fn() -> T,
         patience: Nanos,
-        life: impl FnMut(Owner) -> Life,
+        life: impl FnMut(Owner) -> Liveness,
     ) -> Result<bool, Refused> {
         let Some(cell) = self.cells.get(slot.get()) else { return Ok(false) };
         let _guard = self.lock.acquire(self.me, patience, life).map_err(Refused::Held)?.guard();
-        if !is_away(cell) {
+        if !is_checkpointed(cell) {
             return Ok(false);
         }
         self.close();
-        let limit = in_force(terms).limit;
+        let limit = current_limit(terms).limit;
         let there = held(cell).left(get(&cell.exported));
         let (claimed, wanted) = (self.claimed(), held(cell).used() - there.used() + get(&cell.implicit));
         if !fits(claimed, wanted, limit) {
             return Err(Refused::Short { used: claimed, wanted, limit });
         }
-        return_home(cell);
+        clear_checkpointed(cell);
         Ok(true)
     }
 
@@ -399,7 +399,7 @@ impl<'a> Account<'a> {
             let (implicit, used) = (entry.corrected(), entry.held().used());
             usage.used = usage.used + used;
             usage.implicit = usage.implicit + implicit;
-            usage.growth = usage.growth + (implicit - get(&entry.cell.implicit));
+            usage.unaccounted = usage.unaccounted + (implicit - get(&entry.cell.implicit));
             match entry.word().state() {
                 Some(State::Draining) => usage.draining = usage.draining + used + implicit,
                 Some(State::Orphan) => usage.orphan = usage.orphan + used + implicit,
@@ -430,7 +430,7 @@ impl<'a> Account<'a> {
 
     /// What the container's processes have booked, whatever was measured of them. Saturates.
     #[must_use]
-    pub fn booked(&self) -> Bytes {
+    pub fn charged(&self) -> Bytes {
         self.entries().map(|entry| entry.held().used() + entry.implicit()).sum()
     }
 
@@ -486,9 +486,13 @@ impl<'a> Account<'a> {
 
     #[inline]
     fn entries(&self) -> impl Iterator<Item = Entry<'a>> {
-        let entries =
-            self.cells.iter().zip(self.slots).zip(self.measured.growth).take(high_water(self.high_water));
-        entries.map(|((cell, slot), growth)| Entry { cell, slot, growth })
+        let entries = self
+            .cells
+            .iter()
+            .zip(self.slots)
+            .zip(self.measured.unaccounted)
+            .take(high_water(self.high_water));
+        entries.map(|((cell, slot), growth)| Entry { cell, slot, unaccounted: growth })
     }
 }
 
@@ -505,7 +509,7 @@ fn count_withdrawn(withdrawn: &AtomicU64, bytes: Bytes) {
 
 /// Leaves of a dead process's cell what it had exported; whether that is anything. `withdrawn` is
 /// the GPU's. To be called again where a caller has died.
-pub fn bequeath(cell: &Cell, withdrawn: &AtomicU64) -> bool {
+pub fn keep_exported(cell: &Cell, withdrawn: &AtomicU64) -> bool {
     let exported = get(&cell.exported);
     // With it goes what was measured beyond its implicit memory, which is not known here.
     count_withdrawn(withdrawn, held(cell).used() - exported + get(&cell.implicit));
@@ -514,7 +518,7 @@ pub fn bequeath(cell: &Cell, withdrawn: &AtomicU64) -> bool {
     passing(cell).0.for_each(|word| _ = word.swap(0, Ordering::Relaxed));
     cell.creating.swap(0, Ordering::Relaxed);
     // What was measured of the process does not go for what it leaves.
-    cell.ended.fetch_add(1, Ordering::Relaxed);
+    cell.implicit_epoch.fetch_add(1, Ordering::Relaxed);
     held(cell).used() > Bytes::ZERO
 }
 
@@ -523,7 +527,7 @@ pub fn bequeath(cell: &Cell, withdrawn: &AtomicU64) -> bool {
 struct Entry<'a> {
     cell: &'a Cell,
     slot: &'a Slot,
-    growth: &'a AtomicU64,
+    unaccounted: &'a AtomicU64,
 }
 
 impl Entry<'_> {
@@ -531,29 +535,29 @@ impl Entry<'_> {
     #[inline]
     fn held(&self) -> Held {
         let held = held(self.cell);
-        if is_away(self.cell) { held.left(get(&self.cell.exported)) } else { held }
+        if is_checkpointed(self.cell) { held.left(get(&self.cell.exported)) } else { held }
     }
 
     #[inline]
     fn implicit(&self) -> Bytes {
-        if is_away(self.cell) { Bytes::ZERO } else { get(&self.cell.implicit) }
+        if is_checkpointed(self.cell) { Bytes::ZERO } else { get(&self.cell.implicit) }
     }
 
     /// What came with what the program asked for, as booked and measured.
     #[inline]
     fn corrected(&self) -> Bytes {
         let implicit = self.implicit();
-        match self.growth.load(Ordering::Relaxed) {
+        match self.unaccounted.load(Ordering::Relaxed) {
             0 => implicit,
-            growth => self.corrected_by(implicit, Growth(growth)),
+            growth => self.corrected_by(implicit, UnaccountedDelta(growth)),
         }
     }
 
     #[cold]
-    fn corrected_by(&self, implicit: Bytes, growth: Growth) -> Bytes {
+    fn corrected_by(&self, implicit: Bytes, growth: UnaccountedDelta) -> Bytes {
         // HB ended: meets the Release in `OwnCell::outdate`.
         fence(Ordering::Acquire);
-        let measured = growth.bytes(self.word(), self.cell.ended.load(Ordering::Relaxed));
+        let measured = growth.bytes(self.word(), self.cell.implicit_epoch.load(Ordering::Relaxed));
         Bytes(implicit.0.saturating_add_signed(measured))
     }
 
@@ -563,7 +567,7 @@ impl Entry<'_> {
 }
 
 /// Says what a process has beyond its cell, and with `edition` that it is more than before.
-pub fn publish_growth(word: &AtomicU64, growth: Growth, edition: Option<&AtomicU32>) {
+pub fn publish_unaccounted(word: &AtomicU64, growth: UnaccountedDelta, edition: Option<&AtomicU32>) {
     word.store(growth.0, Ordering::Relaxed);
     if let Some(edition) = edition {
         // HB growth: Release publishes the figure to whoever sees the edition.
@@ -579,7 +583,7 @@ pub fn publish_returned(word: &AtomicU64, returned: u64, edition: Option<&Atomic
     // bytes off as well.
     fence(Ordering::Release);
     if let Some(edition) = edition {
-        // HB growth: as in `publish_growth`.
+        // HB growth: as in `publish_unaccounted`.
         edition.store(edition.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }
@@ -613,13 +617,13 @@ fn passing(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
         held: _,
         implicit,
         peak,
-        terms,
+        limit_word: terms,
         waiting,
         creating,
-        ended,
+        implicit_epoch: ended,
         charges,
         exported: _,
-        away,
+        checkpointed: away,
         busy,
         inflight,
         launches,
@@ -640,22 +644,22 @@ fn passing(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
 
 /// Whether a checkpoint has taken the process's memory off the GPU.
 #[inline]
-fn is_away(cell: &Cell) -> bool {
-    cell.away.load(Ordering::Relaxed) != 0
+fn is_checkpointed(cell: &Cell) -> bool {
+    cell.checkpointed.load(Ordering::Relaxed) != 0
 }
 
 /// It is there again.
-fn return_home(cell: &Cell) {
+fn clear_checkpointed(cell: &Cell) {
     // What was measured of it was measured while it was away.
     OwnCell::new(cell).outdate();
-    cell.away.store(0, Ordering::Relaxed);
+    cell.checkpointed.store(0, Ordering::Relaxed);
 }
 
 /// The terms that a sum is compared with which is read after them.
 #[inline]
-fn in_force<T: Into<Terms>>(terms: impl Fn() -> T) -> Terms {
+fn current_limit<T: Into<LimitWord>>(terms: impl Fn() -> T) -> LimitWord {
     let terms = terms().into();
-    // HB growth: meets the Release in `publish_growth`: what is summed up is at least as new as the edition.
+    // HB growth: meets the Release in `publish_unaccounted`: what is summed up is at least as new as the edition.
     fence(Ordering::Acquire);
     terms
 }

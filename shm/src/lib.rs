@@ -45,7 +45,6 @@ pub mod futex;
 #[cfg(loom)]
 #[path = "futex/model.rs"]
 pub mod futex;
-pub mod growth;
 pub mod held;
 pub mod layout;
 pub mod ledger;
@@ -55,13 +54,12 @@ pub mod orphans;
 pub mod preamble;
 pub mod reason;
 pub mod slots;
+pub mod unaccounted;
 pub mod units;
 pub mod uuid;
 
 #[cfg(not(loom))]
 pub mod clock;
-#[cfg(not(loom))]
-pub mod cut;
 #[cfg(not(loom))]
 pub mod devices;
 #[cfg(not(loom))]
@@ -71,13 +69,13 @@ pub mod gpus;
 #[cfg(not(loom))]
 pub mod grant;
 #[cfg(not(loom))]
+pub mod grant_snapshot;
+#[cfg(not(loom))]
 pub mod intervals;
 #[cfg(not(loom))]
 pub mod liveness;
 #[cfg(not(loom))]
 pub mod mapping;
-#[cfg(not(loom))]
-pub mod notes;
 #[cfg(not(loom))]
 pub mod paths;
 #[cfg(not(loom))]
@@ -92,3 +90,5 @@ pub mod slices;
 pub mod snapshot;
 #[cfg(not(loom))]
 pub mod spin;
+#[cfg(not(loom))]
+pub mod truncation;

@@ -15,7 +15,7 @@
 //!
 //! Known limits:
 //! - On **overlayfs** a mapping keeps the file below, not the description, and the lock is lost with the descriptor (measured,
-//!   Linux 6.18). [`Lifelines::take`] looks whether its lock held and otherwise answers [`io::ErrorKind::Unsupported`].
+//!   Linux 6.18). [`LivenessLocks::take`] looks whether its lock held and otherwise answers [`io::ErrorKind::Unsupported`].
 //! - A thread that forks between our `open` and `close` hands the description to its child, and the byte then lives until that
 //!   child execs or ends. The descriptor is close-on-exec and the time some 10 us, once per process; a slot is buried late then.
 //! - The kernel answers -1 for the holder's process id of such a lock: who it is must be read from the slot.
@@ -29,19 +29,19 @@ use std::ptr;
 
 pub use crate::layout::LOCK_BASE;
 use crate::layout::LOCK_REGION;
-pub use crate::lock::Life;
+pub use crate::lock::Liveness;
 use crate::slots::Presence;
 use crate::units::SlotIndex;
 
 /// A file with a byte to lock for every slot, found again by its path: programs close descriptors that they do not know.
 #[derive(Debug)]
-pub struct Lifelines {
+pub struct LivenessLocks {
     path: PathBuf,
     /// Device and inode: another file under the same name is not ours.
     identity: (u64, u64),
 }
 
-impl Lifelines {
+impl LivenessLocks {
     /// The bytes of the file at `path`, which must be there and be writable by us.
     ///
     /// # Errors
@@ -63,13 +63,13 @@ impl Lifelines {
     ///
     /// # Errors
     /// As the system says.
-    pub fn borrow_file(&self) -> io::Result<Option<Borrowed>> {
+    pub fn file(&self) -> io::Result<Option<SharedFile>> {
         self.borrow_byte(LOCK_REGION)
     }
 
-    fn borrow_byte(&self, byte: u64) -> io::Result<Option<Borrowed>> {
+    fn borrow_byte(&self, byte: u64) -> io::Result<Option<SharedFile>> {
         let file = self.reopen()?;
-        Ok(lock(file.as_fd(), byte)?.then_some(Borrowed { file, byte }))
+        Ok(lock(file.as_fd(), byte)?.then_some(SharedFile { file, byte }))
     }
 
     fn reopen(&self) -> io::Result<File> {
@@ -84,24 +84,24 @@ impl Lifelines {
     }
 }
 
-impl Presence for Lifelines {
-    type Stay = Lifeline;
-    type Visit = Borrowed;
+impl Presence for LivenessLocks {
+    type Stay = LivenessLock;
+    type Visit = SharedFile;
 
     /// Takes the slot's byte for as long as this process's memory lives; `None` if it is taken.
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] on a file system where the lock does not outlive the descriptor; else as the system says.
-    fn take(&self, slot: SlotIndex) -> io::Result<Option<Lifeline>> {
+    fn take(&self, slot: SlotIndex) -> io::Result<Option<LivenessLock>> {
         let file = self.reopen()?;
         if !lock(file.as_fd(), byte(slot))? {
             return Ok(None);
         }
-        let line = Lifeline::map(file.as_fd())?;
+        let line = LivenessLock::map(file.as_fd())?;
         drop(file);
         match self.life(slot)? {
-            Life::Alive => Ok(Some(line)),
-            Life::Dead => Err(io::Error::new(
+            Liveness::Alive => Ok(Some(line)),
+            Liveness::Dead => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 format!(
                     "{}: this file system (overlayfs?) drops a lock whose file is only mapped; put the directory on a tmpfs",
@@ -111,12 +111,12 @@ impl Presence for Lifelines {
         }
     }
 
-    fn borrow(&self, slot: SlotIndex) -> io::Result<Option<Borrowed>> {
+    fn borrow(&self, slot: SlotIndex) -> io::Result<Option<SharedFile>> {
         self.borrow_byte(byte(slot))
     }
 
-    fn life(&self, slot: SlotIndex) -> io::Result<Life> {
-        life(self.reopen()?.as_fd(), slot)
+    fn life(&self, slot: SlotIndex) -> io::Result<Liveness> {
+        liveness(self.reopen()?.as_fd(), slot)
     }
 }
 
@@ -124,14 +124,14 @@ impl Presence for Lifelines {
 ///
 /// # Errors
 /// As the system says.
-pub fn life(file: BorrowedFd<'_>, slot: SlotIndex) -> io::Result<Life> {
+pub fn liveness(file: BorrowedFd<'_>, slot: SlotIndex) -> io::Result<Liveness> {
     let mut request = request(libc::F_WRLCK, byte(slot));
     // SAFETY: the descriptor is open (borrowed); F_OFD_GETLK reads and writes the one flock, which outlives the call.
     let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut request) };
     if answer == -1 {
         return Err(io::Error::last_os_error());
     }
-    Ok(if i32::from(request.l_type) == libc::F_UNLCK { Life::Dead } else { Life::Alive })
+    Ok(if i32::from(request.l_type) == libc::F_UNLCK { Liveness::Dead } else { Liveness::Alive })
 }
 
 /// A slot's byte, held as long as this process's memory lives or until dropped.
@@ -140,16 +140,16 @@ pub fn life(file: BorrowedFd<'_>, slot: SlotIndex) -> io::Result<Life> {
 /// another mapping's.
 #[derive(Debug)]
 #[must_use = "dropping it gives the byte up"]
-pub struct Lifeline {
+pub struct LivenessLock {
     page: *mut libc::c_void,
 }
 
 // SAFETY: the page is never accessed; the address is only a name for munmap, which any thread may call.
-unsafe impl Send for Lifeline {}
+unsafe impl Send for LivenessLock {}
 // SAFETY: as above; there is nothing that a shared reference can do.
-unsafe impl Sync for Lifeline {}
+unsafe impl Sync for LivenessLock {}
 
-impl Lifeline {
+impl LivenessLock {
     const LENGTH: usize = 4096;
 
     fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
@@ -170,7 +170,7 @@ impl Lifeline {
     }
 }
 
-impl Drop for Lifeline {
+impl Drop for LivenessLock {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and nothing refers to it; a forked child does not come here, as the type demands.
         unsafe { libc::munmap(self.page, Self::LENGTH) };
@@ -180,12 +180,12 @@ impl Drop for Lifeline {
 /// A byte, held for a moment.
 #[derive(Debug)]
 #[must_use = "dropping it gives the byte up"]
-pub struct Borrowed {
+pub struct SharedFile {
     file: File,
     byte: u64,
 }
 
-impl Drop for Borrowed {
+impl Drop for SharedFile {
     fn drop(&mut self) {
         // Said aloud, because closing is not enough if another thread has forked meanwhile.
         let request = request(libc::F_UNLCK, self.byte);

@@ -66,7 +66,7 @@ impl Owner {
 
 /// What is known about an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum Liveness {
     /// It lives, or nothing can be said: it keeps its lock.
     Alive,
     /// It is certainly gone and will never write again.
@@ -143,7 +143,7 @@ impl SlotLock {
         &self,
         me: Owner,
         patience: Nanos,
-        life: impl FnMut(Owner) -> Life,
+        life: impl FnMut(Owner) -> Liveness,
     ) -> Result<Acquired<'_>, HeldBy> {
         match self.try_acquire(me) {
             Some(guard) => Ok(Acquired::Clean(guard)),
@@ -157,7 +157,7 @@ impl SlotLock {
         &self,
         me: Owner,
         patience: Nanos,
-        mut life: impl FnMut(Owner) -> Life,
+        mut life: impl FnMut(Owner) -> Liveness,
     ) -> Result<Acquired<'_>, HeldBy> {
         for () in core::iter::repeat_n((), LOOKS) {
             spin_loop();
@@ -182,7 +182,7 @@ impl SlotLock {
                 continue;
             };
             if doubted == Some(owner) {
-                if life(owner) == Life::Dead {
+                if life(owner) == Liveness::Dead {
                     // What the dead owner wrote inside is visible to whoever learnt of its death (HB death). HB name: as above.
                     if self.exchange(word, mine, Ordering::AcqRel) {
                         return Ok(Acquired::TakenOver(Guard { lock: self, me }, owner));
@@ -279,7 +279,7 @@ mod tests {
         let life = |who| {
             assert_eq!(who, owner(1));
             asked.set(asked.get() + 1);
-            Life::Alive
+            Liveness::Alive
         };
         assert_eq!(lock.acquire(owner(2), PATIENCE, life).map(|_| ()), Err(HeldBy(owner(1))));
         assert!(asked.get() > 0);
@@ -289,7 +289,7 @@ mod tests {
     fn the_dead_are_succeeded_and_named() {
         let lock = SlotLock::default();
         core::mem::forget(lock.try_acquire(owner(1)));
-        match lock.acquire(owner(2), PATIENCE, |_| Life::Dead) {
+        match lock.acquire(owner(2), PATIENCE, |_| Liveness::Dead) {
             Ok(Acquired::TakenOver(guard, dead)) => {
                 assert_eq!(dead, owner(1));
                 assert_eq!(lock.owner(), Some(owner(2)));
@@ -313,7 +313,7 @@ mod tests {
     fn a_bit_without_an_owner_is_a_free_lock() {
         let lock = SlotLock::default();
         lock.word.store(SLEEPERS, Ordering::Relaxed);
-        assert!(matches!(lock.acquire(owner(2), PATIENCE, |_| Life::Alive), Ok(Acquired::Clean(_))));
+        assert!(matches!(lock.acquire(owner(2), PATIENCE, |_| Liveness::Alive), Ok(Acquired::Clean(_))));
     }
 
     #[test]
@@ -330,11 +330,12 @@ mod tests {
         let lock = SlotLock::default();
         let guard = lock.try_acquire(owner(1)).unwrap();
         std::thread::scope(|scope| {
-            let sleeper =
-                scope.spawn(|| match lock.acquire(owner(2), Nanos::from_millis(5_000), |_| Life::Alive) {
+            let sleeper = scope.spawn(|| {
+                match lock.acquire(owner(2), Nanos::from_millis(5_000), |_| Liveness::Alive) {
                     Ok(Acquired::Clean(_)) => lock.owner(),
                     other => panic!("{other:?}"),
-                });
+                }
+            });
             while lock.word.load(Ordering::Relaxed) & SLEEPERS == 0 && !sleeper.is_finished() {
                 std::thread::yield_now();
             }
@@ -353,7 +354,7 @@ mod tests {
         let first = Cell::new(None);
         let life = |_| {
             first.set(first.get().or_else(|| Some(begun.elapsed())));
-            Life::Alive
+            Liveness::Alive
         };
         assert!(lock.acquire(owner(2), Nanos::ZERO, life).is_err());
         assert!(first.get().unwrap() >= DOUBT.duration());
@@ -364,7 +365,7 @@ mod tests {
         let lock = SlotLock::default();
         let _guard = lock.try_acquire(owner(1)).unwrap();
         let begun = Instant::now();
-        assert!(lock.acquire(owner(2), PATIENCE, |_| Life::Alive).is_err());
+        assert!(lock.acquire(owner(2), PATIENCE, |_| Liveness::Alive).is_err());
         assert!(begun.elapsed() >= PATIENCE.duration());
     }
 

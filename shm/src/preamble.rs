@@ -49,7 +49,7 @@ impl Kind {
 
 /// Why a file's first bytes do not make it one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum InvalidPreamble {
     /// It is being made: look again shortly, and not for ever.
     NotYet,
     /// It is ready, but of another layout.
@@ -73,7 +73,7 @@ pub enum Unfit {
     },
 }
 
-impl fmt::Display for Unfit {
+impl fmt::Display for InvalidPreamble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotYet => {
@@ -100,7 +100,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-impl core::error::Error for Unfit {}
+impl core::error::Error for InvalidPreamble {}
 
 /// The first words of a mapped file.
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +126,7 @@ impl Preamble<'_> {
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, kind: Kind) -> Result<(), Unfit> {
+    pub fn check(&self, kind: Kind) -> Result<(), InvalidPreamble> {
         // HB version: Acquire meets the Release in `publish`.
         let version = self.version.load(Ordering::Acquire);
         check(kind, version, self.magic.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed))
@@ -137,13 +137,17 @@ impl Preamble<'_> {
 ///
 /// # Errors
 /// Why not.
-pub fn check(kind: Kind, version: u32, magic: u32, size: u64) -> Result<(), Unfit> {
+pub fn check(kind: Kind, version: u32, magic: u32, size: u64) -> Result<(), InvalidPreamble> {
     match version {
         // Nothing else is to be believed before the version is there.
-        0 => Err(Unfit::NotYet),
-        _ if magic != kind.magic() => Err(Unfit::WrongMagic { found: magic, expected: kind.magic() }),
-        LAYOUT_VERSION if size != kind.size() => Err(Unfit::WrongSize { found: size, expected: kind.size() }),
+        0 => Err(InvalidPreamble::NotYet),
+        _ if magic != kind.magic() => {
+            Err(InvalidPreamble::WrongMagic { found: magic, expected: kind.magic() })
+        }
+        LAYOUT_VERSION if size != kind.size() => {
+            Err(InvalidPreamble::WrongSize { found: size, expected: kind.size() })
+        }
         LAYOUT_VERSION => Ok(()),
-        found => Err(Unfit::WrongVersion { found }),
+        found => Err(InvalidPreamble::WrongVersion { found }),
     }
 }

@@ -18,15 +18,15 @@ use std::time::Duration;
 
 use crate::atomic::Ordering;
 use crate::file::{self, Access, Error, Fault};
-use crate::grant::Granted;
+use crate::grant::GrantView;
 use crate::layout::{self, Cell, Grant, NAME, Slot, Use, store_bytes};
 use crate::ledger::{self, Account, OwnCell};
-use crate::liveness::{Life, Lifeline, Lifelines};
+use crate::liveness::{Liveness, LivenessLock, LivenessLocks};
 use crate::lock::Owner;
 use crate::mapping::{Mapping, Shared};
 use crate::paths::Candidate;
-use crate::preamble::{Kind, Unfit};
-use crate::slots::{self, Claim, Claimant, State, Swept, Table, Word};
+use crate::preamble::{InvalidPreamble, Kind};
+use crate::slots::{self, Claim, SlotOwner, State, Swept, Table, Word};
 use crate::units::{DeviceIndex, Nanos, SlotIndex, TimeScale};
 
 /// The processes of a container may be several users'; who may reach the file at all is said by its directory.
@@ -35,7 +35,7 @@ const USE_MODE: u32 = 0o666;
 const GRANT_MODE: u32 = 0o644;
 
 /// The FIFO that wakes the monitor.
-const BELL: &str = "bell";
+const DOORBELL: &str = "doorbell";
 
 /// How often and how long a file that is not ready is waited for: 100 ms in all. To make one takes less than one.
 const LOOKS: u32 = 100;
@@ -43,7 +43,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// What a new region is told about its container.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Birth<'a> {
+pub struct RegionSpec<'a> {
     /// For people; 63 bytes of it are kept.
     pub name: &'a str,
     /// When, by `CLOCK_REALTIME`.
@@ -58,7 +58,7 @@ pub struct Region {
     directory: PathBuf,
     shared: Mapping<Use>,
     grant: Mapping<Grant>,
-    lines: Lifelines,
+    lines: LivenessLocks,
 }
 
 impl Region {
@@ -66,13 +66,13 @@ impl Region {
     ///
     /// # Errors
     /// [`Error`] for the first file that cannot be made.
-    pub fn make(directory: &Path, birth: Birth<'_>) -> Result<bool, Error> {
+    pub fn make(directory: &Path, birth: RegionSpec<'_>) -> Result<bool, Error> {
         // `use` comes last: where it is, both are.
         file::make(directory, Kind::Grant, GRANT_MODE, |file| {
             Mapping::<Grant>::writable(file)?.get().preamble().publish(Kind::Grant);
             Ok(())
         })?;
-        make_bell(&directory.join(BELL));
+        make_bell(&directory.join(DOORBELL));
         file::make(directory, Kind::Use, USE_MODE, |file| {
             let mapping = Mapping::<Use>::writable(file)?;
             let header = &mapping.get().header;
@@ -93,7 +93,7 @@ impl Region {
         let path = directory.join(Kind::Use.name());
         let file = file::open(directory, Kind::Use, Access::Write)?;
         let fault = |error| Error::new(&path, Fault::System(error));
-        let lines = Lifelines::of(&path, &file).map_err(fault)?;
+        let lines = LivenessLocks::of(&path, &file).map_err(fault)?;
         let shared = Mapping::writable(&file).map_err(fault)?;
         let grant = map_grant(directory)?;
         let region = Self { directory: directory.to_path_buf(), shared, grant, lines };
@@ -108,7 +108,7 @@ impl Region {
     ///
     /// # Errors
     /// [`Error`] of the candidate that has a region, else of the last one tried.
-    pub fn open_or_make(candidates: &[Candidate], birth: Birth<'_>) -> Result<Self, Error> {
+    pub fn open_or_make(candidates: &[Candidate], birth: RegionSpec<'_>) -> Result<Self, Error> {
         for candidate in candidates {
             vouch(candidate)?;
             match Self::open_when_ready(&candidate.directory) {
@@ -141,7 +141,9 @@ impl Region {
     fn open_when_ready(directory: &Path) -> Result<Self, Error> {
         for _ in 0..LOOKS {
             match Self::open(directory) {
-                Err(Error { fault: Fault::Unfit(Unfit::NotYet), .. }) => thread::sleep(PAUSE),
+                Err(Error { fault: Fault::InvalidPreamble(InvalidPreamble::NotYet), .. }) => {
+                    thread::sleep(PAUSE)
+                }
                 other => return other,
             }
         }
@@ -175,13 +177,13 @@ impl Region {
     /// The monitor's file.
     #[inline]
     #[must_use]
-    pub fn granted(&self) -> Granted<'_> {
-        Granted::new(self.grant.get())
+    pub fn grant(&self) -> GrantView<'_> {
+        GrantView::new(self.grant.get())
     }
 
     /// The file whose bytes say which slots live.
     #[must_use]
-    pub fn lines(&self) -> &Lifelines {
+    pub fn liveness_locks(&self) -> &LivenessLocks {
         &self.lines
     }
 
@@ -232,7 +234,7 @@ impl Region {
         // The type holds nothing that is out of bounds.
         #[allow(clippy::indexing_slicing)]
         let cells = &self.shared().cell[gpu.get()];
-        let (slots, measured) = (&self.shared().slot, self.granted().measured(gpu));
+        let (slots, measured) = (&self.shared().slot, self.grant().measured(gpu));
         let (high_water, mine) = (&self.shared().header.high_water, self.cell(gpu, me.slot()));
         Account::new(self.gpu(gpu), cells, slots, measured, high_water, mine, me)
     }
@@ -242,10 +244,15 @@ impl Region {
     /// `monitor` says whether one lives, as for [`Region::sweep`], which goes before.
     ///
     /// # Errors
-    /// As the system says; see [`Lifelines`].
-    pub fn claim(&self, who: Claimant<'_>, now: Nanos, monitor: bool) -> io::Result<Option<Claim<Lifeline>>> {
+    /// As the system says; see [`LivenessLocks`].
+    pub fn claim(
+        &self,
+        who: SlotOwner<'_>,
+        now: Nanos,
+        monitor: bool,
+    ) -> io::Result<Option<Claim<LivenessLock>>> {
         self.sweep(now, monitor)?;
-        self.slots().disinherit(now);
+        self.slots().release_unseen(now);
         self.slots().claim(&self.lines, who, now)
     }
 
@@ -256,38 +263,38 @@ impl Region {
     /// As the system says.
     pub fn sweep(&self, now: Nanos, monitor: bool) -> io::Result<Swept> {
         let gone = |slot, word, since| {
-            slots::is_gone(word, since, now, monitor.then(|| Word(self.granted().gone(slot))))
+            slots::is_gone(word, since, now, monitor.then(|| Word(self.grant().drained(slot))))
         };
         let gone = |slot, word: Word, since| match word.state() {
             // What nobody holds is gone, whatever a monitor has come to know.
             Some(State::Orphan) => {
-                self.slots().is_let_go(slot) || (monitor && self.granted().gone(slot) == word.0)
+                self.slots().is_released(slot) || (monitor && self.grant().drained(slot) == word.0)
             }
             _ => gone(slot, word, since),
         };
-        self.slots().sweep(&self.lines, now, gone, |slot, state| self.wind_up(slot, state))
+        self.slots().sweep(&self.lines, now, gone, |slot, state| self.reclaim(slot, state))
     }
 
     /// [`Table::opened`].
     #[must_use]
-    pub fn opened(&self) -> u64 {
-        self.slots().opened()
+    pub fn opened_handles(&self) -> u64 {
+        self.slots().opened_handles()
     }
 
-    /// [`Table::set_opened`].
-    pub fn set_opened(&self, slot: SlotIndex, bits: u64) {
-        self.slots().set_opened(slot, bits);
+    /// [`Table::set_opened_handles`].
+    pub fn set_opened_handles(&self, slot: SlotIndex, bits: u64) {
+        self.slots().set_opened_handles(slot, bits);
     }
 
     /// [`Table::lend`].
-    pub fn lend(&self, slot: SlotIndex, bits: u64) {
-        self.slots().lend(slot, bits);
+    pub fn mark_exported(&self, slot: SlotIndex, bits: u64) {
+        self.slots().mark_exported(slot, bits);
     }
 
     /// Whether the owner named in a shared lock lives.
     #[must_use]
-    pub fn life(&self, owner: Owner) -> Life {
-        self.slots().life(&self.lines, owner)
+    pub fn liveness(&self, owner: Owner) -> Liveness {
+        self.slots().liveness(&self.lines, owner)
     }
 
     /// Whether the region can be right: the slots are, and free ones have nothing on the books. To be asked while nobody else is
@@ -298,19 +305,14 @@ impl Region {
     }
 
     /// Leaves of a dead process what it had exported, if it had; else zeroes all that belongs to its slot, for the next process.
-    fn wind_up(&self, slot: SlotIndex, state: State) -> State {
+    fn reclaim(&self, slot: SlotIndex, state: State) -> State {
         let cell = |gpu| (self.cell(gpu, slot), &self.gpu(gpu).withdrawn);
-        let becomes = self.slots().wind_up(slot, state, DeviceIndex::all().map(cell));
+        let becomes = self.slots().reclaim(slot, state, DeviceIndex::all().map(cell));
         if becomes == State::Free {
             let entry = self.slot(slot);
             entry.acked.store(0, Ordering::Relaxed);
             for counter in &entry.counter {
                 counter.store(0, Ordering::Relaxed);
-            }
-            // A byte's values are the slots.
-            #[allow(clippy::indexing_slicing)]
-            for word in &self.shared().progress[slot.get()].word {
-                word.store(0, Ordering::Relaxed);
             }
         }
         becomes
@@ -337,7 +339,7 @@ fn check<T: Shared>(directory: &Path, mapped: &T) -> Result<(), Error> {
     mapped
         .preamble()
         .check(T::KIND)
-        .map_err(|unfit| Error::new(&directory.join(T::KIND.name()), Fault::Unfit(unfit)))
+        .map_err(|unfit| Error::new(&directory.join(T::KIND.name()), Fault::InvalidPreamble(unfit)))
 }
 
 /// Makes a candidate's directory, if it is not there; its parent must be.

@@ -11,7 +11,7 @@ const SLICE_NS: u64 = 100_000;
 ///
 /// # Errors
 /// The system's.
-pub fn ask_for_short() -> io::Result<()> {
+pub fn request_short_slices() -> io::Result<()> {
     let mut attributes = attributes()?;
     if i32::try_from(attributes.sched_policy) != Ok(libc::SCHED_OTHER) {
         return Ok(());
@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn a_thread_that_asks_keeps_all_but_its_slice() {
         let before = attributes().expect("attributes");
-        ask_for_short().expect("no rights are needed");
+        request_short_slices().expect("no rights are needed");
         let after = attributes().expect("attributes");
         assert_eq!((after.sched_policy, after.sched_nice), (before.sched_policy, before.sched_nice));
         // Old kernels say 0.

@@ -20,13 +20,13 @@
 //!
 //! Dead is not free: a dead process's bytes stay on the books while the driver tears its memory down. See [`is_gone`].
 //!
-//! The byte is the kernel's, so it is a trait here ([`Presence`]): [`crate::liveness::Lifelines`] in life, a flag in a model.
+//! The byte is the kernel's, so it is a trait here ([`Presence`]): [`crate::liveness::LivenessLocks`] in life, a flag in a model.
 
 use std::io;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::layout::{Slot, store_bytes};
-use crate::lock::{Life, Owner};
+use crate::lock::{Liveness, Owner};
 use crate::units::{Generation, Nanos, SlotIndex};
 
 /// How long a dead process's memory is taken to linger when no monitor can tell. Longer than any teardown seen on a driver, and
@@ -56,7 +56,7 @@ pub trait Presence {
     ///
     /// # Errors
     /// As the system says; then nothing is known.
-    fn life(&self, slot: SlotIndex) -> io::Result<Life>;
+    fn life(&self, slot: SlotIndex) -> io::Result<Liveness>;
 }
 
 /// What a slot is used for.
@@ -117,7 +117,7 @@ pub fn is_gone(word: Word, since: Nanos, now: Nanos, monitor: Option<Word>) -> b
 
 /// Who claims: for people only, never a basis for signals.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Claimant<'a> {
+pub struct SlotOwner<'a> {
     /// Process id in the container's own PID namespace.
     pub pid: u32,
     /// The process's name, at most 15 bytes of it are kept.
@@ -177,7 +177,7 @@ impl<'a> Table<'a> {
     pub fn claim<P: Presence>(
         &self,
         presence: &P,
-        who: Claimant<'_>,
+        who: SlotOwner<'_>,
         now: Nanos,
     ) -> io::Result<Option<Claim<P::Stay>>> {
         for (slot, entry) in self.entries(self.slots.len()) {
@@ -204,7 +204,7 @@ impl<'a> Table<'a> {
 
     /// Finds the dead, and gives back the slots of those whose memory is gone.
     ///
-    /// `gone` says whether it is, from the word of a slot that drains or is an orphan, and since when (see [`is_gone`]). `wind_up` then
+    /// `gone` says whether it is, from the word of a slot that drains or is an orphan, and since when (see [`is_gone`]). `reclaim` then
     /// zeroes everything that belongs to the slot but the words of [`Claimant`], and says [`State::Free`]; or, of one that drained, all
     /// but what it had exported, and says [`State::Orphan`]. It may be called again for a slot that it has wound up in part: whoever
     /// called it before has died.
@@ -216,7 +216,7 @@ impl<'a> Table<'a> {
         presence: &P,
         now: Nanos,
         mut gone: impl FnMut(SlotIndex, Word, Nanos) -> bool,
-        mut wind_up: impl FnMut(SlotIndex, State) -> State,
+        mut reclaim: impl FnMut(SlotIndex, State) -> State,
     ) -> io::Result<Swept> {
         let mut swept = Swept::default();
         for (slot, entry) in self.entries(self.high_water()) {
@@ -234,7 +234,7 @@ impl<'a> Table<'a> {
                         // From before the machine's last start. The wait begins anew.
                         entry.since.store(now.0, Ordering::Relaxed);
                     } else if gone(slot, word, since) {
-                        becomes = wind_up(slot, state);
+                        becomes = reclaim(slot, state);
                         if becomes == State::Orphan {
                             entry.since.store(now.0, Ordering::Relaxed);
                         }
@@ -275,15 +275,15 @@ impl<'a> Table<'a> {
     }
 
     /// Whether the owner named in a shared lock lives.
-    pub fn life<P: Presence>(&self, presence: &P, owner: Owner) -> Life {
-        let Some(entry) = self.slots.get(owner.slot().get()) else { return Life::Dead };
+    pub fn liveness<P: Presence>(&self, presence: &P, owner: Owner) -> Liveness {
+        let Some(entry) = self.slots.get(owner.slot().get()) else { return Liveness::Dead };
         // The word is at least as new as the owner's claim (HB name, in `lock`): another user or another state means that the
         // owner was mourned.
         let word = load(entry);
         if word.state() == Some(State::Live) && owner.is(word.generation()) {
-            presence.life(owner.slot()).unwrap_or(Life::Alive)
+            presence.life(owner.slot()).unwrap_or(Liveness::Alive)
         } else {
-            Life::Dead
+            Liveness::Dead
         }
     }
 

@@ -11,14 +11,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::file::{self, Access, Error, Fault};
-use crate::growth::Growth;
 use crate::held::Held;
 use crate::intervals::Span;
 use crate::layout::{self, COUNTERS, GPUS, Grant, INTERVALS, NAME, SLOTS, Use, UseHeader};
-use crate::preamble::{self, Kind, Unfit};
+use crate::preamble::{self, InvalidPreamble, Kind};
 use crate::record::Record;
 use crate::slots::{State, Word};
-use crate::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
+use crate::unaccounted::UnaccountedDelta;
+use crate::units::{Bytes, DeviceIndex, Nanos};
 use crate::uuid::Uuid;
 
 /// What a container says about itself.
@@ -80,7 +80,7 @@ impl Snapshot {
 
     /// The same as it is on the books, whatever has been seen to have left the GPU.
     #[must_use]
-    pub fn orphan_booked(&self, gpu: &Gpu) -> Bytes {
+    pub fn orphan_charged(&self, gpu: &Gpu) -> Bytes {
         self.orphans(gpu).map(|cell| cell.used).sum()
     }
 
@@ -104,7 +104,7 @@ pub struct Slot {
     /// The gate word that it has acknowledged last.
     pub acked: u64,
     /// How others may hold what it exported: `CGPU_LENT_*`.
-    pub lent: u64,
+    pub exported_handles: u64,
     /// How often each counted reason happened.
     pub counters: [u32; COUNTERS],
 }
@@ -116,14 +116,14 @@ pub struct Cell {
     pub used: Bytes,
     pub implicit: Bytes,
     /// What the monitor has measured beyond the cell, as far as it goes for its present user; below 0: short of it. Only where all was read.
-    pub growth: i64,
+    pub unaccounted: i64,
     /// What of `exported` has been seen to have left the GPU. That is known of all cells together,
     /// and told of the first ones.
     pub returned: Bytes,
     pub peak: Bytes,
     pub waiting: u64,
     pub creating: u32,
-    pub ended: u32,
+    pub implicit_epoch: u32,
     pub charges: u32,
     pub exported: Bytes,
     pub busy: Nanos,
@@ -143,7 +143,7 @@ impl Cell {
     /// What came with what the program asked for, as booked and measured: what the ledger counts.
     #[must_use]
     pub fn corrected(&self) -> Bytes {
-        Bytes(self.implicit.0.saturating_add_signed(self.growth))
+        Bytes(self.implicit.0.saturating_add_signed(self.unaccounted))
     }
 
     /// What the program asked for, less what of it was exported and has left the GPU: what the
@@ -211,14 +211,14 @@ impl Reader {
     /// Takes what was measured from the monitor's page. Where that cannot be read, nothing was.
     fn read_measured(&mut self, index: DeviceIndex, slots: &[Slot], gpu: &mut Gpu) {
         let Some(grant) = &self.grant else { return };
-        let row = offset_of!(Grant, growth) + index.get() * SLOTS * size_of::<u64>();
+        let row = offset_of!(Grant, unaccounted) + index.get() * SLOTS * size_of::<u64>();
         self.buffer.resize(gpu.cells.len() * size_of::<u64>(), 0);
         if grant.read_exact_at(&mut self.buffer, row as u64).is_err() {
             return;
         }
         for (at, (slot, cell)) in slots.iter().zip(&mut gpu.cells).enumerate() {
-            let growth = Growth(Record(&self.buffer).u64(at * size_of::<u64>()));
-            cell.growth = growth.bytes(slot.word, cell.ended);
+            let growth = UnaccountedDelta(Record(&self.buffer).u64(at * size_of::<u64>()));
+            cell.unaccounted = growth.bytes(slot.word, cell.implicit_epoch);
         }
         let word = offset_of!(Grant, gpu)
             + index.get() * size_of::<layout::GrantGpu>()
@@ -242,16 +242,6 @@ impl Reader {
         cells.clear();
         cells.extend((0..slots).map(|slot| decode_cell(part::<layout::Cell>(bytes, slot))));
         Ok(())
-    }
-
-    /// Reads one word that a GPU writes into a process's progress page.
-    ///
-    /// # Errors
-    /// [`Error`] when the file is no longer what it was when it was opened.
-    pub fn read_progress(&mut self, slot: SlotIndex, word: usize) -> Result<u64, Error> {
-        let word = word.min(layout::PROGRESS - 1);
-        let page = offset_of!(Use, progress) + slot.get() * size_of::<layout::Progress>();
-        self.read_at(page + word * size_of::<u64>(), size_of::<u64>()).map(|bytes| bytes.u64(0))
     }
 
     /// The header, with room for as many slots as are in use.
@@ -281,7 +271,7 @@ impl Reader {
         };
         match checked {
             Ok(()) => Ok(snapshot),
-            Err(unfit) => Err(Error::new(&self.path, Fault::Unfit(unfit))),
+            Err(unfit) => Err(Error::new(&self.path, Fault::InvalidPreamble(unfit))),
         }
     }
 
@@ -292,7 +282,7 @@ impl Reader {
             Err(error) => {
                 let fault = if error.kind() == io::ErrorKind::UnexpectedEof {
                     let found = self.file.metadata().map_or(0, |about| about.len());
-                    Fault::Unfit(Unfit::WrongSize { found, expected: Kind::Use.size() })
+                    Fault::InvalidPreamble(InvalidPreamble::WrongSize { found, expected: Kind::Use.size() })
                 } else {
                     Fault::Unreadable(error)
                 };
@@ -327,7 +317,7 @@ fn decode_slot(bytes: Record<'_>) -> Slot {
         since: Nanos(bytes.u64(offset_of!(At, since))),
         comm: bytes.text::<16>(offset_of!(At, comm)),
         acked: bytes.u64(offset_of!(At, acked)),
-        lent: bytes.u64(offset_of!(At, lent)),
+        exported_handles: bytes.u64(offset_of!(At, exported_handles)),
         counters: core::array::from_fn(|index| bytes.u32(offset_of!(At, counter) + index * size_of::<u32>())),
     }
 }
@@ -336,19 +326,19 @@ fn decode_cell(bytes: Record<'_>) -> Cell {
     use layout::Cell as At;
     let time = |offset| Nanos(bytes.u64(offset));
     // What is away is not on the GPU, but for what others may hold of it.
-    let there = bytes.u32(offset_of!(At, away)) == 0;
+    let there = bytes.u32(offset_of!(At, checkpointed)) == 0;
     let (held, implicit) =
         (Held(bytes.u64(offset_of!(At, held))), Bytes(bytes.u64(offset_of!(At, implicit))));
     let exported = Bytes(bytes.u64(offset_of!(At, exported)));
     Cell {
         used: if there { held.used() } else { held.left(exported).used() },
         implicit: if there { implicit } else { Bytes::ZERO },
-        growth: 0,
+        unaccounted: 0,
         returned: Bytes::ZERO,
         peak: Bytes(bytes.u64(offset_of!(At, peak))),
         waiting: bytes.u64(offset_of!(At, waiting)),
         creating: bytes.u32(offset_of!(At, creating)),
-        ended: bytes.u32(offset_of!(At, ended)),
+        implicit_epoch: bytes.u32(offset_of!(At, implicit_epoch)),
         charges: bytes.u32(offset_of!(At, charges)),
         exported,
         busy: time(offset_of!(At, busy)),

@@ -21,7 +21,7 @@ int main(void)
     VALUE(CGPU_DEVICES);
     VALUE(CGPU_DEVICE_STEP);
     VALUE(CGPU_ESTIMATE);
-    VALUE(CGPU_DEVICE_UNTOLD);
+    VALUE(CGPU_DEVICE_UNKNOWN);
     VALUE(CGPU_DEVICE_PARTITIONED);
     VALUE(CGPU_LOCK_BASE);
     VALUE(CGPU_LOCK_REGION);
@@ -30,7 +30,7 @@ int main(void)
     VALUE(CGPU_SLOT_LIVE);
     VALUE(CGPU_SLOT_DRAINING);
     VALUE(CGPU_SLOT_ORPHAN);
-    VALUE(CGPU_LENT_UNSEEN);
+    VALUE(CGPU_EXPORTED_UNSEEN);
     VALUE(CGPU_TURN_OPEN);
     VALUE(CGPU_TURN_YOURS);
     VALUE(CGPU_TURN_WAIT);
@@ -67,8 +67,8 @@ int main(void)
     FIELD(cgpu_slot, since);
     FIELD(cgpu_slot, comm);
     FIELD(cgpu_slot, acked);
-    FIELD(cgpu_slot, opened);
-    FIELD(cgpu_slot, lent);
+    FIELD(cgpu_slot, opened_handles);
+    FIELD(cgpu_slot, exported_handles);
     FIELD(cgpu_slot, counter);
 
     SIZE(cgpu_interval);
@@ -79,12 +79,12 @@ int main(void)
     FIELD(cgpu_cell, held);
     FIELD(cgpu_cell, implicit);
     FIELD(cgpu_cell, peak);
-    FIELD(cgpu_cell, terms);
+    FIELD(cgpu_cell, limit_word);
     FIELD(cgpu_cell, waiting);
     FIELD(cgpu_cell, creating);
-    FIELD(cgpu_cell, ended);
+    FIELD(cgpu_cell, implicit_epoch);
     FIELD(cgpu_cell, charges);
-    FIELD(cgpu_cell, away);
+    FIELD(cgpu_cell, checkpointed);
     FIELD(cgpu_cell, exported);
     FIELD(cgpu_cell, busy);
     FIELD(cgpu_cell, inflight);
@@ -98,27 +98,24 @@ int main(void)
     FIELD(cgpu_cell, interval);
     FIELD(cgpu_cell, ends);
 
-    SIZE(cgpu_progress);
-    FIELD(cgpu_progress, word);
 
     SIZE(cgpu_use);
     FIELD(cgpu_use, header);
     FIELD(cgpu_use, slot);
     FIELD(cgpu_use, cell);
-    FIELD(cgpu_use, progress);
 
     SIZE(cgpu_grant_gpu);
     FIELD(cgpu_grant_gpu, turn);
-    FIELD(cgpu_grant_gpu, granted);
+    FIELD(cgpu_grant_gpu, budget);
     FIELD(cgpu_grant_gpu, until);
     FIELD(cgpu_grant_gpu, limit);
-    FIELD(cgpu_grant_gpu, ring);
+    FIELD(cgpu_grant_gpu, notify_slot);
     FIELD(cgpu_grant_gpu, policy);
     FIELD(cgpu_grant_gpu, weight);
     FIELD(cgpu_grant_gpu, share);
     FIELD(cgpu_grant_gpu, busy);
     FIELD(cgpu_grant_gpu, beside);
-    FIELD(cgpu_grant_gpu, edition);
+    FIELD(cgpu_grant_gpu, unaccounted_epoch);
     FIELD(cgpu_grant_gpu, bound);
     FIELD(cgpu_grant_gpu, confirmed);
     FIELD(cgpu_grant_gpu, returned);
@@ -141,15 +138,15 @@ int main(void)
     FIELD(cgpu_grant, reserved0);
     FIELD(cgpu_grant, gate);
     FIELD(cgpu_grant, reserved1);
-    FIELD(cgpu_grant, armed);
+    FIELD(cgpu_grant, notify_requested);
     FIELD(cgpu_grant, devices);
     FIELD(cgpu_grant, sampled);
     FIELD(cgpu_grant, pid_namespace);
     FIELD(cgpu_grant, reserved2);
     FIELD(cgpu_grant, device);
     FIELD(cgpu_grant, gpu);
-    FIELD(cgpu_grant, gone);
+    FIELD(cgpu_grant, drained);
     FIELD(cgpu_grant, process);
-    FIELD(cgpu_grant, growth);
+    FIELD(cgpu_grant, unaccounted);
     return 0;
 }

@@ -11,11 +11,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cgpu_shm::devices::{PARTITIONED, STEP, UNTOLD};
+use cgpu_shm::devices::{PARTITIONED, STEP, UNKNOWN};
 use cgpu_shm::grant::TurnState;
+use cgpu_shm::grant_snapshot::ESTIMATE;
 use cgpu_shm::layout::*;
 use cgpu_shm::lock::SLEEPERS;
-use cgpu_shm::notes::ESTIMATE;
 use cgpu_shm::slots::State;
 
 /// The size of the field that `of` points to in a `T`.
@@ -60,7 +60,7 @@ fn what_rust_says() -> String {
         ("CGPU_DEVICES", DEVICES as u64),
         ("CGPU_DEVICE_STEP", STEP),
         ("CGPU_ESTIMATE", u64::from(ESTIMATE)),
-        ("CGPU_DEVICE_UNTOLD", u64::from(UNTOLD)),
+        ("CGPU_DEVICE_UNKNOWN", u64::from(UNKNOWN)),
         ("CGPU_DEVICE_PARTITIONED", u64::from(PARTITIONED)),
         ("CGPU_LOCK_BASE", LOCK_BASE),
         ("CGPU_LOCK_REGION", LOCK_REGION),
@@ -69,7 +69,7 @@ fn what_rust_says() -> String {
         ("CGPU_SLOT_LIVE", State::Live as u64),
         ("CGPU_SLOT_DRAINING", State::Draining as u64),
         ("CGPU_SLOT_ORPHAN", State::Orphan as u64),
-        ("CGPU_LENT_UNSEEN", LENT_UNSEEN),
+        ("CGPU_EXPORTED_UNSEEN", EXPORTED_UNSEEN),
         ("CGPU_TURN_OPEN", TurnState::Open as u64),
         ("CGPU_TURN_YOURS", TurnState::Yours as u64),
         ("CGPU_TURN_WAIT", TurnState::Wait as u64),
@@ -79,20 +79,19 @@ fn what_rust_says() -> String {
     rust! { out,
         cgpu_gpu = Gpu { uuid, total, limit, ordinal, reserved0, withdrawn, context, agreed, lock, learning, reserved3 }
         cgpu_use_header = UseHeader { version, magic, size, gpus, high_water, created, name, time_scale, reserved, gpu }
-        cgpu_slot = Slot { state, pid, reserved0, since, comm, acked, opened, lent, counter }
+        cgpu_slot = Slot { state, pid, reserved0, since, comm, acked, opened_handles, exported_handles, counter }
         cgpu_interval = Interval { start, end }
         cgpu_cell = Cell {
-            held, implicit, peak, terms, waiting, creating, ended, charges, away, exported,
+            held, implicit, peak, limit_word, waiting, creating, implicit_epoch, charges, checkpointed, exported,
             busy, inflight, launches, active, turn, first, last, spent,
             sequence, interval, ends,
         }
-        cgpu_progress = Progress { word }
-        cgpu_use = Use { header, slot, cell, progress }
-        cgpu_grant_gpu = GrantGpu { turn, granted, until, limit, ring, policy, weight, share, busy, beside, edition, bound, confirmed, returned, measured, reserved0 }
+        cgpu_use = Use { header, slot, cell }
+        cgpu_grant_gpu = GrantGpu { turn, budget, until, limit, notify_slot, policy, weight, share, busy, beside, unaccounted_epoch, bound, confirmed, returned, measured, reserved0 }
         cgpu_device = Device { uuid, total, free, order, reserved0 }
         cgpu_grant = Grant {
-            version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, armed, devices, sampled, pid_namespace, reserved2,
-            device, gpu, gone, process, growth,
+            version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, notify_requested, devices, sampled, pid_namespace, reserved2,
+            device, gpu, drained, process, unaccounted,
         }
     }
     out

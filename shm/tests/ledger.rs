@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::io;
 
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
-use cgpu_shm::growth::Growth;
 use cgpu_shm::layout::{Cell, Gpu, Slot, bytes_of};
-use cgpu_shm::ledger::{self, Account, Column, Measured, Refused, Terms};
-use cgpu_shm::lock::{HeldBy, Life, Owner};
-use cgpu_shm::slots::{self, Claimant, LINGERS, Presence, State, Swept, Table, Word};
+use cgpu_shm::ledger::{self, Account, Column, LimitWord, Measured, Refused};
+use cgpu_shm::lock::{HeldBy, Liveness, Owner};
+use cgpu_shm::slots::{self, LINGERS, Presence, SlotOwner, State, Swept, Table, Word};
+use cgpu_shm::unaccounted::UnaccountedDelta;
 use cgpu_shm::units::{Bytes, Generation, Nanos, SlotIndex};
 use proptest::prelude::*;
 
@@ -36,8 +36,8 @@ impl Presence for Kernel {
         Ok((!self.taken[slot.get()].get()).then_some(()))
     }
 
-    fn life(&self, slot: SlotIndex) -> io::Result<Life> {
-        Ok(if self.taken[slot.get()].get() { Life::Alive } else { Life::Dead })
+    fn life(&self, slot: SlotIndex) -> io::Result<Liveness> {
+        Ok(if self.taken[slot.get()].get() { Liveness::Alive } else { Liveness::Dead })
     }
 }
 
@@ -60,19 +60,20 @@ impl Container {
 
     fn account(&self, me: Owner) -> Account<'_> {
         let mine = &self.cells[me.slot().get()];
-        let measured = Measured { growth: &self.growth, returned: &self.returned };
+        let measured = Measured { unaccounted: &self.growth, returned: &self.returned };
         Account::new(&self.gpu, &self.cells, &self.slots, measured, &self.high_water, mine, me)
     }
 
-    fn terms(&self) -> Terms {
-        Terms { limit: LIMIT, edition: self.edition.load(Ordering::Relaxed) }
+    fn terms(&self) -> LimitWord {
+        LimitWord { limit: LIMIT, epoch: self.edition.load(Ordering::Relaxed) }
     }
 
     /// What the monitor says of a slot's process.
     fn measure(&self, slot: usize, bytes: i64) {
         let word = Word(self.slots[slot].state.load(Ordering::Relaxed));
-        let growth = Growth::new(word, self.cells[slot].ended.load(Ordering::Relaxed), bytes);
-        ledger::publish_growth(&self.growth[slot], growth, Some(&self.edition));
+        let growth =
+            UnaccountedDelta::new(word, self.cells[slot].implicit_epoch.load(Ordering::Relaxed), bytes);
+        ledger::publish_unaccounted(&self.growth[slot], growth, Some(&self.edition));
     }
 
     /// The monitor has seen that so much of what was exported has left the GPU.
@@ -172,7 +173,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Claim => {
-                    let claim = container.table().claim(&container.kernel, Claimant::default(), now).unwrap();
+                    let claim = container.table().claim(&container.kernel, SlotOwner::default(), now).unwrap();
                     let free = (0..SLOTS).find(|slot| !model.processes.contains_key(slot));
                     prop_assert_eq!(claim.as_ref().map(|claim| claim.slot.get()), free);
                     if let Some(claim) = claim {
@@ -208,7 +209,7 @@ proptest! {
                 Step::Book(slot, column, bytes) => {
                     let Some(me) = owners.get(&slot) else { continue };
                     let life = |_| panic!("the lock is free");
-                    container.account(*me).book(column, Bytes(bytes), || container.terms(), Nanos::ZERO, life);
+                    container.account(*me).force_charge(column, Bytes(bytes), || container.terms(), Nanos::ZERO, life);
                     let process = model.processes.get_mut(&slot).unwrap();
                     *process.column(column) += bytes;
                     process.raise_peak();
@@ -217,7 +218,7 @@ proptest! {
                     let Some(me) = owners.get(&slot) else { continue };
                     let process = model.processes.get_mut(&slot).unwrap();
                     let back = bytes.min(process.implicit);
-                    prop_assert_eq!(container.account(*me).end(Bytes(bytes), || container.terms(), Nanos::ZERO, |_| Life::Alive), Bytes(back));
+                    prop_assert_eq!(container.account(*me).end(Bytes(bytes), || container.terms(), Nanos::ZERO, |_| Liveness::Alive), Bytes(back));
                     process.implicit -= back;
                     process.growth = 0;
                 }
@@ -267,7 +268,7 @@ proptest! {
                 prop_assert!(measured || account.claimed() <= LIMIT.max(account.total()));
                 prop_assert_eq!(account.mine().used, Bytes(process.used));
                 prop_assert_eq!(container.cells[*slot].peak.load(Ordering::Relaxed), process.peak);
-                prop_assert_eq!(container.table().life(&container.kernel, *me), Life::Alive);
+                prop_assert_eq!(container.table().liveness(&container.kernel, *me), Liveness::Alive);
             }
         }
     }
@@ -278,13 +279,13 @@ proptest! {
 fn sums_of_garbage_refuse() {
     let container = Container::default();
     let claim =
-        || container.table().claim(&container.kernel, Claimant::default(), Nanos(1)).unwrap().unwrap();
+        || container.table().claim(&container.kernel, SlotOwner::default(), Nanos(1)).unwrap().unwrap();
     let (me, sibling) = (claim().owner(), claim().slot);
     container.cells[sibling.get()].held.store(u64::MAX, Ordering::Relaxed);
     container.cells[sibling.get()].implicit.store(u64::MAX, Ordering::Relaxed);
     for limit in [LIMIT, Bytes::MAX] {
         let charged =
-            container.account(me).charge(Column::Used, Bytes(1), || limit, Nanos::ZERO, |_| Life::Alive);
+            container.account(me).charge(Column::Used, Bytes(1), || limit, Nanos::ZERO, |_| Liveness::Alive);
         assert!(matches!(charged, Err(Refused::Short { used: Bytes::MAX, .. })), "{charged:?}");
     }
     container.high_water.store(u32::MAX, Ordering::Relaxed);
@@ -297,27 +298,33 @@ fn sums_of_garbage_refuse() {
 fn orphans_count() {
     let container = Container::default();
     let claim = || {
-        container.table().claim(&container.kernel, Claimant::default(), Nanos(1)).unwrap().unwrap().owner()
+        container.table().claim(&container.kernel, SlotOwner::default(), Nanos(1)).unwrap().unwrap().owner()
     };
     let (me, other) = (claim(), claim());
     let charge = |who, bytes| {
-        container.account(who).charge(Column::Used, Bytes(bytes), || LIMIT, Nanos::ZERO, |_| Life::Alive)
+        container.account(who).charge(Column::Used, Bytes(bytes), || LIMIT, Nanos::ZERO, |_| Liveness::Alive)
     };
     assert_eq!(charge(other, LIMIT.0), Ok(()));
-    container.account(other).book(Column::Implicit, Bytes(7), || LIMIT, Nanos::ZERO, |_| Life::Alive);
+    container.account(other).force_charge(
+        Column::Implicit,
+        Bytes(7),
+        || LIMIT,
+        Nanos::ZERO,
+        |_| Liveness::Alive,
+    );
     container.account(other).own().export(LIMIT);
-    container.account(other).withdraw(Bytes(40), true, || LIMIT, Nanos::ZERO, |_| Life::Alive);
+    container.account(other).withdraw(Bytes(40), true, || LIMIT, Nanos::ZERO, |_| Liveness::Alive);
     container.kernel.taken[other.slot().get()].set(false);
     let sweep = |gone: bool| {
         let cell = |slot: SlotIndex| &container.cells[slot.get()];
-        let wind_up = |slot, state| match state {
-            State::Draining if ledger::bequeath(cell(slot), &container.gpu.withdrawn) => State::Orphan,
+        let reclaim = |slot, state| match state {
+            State::Draining if ledger::keep_exported(cell(slot), &container.gpu.withdrawn) => State::Orphan,
             _ => {
                 ledger::clear(cell(slot), &container.gpu.withdrawn);
                 State::Free
             }
         };
-        container.table().sweep(&container.kernel, Nanos(2), |_, _, _| gone, wind_up).unwrap()
+        container.table().sweep(&container.kernel, Nanos(2), |_, _, _| gone, reclaim).unwrap()
     };
     assert_eq!(sweep(false).draining, 1);
     assert_eq!(sweep(true).orphans, 1);
@@ -339,7 +346,8 @@ fn orphans_count() {
 
 /// What the next tests do: processes of one container, each with its account.
 fn charge(container: &Container, me: Owner, bytes: Bytes, limit: Bytes) -> bool {
-    let charged = container.account(me).charge(Column::Used, bytes, || limit, Nanos::ZERO, |_| Life::Alive);
+    let charged =
+        container.account(me).charge(Column::Used, bytes, || limit, Nanos::ZERO, |_| Liveness::Alive);
     assert!(!matches!(charged, Err(Refused::Held(_))), "{charged:?}");
     charged.is_ok()
 }
@@ -348,13 +356,14 @@ fn charge(container: &Container, me: Owner, bytes: Bytes, limit: Bytes) -> bool 
 fn charge_without_the_lock(container: &Container, me: Owner, bytes: Bytes, limit: Bytes) -> bool {
     let other = Owner::new(SlotIndex(3), Generation::FIRST);
     let _guard = container.gpu.lock.try_acquire(other).unwrap();
-    let charged = container.account(me).charge(Column::Used, bytes, || limit, Nanos::ZERO, |_| Life::Alive);
+    let charged =
+        container.account(me).charge(Column::Used, bytes, || limit, Nanos::ZERO, |_| Liveness::Alive);
     assert!(matches!(charged, Ok(()) | Err(Refused::Held(_))), "{charged:?}");
     charged.is_ok()
 }
 
 fn claimed(container: &Container) -> Owner {
-    container.table().claim(&container.kernel, Claimant::default(), Nanos(1)).unwrap().unwrap().owner()
+    container.table().claim(&container.kernel, SlotOwner::default(), Nanos(1)).unwrap().unwrap().owner()
 }
 
 #[test]
@@ -405,7 +414,13 @@ fn growth_over_the_limit_leaves_nothing_spare() {
     let (limit, half) = (Bytes(8192), Bytes(4096));
     assert!(charge(&container, me, half, limit));
     assert_eq!(container.account(me).own().refund(Column::Used, half), half);
-    container.account(other).book(Column::Implicit, limit, || limit, Nanos::ZERO, |_| Life::Alive);
+    container.account(other).force_charge(
+        Column::Implicit,
+        limit,
+        || limit,
+        Nanos::ZERO,
+        |_| Liveness::Alive,
+    );
     assert!(!charge(&container, me, Bytes(512), limit));
     assert_eq!(container.account(other).own().refund(Column::Implicit, limit), limit);
     assert!(charge(&container, me, half, limit));
@@ -422,7 +437,7 @@ fn what_was_exported_is_never_spare_to_whom_it_was_not_let_in() {
         container.account(me).own().export(bytes);
         container.find_returned(bytes);
         assert!(charge(&container, other, limit, limit), "nothing of it is on the GPU");
-        container.account(me).withdraw(bytes, true, || limit, Nanos::ZERO, |_| Life::Alive);
+        container.account(me).withdraw(bytes, true, || limit, Nanos::ZERO, |_| Liveness::Alive);
         assert_eq!(container.account(me).own().refund(Column::Used, bytes), bytes);
         assert!(!charge_without_the_lock(&container, me, Bytes(512), limit), "others have it all");
         assert!(!charge(&container, me, Bytes(512), limit));
@@ -437,7 +452,7 @@ fn two_exporters(container: &Container) -> [Owner; 2] {
     for me in both {
         assert!(charge(container, me, Bytes(4096), LIMIT));
         container.account(me).own().export(Bytes(4096));
-        container.account(me).book(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
+        container.account(me).force_charge(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
     }
     both
 }
@@ -475,14 +490,14 @@ fn implicit_memory_that_goes_may_have_been_found_as_returned() {
     assert_eq!(container.account(second).end(Bytes(112), || LIMIT, Nanos::ZERO, NEVER_HELD), Bytes(112));
     assert_eq!(total(), before);
     let cell = &container.cells[second.slot().get()];
-    container.account(second).book(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    container.account(second).force_charge(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
     before = total();
-    assert!(ledger::bequeath(cell, &container.gpu.withdrawn));
+    assert!(ledger::keep_exported(cell, &container.gpu.withdrawn));
     assert_eq!(total(), before, "an exited process's");
     ledger::clear(cell, &container.gpu.withdrawn);
     assert_eq!(total(), Bytes(4608), "what it had exported, and what was left of the finding");
     container.find_returned(Bytes(1000));
-    container.account(second).send_away(first.slot());
+    container.account(second).mark_checkpointed(first.slot());
     assert_eq!(total(), Bytes(4096 - (1000 - 512)));
 }
 
@@ -503,12 +518,12 @@ fn a_correction_that_ends_leaves_nothing_spare_over_the_limit() {
     let container = Container::default();
     let (me, other) = (claimed(&container), claimed(&container));
     let (limit, half) = (Bytes(8192), Bytes(4096));
-    container.account(me).book(Column::Implicit, limit, || limit, Nanos::ZERO, |_| Life::Alive);
+    container.account(me).force_charge(Column::Implicit, limit, || limit, Nanos::ZERO, |_| Liveness::Alive);
     container.measure(0, -half.0.cast_signed());
     container.edition.store(0, Ordering::Relaxed);
     assert!(charge(&container, other, half, limit));
     assert_eq!(container.account(other).own().refund(Column::Used, half), half);
-    assert_eq!(container.account(me).end(Bytes(512), || limit, Nanos::ZERO, |_| Life::Alive), Bytes(512));
+    assert_eq!(container.account(me).end(Bytes(512), || limit, Nanos::ZERO, |_| Liveness::Alive), Bytes(512));
     assert!(!charge_without_the_lock(&container, other, half, limit));
     assert!(!charge(&container, other, half, limit));
 }
@@ -521,19 +536,19 @@ fn what_is_measured_of_one_that_is_away_counts() {
     let (limit, half) = (Bytes(8192), Bytes(4096));
     assert!(charge(&container, me, limit, limit));
     container.measure(0, half.0.cast_signed());
-    container.account(other).send_away(me.slot());
+    container.account(other).mark_checkpointed(me.slot());
     assert_eq!(container.account(other).total(), Bytes::ZERO);
     container.measure(0, half.0.cast_signed());
     assert_eq!(container.account(other).total(), half);
     assert!(!charge(&container, other, limit, limit) && charge(&container, other, half, limit));
-    container.account(other).is_back(me.slot(), || limit, Nanos::ZERO, |_| Life::Alive);
+    container.account(other).mark_restored(me.slot(), || limit, Nanos::ZERO, |_| Liveness::Alive);
     assert_eq!(container.account(other).total(), limit + half);
     assert!(!charge_without_the_lock(&container, other, Bytes(512), limit));
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------
 
-const NEVER_HELD: fn(Owner) -> Life = |owner| panic!("the lock is free, yet {owner:?} has it");
+const NEVER_HELD: fn(Owner) -> Liveness = |owner| panic!("the lock is free, yet {owner:?} has it");
 
 /// Charges 4096 bytes to a process, of which it exports 1024, and 512 bytes of implicit memory; then a
 /// checkpoint takes them off the GPU. What comes back later is 4096 - 1024 + 512 bytes.
@@ -541,8 +556,8 @@ fn checkpoint(container: &Container, tool: Owner, worker: Owner, limit: Bytes) {
     let account = container.account(worker);
     assert!(charge(container, worker, Bytes(4096), limit));
     account.own().export(Bytes(1024));
-    account.book(Column::Implicit, Bytes(512), || limit, Nanos::ZERO, NEVER_HELD);
-    container.account(tool).send_away(worker.slot());
+    account.force_charge(Column::Implicit, Bytes(512), || limit, Nanos::ZERO, NEVER_HELD);
+    container.account(tool).mark_checkpointed(worker.slot());
     assert_eq!(container.account(tool).total(), Bytes(1024), "others may hold what it exported");
 }
 
@@ -556,7 +571,7 @@ fn bring_back_restores_a_process_only_if_all_it_had_fits() {
     assert!(charge(&container, tool, used - Bytes(1024), limit));
 
     let account = container.account(tool);
-    let bring_back = || account.bring_back(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD);
+    let bring_back = || account.restore(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD);
     assert_eq!(bring_back(), Err(Refused::Short { used, wanted: returning, limit }), "a byte short");
     assert_eq!(account.total(), used, "a refusal leaves the process away");
     account.own().refund(Column::Used, Bytes(1));
@@ -575,7 +590,7 @@ fn bring_back_takes_cached_memory_of_others_for_the_process() {
     assert!(charge(&container, tool, Bytes(2048), limit));
     container.account(tool).own().refund(Column::Used, Bytes(2048));
     let account = container.account(tool);
-    assert_eq!(account.bring_back(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD), Ok(true));
+    assert_eq!(account.restore(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD), Ok(true));
     assert_eq!(account.claimed(), limit);
     assert!(!charge_without_the_lock(&container, tool, Bytes(512), limit));
 }
@@ -589,7 +604,7 @@ fn bring_back_discards_what_was_measured_while_the_process_was_away() {
     container.measure(worker.slot().get(), 1024);
     let account = container.account(tool);
     assert_eq!(account.total(), Bytes(2048), "another tool may have brought a part of it back");
-    assert_eq!(account.bring_back(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD), Ok(true));
+    assert_eq!(account.restore(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD), Ok(true));
     assert_eq!(account.total(), Bytes(4096 + 512), "nothing counts twice");
 }
 
@@ -601,7 +616,7 @@ fn bring_back_of_a_process_that_is_there_changes_nothing() {
     assert!(charge(&container, worker, Bytes(4096), limit));
     container.account(worker).own().refund(Column::Used, Bytes(4096));
     for slot in [worker.slot(), SlotIndex(200)] {
-        let brought = container.account(tool).bring_back(slot, || limit, Nanos::ZERO, NEVER_HELD);
+        let brought = container.account(tool).restore(slot, || limit, Nanos::ZERO, NEVER_HELD);
         assert_eq!(brought, Ok(false), "{slot}");
     }
     assert!(charge_without_the_lock(&container, worker, Bytes(4096), limit), "its cache is kept");
@@ -615,7 +630,7 @@ fn bring_back_is_refused_while_a_living_process_holds_the_lock() {
     checkpoint(&container, tool, worker, limit);
     let guard = container.gpu.lock.try_acquire(worker).unwrap();
     let account = container.account(tool);
-    let brought = account.bring_back(worker.slot(), || limit, Nanos::ZERO, |_| Life::Alive);
+    let brought = account.restore(worker.slot(), || limit, Nanos::ZERO, |_| Liveness::Alive);
     assert_eq!(brought, Err(Refused::Held(HeldBy(worker))));
     drop(guard);
     assert_eq!(account.total(), Bytes(1024), "it is away as before");
@@ -628,7 +643,7 @@ fn is_back_of_a_process_that_was_never_away_keeps_what_was_measured() {
     let limit = Bytes(8192);
     assert!(charge(&container, worker, Bytes(4096), limit));
     container.measure(worker.slot().get(), 1024);
-    container.account(tool).is_back(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD);
+    container.account(tool).mark_restored(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD);
     assert_eq!(container.account(tool).total(), Bytes(4096 + 1024));
 }
 
@@ -645,7 +660,7 @@ fn usage_tells_living_draining_and_orphaned_memory_apart() {
     {
         let account = container.account(*owner);
         assert!(charge(&container, *owner, Bytes(used), LIMIT));
-        account.book(Column::Implicit, Bytes(implicit), || LIMIT, Nanos::ZERO, NEVER_HELD);
+        account.force_charge(Column::Implicit, Bytes(implicit), || LIMIT, Nanos::ZERO, NEVER_HELD);
         account.own().export(Bytes(exported));
     }
     let [me, _, draining, orphan] = owners;
@@ -653,11 +668,11 @@ fn usage_tells_living_draining_and_orphaned_memory_apart() {
         container.kernel.taken[dead.slot().get()].set(false);
     }
     let sweep = |gone: Option<SlotIndex>| {
-        let wind_up = |slot: SlotIndex, _| {
-            assert!(ledger::bequeath(&container.cells[slot.get()], &container.gpu.withdrawn));
+        let reclaim = |slot: SlotIndex, _| {
+            assert!(ledger::keep_exported(&container.cells[slot.get()], &container.gpu.withdrawn));
             State::Orphan
         };
-        container.table().sweep(&container.kernel, Nanos(2), |slot, _, _| gone == Some(slot), wind_up)
+        container.table().sweep(&container.kernel, Nanos(2), |slot, _, _| gone == Some(slot), reclaim)
     };
     assert_eq!(sweep(None).unwrap().mourned, 2);
     assert_eq!(sweep(Some(orphan.slot())).unwrap().orphans, 1);
@@ -679,7 +694,7 @@ fn usage_tells_living_draining_and_orphaned_memory_apart() {
     assert_eq!(usage.total(), parts.into_iter().sum());
     assert_eq!(usage.used, Bytes(4096 + (8192 - 2048) + 1024 + 1536));
     assert_eq!(usage.implicit, Bytes((512 + 1024) + (2048 + 512)));
-    assert_eq!(usage.growth, Bytes(1024 + 512), "what a correction takes off is no growth");
+    assert_eq!(usage.unaccounted, Bytes(1024 + 512), "what a correction takes off is no growth");
     assert_eq!((usage.draining, usage.orphan), (parts[2], parts[3]));
     assert_eq!(account.total(), usage.total());
 }
@@ -690,11 +705,11 @@ fn booked_memory_does_not_depend_on_what_was_measured() {
     let (me, worker) = (claimed(&container), claimed(&container));
     checkpoint(&container, me, worker, LIMIT);
     assert!(charge(&container, me, Bytes(2048), LIMIT));
-    container.account(me).book(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    container.account(me).force_charge(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
     container.measure(0, 4096);
     container.measure(1, 4096);
     // Of a process that is away only what it exported counts.
-    assert_eq!(container.account(me).booked(), Bytes(2048 + 512 + 1024));
+    assert_eq!(container.account(me).charged(), Bytes(2048 + 512 + 1024));
 }
 
 #[test]
@@ -725,7 +740,7 @@ fn cached_memory_of_an_older_edition_is_not_taken() {
     let container = Container::default();
     let me = claimed(&container);
     let bytes = Bytes(4096);
-    let terms = |edition| Terms { limit: LIMIT, edition };
+    let terms = |edition| LimitWord { limit: LIMIT, epoch: edition };
     let account = container.account(me);
     assert_eq!(account.charge(Column::Used, bytes, || terms(1), Nanos::ZERO, NEVER_HELD), Ok(()));
     account.own().refund(Column::Used, bytes);
@@ -742,7 +757,7 @@ fn booking_up_to_the_limit_leaves_cached_memory_and_beyond_it_none() {
         assert!(charge(&container, me, half, limit));
         container.account(me).own().refund(Column::Used, half);
         let growth = half + Bytes(excess);
-        container.account(other).book(Column::Implicit, growth, || limit, Nanos::ZERO, NEVER_HELD);
+        container.account(other).force_charge(Column::Implicit, growth, || limit, Nanos::ZERO, NEVER_HELD);
         assert_eq!(charge_without_the_lock(&container, me, half, limit), keeps, "{excess} over");
     }
 }
@@ -756,7 +771,7 @@ fn booking_without_the_lock_leaves_no_cached_memory() {
     container.account(me).own().refund(Column::Used, half);
     let stopped = container.gpu.lock.try_acquire(me).unwrap();
     let account = container.account(other);
-    account.book(Column::Used, Bytes(512), || limit, Nanos::ZERO, |_| Life::Alive);
+    account.force_charge(Column::Used, Bytes(512), || limit, Nanos::ZERO, |_| Liveness::Alive);
     drop(stopped);
     assert_eq!(account.total(), Bytes(512), "what the driver has taken counts all the same");
     assert!(!charge_without_the_lock(&container, me, half, limit));
@@ -770,8 +785,8 @@ fn exited_process_that_exported_nothing_leaves_nothing() {
     let me = claimed(&container);
     let cell = &container.cells[me.slot().get()];
     assert!(charge(&container, me, Bytes(4096), LIMIT));
-    container.account(me).book(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
-    assert!(!ledger::bequeath(cell, &container.gpu.withdrawn));
+    container.account(me).force_charge(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    assert!(!ledger::keep_exported(cell, &container.gpu.withdrawn));
     assert_eq!(container.account(me).total(), Bytes::ZERO);
 }
 
@@ -784,7 +799,7 @@ fn exited_process_leaves_what_it_exported_however_often_it_is_wound_up() {
     container.account(me).own().export(Bytes(1024));
     container.measure(me.slot().get(), 2048);
     for _ in 0..2 {
-        assert!(ledger::bequeath(cell, &container.gpu.withdrawn));
+        assert!(ledger::keep_exported(cell, &container.gpu.withdrawn));
         assert_eq!(container.account(me).total(), Bytes(1024), "not what was measured of the process");
     }
     ledger::clear(cell, &container.gpu.withdrawn);
@@ -813,7 +828,7 @@ fn set_word(container: &Container, slot: usize, word: Word) {
 }
 
 fn claim_at(container: &Container, now: Nanos) -> Option<slots::Claim<()>> {
-    container.table().claim(&container.kernel, Claimant::default(), now).unwrap()
+    container.table().claim(&container.kernel, SlotOwner::default(), now).unwrap()
 }
 
 /// The numbers of `include/cgpu.h`.
@@ -858,7 +873,7 @@ impl Presence for Overtaken<'_> {
         Err(io::ErrorKind::Other.into())
     }
 
-    fn life(&self, _: SlotIndex) -> io::Result<Life> {
+    fn life(&self, _: SlotIndex) -> io::Result<Liveness> {
         Err(io::ErrorKind::Other.into())
     }
 }
@@ -867,7 +882,7 @@ impl Presence for Overtaken<'_> {
 fn claim_passes_over_a_slot_that_was_claimed_since_it_was_seen_free() {
     let container = Container::default();
     let kernel = Overtaken(&container);
-    let claim = container.table().claim(&kernel, Claimant::default(), Nanos(1)).unwrap().unwrap();
+    let claim = container.table().claim(&kernel, SlotOwner::default(), Nanos(1)).unwrap().unwrap();
     assert_eq!((claim.slot, claim.generation), (SlotIndex(1), Generation::FIRST));
     let other = container.table().word(SlotIndex(0)).unwrap();
     assert_eq!(other, Word::new(Generation::FIRST, State::Live), "its exited user is still to be found");
@@ -877,7 +892,7 @@ fn claim_passes_over_a_slot_that_was_claimed_since_it_was_seen_free() {
 fn claim_names_the_process_and_marks_its_slot_as_used() {
     let container = Container::default();
     assert_eq!(container.table().high_water(), 0);
-    let who = Claimant { pid: 77, comm: b"a-name-of-twenty-byt" };
+    let who = SlotOwner { pid: 77, comm: b"a-name-of-twenty-byt" };
     let claim = container.table().claim(&container.kernel, who, Nanos(5)).unwrap().unwrap();
     let entry = &container.slots[0];
     assert_eq!((claim.slot, claim.owner()), (SlotIndex(0), Owner::new(SlotIndex(0), Generation::FIRST)));
@@ -906,11 +921,11 @@ fn sweep_counts_and_lists_each_slot_by_its_state() {
         container.kernel.taken[dead.slot().get()].set(false);
     }
     let sweep = |now: u64, gone: &dyn Fn(SlotIndex, Word, Nanos) -> bool| {
-        let wind_up = |slot, state| match state {
+        let reclaim = |slot, state| match state {
             State::Draining if slot == SlotIndex(2) => State::Orphan,
             _ => State::Free,
         };
-        container.table().sweep(&container.kernel, Nanos(now), gone, wind_up).unwrap()
+        container.table().sweep(&container.kernel, Nanos(now), gone, reclaim).unwrap()
     };
     let states = || container.table().occupied().map(|(_, state)| state).collect::<Vec<_>>();
     let orphans = || container.table().orphans().collect::<Vec<_>>();
@@ -978,17 +993,17 @@ fn sweep_takes_an_invalid_word_for_an_exited_process() {
 fn owner_lives_only_as_the_present_user_of_its_slot() {
     let container = Container::default();
     let (me, other) = (claimed(&container), claimed(&container));
-    let life = |owner| container.table().life(&container.kernel, owner);
-    assert_eq!(life(me), Life::Alive);
-    assert_eq!(life(Owner::new(me.slot(), Generation::FIRST.next())), Life::Dead, "not the present user");
-    assert_eq!(life(Owner::new(SlotIndex(200), Generation::FIRST)), Life::Dead, "beyond the table");
+    let life = |owner| container.table().liveness(&container.kernel, owner);
+    assert_eq!(life(me), Liveness::Alive);
+    assert_eq!(life(Owner::new(me.slot(), Generation::FIRST.next())), Liveness::Dead, "not the present user");
+    assert_eq!(life(Owner::new(SlotIndex(200), Generation::FIRST)), Liveness::Dead, "beyond the table");
     // The byte is taken by the process that winds the slot up.
     set_word(&container, other.slot().get(), Word::new(Generation::FIRST, State::Draining));
-    assert_eq!(life(other), Life::Dead);
+    assert_eq!(life(other), Liveness::Dead);
     container.kernel.taken[me.slot().get()].set(false);
-    assert_eq!(life(me), Life::Dead);
-    let unknown = container.table().life(&Overtaken(&container), me);
-    assert_eq!(unknown, Life::Alive, "where nothing can be said an owner keeps its lock");
+    assert_eq!(life(me), Liveness::Dead);
+    let unknown = container.table().liveness(&Overtaken(&container), me);
+    assert_eq!(unknown, Liveness::Alive, "where nothing can be said an owner keeps its lock");
 }
 
 #[test]
@@ -1015,10 +1030,10 @@ fn orphan_is_let_go_when_no_process_has_it_open() {
     let container = Container::default();
     let (me, maker) = (claimed(&container), claimed(&container));
     let table = container.table();
-    table.lend(maker.slot(), 1 << 5);
+    table.mark_exported(maker.slot(), 1 << 5);
     set_word(&container, maker.slot().get(), Word::new(Generation::FIRST, State::Orphan));
-    table.set_opened(me.slot(), 1 << 5 | 1);
-    assert!(!table.is_let_go(maker.slot()));
-    table.set_opened(me.slot(), 1);
-    assert!(table.is_let_go(maker.slot()));
+    table.set_opened_handles(me.slot(), 1 << 5 | 1);
+    assert!(!table.is_released(maker.slot()));
+    table.set_opened_handles(me.slot(), 1);
+    assert!(table.is_released(maker.slot()));
 }

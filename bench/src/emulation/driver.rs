@@ -10,7 +10,6 @@ use cgpu_sim::machine::{ContextId, EventId, StreamId, Ticket, milliseconds};
 use cgpu_sim::timeline::Command;
 use cgpu_sim::{Footprint, Kernel as SimulatedKernel};
 
-use super::SLOT;
 use super::harness::{Harness, Role};
 
 /// A program's context, with all that it and its gate have made there.
@@ -201,8 +200,7 @@ impl GateDriver for Driver<'_> {
     }
 
     fn read_word(&self, _context: ContextKey, word: usize) -> u64 {
-        let page = &self.role.container().region.shared().progress[SLOT.get()];
-        page.word[word].load(Ordering::Acquire)
+        self.role.container().progress[word].load(Ordering::Acquire)
     }
 
     fn has_completed(&self, event: Event) -> Result<bool, DriverError> {
@@ -239,7 +237,7 @@ impl Platform for Driver<'_> {
     }
 
     fn notify_monitor(&self) {
-        if self.role.container().region.granted().must_ring() {
+        if self.role.container().region.grant().notify_requested() {
             self.role.ring_doorbell();
         }
     }

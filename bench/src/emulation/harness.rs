@@ -9,7 +9,7 @@ use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{Forecast, Timeline, WORDS};
 use cgpu_sim::words::Plain;
 
-use super::{Container, SLOT};
+use super::Container;
 
 /// Where the host's clock begins.
 pub(super) const BEGIN: Nanos = Nanos::from_millis(1_000_000);
@@ -100,7 +100,7 @@ impl<'h> Harness<'h> {
 
     /// Lets the actor run that wakes first.
     fn run_next(&self, state: &mut State) {
-        let gate = |tenant: Option<usize>| Some(self.containers.get(tenant?)?.region.granted().gate());
+        let gate = |tenant: Option<usize>| Some(self.containers.get(tenant?)?.region.grant().gate());
         for number in 0..state.actors.len() {
             let Actor { tenant, word, .. } = state.actors[number];
             if word.is_some() && word != gate(tenant) {
@@ -129,8 +129,7 @@ impl<'h> Harness<'h> {
         writes.retain(|write| {
             let done = timeline.is_done(write.ticket);
             if done {
-                let page = &self.containers[write.tenant].region.shared().progress[SLOT.get()];
-                page.word[write.word].store(write.value, Ordering::Release);
+                self.containers[write.tenant].progress[write.word].store(write.value, Ordering::Release);
             }
             !done
         });
@@ -233,7 +232,7 @@ impl<'w, 'h> Role<'w, 'h> {
     /// Sleeps until its gate word is not `word` any more, or for that long.
     pub(super) fn wait_for_gate(&self, word: u32, timeout: Nanos) {
         let mut state = self.harness.state();
-        if self.container().region.granted().gate() != word {
+        if self.container().region.grant().gate() != word {
             return;
         }
         let wakes = state.now + timeout + state.draw(SLEEP_LATENCY_NANOS);

@@ -27,9 +27,9 @@ mod program;
 use anyhow::{Context, Result};
 use cgpu_launch::gate::{DriverError, Gate};
 use cgpu_scheduler::policy::Policy;
-use cgpu_shm::atomic::{AtomicU32, Ordering};
-use cgpu_shm::grant::Grantor;
-use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
+use cgpu_shm::grant::GrantWriter;
+use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{DeviceIndex, Generation, Nanos, SlotIndex};
 use cgpu_sim::settings::Figures;
@@ -79,21 +79,27 @@ pub(crate) struct Setup<'a> {
     pub(crate) length: Nanos,
 }
 
+/// Words of a container that the GPU can write.
+const PROGRESS: usize = 512;
+
 /// A container's files, and its process's word of the open gate.
 struct Container {
     region: Region,
-    grantor: Grantor,
+    grantor: GrantWriter,
     open: AtomicU32,
+    /// The words that the GPU writes when it comes to them.
+    progress: Vec<AtomicU64>,
     _directory: tempfile::TempDir,
 }
 
 impl Container {
     fn new() -> Result<Self> {
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
-        Region::make(directory.path(), Birth::default()).context("cannot make a region")?;
+        Region::make(directory.path(), RegionSpec::default()).context("cannot make a region")?;
         let region = Region::open(directory.path()).context("cannot open the region")?;
-        let grantor = Grantor::open(directory.path()).context("cannot open the grant page")?;
-        Ok(Self { region, grantor, open: AtomicU32::new(0), _directory: directory })
+        let grantor = GrantWriter::open(directory.path()).context("cannot open the grant page")?;
+        let progress = (0..PROGRESS).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { region, grantor, open: AtomicU32::new(0), progress, _directory: directory })
     }
 
     /// The process takes its slot.

@@ -8,7 +8,7 @@ use cgpu_scheduler::tuning::Tuning;
 use cgpu_scheduler::{Gpu, Observation, Order, TenantId};
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::grant::Turn;
-use cgpu_shm::notes::Measured;
+use cgpu_shm::grant_snapshot::Measured;
 use cgpu_shm::units::Nanos;
 
 use super::harness::Role;
@@ -57,7 +57,7 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
             beat = now + HEARTBEAT_INTERVAL;
         }
         let notified = role.take_notified();
-        notified.iter().for_each(|number| containers[*number].grantor.disarm());
+        notified.iter().for_each(|number| containers[*number].grantor.clear_notification());
         let mut polled: Vec<usize> = if std::mem::take(&mut stale) {
             (0..containers.len()).collect()
         } else {
@@ -75,8 +75,8 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
         plan.orders.iter().for_each(|order| apply_order(containers, order));
         for (number, container) in containers.iter().enumerate() {
             match scheduler.requests_notification(TenantId(number as u64)) {
-                true => container.grantor.arm(),
-                false => container.grantor.disarm(),
+                true => container.grantor.request_notification(),
+                false => container.grantor.clear_notification(),
             }
         }
         drop(scheduler);
@@ -111,7 +111,7 @@ fn apply_order(containers: &[Container], order: &Order) {
     let (grantor, gate) = (&container.grantor, &order.gate);
     grantor.gpu(gpu()).beside.store(gate.concurrent, Ordering::Relaxed);
     grantor.gpu(gpu()).bound.store(gate.max_inflight.0, Ordering::Relaxed);
-    grantor.set_ring(gpu(), gate.notify_slot);
+    grantor.set_notify_slot(gpu(), gate.notify_slot);
     grantor.set_turn(gpu(), Turn(gate.turn), gate.granted, gate.until);
     if order.bump {
         if order.wake { grantor.turn_gate() } else { grantor.bump_gate() }

@@ -1,7 +1,7 @@
 //! The observer: an actor that reads at given instants what tenants have done.
 
 use cgpu_shm::atomic::Ordering;
-use cgpu_shm::notes::Measured;
+use cgpu_shm::grant_snapshot::Measured;
 use cgpu_shm::units::Nanos;
 
 use super::harness::{BEGIN, Role};

@@ -136,7 +136,7 @@ impl<'a> Program<'a> {
         }
         let stream = handle(stream);
         let launch = || self.driver.launch(stream, work.grid.footprint(), work.length);
-        let word = container.region.granted().gate();
+        let word = container.region.grant().gate();
         if word == container.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream) {
             return launch();
         }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use cgpu_client::message::{ContainerStatus, ShareStatus};
 use cgpu_shm::file::{Error, Fault};
-use cgpu_shm::notes::NotesReader;
+use cgpu_shm::grant_snapshot::GrantReader;
 use cgpu_shm::paths;
-use cgpu_shm::preamble::Unfit;
+use cgpu_shm::preamble::InvalidPreamble;
 use cgpu_shm::reason::{Kind as ReasonKind, Reason};
 use cgpu_shm::snapshot::{Reader, Snapshot};
 
@@ -103,7 +103,7 @@ pub(crate) fn check_region(folder: &Path, subject: &str, findings: &mut Findings
 /// Which cause it is that a file cannot be used.
 pub(crate) fn unusable(error: &Error) -> Cause {
     match error.fault {
-        Fault::Unfit(Unfit::WrongVersion { .. }) => Cause::RegionVersion,
+        Fault::InvalidPreamble(InvalidPreamble::WrongVersion { .. }) => Cause::RegionVersion,
         _ => Cause::RegionUnreadable,
     }
 }
@@ -189,7 +189,7 @@ fn cause(reason: Reason) -> Option<Cause> {
 
 /// What the monitor writes for the container: whether it lives, and which policies there are.
 fn monitor(folder: &Path, subject: &str, findings: &mut Findings) {
-    let page = match NotesReader::open(folder) {
+    let page = match GrantReader::open(folder) {
         Ok(page) => page,
         Err(error) if matches!(error.fault, Fault::Missing) => {
             return findings.add(Cause::NeverMet, subject, format!("{} is not there", error.path.display()));

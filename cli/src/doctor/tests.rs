@@ -10,7 +10,7 @@ use std::path::Path;
 use cgpu_client::message::{
     self, ContainerStatus, Ended, Finding, GpuStatus, ShareStatus, Sharing, Shim, Signal, Status,
 };
-use cgpu_shm::grant::Grantor;
+use cgpu_shm::grant::GrantWriter;
 use cgpu_shm::layout::LAYOUT_VERSION;
 use tempfile::TempDir;
 
@@ -226,7 +226,7 @@ fn files_of_a_container_have_causes() {
     assert_eq!(fixture.container(), ["not_started", "never_met"]);
 
     // A monitor that has written once and died.
-    Grantor::open(&fixture.view.path(folder)).unwrap().adopt(1);
+    GrantWriter::open(&fixture.view.path(folder)).unwrap().adopt(1);
     assert_eq!(fixture.container(), ["not_started", "monitor_stale"]);
 
     let file = fs::File::options().write(true).open(fixture.view.path("/run/cgpu/use")).unwrap();
@@ -242,7 +242,7 @@ fn files_of_a_container_have_causes() {
 fn links_never_lead_out_of_a_container() {
     let outside = tempfile::tempdir().unwrap();
     region::make(outside.path(), "another", None).unwrap();
-    Grantor::open(outside.path()).unwrap().adopt(1);
+    GrantWriter::open(outside.path()).unwrap().adopt(1);
     for link in ["/run/cgpu", "/run"] {
         let fixture = Fixture::new();
         let target = if link == "/run" { outside.path().parent().unwrap() } else { outside.path() };

@@ -1,7 +1,7 @@
 //! The scheduler of one GPU: which containers it has, and one step of it.
 
 use cgpu_shm::grant::TurnState;
-use cgpu_shm::notes::Measured;
+use cgpu_shm::grant_snapshot::Measured;
 use cgpu_shm::units::Nanos;
 
 use super::accounting::Account;

@@ -5,7 +5,7 @@
 //! the times between their events may include those of the others: then their reports are an
 //! estimate. While gates are open nothing is known.
 
-use cgpu_shm::notes::Measured;
+use cgpu_shm::grant_snapshot::Measured;
 use cgpu_shm::units::Nanos;
 
 use super::gpu::Gpu;

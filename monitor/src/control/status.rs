@@ -203,7 +203,7 @@ fn share(container: &Container, device: &DeviceState, now: Nanos) -> ShareStatus
     status.orphan = orphan.0;
     status.used = (used - orphan).0;
     status.implicit = seen.cells.iter().map(Cell::corrected).sum::<Bytes>().0;
-    status.unaccounted = seen.cells.iter().map(|cell| cell.growth).fold(0, i64::saturating_add);
+    status.unaccounted = seen.cells.iter().map(|cell| cell.unaccounted).fold(0, i64::saturating_add);
     let dead = container.draining.keys().filter_map(|(slot, _)| seen.cells.get(slot.get()));
     status.draining = dead.map(Cell::total).sum::<Bytes>().0;
     status
@@ -224,7 +224,7 @@ fn processes(container: &Container, devices: &[DeviceState], now: Nanos) -> Vec<
                     gpu: device.index,
                     used: cell.kept().0,
                     implicit: cell.corrected().0,
-                    unaccounted: cell.growth,
+                    unaccounted: cell.unaccounted,
                     peak: cell.peak.0,
                     busy_us: cell.busy.0 / 1000,
                     launches: cell.launches,

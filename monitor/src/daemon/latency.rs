@@ -11,7 +11,7 @@ pub(super) fn reduce_wakeup_latency() {
         tracing::warn!("timer slack cannot be set: {error}");
     }
     // Beside two busy processors, 99 of 100 requests of high priority took 1.3 instead of 1.7 times what they take alone.
-    if let Err(error) = slices::ask_for_short() {
+    if let Err(error) = slices::request_short_slices() {
         tracing::info!("the scheduler gives no short slices: {error}");
     }
 }

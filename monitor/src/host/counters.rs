@@ -72,7 +72,7 @@ mod tests {
             since: Nanos::ZERO,
             comm: String::new(),
             acked: 0,
-            lent: 0,
+            exported_handles: 0,
             counters,
         }
     }

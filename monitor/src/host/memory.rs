@@ -1,8 +1,8 @@
 //! What NVML says of each process, brought together with its books, and published.
 
 use cgpu_scheduler::TenantId;
-use cgpu_shm::growth::Growth;
 use cgpu_shm::slots::{State, Word};
+use cgpu_shm::unaccounted::UnaccountedDelta;
 use cgpu_shm::units::{Bytes, DeviceIndex, Generation, SlotIndex};
 
 use super::Host;
@@ -41,8 +41,8 @@ impl Host {
         };
         // Also where it is nothing: a process wants to know that it is measured.
         let growth = match &sample.reading {
-            Some(_) => Growth::new(word, unaccounted.ended(), unaccounted.growth()),
-            None => Growth::default(),
+            Some(_) => UnaccountedDelta::new(word, unaccounted.ended(), unaccounted.growth()),
+            None => UnaccountedDelta::default(),
         };
         let is_confirmed = unaccounted.is_confirmed();
         if !is_confirmed {
@@ -50,10 +50,10 @@ impl Host {
         }
         if growth != region.growth(gpu, slot) {
             // Implicit memory that was charged too high may have been taken for returned memory.
-            let bytes = |growth: Growth| growth.bytes(word, unaccounted.ended());
+            let bytes = |growth: UnaccountedDelta| growth.bytes(word, unaccounted.ended());
             let fallen = bytes(region.growth(gpu, slot)).saturating_sub(bytes(growth)).max(0);
             region.set_returned(gpu, region.returned(gpu).saturating_sub(fallen.unsigned_abs()));
-            region.set_growth(gpu, slot, growth, correction.is_some_and(|correction| correction.risen));
+            region.set_unaccounted(gpu, slot, growth, correction.is_some_and(|correction| correction.risen));
         }
         if is_confirmed {
             region.set_confirmed(gpu, slot, true);

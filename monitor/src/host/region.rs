@@ -10,12 +10,12 @@ use cgpu_scheduler::{Gate, Share};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::devices::Device;
 use cgpu_shm::file::{Error, Fault};
-use cgpu_shm::grant::{Grantor, Turn};
-use cgpu_shm::growth::Growth;
-use cgpu_shm::liveness::{self, Life};
-use cgpu_shm::notes::Measured;
+use cgpu_shm::grant::{GrantWriter, Turn};
+use cgpu_shm::grant_snapshot::Measured;
+use cgpu_shm::liveness::{self, Liveness};
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::snapshot::{Cell, Reader, Snapshot};
+use cgpu_shm::unaccounted::UnaccountedDelta;
 use cgpu_shm::units::{Bytes, DeviceIndex, Generation, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::fs::fstat;
@@ -26,7 +26,7 @@ use super::device_list::DeviceList;
 #[derive(Debug)]
 pub(crate) struct Region {
     reader: Reader,
-    grantor: Grantor,
+    grantor: GrantWriter,
     /// The FIFO, where there is one.
     pub(crate) doorbell: Option<fs::File>,
     /// Device and inode of `use`: another file under the name is another region.
@@ -50,7 +50,7 @@ impl Region {
     /// Opens them and takes the grant page over for the monitor of this name.
     pub(crate) fn open(directory: &Path, monitor: u64) -> Result<Self, Error> {
         let mut reader = Reader::open(directory)?;
-        let grantor = Grantor::open(directory)?;
+        let grantor = GrantWriter::open(directory)?;
         grantor.adopt(monitor);
         // Of what is open, and not of what is called so by now.
         let about = fstat(reader.file())
@@ -59,7 +59,7 @@ impl Region {
         let mut region = Self {
             reader,
             grantor,
-            doorbell: open_fifo(&directory.join("bell")),
+            doorbell: open_fifo(&directory.join("doorbell")),
             identity: (about.st_dev, about.st_ino),
             seen,
             live: Vec::new(),
@@ -90,7 +90,7 @@ impl Region {
     /// Opens the bell if it has come since.
     pub(crate) fn open_doorbell(&mut self, directory: &Path) -> bool {
         if self.doorbell.is_none() {
-            self.doorbell = open_fifo(&directory.join("bell"));
+            self.doorbell = open_fifo(&directory.join("doorbell"));
             return self.doorbell.is_some();
         }
         false
@@ -127,7 +127,7 @@ impl Region {
 
     /// Whether a process holds the slot's byte. What cannot be asked counts as yes.
     pub(crate) fn is_locked(&self, slot: SlotIndex) -> bool {
-        liveness::life(self.reader.file(), slot).is_ok_and(|life| life == Life::Alive)
+        liveness::liveness(self.reader.file(), slot).is_ok_and(|life| life == Liveness::Alive)
     }
 
     /// Reads what the living processes do on one GPU; none when the file is garbled.
@@ -179,7 +179,7 @@ impl Region {
     pub(crate) fn set_gate(&self, gpu: DeviceIndex, gate: &Gate) {
         self.grantor.gpu(gpu).beside.store(gate.concurrent, Ordering::Relaxed);
         self.grantor.gpu(gpu).bound.store(gate.max_inflight.0, Ordering::Relaxed);
-        self.grantor.set_ring(gpu, gate.notify_slot);
+        self.grantor.set_notify_slot(gpu, gate.notify_slot);
         self.grantor.set_turn(gpu, Turn(gate.turn), gate.granted, gate.until);
     }
 
@@ -196,9 +196,9 @@ impl Region {
     pub(crate) fn request_notification(&mut self, notify_requested: bool) {
         if notify_requested != self.notify_requested {
             if notify_requested {
-                self.grantor.arm();
+                self.grantor.request_notification();
             } else {
-                self.grantor.disarm();
+                self.grantor.clear_notification();
             }
             self.notify_requested = notify_requested;
         }
@@ -223,21 +223,27 @@ impl Region {
     }
 
     /// What the page says that a slot's user has on a GPU beyond its cell.
-    pub(crate) fn growth(&self, gpu: DeviceIndex, slot: SlotIndex) -> Growth {
-        self.grantor.growth(gpu, slot)
+    pub(crate) fn growth(&self, gpu: DeviceIndex, slot: SlotIndex) -> UnaccountedDelta {
+        self.grantor.unaccounted(gpu, slot)
     }
 
     /// Says it anew. `risen`: it is more.
-    pub(crate) fn set_growth(&self, gpu: DeviceIndex, slot: SlotIndex, growth: Growth, risen: bool) {
-        self.grantor.set_growth(gpu, slot, growth, risen);
+    pub(crate) fn set_unaccounted(
+        &self,
+        gpu: DeviceIndex,
+        slot: SlotIndex,
+        growth: UnaccountedDelta,
+        risen: bool,
+    ) {
+        self.grantor.set_unaccounted(gpu, slot, growth, risen);
     }
 
-    /// [`Grantor::returned`].
+    /// [`GrantWriter::returned`].
     pub(crate) fn returned(&self, gpu: DeviceIndex) -> u64 {
         self.grantor.returned(gpu)
     }
 
-    /// [`Grantor::set_returned`].
+    /// [`GrantWriter::set_returned`].
     pub(crate) fn set_returned(&self, gpu: DeviceIndex, returned: u64) {
         self.grantor.set_returned(gpu, returned);
     }
@@ -274,18 +280,18 @@ impl Region {
 
     /// Says that the memory of a dead process is gone, whether or not its container has noticed that it is dead.
     pub(crate) fn set_reclaimed(&self, slot: SlotIndex, generation: u64) {
-        self.grantor.set_gone(slot, Word::new(Generation::from_bits(generation), State::Draining));
+        self.grantor.set_drained(slot, Word::new(Generation::from_bits(generation), State::Draining));
     }
 
     /// Says that nobody holds what a dead process had exported.
     pub(crate) fn set_exported_reclaimed(&self, slot: SlotIndex, generation: u64) {
-        self.grantor.set_gone(slot, Word::new(Generation::from_bits(generation), State::Orphan));
+        self.grantor.set_drained(slot, Word::new(Generation::from_bits(generation), State::Orphan));
     }
 
     /// Leaves every gate open, for a time without a monitor.
     pub(crate) fn open_gates(&self) {
         DeviceIndex::all().for_each(|gpu| self.set_open(gpu));
-        self.grantor.disarm();
+        self.grantor.clear_notification();
         self.grantor.turn_gate();
     }
 

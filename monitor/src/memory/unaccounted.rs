@@ -51,7 +51,7 @@ impl Accounted {
             used: cell.used,
             implicit: cell.implicit,
             exported: cell.exported,
-            ended: cell.ended,
+            ended: cell.implicit_epoch,
             charges: cell.charges,
             creating: cell.creating,
         }

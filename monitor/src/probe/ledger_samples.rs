@@ -153,7 +153,7 @@ impl Bracket<'_> {
             };
             let gpu = seen.gpus.iter().find(|gpu| gpu.uuid == self.gpu)?;
             let all = SlotIndex::all().zip(&seen.slots).all(is_read);
-            all.then_some(ContainerTotals { orphans: seen.orphan_booked(gpu), withdrawn: gpu.withdrawn })
+            all.then_some(ContainerTotals { orphans: seen.orphan_charged(gpu), withdrawn: gpu.withdrawn })
         };
         accounted(self.before).filter(|before| accounted(self.after) == Some(*before))
     }

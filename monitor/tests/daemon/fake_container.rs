@@ -14,9 +14,9 @@ use cgpu_shm::atomic::{AtomicBool, AtomicU64};
 use cgpu_shm::gpus::Gpu;
 use cgpu_shm::grant::TurnState;
 use cgpu_shm::layout::Cell;
-use cgpu_shm::liveness::Lifeline;
-use cgpu_shm::region::{Birth, Region};
-use cgpu_shm::slots::{Claim, Claimant};
+use cgpu_shm::liveness::LivenessLock;
+use cgpu_shm::region::{Region, RegionSpec};
+use cgpu_shm::slots::{Claim, SlotOwner};
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::fs::OFlags;
@@ -37,8 +37,8 @@ pub(crate) fn now() -> Nanos {
 /// A container's directory with its files.
 pub(crate) fn make(dir: &Path) {
     std::fs::create_dir_all(dir).unwrap();
-    Region::make(dir, Birth { name: "", created: Nanos(1), time_scale: None }).unwrap();
-    assert!(dir.join("bell").exists(), "a region has a bell");
+    Region::make(dir, RegionSpec { name: "", created: Nanos(1), time_scale: None }).unwrap();
+    assert!(dir.join("doorbell").exists(), "a region has a bell");
 }
 
 /// A process that lives as long as this.
@@ -47,20 +47,20 @@ pub(crate) struct Process {
     pub(crate) slot: SlotIndex,
     pub(crate) gpu: DeviceIndex,
     doorbell: Option<File>,
-    _claim: Claim<Lifeline>,
+    _claim: Claim<LivenessLock>,
 }
 
 impl Process {
     pub(crate) fn start(dir: &Path, gpu: u8, limit: Bytes) -> Self {
         let region = Region::open(dir).unwrap();
-        let who = Claimant { pid: std::process::id(), comm: b"player" };
+        let who = SlotOwner { pid: std::process::id(), comm: b"player" };
         let claim = region.claim(who, now(), false).unwrap().unwrap();
         let gpu = Gpu { uuid: uuid(gpu), total: TOTAL, limit, ordinal: 0 };
         let gpu = region.register(claim.slot, &gpu).unwrap();
         // The flags are small positive numbers.
         #[allow(clippy::cast_possible_wrap)]
         let flags = OFlags::NONBLOCK.bits() as i32;
-        let doorbell = OpenOptions::new().write(true).custom_flags(flags).open(dir.join("bell")).ok();
+        let doorbell = OpenOptions::new().write(true).custom_flags(flags).open(dir.join("doorbell")).ok();
         Self { slot: claim.slot, region, gpu, doorbell, _claim: claim }
     }
 
@@ -69,7 +69,7 @@ impl Process {
     }
 
     pub(crate) fn notify(&self) {
-        if self.region.granted().must_ring()
+        if self.region.grant().notify_requested()
             && let Some(mut doorbell) = self.doorbell.as_ref()
         {
             let _ = doorbell.write(&[1]);
@@ -78,7 +78,7 @@ impl Process {
 
     /// Launches without end, as a gate would let it, until told to stop. Answers how long it had the GPU.
     fn play(&self, stop: &AtomicBool, held: &AtomicU64) {
-        let granted = self.region.granted();
+        let granted = self.region.grant();
         let cell = self.cell();
         let (mut seen, mut busy) = (0, 0);
         let mut base = 0;
@@ -100,7 +100,7 @@ impl Process {
                     }
                     sleep(Duration::from_micros(500));
                 }
-                TurnState::Yours if busy - base < granted.granted(self.gpu).0 => {
+                TurnState::Yours if busy - base < granted.budget(self.gpu).0 => {
                     cell.inflight.store(400_000, Relaxed);
                     cell.ends.store(time.0 + 400_000, Relaxed);
                     sleep(Duration::from_micros(400));

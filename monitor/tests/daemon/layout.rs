@@ -11,7 +11,7 @@ use cgpu_shm::atomic::Ordering::Relaxed;
 use cgpu_shm::grant::{Heartbeat, Monitor as Life};
 use cgpu_shm::layout::LAYOUT_VERSION;
 use cgpu_shm::paths;
-use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::units::{Bytes, Nanos};
 
 use super::fake_container::{Process, TOTAL, uuid};
@@ -56,7 +56,8 @@ pub(crate) fn restore(text: &str, path: &Path, mode: u32) {
 #[ignore = "writes the recording of the present layout"]
 fn record() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-    Region::make(directory.path(), Birth { name: "recorded", created: Nanos(1), time_scale: None }).unwrap();
+    Region::make(directory.path(), RegionSpec { name: "recorded", created: Nanos(1), time_scale: None })
+        .unwrap();
     let process = Process::start(directory.path(), 1, Bytes::from_mib(8000));
     process.cell().held.store(5000, Relaxed);
     process.cell().implicit.store(24, Relaxed);
@@ -94,10 +95,10 @@ fn recorded_regions_are_supported() {
         });
         assert_eq!(find(&status(&monitor), "old").gpus[0].used, 77);
         monitor.client().set("0/old/memsize", "1048576").unwrap();
-        let limit = || process.region.granted().limit(process.gpu, Bytes::from_mib(8000));
+        let limit = || process.region.grant().limit(process.gpu, Bytes::from_mib(8000));
         assert_eq!(limit(), Bytes(1_048_576), "layout {layout}: the page is written");
         let heart = Heartbeat::default();
-        let beats = || heart.observe(process.region.granted(), super::fake_container::now()) == Life::Lives;
+        let beats = || heart.observe(process.region.grant(), super::fake_container::now()) == Life::Lives;
         eventually("a beating heart", beats);
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use cgpu_shm::layout::LAYOUT_VERSION;
-use cgpu_shm::liveness::{Lifeline, Lifelines};
+use cgpu_shm::liveness::{LivenessLock, LivenessLocks};
 use cgpu_shm::paths;
 use cgpu_shm::slots::Presence;
 use cgpu_shm::units::SlotIndex;
@@ -34,7 +34,7 @@ fn folder(layout: u32) -> PathBuf {
 struct Library {
     layout: u32,
     dir: PathBuf,
-    lives: Vec<Lifeline>,
+    lives: Vec<LivenessLock>,
 }
 
 impl Library {
@@ -57,7 +57,7 @@ impl Library {
 
     /// So many of its processes live, from the first slot on.
     fn lives(&mut self, count: u8) {
-        let lines = Lifelines::open(&self.dir.join("use")).unwrap();
+        let lines = LivenessLocks::open(&self.dir.join("use")).unwrap();
         let from = u8::try_from(self.lives.len()).unwrap();
         self.lives.extend((from..count).map(|slot| lines.take(SlotIndex(slot)).unwrap().unwrap()));
     }

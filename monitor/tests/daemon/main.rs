@@ -247,7 +247,7 @@ fn container_without_free_weight_is_warned() {
         "{told:?}"
     );
     assert_eq!(client.get("0/c/weight").unwrap(), "0");
-    let state = || three.region.granted().turn(three.gpu).state();
+    let state = || three.region.grant().turn(three.gpu).state();
     eventually("a closed gate", || state() == TurnState::Wait);
     assert!(find(&status(&monitor), "c").faults["no_weight"].contains("no compute"));
     assert_eq!(errno(client.set("0/c/weight", "1")), Errno::EBUSY);
@@ -265,7 +265,7 @@ fn changed_limit_reaches_the_grant_page() {
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
     let mut client = monitor.client();
     client.register(registration(&dir)).unwrap();
-    let limit = || process.region.granted().limit(process.gpu, Bytes::from_mib(8000));
+    let limit = || process.region.grant().limit(process.gpu, Bytes::from_mib(8000));
     assert_eq!(limit(), Bytes::from_mib(8000));
     client.set("0/a/memsize", "1048576").unwrap();
     assert_eq!(limit(), Bytes(1_048_576));
@@ -393,7 +393,7 @@ fn gpu_is_shared_without_doorbells() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.container("a"), fixture.container("b"));
     for dir in [&a, &b] {
-        fs::remove_file(dir.join("bell")).unwrap();
+        fs::remove_file(dir.join("doorbell")).unwrap();
     }
     let monitor = Monitor::start(fixture.root());
     let one = FakeContainer::start(Process::start(&a, 1, Bytes::ZERO));
@@ -415,23 +415,23 @@ fn regions_of_a_killed_monitor_are_adopted_by_the_next() {
     let mut monitor = Monitor::start(fixture.root());
     let witness = Process::start(&a, 1, Bytes::ZERO);
     let heart = Heartbeat::default();
-    eventually("a beating heart", || heart.observe(witness.region.granted(), now()) == Life::Lives);
+    eventually("a beating heart", || heart.observe(witness.region.grant(), now()) == Life::Lives);
     let one = FakeContainer::start(Process::start(&a, 1, Bytes::ZERO));
     let two = FakeContainer::start(Process::start(&b, 1, Bytes::ZERO));
     eventually("a contended GPU", || {
         status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
     });
-    let turn = witness.region.granted().turn(witness.gpu);
+    let turn = witness.region.grant().turn(witness.gpu);
     monitor.kill();
     let killed = now();
-    eventually("a stale heart", || heart.observe(witness.region.granted(), now()) == Life::Stale);
+    eventually("a stale heart", || heart.observe(witness.region.grant(), now()) == Life::Stale);
     assert!(now() - killed >= STALE - Nanos::from_millis(250));
     let monitor = Monitor::start(fixture.root());
-    eventually("a beating heart", || heart.observe(witness.region.granted(), now()) == Life::Lives);
+    eventually("a beating heart", || heart.observe(witness.region.grant(), now()) == Life::Lives);
     eventually("a contended GPU", || {
         status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
     });
-    assert!(witness.region.granted().turn(witness.gpu).epoch() > turn.epoch(), "epochs only grow");
+    assert!(witness.region.grant().turn(witness.gpu).epoch() > turn.epoch(), "epochs only grow");
     let before = (one.held(), two.held());
     eventually("time for both", || {
         one.held() > before.0 + Nanos::from_millis(50) && two.held() > before.1 + Nanos::from_millis(50)
@@ -451,10 +451,10 @@ fn stopped_monitor_leaves_the_gates_open() {
     eventually("a contended GPU", || {
         status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
     });
-    let gate = witness.region.granted().gate();
+    let gate = witness.region.grant().gate();
     assert!(monitor.terminate());
-    assert_eq!(witness.region.granted().turn(witness.gpu).state(), TurnState::Open);
-    assert_ne!(witness.region.granted().gate(), gate);
+    assert_eq!(witness.region.grant().turn(witness.gpu).state(), TurnState::Open);
+    assert_ne!(witness.region.grant().gate(), gate);
     assert!(!paths::socket(fixture.root()).exists());
 }
 
@@ -552,7 +552,7 @@ fn hostile_directories_are_ignored() {
     fs::create_dir_all(containers.join("empty")).unwrap();
     let links = containers.join("links");
     fs::create_dir_all(&links).unwrap();
-    for name in ["use", "grant", "bell", "limits", "refused"] {
+    for name in ["use", "grant", "doorbell", "limits", "refused"] {
         std::os::unix::fs::symlink("/dev/zero", links.join(name)).unwrap();
     }
     let fifos = containers.join("fifos");
@@ -569,7 +569,7 @@ fn hostile_directories_are_ignored() {
     }
     let texts = containers.join("texts");
     fs::create_dir_all(&texts).unwrap();
-    for name in ["use", "grant", "bell", "limits", "refused"] {
+    for name in ["use", "grant", "doorbell", "limits", "refused"] {
         fs::write(texts.join(name), "nothing of the sort").unwrap();
     }
     fs::write(containers.join("file"), "").unwrap();

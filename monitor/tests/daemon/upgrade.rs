@@ -61,7 +61,7 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
         spawn(move || {
             let heart = Heartbeat::default();
             while !stop.load(Ordering::Relaxed) {
-                if heart.observe(region.granted(), now()) == Life::Stale {
+                if heart.observe(region.grant(), now()) == Life::Stale {
                     stale.store(true, Ordering::Relaxed);
                 }
                 sleep(Duration::from_millis(5));
@@ -92,7 +92,7 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
     for _ in 0..3 {
         stale.store(false, Ordering::Relaxed);
         let before = status(&monitor);
-        let epoch = witness.region.granted().turn(witness.gpu).epoch();
+        let epoch = witness.region.grant().turn(witness.gpu).epoch();
         monitor.succeed();
         let after = status(&monitor);
         assert!(after.gpus[0].turns >= before.gpus[0].turns);
@@ -116,9 +116,9 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
         eventually("time for both", || {
             one.held() > held.0 + Nanos::from_millis(30) && two.held() > held.1 + Nanos::from_millis(30)
         });
-        assert!(witness.region.granted().turn(witness.gpu).epoch() > epoch, "epochs only grow");
+        assert!(witness.region.grant().turn(witness.gpu).epoch() > epoch, "epochs only grow");
         // Who had no time to want the GPU for a moment has it open until it does.
-        eventually("turns", || witness.region.granted().turn(witness.gpu).state() != TurnState::Open);
+        eventually("turns", || witness.region.grant().turn(witness.gpu).state() != TurnState::Open);
         seamless += u32::from(!stale.load(Ordering::Relaxed));
     }
     assert!(seamless > 0, "gates believed in no monitor at each hand-over");

@@ -11,11 +11,16 @@ use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
 use cgpu_launch::gate::Driver;
 use cgpu_shm::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use cgpu_shm::layout::Progress;
 
 use super::markers::{Markers, relaxed};
 use crate::driver;
 use crate::library::DRIVER;
+
+/// The words of a page.
+#[repr(C)]
+struct Progress {
+    word: [AtomicU64; 512],
+}
 
 /// Memory that the GPU can reach (`CU_MEMHOSTREGISTER_DEVICEMAP`).
 const DEVICE_MAP: c_uint = 2;

@@ -1,6 +1,6 @@
 //! A process's own cell: what changes there without a look at anybody else's.
 
-use super::{Column, Terms, Usage, get, held, update};
+use super::{Column, LimitWord, Usage, get, held, update};
 use crate::atomic::{Ordering, fence};
 use crate::held::Held;
 use crate::layout::Cell;
@@ -22,9 +22,9 @@ impl<'a> OwnCell<'a> {
     /// nothing that others write to. False: nothing is charged; see [`super::Account::charge`].
     #[inline]
     #[must_use]
-    pub fn take(self, bytes: Bytes, terms: Terms) -> bool {
+    pub fn take(self, bytes: Bytes, terms: LimitWord) -> bool {
         self.tick();
-        let good = |held: &Held| held.is_open() && get(&self.0.terms).0 == terms.word();
+        let good = |held: &Held| held.is_open() && get(&self.0.limit_word).0 == terms.word();
         let Some(before) = self.update(|held| Some(held).filter(good)?.take(bytes)) else { return false };
         self.peak_at(before.used() + bytes);
         true
@@ -55,7 +55,7 @@ impl<'a> OwnCell<'a> {
 
     /// What was measured of this process before says nothing any more.
     pub(super) fn outdate(self) {
-        self.0.ended.fetch_add(1, Ordering::Relaxed);
+        self.0.implicit_epoch.fetch_add(1, Ordering::Relaxed);
         // HB ended: Release, so that whoever sees what is changed next no longer corrects it by what was measured before.
         fence(Ordering::Release);
     }

@@ -14,13 +14,13 @@ use std::mem;
 use std::sync::atomic::{AtomicU64 as Observed, Ordering::SeqCst};
 
 use cgpu_shm::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use cgpu_shm::growth::Growth;
 use cgpu_shm::held::STEP;
 use cgpu_shm::layout::{Cell, Gpu, Slot};
-use cgpu_shm::ledger::{self, Account, Column, Measured, Refused, Terms};
-use cgpu_shm::lock::{Acquired, Life, Owner, SlotLock};
-use cgpu_shm::preamble::{Kind, Preamble, Unfit};
-use cgpu_shm::slots::{Claimant, Presence, State, Table, Word};
+use cgpu_shm::ledger::{self, Account, Column, LimitWord, Measured, Refused};
+use cgpu_shm::lock::{Acquired, Liveness, Owner, SlotLock};
+use cgpu_shm::preamble::{InvalidPreamble, Kind, Preamble};
+use cgpu_shm::slots::{Presence, SlotOwner, State, Table, Word};
+use cgpu_shm::unaccounted::UnaccountedDelta;
 use cgpu_shm::units::{Bytes, Generation, Nanos, SlotIndex};
 use loom::sync::Arc;
 use loom::thread;
@@ -73,8 +73,8 @@ impl<'a> Presence for &'a Kernel {
         Ok(self.lock(slot).then(|| Visit(&self.bytes[slot.get()])))
     }
 
-    fn life(&self, slot: SlotIndex) -> io::Result<Life> {
-        Ok(if self.bytes[slot.get()].load(Ordering::Acquire) { Life::Alive } else { Life::Dead })
+    fn life(&self, slot: SlotIndex) -> io::Result<Liveness> {
+        Ok(if self.bytes[slot.get()].load(Ordering::Acquire) { Liveness::Alive } else { Liveness::Dead })
     }
 }
 
@@ -86,9 +86,9 @@ struct Container {
     slots: [Slot; SLOTS],
     gpu: Gpu,
     cells: [Cell; SLOTS],
-    growth: [AtomicU64; SLOTS],
+    unaccounted: [AtomicU64; SLOTS],
     returned: AtomicU64,
-    edition: AtomicU32,
+    unaccounted_epoch: AtomicU32,
     /// What is really on the GPU, as the driver would know it.
     gpu_memory: Observed,
 }
@@ -100,16 +100,16 @@ impl Container {
 
     fn account(&self, me: Owner) -> Account<'_> {
         let mine = &self.cells[me.slot().get()];
-        let measured = Measured { growth: &self.growth, returned: &self.returned };
+        let measured = Measured { unaccounted: &self.unaccounted, returned: &self.returned };
         Account::new(&self.gpu, &self.cells, &self.slots, measured, &self.high_water, mine, me)
     }
 
-    fn life(&self, owner: Owner) -> Life {
-        self.table().life(&&self.kernel, owner)
+    fn liveness(&self, owner: Owner) -> Liveness {
+        self.table().liveness(&&self.kernel, owner)
     }
 
     fn claim(&self) -> Option<Owner> {
-        let who = Claimant { pid: PID, comm: b"" };
+        let who = SlotOwner { pid: PID, comm: b"" };
         let claim = self.table().claim(&&self.kernel, who, Nanos(1)).unwrap()?;
         Some(claim.owner())
     }
@@ -131,9 +131,9 @@ impl Container {
         match self.account(me).charge(
             Column::Used,
             Bytes(bytes),
-            || Terms { limit: Bytes(limit), edition: self.edition.load(Ordering::Relaxed) },
+            || LimitWord { limit: Bytes(limit), epoch: self.unaccounted_epoch.load(Ordering::Relaxed) },
             FOREVER,
-            |owner| self.life(owner),
+            |owner| self.liveness(owner),
         ) {
             Ok(()) => {
                 let now = self.gpu_memory.fetch_add(bytes, SeqCst) + bytes;
@@ -152,8 +152,12 @@ impl Container {
     fn measure(&self, who: Owner, steps: i64) {
         let slot = who.slot().get();
         let word = Word(self.slots[slot].state.load(Ordering::Relaxed));
-        let growth = Growth::new(word, 0, steps * STEP.cast_signed());
-        ledger::publish_growth(&self.growth[slot], growth, (steps > 0).then_some(&self.edition));
+        let growth = UnaccountedDelta::new(word, 0, steps * STEP.cast_signed());
+        ledger::publish_unaccounted(
+            &self.unaccounted[slot],
+            growth,
+            (steps > 0).then_some(&self.unaccounted_epoch),
+        );
     }
 
     fn is_valid(&self) -> bool {
@@ -269,9 +273,9 @@ fn growth_closes_what_is_spare() {
             let container = Arc::clone(&container);
             thread::spawn(move || container.allocate(owners[1], 1, 2))
         };
-        let life = |owner| container.life(owner);
+        let life = |owner| container.liveness(owner);
         let limit = || Bytes(2 * STEP);
-        container.account(owners[0]).book(Column::Implicit, Bytes(2 * STEP), limit, FOREVER, life);
+        container.account(owners[0]).force_charge(Column::Implicit, Bytes(2 * STEP), limit, FOREVER, life);
         assert!(!container.allocate(owners[0], 1, 2));
         other.join().unwrap();
         assert!(!container.allocate(owners[1], 1, 2));
@@ -290,8 +294,14 @@ fn growth_closes_what_a_charge_opens_meanwhile() {
             let container = Arc::clone(&container);
             thread::spawn(move || container.allocate(owners[1], 1, 2))
         };
-        let life = |owner| container.life(owner);
-        container.account(owners[0]).book(Column::Implicit, Bytes(STEP), || Bytes(2 * STEP), FOREVER, life);
+        let life = |owner| container.liveness(owner);
+        container.account(owners[0]).force_charge(
+            Column::Implicit,
+            Bytes(STEP),
+            || Bytes(2 * STEP),
+            FOREVER,
+            life,
+        );
         if other.join().unwrap() {
             assert!(!container.allocate(owners[0], 1, 2));
         }
@@ -334,7 +344,7 @@ fn returned_memory_is_withdrawn_before_it_leaves_the_books() {
         let other = {
             let container = Arc::clone(&container);
             thread::spawn(move || {
-                let life = |owner| container.life(owner);
+                let life = |owner| container.liveness(owner);
                 let account = container.account(owners[0]);
                 account.withdraw(Bytes(STEP), true, || Bytes(4 * STEP), FOREVER, life);
                 account.own().refund(Column::Used, Bytes(STEP));
@@ -352,16 +362,16 @@ fn returned_memory_is_withdrawn_before_it_leaves_the_books() {
 fn returned_memory_is_lowered_before_growth_falls() {
     model(|| {
         let (container, owners) = two_processes();
-        let life = |owner| container.life(owner);
+        let life = |owner| container.liveness(owner);
         assert!(container.allocate(owners[0], 1, 4));
         container.account(owners[0]).own().export(Bytes(STEP));
         let (implicit, limit) = (Bytes(2 * STEP), || Bytes(4 * STEP));
-        container.account(owners[0]).book(Column::Implicit, implicit, limit, FOREVER, life);
+        container.account(owners[0]).force_charge(Column::Implicit, implicit, limit, FOREVER, life);
         ledger::publish_returned(&container.returned, STEP, None);
         let monitor = {
             let container = Arc::clone(&container);
             thread::spawn(move || {
-                ledger::publish_returned(&container.returned, 0, Some(&container.edition));
+                ledger::publish_returned(&container.returned, 0, Some(&container.unaccounted_epoch));
                 container.measure(owners[0], -1);
             })
         };
@@ -377,9 +387,9 @@ fn returned_memory_is_lowered_before_growth_falls() {
 fn what_was_measured_ends_before_what_it_was_measured_of() {
     model(|| {
         let (container, owners) = two_processes();
-        let life = |owner| container.life(owner);
+        let life = |owner| container.liveness(owner);
         let bytes = |steps| Bytes(steps * STEP);
-        container.account(owners[0]).book(Column::Implicit, bytes(8), || bytes(9), FOREVER, life);
+        container.account(owners[0]).force_charge(Column::Implicit, bytes(8), || bytes(9), FOREVER, life);
         container.measure(owners[0], -2);
         let other = {
             let container = Arc::clone(&container);
@@ -463,7 +473,7 @@ fn whoever_hears_of_a_death_sees_what_it_left() {
             let container = Arc::clone(&container);
             thread::spawn(move || {
                 let lock = &container.gpu.lock;
-                let acquired = lock.acquire(owners[0], FOREVER, |owner| container.life(owner)).unwrap();
+                let acquired = lock.acquire(owners[0], FOREVER, |owner| container.liveness(owner)).unwrap();
                 if matches!(acquired, Acquired::TakenOver(..)) {
                     assert_eq!(container.cells[1].held.load(Ordering::Relaxed), 2 * STEP);
                 }
@@ -481,7 +491,7 @@ fn of_two_who_would_take_over_one_does_at_a_time() {
         let shared = Arc::new((SlotLock::default(), AtomicU64::new(0), Observed::new(0)));
         let owner = |slot| Owner::new(SlotIndex(slot), Generation::FIRST);
         mem::forget(shared.0.try_acquire(owner(9)).unwrap());
-        let dead = move |who| if who == owner(9) { Life::Dead } else { Life::Alive };
+        let dead = move |who| if who == owner(9) { Liveness::Dead } else { Liveness::Alive };
         let enter = move |slot: u8, shared: &(SlotLock, AtomicU64, Observed)| {
             let (lock, guarded, takeovers) = shared;
             let acquired = lock.acquire(owner(slot), FOREVER, dead).unwrap();
@@ -521,7 +531,7 @@ fn a_living_owner_is_never_taken_for_dead(first: impl Fn(&Container) -> bool + C
             thread::spawn(move || {
                 let me = container.claim().unwrap();
                 let acquired =
-                    container.gpu.lock.acquire(me, FOREVER, |owner| container.life(owner)).unwrap();
+                    container.gpu.lock.acquire(me, FOREVER, |owner| container.liveness(owner)).unwrap();
                 // Long enough for the other one to doubt and to ask.
                 for _ in 0..3 {
                     thread::yield_now();
@@ -534,8 +544,8 @@ fn a_living_owner_is_never_taken_for_dead(first: impl Fn(&Container) -> bool + C
             thread::spawn(move || {
                 let me = Owner::new(SlotIndex(200), Generation::FIRST);
                 let _ = container.gpu.lock.acquire(me, SHORTLY, |owner| {
-                    let life = container.life(owner);
-                    assert!(life == Life::Alive || owner == elder && !elder_lives);
+                    let life = container.liveness(owner);
+                    assert!(life == Liveness::Alive || owner == elder && !elder_lives);
                     life
                 });
             })
@@ -690,7 +700,7 @@ fn whoever_finds_a_file_ready_finds_all_of_it() {
         };
         match file.preamble().check(Kind::Use) {
             Ok(()) => assert_eq!(file.name.load(Ordering::Relaxed), 7),
-            Err(unfit) => assert_eq!(unfit, Unfit::NotYet),
+            Err(unfit) => assert_eq!(unfit, InvalidPreamble::NotYet),
         }
         maker.join().unwrap();
         assert_eq!(file.preamble().check(Kind::Use), Ok(()));

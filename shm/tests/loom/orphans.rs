@@ -4,7 +4,7 @@
 
 use std::iter;
 
-use cgpu_shm::layout::LENT_UNSEEN;
+use cgpu_shm::layout::EXPORTED_UNSEEN;
 
 use super::*;
 
@@ -23,9 +23,9 @@ impl Bereaved {
         let owners = [container.claim().unwrap(), container.claim().unwrap()];
         assert!(container.allocate(owners[0], 3, 4));
         container.account(owners[0]).own().export(Bytes(2 * STEP));
-        container.table().lend(owners[0].slot(), way);
-        if way != LENT_UNSEEN {
-            container.table().set_opened(owners[1].slot(), way);
+        container.table().mark_exported(owners[0].slot(), way);
+        if way != EXPORTED_UNSEEN {
+            container.table().set_opened_handles(owners[1].slot(), way);
         }
         (family, owners)
     }
@@ -47,9 +47,9 @@ impl Bereaved {
     /// As `Region::sweep` without a monitor, where the memory of the dead goes with them.
     fn sweep(&self) {
         let (container, table) = (&self.container, self.container.table());
-        let gone = |slot, word: Word, _| word.state() != Some(State::Orphan) || table.is_let_go(slot);
-        let wind_up = |slot: SlotIndex, state| {
-            let becomes = table.wind_up(
+        let gone = |slot, word: Word, _| word.state() != Some(State::Orphan) || table.is_released(slot);
+        let reclaim = |slot: SlotIndex, state| {
+            let becomes = table.reclaim(
                 slot,
                 state,
                 iter::once((&container.cells[slot.get()], &container.gpu.withdrawn)),
@@ -58,7 +58,7 @@ impl Bereaved {
             assert!(kept || slot != SlotIndex(0) || self.holders.load(SeqCst) == 0, "it is still held");
             becomes
         };
-        table.sweep(&&container.kernel, Nanos(1), gone, wind_up).unwrap();
+        table.sweep(&&container.kernel, Nanos(1), gone, reclaim).unwrap();
     }
 
     fn state(&self) -> Option<State> {
@@ -77,11 +77,11 @@ fn whoever_opens_in_time_is_seen() {
             thread::spawn(move || {
                 // The driver is asked with everything before it done, and so answered.
                 holders.fetch_sub(1, SeqCst);
-                let seen = container.table().opened() & WAY != 0;
+                let seen = container.table().opened_handles() & WAY != 0;
                 assert!(seen || holders.load(SeqCst) == 0, "open, and unseen");
             })
         };
-        container.table().set_opened(owners[1].slot(), WAY);
+        container.table().set_opened_handles(owners[1].slot(), WAY);
         let more = |count: u64| (count > 0).then_some(count + 1);
         let _ = holders.fetch_update(SeqCst, SeqCst, more);
         maker.join().unwrap();
@@ -103,7 +103,7 @@ fn an_orphan_goes_once_and_not_before_its_heir() {
                     if dies {
                         family.container.kernel.kill(owners[1].slot());
                     } else {
-                        family.container.table().set_opened(owners[1].slot(), 0);
+                        family.container.table().set_opened_handles(owners[1].slot(), 0);
                     }
                 })
             };
@@ -127,7 +127,7 @@ fn nobody_winds_up_an_orphan_that_is_gone() {
         (0..2).for_each(|_| family.sweep());
         assert_eq!(family.state(), Some(State::Orphan));
         family.let_go();
-        family.container.table().set_opened(owners[1].slot(), 0);
+        family.container.table().set_opened_handles(owners[1].slot(), 0);
         let other = {
             let family = Arc::clone(&family);
             thread::spawn(move || family.sweep())
@@ -167,7 +167,7 @@ fn what_becomes_an_orphan_is_on_the_books_all_the_time() {
 #[test]
 fn what_cannot_be_seen_stays_with_the_living() {
     model(|| {
-        let (family, owners) = Bereaved::new(LENT_UNSEEN);
+        let (family, owners) = Bereaved::new(EXPORTED_UNSEEN);
         family.kill(owners[0]);
         (0..2).for_each(|_| family.sweep());
         assert_eq!(family.state(), Some(State::Orphan));
@@ -180,11 +180,11 @@ fn what_cannot_be_seen_stays_with_the_living() {
         };
         // As `Region::claim`.
         family.sweep();
-        family.container.table().disinherit(Nanos(2));
+        family.container.table().release_unseen(Nanos(2));
         family.sweep();
         heir.join().unwrap();
         (0..2).for_each(|_| family.sweep());
-        family.container.table().disinherit(Nanos(2));
+        family.container.table().release_unseen(Nanos(2));
         (0..2).for_each(|_| family.sweep());
         assert_eq!(family.state(), Some(State::Free));
         assert!(family.container.is_valid());

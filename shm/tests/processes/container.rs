@@ -7,11 +7,11 @@ use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_shm::futex;
 use cgpu_shm::gpus;
 use cgpu_shm::ledger::Account;
-use cgpu_shm::liveness::Lifeline;
+use cgpu_shm::liveness::LivenessLock;
 use cgpu_shm::lock::Owner;
 use cgpu_shm::paths::Candidate;
-use cgpu_shm::region::{Birth, Region};
-use cgpu_shm::slots::{Claim, Claimant};
+use cgpu_shm::region::{Region, RegionSpec};
+use cgpu_shm::slots::{Claim, SlotOwner};
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos};
 use cgpu_shm::uuid::Uuid;
 use memmap2::{MmapOptions, MmapRaw};
@@ -24,7 +24,7 @@ pub(crate) const FOREVER: Nanos = Nanos::MAX;
 /// One process in a container.
 pub(crate) struct Member {
     pub(crate) region: Region,
-    pub(crate) claim: Claim<Lifeline>,
+    pub(crate) claim: Claim<LivenessLock>,
     pub(crate) gpu: DeviceIndex,
 }
 
@@ -32,7 +32,7 @@ impl Member {
     /// Opens or makes the region, claims a slot, registers the GPU.
     pub(crate) fn join(directory: &Path) -> Self {
         let region = open(directory);
-        let who = Claimant { pid: std::process::id(), comm: b"member" };
+        let who = SlotOwner { pid: std::process::id(), comm: b"member" };
         let claim = region.claim(who, now(), false).unwrap().expect("a slot is free");
         let facts = gpus::Gpu { uuid: Uuid([7; 16]), total: Bytes(1000), limit: Bytes(100), ordinal: 0 };
         let gpu = region.register(claim.slot, &facts).unwrap();
@@ -50,7 +50,7 @@ impl Member {
 
 pub(crate) fn open(directory: &Path) -> Region {
     let candidate = Candidate { directory: directory.to_path_buf(), owner: None };
-    Region::open_or_make(&[candidate], Birth::default()).unwrap()
+    Region::open_or_make(&[candidate], RegionSpec::default()).unwrap()
 }
 
 /// Finds all the dead and buries them, whenever they died.

@@ -13,7 +13,7 @@ use cgpu_shm::file::{Access, open as open_file};
 use cgpu_shm::held::STEP;
 use cgpu_shm::ledger::Column;
 use cgpu_shm::preamble::Kind;
-use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::slots::State;
 use cgpu_shm::units::{Bytes, SlotIndex};
 
@@ -36,13 +36,13 @@ pub(crate) fn step(directory: &Path, _: usize) {
     kill(pid, libc::SIGSTOP);
     let member = Member::join(directory);
     let account = member.account();
-    let life = |owner| member.region.life(owner);
+    let life = |owner| member.region.liveness(owner);
     let charge = |steps| account.charge(Column::Used, Bytes(steps * STEP), || LIMIT, FOREVER, life);
     let refund = |steps| account.own().refund(Column::Used, Bytes(steps * STEP));
     assert_eq!(charge(60), Ok(()));
     assert!(charge(60).is_err());
     assert_eq!(refund(20), Bytes(20 * STEP));
-    account.book(Column::Implicit, Bytes(5), || LIMIT, FOREVER, life);
+    account.force_charge(Column::Implicit, Bytes(5), || LIMIT, FOREVER, life);
     assert_eq!(charge(10), Ok(()));
     // Open now: given back to the spare part, taken from there, and closed for what does not fit beside it.
     assert_eq!(refund(30), Bytes(30 * STEP));
@@ -71,7 +71,7 @@ fn one_instruction(pid: libc::pid_t) {
 /// What somebody can do who comes to a container whose only process has died.
 fn survive(file: &[u8]) {
     let directory = tempfile::tempdir().unwrap();
-    Region::make(directory.path(), Birth::default()).unwrap();
+    Region::make(directory.path(), RegionSpec::default()).unwrap();
     fs::write(directory.path().join(Kind::Use.name()), file).unwrap();
     let region = open(directory.path());
     // First the lock, while the dead one's name may still be in it; then its slot.
@@ -79,7 +79,7 @@ fn survive(file: &[u8]) {
     let left = member.account().total();
     assert!(left <= LIMIT, "{left} on the books");
     let charge = |bytes: Bytes| {
-        member.account().charge(Column::Used, bytes, || LIMIT, FOREVER, |owner| region.life(owner))
+        member.account().charge(Column::Used, bytes, || LIMIT, FOREVER, |owner| region.liveness(owner))
     };
     assert_eq!(charge(LIMIT - left), Ok(()), "what is left of the limit is to be had");
     assert!(charge(Bytes(1)).is_err(), "and no more");
@@ -95,7 +95,7 @@ fn survive(file: &[u8]) {
 #[test]
 fn a_crash_after_any_single_store_leaves_a_sound_region() {
     let directory = tempfile::tempdir().unwrap();
-    Region::make(directory.path(), Birth::default()).unwrap();
+    Region::make(directory.path(), RegionSpec::default()).unwrap();
     let path = directory.path().join(Kind::Use.name());
     let child = Child::start("step", directory.path(), 0);
     let pid = child.pid();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cgpu_shm::atomic::{Ordering, spin_loop};
 use cgpu_shm::held::STEP;
 use cgpu_shm::ledger::Column;
-use cgpu_shm::lock::{Acquired, HeldBy, Life};
+use cgpu_shm::lock::{Acquired, HeldBy, Liveness};
 use cgpu_shm::slots::State;
 use cgpu_shm::units::{Bytes, Nanos, SlotIndex};
 
@@ -73,7 +73,7 @@ fn kill_at_random(role: &str, directory: &Path, progress: &Truth) {
 pub(crate) fn churn(directory: &Path, worker: usize) {
     let truth = Truth::open(directory);
     let member = Member::join(directory);
-    let life = |owner| member.region.life(owner);
+    let life = |owner| member.region.liveness(owner);
     for size in (1..=20).map(|steps| steps * STEP).cycle() {
         if member.account().charge(Column::Used, Bytes(size), || LIMIT, FOREVER, life).is_ok() {
             assert_eq!(member.account().own().refund(Column::Used, Bytes(size)), Bytes(size));
@@ -94,7 +94,8 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     }
     let member = Member::join(directory.path());
     assert_eq!(member.account().total(), Bytes::ZERO);
-    let charged = member.account().charge(Column::Used, LIMIT, || LIMIT, FOREVER, |owner| region.life(owner));
+    let charged =
+        member.account().charge(Column::Used, LIMIT, || LIMIT, FOREVER, |owner| region.liveness(owner));
     assert_eq!(charged, Ok(()), "the whole limit is there again, whoever died inside the lock");
 }
 
@@ -110,7 +111,7 @@ pub(crate) fn guarded(directory: &Path, worker: usize) {
     let (first, second) = (truth.word(FIRST), truth.word(SECOND));
     loop {
         let lock = &member.region.gpu(member.gpu).lock;
-        let acquired = lock.acquire(member.me(), FOREVER, |owner| member.region.life(owner)).unwrap();
+        let acquired = lock.acquire(member.me(), FOREVER, |owner| member.region.liveness(owner)).unwrap();
         if let Acquired::TakenOver(..) = acquired {
             second.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
             truth.word(TAKEOVERS).fetch_add(1, Ordering::Relaxed);
@@ -141,7 +142,7 @@ fn a_death_inside_a_lock_is_told_to_the_next_owner() {
 pub(crate) fn hold(directory: &Path, _: usize) {
     let member = Member::join(directory);
     let lock = &member.region.gpu(member.gpu).lock;
-    let acquired = lock.acquire(member.me(), FOREVER, |_| Life::Alive).unwrap();
+    let acquired = lock.acquire(member.me(), FOREVER, |_| Liveness::Alive).unwrap();
     say("held");
     listen();
     drop(acquired);
@@ -158,7 +159,7 @@ fn a_stopped_owner_is_named_and_not_robbed() {
 
     let member = Member::join(directory.path());
     let lock = &member.region.gpu(member.gpu).lock;
-    let acquire = |patience| lock.acquire(member.me(), patience, |owner| member.region.life(owner));
+    let acquire = |patience| lock.acquire(member.me(), patience, |owner| member.region.liveness(owner));
     let Err(HeldBy(holder)) = acquire(Nanos::from_millis(20)) else { panic!("a living owner was robbed") };
     assert_eq!(member.region.slot(holder.slot()).pid.load(Ordering::Relaxed), owner.pid().cast_unsigned());
 
@@ -176,7 +177,7 @@ fn a_release_wakes_who_sleeps() {
     let member = Member::join(directory.path());
     let lock = &member.region.gpu(member.gpu).lock;
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock.acquire(member.me(), FOREVER, |_| Life::Alive).map(|_| ()));
+        let waiter = scope.spawn(|| lock.acquire(member.me(), FOREVER, |_| Liveness::Alive).map(|_| ()));
         // Whether it sleeps by now or not, it gets the lock; most often it does.
         thread::sleep(Duration::from_millis(20));
         assert!(!waiter.is_finished());

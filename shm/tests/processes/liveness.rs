@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use cgpu_shm::liveness::{Life, Lifelines};
+use cgpu_shm::liveness::{Liveness, LivenessLocks};
 use cgpu_shm::slots::Presence;
 use cgpu_shm::units::SlotIndex;
 
@@ -13,8 +13,8 @@ use crate::child::{self, Child, listen, say, stay_for_ever};
 
 const FILE: &str = "file";
 
-fn lines(directory: &Path) -> Lifelines {
-    Lifelines::open(&directory.join(FILE)).unwrap()
+fn lines(directory: &Path) -> LivenessLocks {
+    LivenessLocks::open(&directory.join(FILE)).unwrap()
 }
 
 fn slot(index: usize) -> SlotIndex {
@@ -49,7 +49,7 @@ pub(crate) fn close_all(directory: &Path, index: usize) {
 pub(crate) fn reopen(directory: &Path, index: usize) {
     take(directory, index);
     drop(File::open(directory.join(FILE)).unwrap());
-    assert_eq!(lines(directory).life(slot(index)).unwrap(), Life::Alive);
+    assert_eq!(lines(directory).life(slot(index)).unwrap(), Liveness::Alive);
     say("taken");
     stay_for_ever();
 }
@@ -91,12 +91,12 @@ fn a_byte_is_free_when_its_process_is_killed() {
     for role in ["stay", "close-all", "reopen"] {
         let mut owner = Child::start(role, directory.path(), 3);
         assert_eq!(owner.hear(), "taken");
-        assert_eq!(lines.life(slot(3)).unwrap(), Life::Alive, "{role}");
+        assert_eq!(lines.life(slot(3)).unwrap(), Liveness::Alive, "{role}");
         assert!(lines.take(slot(3)).unwrap().is_none(), "{role}");
         assert!(lines.borrow(slot(3)).unwrap().is_none(), "{role}");
-        assert_eq!(lines.life(slot(4)).unwrap(), Life::Dead, "another slot's byte is another's");
+        assert_eq!(lines.life(slot(4)).unwrap(), Liveness::Dead, "another slot's byte is another's");
         owner.kill();
-        assert_eq!(lines.life(slot(3)).unwrap(), Life::Dead, "{role}");
+        assert_eq!(lines.life(slot(3)).unwrap(), Liveness::Dead, "{role}");
     }
 }
 
@@ -106,13 +106,13 @@ fn a_byte_is_not_a_childs() {
     let lines = lines(directory.path());
     let mut owner = Child::start("fork", directory.path(), 3);
     let grandchild: libc::pid_t = owner.hear().parse().unwrap();
-    assert_eq!(lines.life(slot(3)).unwrap(), Life::Alive);
+    assert_eq!(lines.life(slot(3)).unwrap(), Liveness::Alive);
     owner.kill();
     let life = lines.life(slot(3)).unwrap();
     let lives = Path::new(&format!("/proc/{grandchild}")).exists();
     child::kill(grandchild, libc::SIGKILL);
     assert!(lives, "the child was to outlive its parent");
-    assert_eq!(life, Life::Dead);
+    assert_eq!(life, Liveness::Dead);
 }
 
 #[test]
@@ -121,10 +121,10 @@ fn a_byte_is_not_the_next_programs() {
     let lines = lines(directory.path());
     let mut owner = Child::start("exec", directory.path(), 3);
     assert_eq!(owner.hear(), "taken");
-    assert_eq!(lines.life(slot(3)).unwrap(), Life::Alive);
+    assert_eq!(lines.life(slot(3)).unwrap(), Liveness::Alive);
     owner.tell();
     assert_eq!(owner.hear(), "other");
-    assert_eq!(lines.life(slot(3)).unwrap(), Life::Dead);
+    assert_eq!(lines.life(slot(3)).unwrap(), Liveness::Dead);
     owner.kill();
 }
 
@@ -134,7 +134,7 @@ fn a_stopped_process_lives() {
     let mut owner = Child::start("stay", directory.path(), 3);
     assert_eq!(owner.hear(), "taken");
     owner.signal(libc::SIGSTOP);
-    assert_eq!(lines(directory.path()).life(slot(3)).unwrap(), Life::Alive);
+    assert_eq!(lines(directory.path()).life(slot(3)).unwrap(), Liveness::Alive);
 }
 
 #[test]

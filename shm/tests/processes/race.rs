@@ -22,7 +22,7 @@ const LET_IN: usize = 1;
 
 /// Charges; if it was let, puts the bytes on the GPU. Whether it was.
 fn allocate(member: &Member, truth: &Truth) -> bool {
-    let life = |owner| member.region.life(owner);
+    let life = |owner| member.region.liveness(owner);
     match member.account().charge(Column::Used, Bytes(EACH), || Bytes(LIMIT), FOREVER, life) {
         Ok(()) => {
             let now = truth.word(ON_THE_GPU).fetch_add(EACH, Ordering::SeqCst) + EACH;

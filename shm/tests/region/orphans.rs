@@ -3,15 +3,15 @@
 use super::*;
 
 /// A container in which one process has 50 bytes, of which it exported 30, and has died; its memory is gone. And a living one.
-fn bereaved(directory: &Path, lent: u64) -> (Region, SlotIndex, Claim<Lifeline>) {
+fn bereaved(directory: &Path, lent: u64) -> (Region, SlotIndex, Claim<LivenessLock>) {
     let region = Region::open(directory).unwrap();
-    let [heir, maker] = [(); 2].map(|()| region.claim(Claimant::default(), NOW, false).unwrap().unwrap());
+    let [heir, maker] = [(); 2].map(|()| region.claim(SlotOwner::default(), NOW, false).unwrap().unwrap());
     let gpu = region.register(maker.slot, &gpu(1)).unwrap();
     let account = region.account(gpu, maker.owner());
     let limit = || Bytes(100);
-    account.charge(Column::Used, Bytes(50), limit, Nanos::ZERO, |owner| region.life(owner)).unwrap();
-    account.book(Column::Implicit, Bytes(7), limit, Nanos::ZERO, |owner| region.life(owner));
-    region.lend(maker.slot, lent);
+    account.charge(Column::Used, Bytes(50), limit, Nanos::ZERO, |owner| region.liveness(owner)).unwrap();
+    account.force_charge(Column::Implicit, Bytes(7), limit, Nanos::ZERO, |owner| region.liveness(owner));
+    region.mark_exported(maker.slot, lent);
     account.own().export(Bytes(30));
     let slot = maker.slot;
     drop(maker);
@@ -24,7 +24,7 @@ fn what_was_exported_stays_until_nobody_has_it_open() {
     let directory = made();
     let (region, slot, heir) = bereaved(directory.path(), 1 << 5);
     let gone = NOW + LINGERS;
-    region.set_opened(heir.slot, 1 << 5 | 1 << 9);
+    region.set_opened_handles(heir.slot, 1 << 5 | 1 << 9);
     assert_eq!(region.sweep(gone, false).unwrap().orphans, 1);
     let snapshot = Reader::open(directory.path()).unwrap().read().unwrap();
     assert_eq!(snapshot.slots[slot.get()].word.state(), Some(State::Orphan));
@@ -34,7 +34,7 @@ fn what_was_exported_stays_until_nobody_has_it_open() {
         (Bytes(30), Bytes(30), Bytes::ZERO)
     );
     assert_eq!(region.sweep(gone, false).unwrap().orphans, 1);
-    region.set_opened(heir.slot, 1 << 9);
+    region.set_opened_handles(heir.slot, 1 << 9);
     assert_eq!(region.sweep(gone, false).unwrap().buried, 1);
     assert!(region.is_valid());
 }
@@ -43,7 +43,7 @@ fn what_was_exported_stays_until_nobody_has_it_open() {
 fn whoever_has_it_open_may_die_first() {
     let directory = made();
     let (region, _, heir) = bereaved(directory.path(), 1);
-    region.set_opened(heir.slot, 1);
+    region.set_opened_handles(heir.slot, 1);
     drop(heir);
     let swept = region.sweep(NOW + LINGERS, false).unwrap();
     assert_eq!((swept.orphans, swept.mourned), (1, 1));
@@ -59,7 +59,7 @@ fn whoever_has_it_open_may_die_first() {
 #[test]
 fn what_was_exported_by_a_descriptor_stays_with_the_container() {
     let directory = made();
-    let (region, _, heir) = bereaved(directory.path(), LENT_UNSEEN | 1);
+    let (region, _, heir) = bereaved(directory.path(), EXPORTED_UNSEEN | 1);
     let gone = NOW + LINGERS;
     assert_eq!(region.sweep(gone, false).unwrap().orphans, 1);
     drop(heir);
@@ -73,11 +73,11 @@ fn what_was_exported_by_a_descriptor_stays_with_the_container() {
 #[test]
 fn whoever_comes_after_all_have_gone_keeps_no_orphan() {
     let directory = made();
-    let (region, _, heir) = bereaved(directory.path(), LENT_UNSEEN);
+    let (region, _, heir) = bereaved(directory.path(), EXPORTED_UNSEEN);
     let gone = NOW + LINGERS;
     assert_eq!(region.sweep(gone, false).unwrap().orphans, 1);
     drop(heir);
-    let comes_and_goes = |when| drop(region.claim(Claimant::default(), when, false).unwrap().unwrap());
+    let comes_and_goes = |when| drop(region.claim(SlotOwner::default(), when, false).unwrap().unwrap());
     comes_and_goes(gone);
     comes_and_goes(gone + Nanos(LINGERS.get() / 2));
     comes_and_goes(gone + LINGERS);
@@ -91,13 +91,13 @@ fn whoever_comes_after_all_have_gone_keeps_no_orphan() {
 #[test]
 fn the_monitor_buries_an_orphan_too() {
     let directory = made();
-    let (region, slot, _heir) = bereaved(directory.path(), LENT_UNSEEN);
-    let monitor = Grantor::open(directory.path()).unwrap();
+    let (region, slot, _heir) = bereaved(directory.path(), EXPORTED_UNSEEN);
+    let monitor = GrantWriter::open(directory.path()).unwrap();
     let word = |state| Word::new(region.slots().word(slot).unwrap().generation(), state);
-    monitor.set_gone(slot, word(State::Draining));
+    monitor.set_drained(slot, word(State::Draining));
     assert_eq!(region.sweep(NOW, true).unwrap().orphans, 1);
     assert_eq!(region.sweep(NOW, true).unwrap().orphans, 1, "its word was about the process's own memory");
-    monitor.set_gone(slot, word(State::Orphan));
+    monitor.set_drained(slot, word(State::Orphan));
     assert_eq!(region.sweep(NOW, true).unwrap().buried, 1);
     assert!(region.is_valid());
 }

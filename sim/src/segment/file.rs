@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use cgpu_shm::atomic::AtomicU64;
-use cgpu_shm::liveness::{Life, Lifelines};
+use cgpu_shm::liveness::{Liveness, LivenessLocks};
 use cgpu_shm::slots::Presence;
 use cgpu_shm::units::SlotIndex;
 use memmap2::{Advice, MmapOptions, MmapRaw};
@@ -33,7 +33,7 @@ pub(super) struct Mapping {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
-    pub(super) lifelines: Lifelines,
+    pub(super) lifelines: LivenessLocks,
 }
 
 impl Mapping {
@@ -53,7 +53,7 @@ impl Mapping {
                 Err(error) => return Err(fail(error)),
             };
             let about = file.metadata().map_err(fail)?;
-            let lifelines = Lifelines::of(path, &file).map_err(fail)?;
+            let lifelines = LivenessLocks::of(path, &file).map_err(fail)?;
             if about.len() != LENGTH as u64 {
                 if !begins_like_ours(&file) {
                     return Err(foreign(path));
@@ -184,11 +184,11 @@ fn make(settings: &Settings) -> io::Result<()> {
 }
 
 /// Takes a file away that nobody uses.
-fn replace(path: &Path, lifelines: &Lifelines, why: &str) -> Result<(), Error> {
+fn replace(path: &Path, lifelines: &LivenessLocks, why: &str) -> Result<(), Error> {
     let fail = |error: io::Error| Error::Segment(format!("{}: {error}", path.display()));
     // Alone with the file, so that only one takes it away; whoever comes second finds another file there, and looks at
     // that.
-    let alone = match lifelines.borrow_file() {
+    let alone = match lifelines.file() {
         Ok(alone) => alone,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(fail(error)),
@@ -198,7 +198,7 @@ fn replace(path: &Path, lifelines: &Lifelines, why: &str) -> Result<(), Error> {
         return Ok(());
     };
     for slot in SlotIndex::all() {
-        if lifelines.life(slot).map_err(fail)? == Life::Alive {
+        if lifelines.life(slot).map_err(fail)? == Liveness::Alive {
             return Err(Error::Segment(format!(
                 "{} {why}; a living process uses it: end that, or name another file in CGPU_SIM_STATE",
                 path.display()

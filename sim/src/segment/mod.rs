@@ -27,7 +27,7 @@ use std::sync::{Mutex, PoisonError};
 
 use areas::Area;
 use cgpu_shm::atomic::{Ordering, fence};
-use cgpu_shm::liveness::{Life, Lifeline};
+use cgpu_shm::liveness::{Liveness, LivenessLock};
 use cgpu_shm::lock::{Acquired, Guard, HeldBy, Owner};
 use cgpu_shm::slots::Presence;
 use cgpu_shm::units::{Generation, Nanos, SlotIndex};
@@ -70,7 +70,7 @@ struct Seat {
     generation: Generation,
     /// Held by the one thread that has the lock, or waits for it: the lock knows processes, not threads.
     alone: Mutex<()>,
-    _lifeline: Lifeline,
+    _lifeline: LivenessLock,
     _anchor: Option<Anchor>,
 }
 
@@ -223,7 +223,7 @@ impl Segment {
         let dead: Vec<_> = SlotIndex::all()
             .filter(|&slot| state_of(&self.mapping, slot) == ProcessState::Live)
             .map(|slot| (slot, self.generation(slot)))
-            .filter(|&(slot, _)| matches!(self.mapping.lifelines.life(slot), Ok(Life::Dead)))
+            .filter(|&(slot, _)| matches!(self.mapping.lifelines.life(slot), Ok(Liveness::Dead)))
             .collect();
         for (slot, generation) in dead {
             self.transact(|timeline| {
@@ -374,9 +374,9 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
     let mut overdue = None;
     let mut copying = 0;
     for _ in 0..PATIENCES {
-        let judge = |owner| if Some(owner) == overdue { Life::Dead } else { life(mapping, owner) };
+        let judge = |owner| if Some(owner) == overdue { Liveness::Dead } else { life(mapping, owner) };
         match preamble.lock.acquire(seat.owner(), PATIENCE, judge) {
-            Ok(Acquired::TakenOver(guard, owner)) if life(mapping, owner) == Life::Alive => {
+            Ok(Acquired::TakenOver(guard, owner)) if life(mapping, owner) == Liveness::Alive => {
                 let generation = preamble.generation[owner.slot().get()].load(Ordering::Acquire);
                 areas::strand(preamble, generation << 8 | u64::from(owner.slot().0));
                 return Ok(guard);
@@ -402,20 +402,20 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
 fn move_on(mapping: &Mapping) -> Result<(), Error> {
     let is_gone = |who: u64| {
         let slot = SlotIndex(who.to_le_bytes()[0]);
-        life(mapping, Owner::new(slot, Generation::from_bits(who >> 8))) == Life::Dead
+        life(mapping, Owner::new(slot, Generation::from_bits(who >> 8))) == Liveness::Dead
     };
     let moved =
         mapping.reopen().and_then(|file| areas::move_on(mapping.preamble(), mapping.words(), &file, is_gone));
     moved.map_err(|error| Error::System(format!("leaving a stopped process behind: {error}")))
 }
 
-fn life(mapping: &Mapping, owner: Owner) -> Life {
+fn life(mapping: &Mapping, owner: Owner) -> Liveness {
     // HB generation: Acquire.
     let generation = mapping.preamble().generation[owner.slot().get()].load(Ordering::Acquire);
     if !owner.is(Generation::from_bits(generation)) {
-        return Life::Dead;
+        return Liveness::Dead;
     }
-    mapping.lifelines.life(owner.slot()).unwrap_or(Life::Alive)
+    mapping.lifelines.life(owner.slot()).unwrap_or(Liveness::Alive)
 }
 
 /// What is known of a slot, without the lock: out of date as soon as it is known.

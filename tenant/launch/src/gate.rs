@@ -200,9 +200,9 @@ impl<'r> Gate<'r> {
     #[must_use]
     pub fn wants_completion(&self, thread: &Thread) -> bool {
         let gpu = thread.key(self.address()).and_then(|_| thread.gpu());
-        let granted = self.region.granted();
+        let granted = self.region.grant();
         let holds = |gpu| granted.turn(gpu).state() == TurnState::Yours;
-        gpu.is_some_and(|gpu| holds(gpu) && granted.rings(gpu, self.slot))
+        gpu.is_some_and(|gpu| holds(gpu) && granted.is_notify_slot(gpu, self.slot))
     }
 
     /// Charges what an exited thread launched last, and drops its budget.
@@ -253,7 +253,7 @@ impl<'r> Gate<'r> {
     }
 
     fn read(&self, gpu: Gpu, now: Nanos) -> Reading {
-        let reading = Reading::of(self.region.granted(), gpu, self.slot, &self.heartbeat, now);
+        let reading = Reading::of(self.region.grant(), gpu, self.slot, &self.heartbeat, now);
         self.region.slot(self.slot).acked.store(reading.word.into(), Ordering::Relaxed);
         // A budget is for one context: with several, every launch on an open GPU would take the slow
         // path.

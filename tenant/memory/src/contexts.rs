@@ -149,8 +149,8 @@ impl<'a> Contexts<'a> {
                 continue;
             }
             let word = Word(region.slot(slot).state.load(Ordering::Relaxed));
-            let growth = region.granted().growth_of(gpu, slot);
-            let short = growth.bytes(word, cell.ended.load(Ordering::Relaxed));
+            let growth = region.grant().unaccounted_of(gpu, slot);
+            let short = growth.bytes(word, cell.implicit_epoch.load(Ordering::Relaxed));
             // More than booked may as well be code that came since.
             if word.state() == Some(State::Live) && short < 0 {
                 learned.store(known.saturating_add_signed(short).max(1), Ordering::Relaxed);

@@ -22,7 +22,7 @@ pub(crate) mod table;
 
 use std::mem::ManuallyDrop;
 
-use cgpu_shm::layout::LENT_UNSEEN;
+use cgpu_shm::layout::EXPORTED_UNSEEN;
 use cgpu_shm::ledger::Column;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
@@ -94,7 +94,7 @@ impl<'a> Exports<'a> {
             return false;
         }
         self.tables.ledger.count(Reason::ExportedKept);
-        if routes & LENT_UNSEEN == 0 {
+        if routes & EXPORTED_UNSEEN == 0 {
             self.tables.exports.used();
             let mut records = self.tables.exports.records.lock();
             if records.kept.try_reserve(1).is_ok() {
@@ -130,7 +130,7 @@ impl<'a> Exports<'a> {
 
     /// Whether others may hold what went out in these ways.
     fn may_be_held(self, routes: u64) -> bool {
-        routes & LENT_UNSEEN != 0 || self.tables.ledger.exported().opened() & routes != 0
+        routes & EXPORTED_UNSEEN != 0 || self.tables.ledger.exported().opened() & routes != 0
     }
 
     /// A context is destroyed, in which so many bytes were allocated: what of them was not lent. What was lent is seen to; what was
@@ -148,7 +148,7 @@ impl<'a> Exports<'a> {
         }
         let mut records = self.tables.exports.records.lock();
         if records.close_of(owner) {
-            self.tables.ledger.exported().set_opened(records.bits());
+            self.tables.ledger.exported().set_opened_handles(records.bits());
         }
         rest
     }
@@ -158,7 +158,7 @@ impl<'a> Exports<'a> {
         self.tables.exports.used();
         let mut records = self.tables.exports.records.lock();
         if records.begin(route) {
-            self.tables.ledger.exported().set_opened(records.bits());
+            self.tables.ledger.exported().set_opened_handles(records.bits());
         }
         PendingImport { tables: self.tables, route }
     }
@@ -189,7 +189,7 @@ impl<'a> Exports<'a> {
     fn close(self, route: Route) {
         let mut records = self.tables.exports.records.lock();
         records.end(route);
-        self.tables.ledger.exported().set_opened(records.bits());
+        self.tables.ledger.exported().set_opened_handles(records.bits());
     }
 }
 
@@ -216,7 +216,7 @@ impl PendingImport<'_> {
             // Closed in a way that nobody saw.
             Ok(Some(former)) => {
                 (0..former.times).for_each(|_| records.end(former.route));
-                tables.ledger.exported().set_opened(records.bits());
+                tables.ledger.exported().set_opened_handles(records.bits());
             }
             // It seems open until the process ends.
             Err(_) => {
@@ -252,7 +252,7 @@ impl PendingClose<'_> {
             records.opened.remove(self.address.0);
         }
         records.end(route);
-        self.tables.ledger.exported().set_opened(records.bits());
+        self.tables.ledger.exported().set_opened_handles(records.bits());
     }
 }
 

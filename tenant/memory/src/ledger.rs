@@ -8,8 +8,8 @@ use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_shm::clock::Clock;
 use cgpu_shm::grant::Heartbeat;
 use cgpu_shm::layout::GPUS;
-use cgpu_shm::ledger::{Account, Column, OwnCell, Refused, Terms, Usage};
-use cgpu_shm::liveness::Lifeline;
+use cgpu_shm::ledger::{Account, Column, LimitWord, OwnCell, Refused, Usage};
+use cgpu_shm::liveness::LivenessLock;
 use cgpu_shm::lock::Owner;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::region::Region;
@@ -82,7 +82,7 @@ impl WaitBudget {
 /// The books, as this process keeps its part.
 pub(crate) struct Ledger {
     region: Region,
-    claim: Claim<Lifeline>,
+    claim: Claim<LivenessLock>,
     heartbeat: Heartbeat,
     clock: &'static dyn Clock,
     /// By GPU: what limits from outside have told this process; [`Bytes::MAX`]: nothing. Kept here because the container may write into its
@@ -98,7 +98,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new(
         region: Region,
-        claim: Claim<Lifeline>,
+        claim: Claim<LivenessLock>,
         clock: &'static dyn Clock,
         outside_limits: [Bytes; GPUS],
     ) -> Self {
@@ -129,13 +129,13 @@ impl Ledger {
     /// The limit in force; [`Bytes::MAX`]: none.
     #[inline]
     pub(crate) fn limit(&self, gpu: DeviceIndex) -> Bytes {
-        self.region.granted().limit(gpu, self.registered(gpu))
+        self.region.grant().limit(gpu, self.registered(gpu))
     }
 
     /// What a charge is compared with.
     #[inline]
-    fn terms(&self, gpu: DeviceIndex) -> Terms {
-        self.region.granted().terms(gpu, self.registered(gpu))
+    fn terms(&self, gpu: DeviceIndex) -> LimitWord {
+        self.region.grant().limit_word(gpu, self.registered(gpu))
     }
 
     /// The limit that the container has where no monitor has set one; [`Bytes::MAX`] or 0: none.
@@ -159,7 +159,7 @@ impl Ledger {
 
     /// What the container's processes have booked, without what was measured beyond that: what changes only by their own doing.
     pub(crate) fn accounted(&self, gpu: DeviceIndex) -> Bytes {
-        self.account(gpu).booked()
+        self.account(gpu).charged()
     }
 
     /// Charges, if it fits or will fit when the dead are gone. `denied`: the reason to count if not.
@@ -177,8 +177,8 @@ impl Ledger {
 
     /// Books what cannot be refused; counted if it goes over the limit.
     pub(crate) fn force_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
-        let (terms, life) = (|| self.terms(gpu), |owner| self.region.life(owner));
-        self.account(gpu).book(column, bytes, terms, LOCK_TIMEOUT, life);
+        let (terms, life) = (|| self.terms(gpu), |owner| self.region.liveness(owner));
+        self.account(gpu).force_charge(column, bytes, terms, LOCK_TIMEOUT, life);
         if self.total(gpu) > self.limit(gpu) {
             self.count(Reason::ImplicitOverLimit);
         }
@@ -192,7 +192,7 @@ impl Ledger {
 
     /// Gives back implicit memory of a context that has ended: what was measured before counts no more.
     pub(crate) fn end(&self, gpu: DeviceIndex, bytes: Bytes) {
-        self.account(gpu).end(bytes, || self.terms(gpu), LOCK_TIMEOUT, |owner| self.region.life(owner));
+        self.account(gpu).end(bytes, || self.terms(gpu), LOCK_TIMEOUT, |owner| self.region.liveness(owner));
     }
 
     /// Gives back implicit memory of something that was unloaded or made smaller. What it was charged too much the monitor may have taken off
@@ -210,8 +210,8 @@ impl Ledger {
     fn growth(&self, gpu: DeviceIndex) -> i64 {
         let slot = self.claim.slot;
         let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
-        let ended = self.region.cell(gpu, slot).ended.load(Ordering::Relaxed);
-        self.region.granted().growth_of(gpu, slot).bytes(word, ended)
+        let ended = self.region.cell(gpu, slot).implicit_epoch.load(Ordering::Relaxed);
+        self.region.grant().unaccounted_of(gpu, slot).bytes(word, ended)
     }
 
     /// Whether to ask the driver once more, which refused what the limit allows.
@@ -269,7 +269,7 @@ impl Ledger {
 
     /// Charges, if it fits as the books stand.
     pub(crate) fn try_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
-        let life = |owner| self.region.life(owner);
+        let life = |owner| self.region.liveness(owner);
         self.account(gpu).charge(column, bytes, || self.terms(gpu), LOCK_TIMEOUT, life)
     }
 
@@ -308,11 +308,11 @@ impl Ledger {
     /// Counts once that what was measured takes the container over its limit.
     fn count_growth(&self, gpu: DeviceIndex) {
         let (usage, terms) = (self.usage(gpu), self.terms(gpu));
-        if usage.growth == Bytes::ZERO || usage.total() <= terms.limit {
+        if usage.unaccounted == Bytes::ZERO || usage.total() <= terms.limit {
             return;
         }
         if let Some(counted) = self.counted.get(gpu.get())
-            && counted.swap(terms.edition, Ordering::Relaxed) != terms.edition
+            && counted.swap(terms.epoch, Ordering::Relaxed) != terms.epoch
         {
             self.count(Reason::ImplicitOverLimit);
         }
@@ -357,14 +357,14 @@ impl Ledger {
 
     /// What of a device was free when a monitor asked NVML last, if that was lately: a monitor tells it every second.
     pub(crate) fn monitor_free(&self, uuid: Uuid) -> Option<Bytes> {
-        let (free, sampled) = self.region.granted().device_free(uuid)?;
+        let (free, sampled) = self.region.grant().device_free(uuid)?;
         (self.clock.now() - sampled < MAX_SAMPLE_AGE).then_some(free)
     }
 
     /// Looks for the dead.
     pub(crate) fn sweep(&self) {
         let now = self.clock.now();
-        let monitor = self.heartbeat.observe(self.region.granted(), now).lives();
+        let monitor = self.heartbeat.observe(self.region.grant(), now).lives();
         // Where the dead cannot be looked for, they stay on the books: the refusal stands.
         let _ = self.region.sweep(now, monitor);
     }

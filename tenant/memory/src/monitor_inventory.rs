@@ -47,7 +47,7 @@ impl MonitorInventory {
         let directory = (!is_limited_from_outside).then(|| Variables::read(environment).directory().ok());
         let candidates = start::candidates(environment, directory.flatten().flatten().as_deref());
         let region = Region::find(&candidates)?;
-        let granted = region.granted();
+        let granted = region.grant();
         let devices = granted.has_monitor().then(|| granted.devices()).flatten().unwrap_or_default();
         let registered = region.gpus().map(|(_, gpu)| (gpu.uuid, gpu.total)).collect();
         let namespace = environment.pid_namespace();
@@ -96,8 +96,8 @@ fn gpu_of(device: &Device) -> GpuInfo {
 
 #[cfg(test)]
 mod tests {
-    use cgpu_shm::grant::Grantor;
-    use cgpu_shm::region::Birth;
+    use cgpu_shm::grant::GrantWriter;
+    use cgpu_shm::region::RegionSpec;
 
     use super::*;
     use crate::doubles::Container;
@@ -183,8 +183,8 @@ mod tests {
     fn inventory_is_read_from_the_region_of_the_process() {
         let container = Container::with(&[]);
         assert_eq!(MonitorInventory::read(&container.environment), None, "no region");
-        Region::make(container.run(), Birth::default()).expect("a region");
-        let monitor = Grantor::open(container.run()).expect("the grant file");
+        Region::make(container.run(), RegionSpec::default()).expect("a region");
+        let monitor = GrantWriter::open(container.run()).expect("the grant file");
         let nothing = MonitorInventory { devices: Vec::new(), ..inventory(false, false) };
         assert_eq!(MonitorInventory::read(&container.environment), Some(nothing.clone()), "no monitor");
         monitor.adopt(1);

@@ -12,11 +12,11 @@ use cgpu_shm::clock::Clock;
 use cgpu_shm::gpus::Gpu as Registration;
 use cgpu_shm::grant::{Heartbeat, Monitor};
 use cgpu_shm::layout::{GPUS, SLOTS};
-use cgpu_shm::liveness::Lifeline;
+use cgpu_shm::liveness::LivenessLock;
 use cgpu_shm::paths::Candidate;
 use cgpu_shm::reason::Reason;
-use cgpu_shm::region::{Birth, Region};
-use cgpu_shm::slots::{Claim, Claimant};
+use cgpu_shm::region::{Region, RegionSpec};
+use cgpu_shm::slots::{Claim, SlotOwner};
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, TimeScale};
 use cgpu_shm::uuid::Uuid;
 
@@ -104,7 +104,7 @@ fn share(
 ) -> Started {
     let off = Started::Off(Reason::NoLimit);
     let Some(region) = Region::find(candidates) else { return off };
-    if Heartbeat::default().observe(region.granted(), clock.now()) == Monitor::Never {
+    if Heartbeat::default().observe(region.grant(), clock.now()) == Monitor::Never {
         return off;
     }
     match variables.is_disabled() {
@@ -137,7 +137,7 @@ fn open(
     // Set for simulated GPUs only, which refuse what is no factor.
     let dilation = environment.variable(c"CGPU_SIM_DILATION").and_then(|text| text.into_string().ok());
     let time_scale = dilation.and_then(|text| TimeScale::of_factor(&text));
-    let birth = Birth { name: settings.name.as_deref().unwrap_or(&host), created, time_scale };
+    let birth = RegionSpec { name: settings.name.as_deref().unwrap_or(&host), created, time_scale };
     let region = Region::open_or_make(candidates, birth).map_err(|error| Refusal::new(error.to_string()))?;
     join(region, settings, environment, clock, source)
 }
@@ -184,14 +184,14 @@ fn claim(
     region: &Region,
     environment: &dyn Environment,
     clock: &dyn Clock,
-) -> Result<Claim<Lifeline>, Refusal> {
+) -> Result<Claim<LivenessLock>, Refusal> {
     let comm = environment.process_name();
-    let who = Claimant { pid: std::process::id(), comm: &comm };
+    let who = SlotOwner { pid: std::process::id(), comm: &comm };
     let heartbeat = Heartbeat::default();
     let begun = clock.now();
     loop {
         let now = clock.now();
-        let monitor = heartbeat.observe(region.granted(), now).lives();
+        let monitor = heartbeat.observe(region.grant(), now).lives();
         let fault = match region.claim(who, now, monitor) {
             Ok(Some(claim)) => return Ok(claim),
             Ok(None) if now - begun < SLOT_TIMEOUT => {

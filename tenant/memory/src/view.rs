@@ -121,7 +121,7 @@ fn members(ledger: &Ledger, gpu: Gpu) -> Vec<Member> {
     let alive = alive.shares().filter(|(_, word, _)| word.state() == Some(State::Live));
     let member = |(slot, word, memory)| Member {
         pid: region.slot(slot).pid.load(Ordering::Relaxed),
-        host_pid: region.granted().host_pid(slot, word),
+        host_pid: region.grant().host_pid(slot, word),
         memory,
         peak: memory.max(Bytes(region.cell(gpu, slot).peak.load(Ordering::Relaxed))),
     };
@@ -130,8 +130,8 @@ fn members(ledger: &Ledger, gpu: Gpu) -> Vec<Member> {
 
 #[cfg(test)]
 mod tests {
-    use cgpu_shm::grant::Grantor;
-    use cgpu_shm::growth::Growth;
+    use cgpu_shm::grant::GrantWriter;
+    use cgpu_shm::unaccounted::UnaccountedDelta;
     use cgpu_shm::units::Nanos;
     use proptest::prelude::*;
 
@@ -200,13 +200,13 @@ mod tests {
         let container = Container::limited(50);
         let tenant = container.tenant();
         allocate(&tenant, 10);
-        let monitor = Grantor::open(container.run()).expect("the grant file");
+        let monitor = GrantWriter::open(container.run()).expect("the grant file");
         let slot = tenant.name().slot();
         let word = tenant.region().slots().word(slot).expect("a slot");
-        let ended = tenant.region().cell(gpu(), slot).ended.load(Ordering::Relaxed);
+        let ended = tenant.region().cell(gpu(), slot).implicit_epoch.load(Ordering::Relaxed);
         monitor.set_host_pid(slot, word, Some(4711));
         let growth = i64::try_from(6 * MIB).expect("a small number");
-        monitor.set_growth(gpu(), slot, Growth::new(word, ended, growth), true);
+        monitor.set_unaccounted(gpu(), slot, UnaccountedDelta::new(word, ended, growth), true);
         let member = tenant.view().members(gpu())[0];
         assert_eq!(
             (member.host_pid, member.memory, member.peak),

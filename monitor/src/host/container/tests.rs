@@ -4,9 +4,9 @@ use std::os::unix::fs::FileExt;
 
 use cgpu_shm::gpus::Gpu;
 use cgpu_shm::layout::{self, Use, UseHeader};
-use cgpu_shm::liveness::Lifeline;
-use cgpu_shm::region::{Birth, Region as Shared};
-use cgpu_shm::slots::{Claim, Claimant};
+use cgpu_shm::liveness::LivenessLock;
+use cgpu_shm::region::{Region as Shared, RegionSpec};
+use cgpu_shm::slots::{Claim, SlotOwner};
 
 use super::*;
 
@@ -22,7 +22,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let place = tempfile::tempdir_in("/dev/shm").unwrap();
-        Shared::make(place.path(), Birth { name: "", created: Nanos(1), time_scale: None }).unwrap();
+        Shared::make(place.path(), RegionSpec { name: "", created: Nanos(1), time_scale: None }).unwrap();
         let shared = Shared::open(place.path()).unwrap();
         let container = Container::new(TenantId(1), "a".into(), place.path().to_owned());
         let mut fixture = Self { container, shared, place };
@@ -35,8 +35,8 @@ impl Fixture {
     }
 
     /// A process of it, which lives as long as this.
-    fn claim(&self) -> Claim<Lifeline> {
-        let who = Claimant { pid: std::process::id(), comm: b"p" };
+    fn claim(&self) -> Claim<LivenessLock> {
+        let who = SlotOwner { pid: std::process::id(), comm: b"p" };
         self.shared.claim(who, Nanos(1), true).unwrap().unwrap()
     }
 

@@ -52,7 +52,7 @@ impl Siblings {
         let same = cell.turn.load(Ordering::Acquire) == turn.0;
         let spent = if same { read(&cell.spent) } else { Nanos::ZERO };
         // One that was killed, or has not launched since, leaves its prediction behind.
-        let ends = clocks.heard(read(&cell.ends));
+        let ends = clocks.to_raw(read(&cell.ends));
         let working = ends > now;
         // What it has not measured may have run for the most part.
         let inflight = read(&cell.inflight).min(ends - now).min(MAX_SIBLING_IN_FLIGHT);
@@ -60,7 +60,7 @@ impl Siblings {
             spent: self.spent + spent,
             inflight: self.inflight + inflight,
             working: self.working + u64::from(working),
-            last: self.last.max(clocks.heard(read(&cell.last)).min(now)),
+            last: self.last.max(clocks.to_raw(read(&cell.last)).min(now)),
         }
     }
 }
@@ -217,14 +217,14 @@ impl Account {
         let work = self.work(now);
         let relaxed = Ordering::Relaxed;
         cell.waiting.store(self.waiting, relaxed);
-        cell.active.store(clocks.told(self.active).0, relaxed);
+        cell.active.store(clocks.to_monotonic(self.active).0, relaxed);
         cell.busy.store(self.gpu_time.busy().0, relaxed);
         cell.launches.store(self.gpu_time.launches(), relaxed);
         cell.inflight.store(work.inflight().0, relaxed);
         cell.ends.store((clocks.monotonic + self.remaining(siblings, now)).0, relaxed);
         cell.spent.store(self.spent(now).0, relaxed);
-        cell.first.store(clocks.told(self.first).0, relaxed);
-        cell.last.store(clocks.told(self.gpu_time.last().min(now)).0, relaxed);
+        cell.first.store(clocks.to_monotonic(self.first).0, relaxed);
+        cell.last.store(clocks.to_monotonic(self.gpu_time.last().min(now)).0, relaxed);
         // HB cell: Release; siblings that see the turn see what was spent in it.
         cell.turn.store(self.turn.0, Ordering::Release);
     }

@@ -76,7 +76,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         let clocks = self.platform.clocks();
         let mut account = self.account();
         let siblings = self.gate.siblings(self.launch.gpu, account.turn(), clocks);
-        let others = self.gate.region.granted().gpu(self.launch.gpu).beside.load(Ordering::Relaxed);
+        let others = self.gate.region.grant().gpu(self.launch.gpu).beside.load(Ordering::Relaxed);
         let contention = match (others > 0, siblings.working > 0) {
             (true, _) => Contention::Containers,
             (false, true) => Contention::Siblings,

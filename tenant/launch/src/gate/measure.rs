@@ -234,7 +234,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         };
         let Some(measured) = account.gpu_time.measure(&batch, timing, clocks.raw) else { return };
         account.note(measured.span.start);
-        let (start, end) = (clocks.told(measured.span.start), clocks.told(measured.span.end));
+        let (start, end) = (clocks.to_monotonic(measured.span.start), clocks.to_monotonic(measured.span.end));
         intervals::publish(self.gate.cell(self.launch.gpu), Span { start, end });
         if measured.clamped {
             self.gate.count(Reason::LengthClamped);

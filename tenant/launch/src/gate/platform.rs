@@ -98,7 +98,7 @@ impl<'r> Host<'r> {
     /// The platform of this region's processes.
     #[must_use]
     pub fn new(region: &'r Region) -> Self {
-        let doorbell = region.directory().join("bell");
+        let doorbell = region.directory().join("doorbell");
         Self { region, doorbell: CString::new(doorbell.as_os_str().as_bytes()).ok() }
     }
 }
@@ -119,14 +119,14 @@ impl Platform for Host<'_> {
     }
 
     fn wait(&self, word: u32, timeout: Nanos) {
-        self.region.granted().wait(word, timeout);
+        self.region.grant().wait(word, timeout);
     }
 
     /// Opens the doorbell anew each time: programs close descriptors that they do not know, and the
     /// number is another file's then. For reading, too: without a reader a write would end the
     /// program by SIGPIPE.
     fn notify_monitor(&self) {
-        let Some(doorbell) = self.doorbell.as_ref().filter(|_| self.region.granted().must_ring()) else {
+        let Some(doorbell) = self.doorbell.as_ref().filter(|_| self.region.grant().notify_requested()) else {
             return;
         };
         let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;

@@ -1,6 +1,6 @@
 //! What the monitor says about a GPU, read in one piece.
 
-use cgpu_shm::grant::{Granted, Heartbeat, Monitor, Turn, TurnState};
+use cgpu_shm::grant::{GrantView, Heartbeat, Monitor, Turn, TurnState};
 use cgpu_shm::units::{DeviceIndex, Nanos, SlotIndex};
 
 /// Most reads while the gate word changes meanwhile. After that the last one counts: the launch
@@ -26,7 +26,7 @@ pub(crate) struct Reading {
 
 impl Reading {
     pub(crate) fn of(
-        granted: Granted<'_>,
+        granted: GrantView<'_>,
         gpu: DeviceIndex,
         slot: SlotIndex,
         heartbeat: &Heartbeat,
@@ -36,7 +36,7 @@ impl Reading {
             let word = granted.acknowledge();
             // Without a word there is no monitor, and what else is written means nothing.
             let turn = if word == 0 { Turn(0) } else { granted.turn(gpu) };
-            (word, turn, granted.granted(gpu), granted.bound(gpu))
+            (word, turn, granted.budget(gpu), granted.bound(gpu))
         };
         let mut seen = read();
         for _ in 1..MAX_READS {
@@ -47,7 +47,7 @@ impl Reading {
         }
         let (word, turn, turn_budget, bound) = seen;
         let bound = bound.min(MAX_BOUND);
-        let (notify_drained, monitor) = (granted.rings(gpu, slot), heartbeat.observe(granted, now));
+        let (notify_drained, monitor) = (granted.is_notify_slot(gpu, slot), heartbeat.observe(granted, now));
         Self { word, turn, turn_budget, bound, notify_drained, monitor }
     }
 }
@@ -67,7 +67,7 @@ impl Reading {
 
 /// Whether launches need not be looked at: every GPU of the container is open, and without a bound
 /// if `bounded` says that bounds count.
-pub(crate) fn all_open(granted: Granted<'_>, bounded: bool) -> bool {
+pub(crate) fn all_open(granted: GrantView<'_>, bounded: bool) -> bool {
     DeviceIndex::all().all(|gpu| {
         let has_bound = bounded && granted.bound(gpu) > Nanos::ZERO;
         granted.turn(gpu).state() == TurnState::Open && !has_bound

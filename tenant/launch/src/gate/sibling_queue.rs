@@ -45,7 +45,7 @@ impl SiblingQueue {
     /// before us among those that began at the same time.
     pub(crate) fn with(self, cell: &Cell, (since, before): (Nanos, bool), clocks: Clocks) -> Self {
         let now = clocks.raw;
-        let read = |word: &AtomicU64| clocks.heard(Nanos(word.load(Ordering::Relaxed)));
+        let read = |word: &AtomicU64| clocks.to_raw(Nanos(word.load(Ordering::Relaxed)));
         let waits = cell.waiting.load(Ordering::Relaxed) > 0;
         let (ends, came) = (read(&cell.ends), read(&cell.active));
         // One that does not wait may launch more until the end that it predicts, and a little

@@ -60,7 +60,7 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
     }
 
     fn launch_kernel(&self, kernel: Kernel, stream: Stream, cost: Nanos, programmatic: bool) {
-        let word = self.gate.region.granted().gate();
+        let word = self.gate.region.grant().gate();
         if word == self.gate.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream) {
             self.fast.set(self.fast.get() + 1);
             self.driver.launch(stream, cost, programmatic);

@@ -80,7 +80,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
                     self.platform.notify_monitor();
                 }
                 let bounded = reading.monitor.lives() && !self.gate.several_contexts.load(Ordering::Relaxed);
-                if !all_open(self.gate.region.granted(), bounded) {
+                if !all_open(self.gate.region.grant(), bounded) {
                     return;
                 }
             }

@@ -1,6 +1,6 @@
 //! By which route memory gets from process to process, as one bit.
 
-use cgpu_shm::layout::LENT_UNSEEN;
+use cgpu_shm::layout::EXPORTED_UNSEEN;
 
 /// How memory is handed from process to process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub struct Route(pub(crate) u64);
 
 impl Route {
     /// By something that nobody can be seen to hold it by: a descriptor, a handle of the fabric.
-    pub const UNTRACKED: Self = Self(LENT_UNSEEN);
+    pub const UNTRACKED: Self = Self(EXPORTED_UNSEEN);
 
     /// By a handle of these bytes, which is good only while its maker holds the memory.
     #[must_use]

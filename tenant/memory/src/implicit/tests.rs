@@ -1,9 +1,9 @@
 //! Code and limits on the books; the monitor's figure for a process.
 
 use cgpu_shm::atomic::Ordering;
-use cgpu_shm::grant::Grantor;
-use cgpu_shm::growth::Growth;
+use cgpu_shm::grant::GrantWriter;
 use cgpu_shm::slots::Word;
+use cgpu_shm::unaccounted::UnaccountedDelta;
 
 use super::*;
 use crate::doubles::{Container, gpu};
@@ -27,11 +27,11 @@ fn process(container: &Container) -> (Tenant, ContextId, Context) {
 
 /// What the monitor says of a process.
 fn measure(container: &Container, tenant: &Tenant, bytes: i64) {
-    let monitor = Grantor::open(container.run()).expect("the grant file");
+    let monitor = GrantWriter::open(container.run()).expect("the grant file");
     let slot = tenant.name().slot();
     let word = Word(tenant.region().slot(slot).state.load(Ordering::Relaxed));
-    let ended = tenant.region().cell(gpu(), slot).ended.load(Ordering::Relaxed);
-    monitor.set_growth(gpu(), slot, Growth::new(word, ended, bytes), bytes > 0);
+    let ended = tenant.region().cell(gpu(), slot).implicit_epoch.load(Ordering::Relaxed);
+    monitor.set_unaccounted(gpu(), slot, UnaccountedDelta::new(word, ended, bytes), bytes > 0);
 }
 
 /// A module was measured beside a neighbour that allocated, and charged too much; the monitor took that off, and then the module was unloaded with all
@@ -153,7 +153,10 @@ fn measured_delta_is_shown_and_blocks_allocations() {
     charge.commit(Address(0x20_0000), None);
     tenant.allocations().begin_free(Address(0x20_0000)).expect("live").freed();
     measure(&container, &tenant, 26 << 20);
-    assert_eq!((tenant.view().usage(gpu()).implicit, tenant.view().usage(gpu()).growth), (mib(36), mib(26)));
+    assert_eq!(
+        (tenant.view().usage(gpu()).implicit, tenant.view().usage(gpu()).unaccounted),
+        (mib(36), mib(26))
+    );
     assert!(tenant.charge(gpu(), mib(20)).is_err(), "what was spare is compared anew");
     assert!(other.charge(gpu(), mib(16)).is_err());
     assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 0, "it is within the limit");
@@ -209,7 +212,7 @@ fn returned_memory_is_uncharged_once() {
     let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
     charge.commit(Address(0x20_0000), None);
     tenant.exports().export(Address(0x20_0000), crate::Route::of_bytes(b"handle"));
-    let monitor = Grantor::open(container.run()).expect("the grant file");
+    let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.set_returned(gpu(), mib(8).0);
     assert_eq!(tenant.view().usage(gpu()).total(), mib(32));
     tenant.allocations().begin_free(Address(0x20_0000)).expect("live").freed();

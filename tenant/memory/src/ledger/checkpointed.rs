@@ -36,15 +36,15 @@ impl Checkpointed<'_> {
     /// What a process has on the GPU is away. Nothing to do if its slot is no longer its own.
     pub(crate) fn mark_checkpointed(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
-            self.ledger.account(gpu).send_away(slot);
+            self.ledger.account(gpu).mark_checkpointed(slot);
         }
     }
 
     /// What a process has on the GPU is there again, whatever the books say. Nothing to do if its slot is no longer its own.
     pub(crate) fn clear_checkpointed(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
-            let life = |owner| self.ledger.region.life(owner);
-            self.ledger.account(gpu).is_back(slot, || self.ledger.terms(gpu), LOCK_TIMEOUT, life);
+            let life = |owner| self.ledger.region.liveness(owner);
+            self.ledger.account(gpu).mark_restored(slot, || self.ledger.terms(gpu), LOCK_TIMEOUT, life);
         }
     }
 
@@ -57,8 +57,8 @@ impl Checkpointed<'_> {
         let mut budget = WaitBudget::default();
         loop {
             self.ledger.sweep();
-            let life = |owner| self.ledger.region.life(owner);
-            match self.ledger.account(gpu).bring_back(slot, || self.ledger.terms(gpu), LOCK_TIMEOUT, life) {
+            let life = |owner| self.ledger.region.liveness(owner);
+            match self.ledger.account(gpu).restore(slot, || self.ledger.terms(gpu), LOCK_TIMEOUT, life) {
                 Ok(was_checkpointed) => return Ok(was_checkpointed),
                 Err(Refused::Short { used, wanted, limit })
                     if used - self.ledger.usage(gpu).draining + wanted <= limit

@@ -42,7 +42,7 @@ impl Ledger {
     fn confirmation_may_help(&self, gpu: DeviceIndex, bytes: Bytes) -> bool {
         let (usage, limit) = (self.usage(gpu), self.limit(gpu));
         let fits = |used: Bytes| used + bytes <= limit;
-        let monitor_samples = self.clock.now() - self.region.granted().sampled() < MAX_SAMPLE_AGE;
+        let monitor_samples = self.clock.now() - self.region.grant().sampled() < MAX_SAMPLE_AGE;
         !fits(usage.total())
             && fits(usage.total() - usage.implicit)
             && monitor_samples
@@ -56,10 +56,10 @@ impl Ledger {
             let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
             let cell = self.region.cell(gpu, slot);
             let has_none = cell.implicit.load(Ordering::Relaxed) == 0;
-            let ended = cell.ended.load(Ordering::Relaxed);
+            let ended = cell.implicit_epoch.load(Ordering::Relaxed);
             has_none
                 || word.state() != Some(State::Live)
-                || self.region.granted().is_confirmed(gpu, slot, word, ended)
+                || self.region.grant().is_confirmed(gpu, slot, word, ended)
         })
     }
 }

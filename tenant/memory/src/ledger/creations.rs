@@ -24,7 +24,7 @@ impl<'a> Creations<'a> {
     /// it lives and takes longer than anybody should wait.
     pub(crate) fn learn(self, gpu: DeviceIndex) -> Option<Guard<'a>> {
         let lock = &self.ledger.region.gpu(gpu).learning;
-        let life = |owner| self.ledger.region.life(owner);
+        let life = |owner| self.ledger.region.liveness(owner);
         lock.acquire(self.ledger.me(), FIRST_CONTEXT_TIMEOUT, life).ok().map(Acquired::guard)
     }
 

@@ -34,22 +34,22 @@ impl Exported<'_> {
     }
 
     fn withdraw_any(self, gpu: DeviceIndex, bytes: Bytes, kept: bool) {
-        let life = |owner| self.ledger.region.life(owner);
+        let life = |owner| self.ledger.region.liveness(owner);
         self.ledger.account(gpu).withdraw(bytes, kept, || self.ledger.terms(gpu), LOCK_TIMEOUT, life);
     }
 
     /// Others may hold what this process exported, by handles with these bits.
     pub(crate) fn add_routes(self, bits: u64) {
-        self.ledger.region.lend(self.ledger.claim.slot, bits);
+        self.ledger.region.mark_exported(self.ledger.claim.slot, bits);
     }
 
     /// The handles that processes of the container have open, as bits.
     pub(crate) fn opened(self) -> u64 {
-        self.ledger.region.opened()
+        self.ledger.region.opened_handles()
     }
 
     /// Says which handles this process has open.
-    pub(crate) fn set_opened(self, bits: u64) {
-        self.ledger.region.set_opened(self.ledger.claim.slot, bits);
+    pub(crate) fn set_opened_handles(self, bits: u64) {
+        self.ledger.region.set_opened_handles(self.ledger.claim.slot, bits);
     }
 }

@@ -1,8 +1,8 @@
 //! Refusals, what ends a measured correction, and when exited processes are looked for.
 
-use cgpu_shm::grant::Grantor;
-use cgpu_shm::growth::Growth;
+use cgpu_shm::grant::GrantWriter;
 use cgpu_shm::slots::LINGERS;
+use cgpu_shm::unaccounted::UnaccountedDelta;
 
 use super::*;
 use crate::doubles::{Container, gpu};
@@ -24,15 +24,15 @@ fn word(ledger: &Ledger) -> Word {
 }
 
 /// What a monitor would say that it measures of a process now.
-fn measured(ledger: &Ledger, bytes: i64) -> Growth {
-    let ended = ledger.region.cell(gpu(), ledger.claim.slot).ended.load(Ordering::Relaxed);
-    Growth::new(word(ledger), ended, bytes)
+fn measured(ledger: &Ledger, bytes: i64) -> UnaccountedDelta {
+    let ended = ledger.region.cell(gpu(), ledger.claim.slot).implicit_epoch.load(Ordering::Relaxed);
+    UnaccountedDelta::new(word(ledger), ended, bytes)
 }
 
 /// Publishes what was measured of a process; as a new edition if it is more than before.
-fn publish(container: &Container, ledger: &Ledger, growth: Growth, risen: bool) {
-    let monitor = Grantor::open(container.run()).expect("the grant file");
-    monitor.set_growth(gpu(), ledger.claim.slot, growth, risen);
+fn publish(container: &Container, ledger: &Ledger, growth: UnaccountedDelta, risen: bool) {
+    let monitor = GrantWriter::open(container.run()).expect("the grant file");
+    monitor.set_unaccounted(gpu(), ledger.claim.slot, growth, risen);
 }
 
 fn signed_mib(count: i64) -> i64 {
@@ -52,7 +52,7 @@ fn unconfirmed() -> (Container, Ledger) {
 
 /// The monitor samples now.
 fn sample(container: &Container) {
-    let monitor = Grantor::open(container.run()).expect("the grant file");
+    let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.set_device_free([].into_iter(), container.clock.now());
 }
 
@@ -79,18 +79,18 @@ fn charge_that_never_fits_or_beside_confirmed_memory_is_refused_at_once() {
     sample(&container);
     assert_eq!(timed_charge(&container, &ledger, mib(101)), (Nanos::ZERO, false));
     publish(&container, &ledger, measured(&ledger, 0), false);
-    let monitor = Grantor::open(container.run()).expect("the grant file");
+    let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.set_confirmed(gpu(), ledger.claim.slot, true);
     assert_eq!(timed_charge(&container, &ledger, mib(50)), (Nanos::ZERO, false));
     // That was said of other contexts.
-    ledger.region.cell(gpu(), ledger.claim.slot).ended.fetch_add(1, Ordering::Relaxed);
+    ledger.region.cell(gpu(), ledger.claim.slot).implicit_epoch.fetch_add(1, Ordering::Relaxed);
     assert!(timed_charge(&container, &ledger, mib(50)).0 > Nanos::ZERO);
 }
 
 #[test]
 fn wait_for_confirmation_times_out_once() {
     let (container, ledger) = unconfirmed();
-    let monitor = Grantor::open(container.run()).expect("the grant file");
+    let monitor = GrantWriter::open(container.run()).expect("the grant file");
     // So that it stays recent for all of the wait.
     monitor.set_device_free([].into_iter(), container.clock.now() + Nanos::from_millis(60_000));
     let (waited, granted) = timed_charge(&container, &ledger, mib(50));
@@ -237,7 +237,7 @@ fn exported(ledger: &Ledger) -> Bytes {
 fn withdrawn_memory_counts_until_it_is_given_back() {
     let container = Container::limited(50);
     let (ledger, other) = (exporter(&container), exporter(&container));
-    let monitor = Grantor::open(container.run()).expect("the grant file");
+    let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.set_returned(gpu(), mib(5).0);
     assert_eq!(ledger.total(gpu()), mib(23));
     other.exported().withdraw_kept(gpu(), mib(3));
@@ -272,13 +272,13 @@ fn handles_opened_by_any_process_are_seen_by_all() {
     let container = Container::limited(50);
     let [first, second] = [(); 2].map(|()| container.tenant().tables.ledger);
     assert_eq!(first.exported().opened(), 0);
-    first.exported().set_opened(0b101);
-    second.exported().set_opened(0b10);
+    first.exported().set_opened_handles(0b101);
+    second.exported().set_opened_handles(0b10);
     assert_eq!((first.exported().opened(), second.exported().opened()), (0b111, 0b111));
     first.exported().add_routes(0b1000);
     first.exported().add_routes(0b1);
     let slot = second.region.slot(first.claim.slot);
-    assert_eq!(slot.lent.load(Ordering::Relaxed), 0b1001, "readable after it has exited");
+    assert_eq!(slot.exported_handles.load(Ordering::Relaxed), 0b1001, "readable after it has exited");
 }
 
 #[test]

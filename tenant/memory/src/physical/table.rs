@@ -5,7 +5,7 @@
 mod bindings;
 mod tiles;
 
-use cgpu_shm::layout::LENT_UNSEEN;
+use cgpu_shm::layout::EXPORTED_UNSEEN;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 use self::bindings::Binding;
@@ -233,7 +233,7 @@ impl PhysicalTable {
                 self.add_reference(record);
                 FreeOutcome::Stays
             }
-            _ => self.made_costless(handle, LENT_UNSEEN),
+            _ => self.made_costless(handle, EXPORTED_UNSEEN),
         }
     }
 

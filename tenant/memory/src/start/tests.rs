@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use cgpu_shm::atomic::Ordering;
-use cgpu_shm::grant::Grantor;
+use cgpu_shm::grant::GrantWriter;
 use cgpu_shm::units::Bytes;
 
 use crate::doubles::{Container, GPU, gpu};
@@ -150,7 +150,7 @@ fn process_without_a_limit_is_accounted_only_for_a_monitor() {
     assert!(!container.run().join("use").exists(), "nothing is made");
     cgpu_shm::region::Region::make(container.run(), Default::default()).expect("a region");
     assert_eq!(off(&container), Reason::NoLimit, "nobody has adopted it");
-    Grantor::open(container.run()).expect("the grant file").adopt(1);
+    GrantWriter::open(container.run()).expect("the grant file").adopt(1);
     let tenant = on(&container);
     let sliced = tenant.gpu(GPU.uuid).expect("all GPUs are on the books");
     assert_eq!(tenant.view().limit(sliced), None);
@@ -168,7 +168,7 @@ fn disabled_process_is_not_accounted_for_a_monitor() {
     ] {
         let container = Container::with(variables);
         cgpu_shm::region::Region::make(container.run(), Default::default()).expect("a region");
-        Grantor::open(container.run()).expect("the grant file").adopt(1);
+        GrantWriter::open(container.run()).expect("the grant file").adopt(1);
         assert_eq!(off(&container), reason, "{variables:?}");
     }
 }
@@ -264,7 +264,7 @@ fn write_into_the_region_lifts_no_limit_from_outside() {
         tenant.region().gpu(gpu()).limit.store(1 << 20, Ordering::Relaxed);
         assert_eq!(tenant.view().limit(gpu()), Some(Bytes::from_mib(1)));
         // A monitor's word counts before both.
-        let grantor = Grantor::open(container.run()).expect("a monitor");
+        let grantor = GrantWriter::open(container.run()).expect("a monitor");
         grantor.gpu(gpu()).limit.store(8 << 20, Ordering::Relaxed);
         assert_eq!(tenant.view().limit(gpu()), Some(Bytes::from_mib(8)));
     });

@@ -1,7 +1,7 @@
 //! Books of a process: every path of a charge, and whole histories against a model.
 
-use cgpu_shm::grant::Grantor;
-use cgpu_shm::lock::Life;
+use cgpu_shm::grant::GrantWriter;
+use cgpu_shm::lock::Liveness;
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 use cgpu_shm::atomic::Ordering;
@@ -268,7 +268,7 @@ fn memory_of_exited_processes_is_waited_for() {
 /// A clock in whose sleep a monitor's heart beats.
 struct Beating {
     hand: &'static Hand,
-    monitor: Grantor,
+    monitor: GrantWriter,
 }
 
 impl Clock for Beating {
@@ -286,7 +286,7 @@ impl Clock for Beating {
 fn memory_still_seen_by_a_monitor_is_waited_for_a_second() {
     let container = Container::limited(10);
     let dying = container.tenant();
-    let monitor = Grantor::open(container.run()).expect("the grant file");
+    let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.adopt(1);
     let clock: &'static Beating = Box::leak(Box::new(Beating { hand: container.clock, monitor }));
     let Ok(Start::On(survivor)) = container.start_by(clock) else { panic!("it starts") };
@@ -299,7 +299,7 @@ fn memory_still_seen_by_a_monitor_is_waited_for_a_second() {
     // The monitor says that the memory is gone.
     let region = survivor.region();
     for slot in SlotIndex::all() {
-        clock.monitor.set_gone(slot, region.slots().word(slot).expect("a slot"));
+        clock.monitor.set_drained(slot, region.slots().word(slot).expect("a slot"));
     }
     assert!(allocate(&survivor, 0x40_0000, mib(8), None));
     assert_eq!(container.clock.slept(), slept);
@@ -333,7 +333,7 @@ fn lowered_limit_refuses_until_use_has_fallen() {
     let tenant = container.tenant();
     assert!(allocate(&tenant, 0x20_0000, mib(20), None));
     assert!(allocate(&tenant, 0x200_0000, mib(20), None));
-    let monitor = Grantor::open(container.run()).expect("the grant file");
+    let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.gpu(gpu()).limit.store(mib(30).0, Ordering::Relaxed);
     assert_eq!(tenant.view().limit(gpu()), Some(mib(30)));
     assert_eq!(
@@ -350,7 +350,7 @@ fn lock_that_is_never_released_times_out() {
     let container = Container::limited(50);
     let (stopped, tenant) = (container.tenant(), container.tenant());
     let lock = &stopped.region().gpu(gpu()).lock;
-    let held = lock.acquire(stopped.name(), Nanos::ZERO, |_| Life::Alive);
+    let held = lock.acquire(stopped.name(), Nanos::ZERO, |_| Liveness::Alive);
     let denied = tenant.charge(gpu(), mib(1)).expect_err("its owner lives");
     assert_eq!(denied.reason, Reason::LockHeld);
     drop(held);

@@ -13,7 +13,7 @@ use std::ptr;
 use cgpu_memory::{Address, Bytes, CommitOutcome, ContextId, Denied, Reason};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::preamble::Kind;
-use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::units::{DeviceIndex, SlotIndex};
 
 use crate::child::{Child, signal};
@@ -94,7 +94,7 @@ fn one_instruction(pid: libc::pid_t) {
 /// What somebody finds who comes to a container whose only process has died, with so many bytes in the driver's hands.
 fn survive(file: &[u8], held: Bytes) {
     let directory = tempfile::tempdir().expect("a directory");
-    Region::make(directory.path(), Birth::default()).expect("a region");
+    Region::make(directory.path(), RegionSpec::default()).expect("a region");
     fs::write(directory.path().join(Kind::Use.name()), file).expect("a copy");
     let member = Member::join_by(&Inside { directory: directory.path(), limit_mib: LIMIT_MIB });
     let (tenant, gpu) = (&member.tenant, member.gpu);
@@ -119,7 +119,7 @@ fn survive(file: &[u8], held: Bytes) {
 #[test]
 fn crash_after_any_single_store_leaves_a_sound_ledger() {
     let directory = tempfile::tempdir().expect("a directory");
-    Region::make(directory.path(), Birth::default()).expect("a region");
+    Region::make(directory.path(), RegionSpec::default()).expect("a region");
     let truth = Truth::open(directory.path());
     let path = directory.path().join(Kind::Use.name());
     let child = Child::start("life", directory.path(), LIMIT_MIB, 0);

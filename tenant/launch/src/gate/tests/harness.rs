@@ -5,9 +5,8 @@
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use cgpu_shm::atomic::Ordering;
-use cgpu_shm::grant::Grantor;
-use cgpu_shm::layout::Progress;
-use cgpu_shm::region::{Birth, Region};
+use cgpu_shm::grant::GrantWriter;
+use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{Generation, Nanos, SlotIndex};
 
@@ -41,7 +40,7 @@ pub(super) struct Harness {
     /// Where each tenant lives: its container, and its slot there.
     pub(super) homes: Vec<(usize, SlotIndex)>,
     pub(super) regions: Vec<Region>,
-    pub(super) grantors: Vec<Grantor>,
+    pub(super) grantors: Vec<GrantWriter>,
     _directories: Vec<tempfile::TempDir>,
 }
 
@@ -60,7 +59,7 @@ impl Harness {
         let directories: Vec<_> =
             (0..processes.len()).map(|_| tempfile::tempdir().expect("a directory")).collect();
         let make = |directory: &tempfile::TempDir| {
-            Region::make(directory.path(), Birth::default()).expect("a region");
+            Region::make(directory.path(), RegionSpec::default()).expect("a region");
             Region::open(directory.path()).expect("the region")
         };
         let regions: Vec<_> = directories.iter().map(make).collect();
@@ -70,8 +69,10 @@ impl Harness {
             let live = Word::new(Generation::from_bits(1), State::Live);
             region.slot(*slot).state.store(live.0, Ordering::Relaxed);
         }
-        let grantors: Vec<_> =
-            directories.iter().map(|directory| Grantor::open(directory.path()).expect("its grant")).collect();
+        let grantors: Vec<_> = directories
+            .iter()
+            .map(|directory| GrantWriter::open(directory.path()).expect("its grant"))
+            .collect();
         grantors.iter().for_each(|grantor| grantor.adopt(1));
         let gpu = Gpu::idle(BEGIN);
         let state = SimState { now: BEGIN, running: usize::MAX, actors: Vec::new(), gpu, notifications: 0 };
@@ -142,11 +143,10 @@ impl Harness {
             state.running = number;
         }
         let now = state.now;
-        state.gpu.writes.retain(|&(at, tenant, word, value)| {
+        let Gpu { writes, words, .. } = &mut state.gpu;
+        writes.retain(|&(at, tenant, word, value)| {
             if at <= now {
-                let (container, slot) = self.homes[tenant];
-                let page: &Progress = &self.regions[container].shared().progress[slot.get()];
-                page.word[word].store(value, Ordering::Release);
+                words.insert((tenant, word), value);
             }
             at > now
         });

@@ -6,7 +6,7 @@ use super::*;
 /// monitor if `notifies`.
 fn turn(notifies: bool) -> impl Fn(&Role<'_>) + Sync {
     move |role| {
-        role.harness.grantors[0].set_ring(gpu(), notifies.then_some(SLOT));
+        role.harness.grantors[0].set_notify_slot(gpu(), notifies.then_some(SLOT));
         set_turn(role.harness, 0, 1, TurnState::Yours, ms(50));
     }
 }

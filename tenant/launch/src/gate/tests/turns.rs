@@ -198,7 +198,7 @@ fn end_of_a_turns_work_is_reported_while_its_threads_are_held() {
         role.sleep(ms(20));
         set_turn(role.harness, 0, 2, TurnState::Wait, Nanos::ZERO);
         let grantor = &role.harness.grantors[0];
-        grantor.set_ring(gpu(), Some(SLOT));
+        grantor.set_notify_slot(gpu(), Some(SLOT));
         role.sleep(ms(2));
         let cell = role.harness.regions[0].cell(gpu(), SLOT);
         assert_eq!(cell.inflight.load(Ordering::Relaxed), 0);
@@ -214,7 +214,7 @@ fn end_of_a_turns_work_is_reported_while_its_threads_are_held() {
 #[test]
 fn process_that_missed_its_turn_notifies_the_monitor() {
     let script = |role: &Role<'_>| {
-        role.harness.grantors[0].set_ring(gpu(), None);
+        role.harness.grantors[0].set_notify_slot(gpu(), None);
         set_turn(role.harness, 0, 1, TurnState::Wait, Nanos::ZERO);
         role.sleep(ms(5));
         assert_eq!(role.harness.notifications(), 1, "it came");

@@ -1,6 +1,6 @@
 //! Which memory is bound to which object.
 
-use cgpu_shm::layout::LENT_UNSEEN;
+use cgpu_shm::layout::EXPORTED_UNSEEN;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 use super::{FreeOutcome, PhysicalTable, RecordId};
@@ -32,7 +32,7 @@ impl PhysicalTable {
     fn object(&mut self, handle: Handle) -> Option<RecordId> {
         match self.handles.get(handle.0) {
             Some(held) => Some(held.record),
-            None => self.costless(handle, LENT_UNSEEN),
+            None => self.costless(handle, EXPORTED_UNSEEN),
         }
     }
 

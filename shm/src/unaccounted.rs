@@ -21,9 +21,9 @@ const MOST: i64 = (1 << (STEP_BITS - 1)) - 1;
 
 /// A word of `grant.growth`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Growth(pub u64);
+pub struct UnaccountedDelta(pub u64);
 
-impl Growth {
+impl UnaccountedDelta {
     /// The word that says so of the user of a slot whose word is `slot`, while its cell's `ended` is as given. Rounded up.
     #[must_use]
     pub fn new(slot: Word, ended: u32, bytes: i64) -> Self {
@@ -40,7 +40,7 @@ impl Growth {
     #[inline]
     #[must_use]
     pub fn bytes(self, slot: Word, ended: u32) -> i64 {
-        let theirs = self.speaks_of(slot, ended);
+        let theirs = self.applies_to(slot, ended);
         // What a dead process leaves to others was not measured of it.
         let there = matches!(slot.state(), Some(State::Live | State::Draining));
         // Sign-extended: the cast and the shifts are the point.
@@ -52,7 +52,7 @@ impl Growth {
 
     /// Whether it says anything of the user of a slot whose word is `slot`, while its cell's `ended` is as given.
     #[must_use]
-    pub fn speaks_of(self, slot: Word, ended: u32) -> bool {
+    pub fn applies_to(self, slot: Word, ended: u32) -> bool {
         self.0 >> STEP_BITS << STEP_BITS == Self::tag(slot, ended)
     }
 
@@ -74,18 +74,18 @@ mod tests {
 
     #[test]
     fn nothing_known_is_nothing() {
-        assert_eq!(Growth::default().bytes(word(1, State::Live), 0), 0);
-        assert_eq!(Growth::default().bytes(word(1 << 16, State::Live), 0), 0);
+        assert_eq!(UnaccountedDelta::default().bytes(word(1, State::Live), 0), 0);
+        assert_eq!(UnaccountedDelta::default().bytes(word(1 << 16, State::Live), 0), 0);
     }
 
     #[test]
     fn parts_of_a_step_count_upwards() {
         let live = word(7, State::Live);
         for (bytes, says) in [(0, 0), (1, 512), (512, 512), (-1, 0), (-512, -512), (-513, -512)] {
-            assert_eq!(Growth::new(live, 3, bytes).bytes(live, 3), says, "{bytes}");
+            assert_eq!(UnaccountedDelta::new(live, 3, bytes).bytes(live, 3), says, "{bytes}");
         }
-        assert_eq!(Growth::new(live, 3, i64::MIN).bytes(live, 3), -MOST * 512);
-        assert_eq!(Growth::new(live, 3, i64::MAX).bytes(live, 3), MOST * 512);
+        assert_eq!(UnaccountedDelta::new(live, 3, i64::MIN).bytes(live, 3), -MOST * 512);
+        assert_eq!(UnaccountedDelta::new(live, 3, i64::MAX).bytes(live, 3), MOST * 512);
     }
 
     proptest! {
@@ -94,7 +94,7 @@ mod tests {
             generation in 1..1u64 << 56, other in 1..1u64 << 56, ended: u32, later: u32, steps in -1000i64..1000,
         ) {
             let live = word(generation, State::Live);
-            let growth = Growth::new(live, ended, steps * 512);
+            let growth = UnaccountedDelta::new(live, ended, steps * 512);
             prop_assert_eq!(growth.bytes(live, ended), steps * 512);
             prop_assert_eq!(growth.bytes(word(generation, State::Draining), ended), steps * 512);
             prop_assert_eq!(growth.bytes(word(generation, State::Free), ended), 0);

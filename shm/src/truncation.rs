@@ -17,23 +17,23 @@ use crate::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// Where somebody writes. Never freed, so that the handler may look at any time; used again when its mapping has gone.
 #[derive(Debug)]
-struct Place {
+struct Entry {
     /// The mapping's first byte; 0: nobody's.
     begin: AtomicUsize,
     length: AtomicUsize,
     lost: AtomicBool,
     /// Set before the place can be seen, and never again.
-    next: AtomicPtr<Place>,
+    next: AtomicPtr<Entry>,
 }
 
 /// All places, newest first.
-static PLACES: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
+static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 /// What was done about SIGBUS before; null: nothing was asked of us yet.
-static FORMER: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
+static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
-fn places() -> impl Iterator<Item = &'static Place> {
+fn entries() -> impl Iterator<Item = &'static Entry> {
     // SAFETY: null, or a leaked box that was whole when it was published. HB places: Acquire meets the Release in `Watched::new`.
-    let first = unsafe { PLACES.load(Ordering::Acquire).as_ref() };
+    let first = unsafe { ENTRIES.load(Ordering::Acquire).as_ref() };
     core::iter::successors(first, |place| {
         // SAFETY: as above; it was set before `place` was published.
         unsafe { place.next.load(Ordering::Relaxed).as_ref() }
@@ -42,29 +42,29 @@ fn places() -> impl Iterator<Item = &'static Place> {
 
 /// A mapping whose loss is to be outlived.
 #[derive(Debug)]
-pub(crate) struct Watched(&'static Place);
+pub(crate) struct Watched(&'static Entry);
 
 impl Watched {
     /// Watches a mapping, until dropped: before the mapping is.
     pub(crate) fn new(begin: *const u8, length: usize) -> Self {
-        let free = |place: &&Place| {
+        let free = |place: &&Entry| {
             place.begin.compare_exchange(0, begin.addr(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
-        if let Some(place) = places().find(free) {
+        if let Some(place) = entries().find(free) {
             place.lost.store(false, Ordering::Relaxed);
             place.length.store(length, Ordering::Relaxed);
             return Self(place);
         }
-        let place = Box::leak(Box::new(Place {
+        let place = Box::leak(Box::new(Entry {
             begin: AtomicUsize::new(begin.addr()),
             length: AtomicUsize::new(length),
             lost: AtomicBool::new(false),
-            next: AtomicPtr::new(PLACES.load(Ordering::Relaxed)),
+            next: AtomicPtr::new(ENTRIES.load(Ordering::Relaxed)),
         }));
         loop {
             let next = place.next.load(Ordering::Relaxed);
             // HB places: Release publishes the place.
-            match PLACES.compare_exchange(next, place, Ordering::Release, Ordering::Relaxed) {
+            match ENTRIES.compare_exchange(next, place, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return Self(place),
                 Err(newer) => place.next.store(newer, Ordering::Relaxed),
             }
@@ -87,8 +87,8 @@ impl Drop for Watched {
 ///
 /// # Errors
 /// The kernel's, where the signal's handler cannot be set.
-pub fn outlive() -> io::Result<()> {
-    if !FORMER.load(Ordering::Relaxed).is_null() {
+pub fn survive() -> io::Result<()> {
+    if !PREVIOUS.load(Ordering::Relaxed).is_null() {
         return Ok(());
     }
     let mut former = MaybeUninit::<libc::sigaction>::zeroed();
@@ -98,7 +98,7 @@ pub fn outlive() -> io::Result<()> {
     }
     // SAFETY: the call has filled it.
     let former = Box::leak(Box::new(unsafe { former.assume_init() }));
-    FORMER.store(former, Ordering::Release);
+    PREVIOUS.store(former, Ordering::Release);
     // SAFETY: all fields are numbers and sets of bits.
     let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_bus_error;
@@ -116,17 +116,17 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c
     let info = unsafe { &*info };
     // SAFETY: for SIGBUS it has an address.
     let address = unsafe { info.si_addr() }.addr();
-    let hit = |place: &&Place| {
+    let hit = |place: &&Entry| {
         let begin = place.begin.load(Ordering::Relaxed);
         begin != 0 && (begin..begin + place.length.load(Ordering::Relaxed)).contains(&address)
     };
-    let replaced = places().find(hit).is_some_and(|place| {
+    let replaced = entries().find(hit).is_some_and(|place| {
         place.lost.store(true, Ordering::Relaxed);
         replace(place.begin.load(Ordering::Relaxed), place.length.load(Ordering::Relaxed))
     });
     if !replaced {
         // Somebody else's: as if we were not here. The instruction is tried again.
-        let former = FORMER.load(Ordering::Acquire);
+        let former = PREVIOUS.load(Ordering::Acquire);
         // SAFETY: the record was filled before we were called, and is never freed.
         unsafe { libc::sigaction(libc::SIGBUS, former, ptr::null_mut()) };
     }

@@ -14,18 +14,18 @@ use crate::units::{Bytes, Nanos};
 
 /// The page as of one moment, but for what gates go by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notes {
+pub struct GrantSnapshot {
     /// Changes at least every 250 ms while a monitor lives ([`crate::grant::STALE`]).
     pub heartbeat: u64,
     /// Which monitor; 0: it never had one, and nothing else here means anything.
     pub monitor: u64,
     /// By place; always [`GPUS`].
-    pub gpus: Vec<GpuNote>,
+    pub gpus: Vec<GpuGrant>,
 }
 
 /// What is told of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GpuNote {
+pub struct GpuGrant {
     /// Whose turn it is.
     pub turn: Turn,
     /// The memory limit in force; zero: as registered.
@@ -70,12 +70,12 @@ impl Measured {
 
 /// Reads one container's page, again and again.
 #[derive(Debug)]
-pub struct NotesReader {
+pub struct GrantReader {
     path: PathBuf,
     file: File,
 }
 
-impl NotesReader {
+impl GrantReader {
     /// Opens the page of a container's directory.
     ///
     /// # Errors
@@ -89,9 +89,9 @@ impl NotesReader {
     ///
     /// # Errors
     /// [`Error`] when it is no longer what it was when it was opened.
-    pub fn read(&self) -> Result<Notes, Error> {
+    pub fn read(&self) -> Result<GrantSnapshot, Error> {
         let failed = |fault| Error::new(&self.path, fault);
-        let mut bytes = vec![0; offset_of!(Grant, gone)];
+        let mut bytes = vec![0; offset_of!(Grant, drained)];
         self.file.read_exact_at(&mut bytes, 0).map_err(|error| failed(Fault::Unreadable(error)))?;
         let page = Record(&bytes);
         preamble::check(
@@ -100,10 +100,10 @@ impl NotesReader {
             page.u32(offset_of!(Grant, magic)),
             page.u64(offset_of!(Grant, size)),
         )
-        .map_err(|unfit| failed(Fault::Unfit(unfit)))?;
+        .map_err(|unfit| failed(Fault::InvalidPreamble(unfit)))?;
         let gpu =
             |place| page.part(offset_of!(Grant, gpu) + place * size_of::<GrantGpu>(), size_of::<GrantGpu>());
-        Ok(Notes {
+        Ok(GrantSnapshot {
             heartbeat: page.u64(offset_of!(Grant, heartbeat)),
             monitor: page.u64(offset_of!(Grant, monitor)),
             gpus: (0..GPUS).map(|place| decode(gpu(place))).collect(),
@@ -111,8 +111,8 @@ impl NotesReader {
     }
 }
 
-fn decode(bytes: Record<'_>) -> GpuNote {
-    GpuNote {
+fn decode(bytes: Record<'_>) -> GpuGrant {
+    GpuGrant {
         turn: Turn(bytes.u64(offset_of!(GrantGpu, turn))),
         limit: Bytes(bytes.u64(offset_of!(GrantGpu, limit))),
         policy: bytes.u32(offset_of!(GrantGpu, policy)),
@@ -127,17 +127,18 @@ fn decode(bytes: Record<'_>) -> GpuNote {
 mod tests {
     use super::*;
     use crate::atomic::Ordering;
-    use crate::grant::{Grantor, TurnState};
-    use crate::region::{Birth, Region};
+    use crate::grant::{GrantWriter, TurnState};
+    use crate::region::{Region, RegionSpec};
     use crate::units::DeviceIndex;
 
     #[test]
     fn what_a_monitor_wrote_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        Region::make(folder.path(), Birth { name: "a", created: Nanos::ZERO, time_scale: None }).unwrap();
-        let reader = NotesReader::open(folder.path()).unwrap();
+        Region::make(folder.path(), RegionSpec { name: "a", created: Nanos::ZERO, time_scale: None })
+            .unwrap();
+        let reader = GrantReader::open(folder.path()).unwrap();
         assert_eq!(reader.read().unwrap().monitor, 0);
-        let grantor = Grantor::open(folder.path()).unwrap();
+        let grantor = GrantWriter::open(folder.path()).unwrap();
         let gpu = DeviceIndex::new(1).unwrap();
         grantor.adopt(7);
         grantor.set_turn(gpu, Turn::new(3, TurnState::Wait), Nanos(1), Nanos(2));
