@@ -99,7 +99,7 @@ fn destroy(array: ArrayId, call: impl FnOnce() -> CUresult) -> CUresult {
     let leaving = process::tenant().and_then(|tenant| tenant.physical().begin_array_destroy(array));
     let answer = free(array.address().0, call);
     if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {
-        leaving.gone();
+        leaving.destroyed();
     }
     answer
 }

@@ -105,16 +105,16 @@ pub(crate) unsafe fn cuStreamEndCapture_ptsz(stream: CUstream, graph: *mut CUgra
 /// The first version.
 pub(crate) unsafe fn cuStreamDestroy(stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
-    gone(stream, || unsafe { driver::cuStreamDestroy(stream) })
+    destroyed(stream, || unsafe { driver::cuStreamDestroy(stream) })
 }
 
 /// What it captures ends with it.
 pub(crate) unsafe fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
-    gone(stream, || unsafe { driver::cuStreamDestroy_v2(stream) })
+    destroyed(stream, || unsafe { driver::cuStreamDestroy_v2(stream) })
 }
 
-fn gone(stream: CUstream, call: impl FnOnce() -> CUresult) -> CUresult {
+fn destroyed(stream: CUstream, call: impl FnOnce() -> CUresult) -> CUresult {
     let answer = call();
     if answer == CUresult::SUCCESS {
         captures::stream_gone(stream);

@@ -184,7 +184,7 @@ fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
     gate::forget_context(context);
     let answer = call();
     if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {
-        leaving.gone();
+        leaving.destroyed();
     }
     waited(answer)
 }

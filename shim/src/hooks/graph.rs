@@ -284,7 +284,7 @@ pub(crate) unsafe fn cuGraphExecDestroy(graph_exec: CUgraphExec) -> CUresult {
     let number = tenant.graphs().number(GraphId(graph_exec.0));
     let answer = call();
     if let (CUresult::SUCCESS, Some(number)) = (answer, number) {
-        tenant.graphs().gone(GraphId(graph_exec.0), number);
+        tenant.graphs().destroyed(GraphId(graph_exec.0), number);
     }
     answer
 }

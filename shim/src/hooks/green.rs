@@ -63,7 +63,7 @@ pub(crate) unsafe fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
         let _going = tenant.implicit().begin_unload(Cause::Green(green.0));
         let answer = call();
         if answer == CUresult::SUCCESS {
-            tenant.green_contexts().gone(GreenId(green.0));
+            tenant.green_contexts().destroyed(GreenId(green.0));
             tenant.implicit().unloaded(Cause::Green(green.0), None, Bytes::MAX);
         }
         answer

@@ -109,7 +109,7 @@ pub(crate) unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
         PoolDestroy::Empty(ended) => {
             let answer = call();
             if answer == CUresult::SUCCESS {
-                ended.gone();
+                ended.destroyed();
             }
             answer
         }

@@ -249,7 +249,7 @@ impl Drop for PendingContext<'_> {
     }
 }
 
-/// A context whose destruction the driver is being asked for. Dropped without [`PendingContextDestroy::gone`]: it stays.
+/// A context whose destruction the driver is being asked for. Dropped without [`PendingContextDestroy::destroyed`]: it stays.
 #[derive(Debug)]
 #[must_use = "a leaving context that is dropped stays"]
 pub struct PendingContextDestroy<'a> {
@@ -259,9 +259,9 @@ pub struct PendingContextDestroy<'a> {
 
 impl PendingContextDestroy<'_> {
     /// It is destroyed: everything in it, and its own memory, is refunded.
-    pub fn gone(self) {
+    pub fn destroyed(self) {
         let Self { tables, context } = *ManuallyDrop::new(self);
-        Contexts::new(tables).release(context, tables.contexts.gone(context, &tables.allocations));
+        Contexts::new(tables).release(context, tables.contexts.destroyed(context, &tables.allocations));
     }
 }
 

@@ -172,8 +172,8 @@ impl<'a> Graphs<'a> {
     }
 
     /// The driver has destroyed that one. What it has taken stays reserved.
-    pub fn gone(self, graph: GraphId, number: GraphNumber) {
-        self.tables.graphs.gone(graph, number);
+    pub fn destroyed(self, graph: GraphId, number: GraphNumber) {
+        self.tables.graphs.destroyed(graph, number);
     }
 
     /// The driver has made a conditional node.

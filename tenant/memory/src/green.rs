@@ -45,7 +45,7 @@ impl<'a> GreenContexts<'a> {
     }
 
     /// The driver destroyed a green context. What was allocated in it stays.
-    pub fn gone(self, id: GreenId) {
+    pub fn destroyed(self, id: GreenId) {
         let mut table = self.tables.green.0.lock();
         let Some(place) = table.iter().position(|green| green.id == id) else { return };
         if let Some(handle) = table.swap_remove(place).handle {
@@ -71,10 +71,10 @@ mod tests {
         assert_eq!(tenant.green_contexts().gpu(GreenId(8)), Some(gpu()));
         let charge = tenant.charge(gpu(), Bytes(512)).expect("it fits");
         charge.commit(Address(0x1000), tenant.contexts().find(view));
-        tenant.green_contexts().gone(GreenId(8));
+        tenant.green_contexts().destroyed(GreenId(8));
         assert_eq!((tenant.contexts().find(view), tenant.green_contexts().gpu(GreenId(8))), (None, None));
         assert_eq!(tenant.view().usage(gpu()).used, Bytes(512));
-        tenant.contexts().begin_destroy(whole).expect("known").gone();
+        tenant.contexts().begin_destroy(whole).expect("known").destroyed();
         assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
         // Its handle may be another context's.
         let other = tenant.contexts().adopt(view, gpu());

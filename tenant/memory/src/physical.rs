@@ -124,10 +124,10 @@ impl<'a> Physical<'a> {
 
     fn apply(self, outcome: FreeOutcome) {
         match outcome {
-            FreeOutcome::Stays => {}
-            FreeOutcome::ObjectGone(object, routes) => self.object_gone(object, routes),
-            FreeOutcome::Gone(gpu, bytes, 0) => self.tables.ledger.refund(gpu, Column::Used, bytes),
-            FreeOutcome::Gone(gpu, bytes, routes) => {
+            FreeOutcome::StillReferenced => {}
+            FreeOutcome::ObjectFreed(object, routes) => self.object_freed(object, routes),
+            FreeOutcome::Freed(gpu, bytes, 0) => self.tables.ledger.refund(gpu, Column::Used, bytes),
+            FreeOutcome::Freed(gpu, bytes, routes) => {
                 Exports::new(self.tables).free_exported(gpu, bytes, routes)
             }
         }

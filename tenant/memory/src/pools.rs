@@ -60,7 +60,7 @@ pub enum PoolDestroy<'a> {
     Destroyed,
 }
 
-/// An empty pool whose destruction the driver is being asked for. Dropped without [`PendingPoolDestroy::gone`]: it stays.
+/// An empty pool whose destruction the driver is being asked for. Dropped without [`PendingPoolDestroy::destroyed`]: it stays.
 #[derive(Debug)]
 #[must_use = "an ended pool that is dropped stays"]
 pub struct PendingPoolDestroy<'a> {
@@ -71,9 +71,9 @@ pub struct PendingPoolDestroy<'a> {
 
 impl PendingPoolDestroy<'_> {
     /// The driver destroyed it.
-    pub fn gone(self) {
+    pub fn destroyed(self) {
         let Self { tables, at, .. } = *ManuallyDrop::new(self);
-        Pools::new(tables).refund_released(tables.pools.gone(at));
+        Pools::new(tables).refund_released(tables.pools.destroyed(at));
     }
 }
 
@@ -250,7 +250,7 @@ impl<'a> Pools<'a> {
                 && let Some(ended) = self.end_if_empty(at, true)
                 && at.driver.destroy(at.id)
             {
-                ended.gone();
+                ended.destroyed();
             }
         }
     }

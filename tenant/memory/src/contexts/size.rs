@@ -64,9 +64,9 @@ impl Before {
         if self.beside > 0 || beside > 0 {
             return None;
         }
-        let gone = self.physical_free? - physical_free?;
+        let fall = self.physical_free? - physical_free?;
         // More than what was known can be a neighbour's doing; so much of it is believed as of a context.
-        let came = (gone - (accounted - self.accounted)).min(self.charged + GREATEST);
+        let came = (fall - (accounted - self.accounted)).min(self.charged + GREATEST);
         Some(if self.alone { came } else { came.max(self.charged) })
     }
 
@@ -75,9 +75,9 @@ impl Before {
         if known && (self.beside > 0 || beside > 0) {
             return None;
         }
-        let gone = self.physical_free? - physical_free?;
+        let fall = self.physical_free? - physical_free?;
         // What others of the container took meanwhile is on the books; those who are still at it are not.
-        let unexplained = gone - (accounted - self.accounted);
+        let unexplained = fall - (accounted - self.accounted);
         let size = unexplained.0 / beside.saturating_add(1);
         (size > 0).then_some(Bytes(size))
     }

@@ -214,7 +214,7 @@ impl ContextTable {
     }
 
     /// The driver destroyed it. None if another thread has said so before.
-    pub(crate) fn gone(&self, context: Context, allocations: &AllocationTable) -> Option<Released> {
+    pub(crate) fn destroyed(&self, context: Context, allocations: &AllocationTable) -> Option<Released> {
         let mut registry = self.registry.lock();
         let handle = registry.record(context)?.handle;
         if self.find(handle) == Some(context) {

@@ -145,10 +145,10 @@ fn ended_context_releases_what_was_not_exported() {
     let theirs = container.handle();
     let open_in = holder.contexts().adopt(theirs, gpu());
     holder.exports().begin_import(route(2)).opened(Address(0x1000_0000), Some(open_in));
-    maker.contexts().begin_destroy(id).expect("known").gone();
+    maker.contexts().begin_destroy(id).expect("known").destroyed();
     assert_eq!(used(&maker), mib(4), "the one that is open elsewhere");
     // It is closed when the context it was opened in ends.
-    holder.contexts().begin_destroy(theirs).expect("known").gone();
+    holder.contexts().begin_destroy(theirs).expect("known").destroyed();
     assert_eq!(used(&maker), Bytes::ZERO);
 }
 

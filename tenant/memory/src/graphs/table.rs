@@ -172,7 +172,7 @@ impl GraphTable {
     }
 
     /// That one is gone. The handle may be another one's by now.
-    pub(super) fn gone(&self, graph: GraphId, number: GraphNumber) {
+    pub(super) fn destroyed(&self, graph: GraphId, number: GraphNumber) {
         let mut table = self.table.lock();
         if table.share(graph, 0).is_some_and(|share| share.number == number.0) {
             table.remove(graph);

@@ -158,7 +158,7 @@ impl World {
         let number = self.tenant.graphs().number(GraphId(id));
         self.destroy_in_driver(id);
         if let Some(number) = number {
-            self.tenant.graphs().gone(GraphId(id), number);
+            self.tenant.graphs().destroyed(GraphId(id), number);
         }
     }
 
@@ -402,7 +402,7 @@ fn reused_handle_is_another_graph() {
     let former = world.tenant.graphs().number(GraphId(1)).expect("it is known");
     // Destroyed, and made again by another thread before the first one has said so.
     world.instantiate(1, mib(20)).expect("it takes nothing yet");
-    world.tenant.graphs().gone(GraphId(1), former);
+    world.tenant.graphs().destroyed(GraphId(1), former);
     assert_eq!(world.tenant.graphs().gpu(GraphId(1)), Some(gpu()));
     world.destroy(1);
     assert_eq!(world.tenant.graphs().gpu(GraphId(1)), None);

@@ -96,7 +96,7 @@ fn module_is_charged_until_it_is_unloaded() {
     tenant.implicit().unloaded(Cause::Module(2), None, Bytes::MAX);
     tenant.implicit().unloaded(Cause::Module(2), None, Bytes::MAX);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(17));
-    tenant.contexts().begin_destroy(handle).expect("known").gone();
+    tenant.contexts().begin_destroy(handle).expect("known").destroyed();
     assert_eq!(tenant.view().usage(gpu()).implicit, Bytes::ZERO);
     tenant.implicit().unloaded(Cause::Module(1), None, Bytes::MAX);
     assert_eq!(tenant.view().usage(gpu()).implicit, Bytes::ZERO);
@@ -168,7 +168,7 @@ fn measured_delta_is_shown_and_blocks_allocations() {
     }
     assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 1);
     // It ends with the context that it was measured of.
-    tenant.contexts().begin_destroy(handle).expect("known").gone();
+    tenant.contexts().begin_destroy(handle).expect("known").destroyed();
     assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
 }
 
@@ -257,7 +257,7 @@ fn library_is_charged_in_each_context_it_is_loaded_into() {
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(51));
     assert!(tenant.implicit().begin_load(context, 12, None, || Some(mib(80))).is_err());
     assert!(!bring(11, None, 0), "it is there");
-    tenant.contexts().begin_destroy(handle).expect("known").gone();
+    tenant.contexts().begin_destroy(handle).expect("known").destroyed();
     assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
 }
 

@@ -50,7 +50,7 @@ impl<'a> Physical<'a> {
         }
     }
 
-    pub(super) fn object_gone(self, object: RecordId, routes: u64) {
+    pub(super) fn object_freed(self, object: RecordId, routes: u64) {
         loop {
             let outcome = self.tables.physical.lock().unbind_any(object, routes);
             let Some(outcome) = outcome else { return };

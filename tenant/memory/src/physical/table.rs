@@ -62,11 +62,11 @@ struct Mapping {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::physical) enum FreeOutcome {
     /// There are others.
-    Stays,
+    StillReferenced,
     /// It is gone from here; others may hold it in these ways.
-    Gone(Gpu, Bytes, u64),
+    Freed(Gpu, Bytes, u64),
     /// What cost nothing is gone from here: others' memory, or an object to which memory is bound.
-    ObjectGone(RecordId, u64),
+    ObjectFreed(RecordId, u64),
 }
 
 /// The tables.
@@ -110,17 +110,17 @@ impl PhysicalTable {
     }
 
     pub(in crate::physical) fn drop_references(&mut self, record: RecordId, count: u64) -> FreeOutcome {
-        let Some(found) = self.records.get(record) else { return FreeOutcome::Stays };
+        let Some(found) = self.records.get(record) else { return FreeOutcome::StillReferenced };
         found.references = found.references.saturating_sub(count);
         if found.references > 0 {
-            return FreeOutcome::Stays;
+            return FreeOutcome::StillReferenced;
         }
         let Record { gpu, bytes, routes, .. } = *found;
         self.records.remove(record);
         if bytes == Bytes::ZERO {
-            FreeOutcome::ObjectGone(record, routes)
+            FreeOutcome::ObjectFreed(record, routes)
         } else {
-            FreeOutcome::Gone(gpu, bytes, routes)
+            FreeOutcome::Freed(gpu, bytes, routes)
         }
     }
 
@@ -183,14 +183,14 @@ impl PhysicalTable {
     pub(in crate::physical) fn hold(&mut self, handle: Handle, record: RecordId) -> Option<FreeOutcome> {
         if let Some(held) = self.handles.get(handle.0).filter(|held| held.record == record) {
             held.references = held.references.saturating_add(1);
-            return Some(FreeOutcome::Stays);
+            return Some(FreeOutcome::StillReferenced);
         }
         let generation = self.serial();
         let held = Held { record, references: 1, leaving: 0, generation };
         let former = self.handles.insert(handle.0, held).ok()?;
         Some(
             former
-                .map_or(FreeOutcome::Stays, |former| self.drop_references(former.record, former.references)),
+                .map_or(FreeOutcome::StillReferenced, |former| self.drop_references(former.record, former.references)),
         )
     }
 
@@ -209,12 +209,12 @@ impl PhysicalTable {
         gone: bool,
     ) -> FreeOutcome {
         let Some(held) = self.handles.get(handle.0).filter(|held| held.generation == generation) else {
-            return FreeOutcome::Stays;
+            return FreeOutcome::StillReferenced;
         };
         let record = held.record;
         held.leaving = held.leaving.saturating_sub(1);
         if !gone {
-            return FreeOutcome::Stays;
+            return FreeOutcome::StillReferenced;
         }
         held.references = held.references.saturating_sub(1);
         if held.references == 0 {
@@ -231,7 +231,7 @@ impl PhysicalTable {
                 held.references = held.references.saturating_add(1);
                 let record = held.record;
                 self.add_reference(record);
-                FreeOutcome::Stays
+                FreeOutcome::StillReferenced
             }
             _ => self.made_costless(handle, EXPORTED_UNSEEN),
         }
@@ -256,7 +256,7 @@ impl PhysicalTable {
     /// The driver has given this value to memory that is not on the books.
     pub(in crate::physical) fn forget(&mut self, handle: Handle) -> FreeOutcome {
         let former = self.handles.remove(handle.0);
-        former.map_or(FreeOutcome::Stays, |former| self.drop_references(former.record, former.references))
+        former.map_or(FreeOutcome::StillReferenced, |former| self.drop_references(former.record, former.references))
     }
 
     /// Takes off one mapping that lies in the range whole.

@@ -315,11 +315,11 @@ fn memory_in_tiles_stays_charged_until_the_stream_unmaps_it() {
             .is_empty()
     );
     release(&tenant, 2);
-    untiled.gone();
+    untiled.unmapped();
     assert_eq!(used(&tenant), mib(6));
     let untiled = tenant.physical().unmap_tiles(array, tiles(2, 4));
     assert_eq!(used(&tenant), mib(6), "the stream has not come to it");
-    untiled.gone();
+    untiled.unmapped();
     assert_eq!(used(&tenant), mib(2));
     // An array that stays, and one that goes; the handle is another's then.
     drop(tenant.physical().begin_array_destroy(array));
@@ -334,9 +334,9 @@ fn memory_in_tiles_stays_charged_until_the_stream_unmaps_it() {
             .is_empty()
     );
     release(&tenant, 3);
-    leaving.gone();
+    leaving.destroyed();
     assert_eq!(used(&tenant), mib(4));
-    tenant.physical().begin_array_destroy(other).expect("it has tiles").gone();
+    tenant.physical().begin_array_destroy(other).expect("it has tiles").destroyed();
     assert_eq!(used(&tenant), mib(2));
     tenant.physical().arrays_gone_with(context.owner());
     assert_eq!(used(&tenant), Bytes::ZERO);

@@ -61,7 +61,7 @@ pub struct PendingArrayDestroy<'a> {
 
 impl PendingArrayDestroy<'_> {
     /// The driver destroyed it: what was mapped into it is let go.
-    pub fn gone(self) {
+    pub fn destroyed(self) {
         Physical::new(self.tables).untile(|tiled| tiled.leaving == self.serial);
     }
 }
@@ -101,7 +101,7 @@ impl Drop for PendingTileMap<'_> {
     }
 }
 
-/// What was in tiles, until the stream has come to what took it out. Dropped without [`ReplacedTiles::gone`]: it stays charged.
+/// What was in tiles, until the stream has come to what took it out. Dropped without [`ReplacedTiles::unmapped`]: it stays charged.
 #[derive(Debug)]
 #[must_use = "what was in the tiles stays charged"]
 pub struct ReplacedTiles<'a> {
@@ -128,7 +128,7 @@ impl ReplacedTiles<'_> {
     }
 
     /// The stream has come to it.
-    pub fn gone(self) {
+    pub fn unmapped(self) {
         for (record, count) in self.records {
             let outcome = self.tables.physical.lock().drop_references(record, count);
             Physical::new(self.tables).apply(outcome);

@@ -247,7 +247,7 @@ impl PoolTable {
         reservation: Option<Reservation>,
     ) -> Balance {
         let mut table = self.table.lock();
-        let Some(pool) = table.get(at) else { return gone(reservation) };
+        let Some(pool) = table.get(at) else { return refund_all(reservation) };
         pool.record(ticket, reading, reservation);
         pool.balance()
     }
@@ -320,7 +320,7 @@ impl PoolTable {
     }
 
     /// The driver destroyed it; what it had.
-    pub(super) fn gone(&self, at: PoolRef) -> Option<Released> {
+    pub(super) fn destroyed(&self, at: PoolRef) -> Option<Released> {
         let mut table = self.table.lock();
         table.get(at)?;
         let pool = table.pools.remove(key(at.id))??;
@@ -347,7 +347,7 @@ impl PoolTable {
 }
 
 /// The pool went while a call for it was under way.
-fn gone(reservation: Option<Reservation>) -> Balance {
+fn refund_all(reservation: Option<Reservation>) -> Balance {
     Balance {
         surplus: reservation.map_or(Bytes::ZERO, |reservation| reservation.charged),
         ..Balance::default()

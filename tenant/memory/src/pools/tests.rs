@@ -414,7 +414,7 @@ fn empty_pool_is_destroyed_at_once_unless_the_driver_refuses() {
                 "nobody uses its handle"
             );
             world.driver.destroy(FIRST);
-            ended.gone();
+            ended.destroyed();
         }
         other => panic!("{other:?}"),
     }
@@ -468,7 +468,7 @@ fn unreadable_pool_is_charged_the_likely_growth() {
     denied(world.allocate(FIRST, mib(8), mib(8)));
     assert_eq!(world.count(Reason::PoolUnread), 3);
     match world.tenant.pools().begin_destroy(FIRST) {
-        PoolDestroy::Empty(ended) => ended.gone(),
+        PoolDestroy::Empty(ended) => ended.destroyed(),
         other => panic!("{other:?}"),
     }
     assert_eq!(world.used(), Bytes::ZERO);
@@ -532,7 +532,7 @@ proptest! {
                 Step::Destroy { pool } => {
                     if let PoolDestroy::Empty(ended) = world.tenant.pools().begin_destroy(ids[pool]) {
                         world.driver.destroy(ids[pool]);
-                        ended.gone();
+                        ended.destroyed();
                     }
                     ids[pool] = PoolId(ids[pool].0 + 1);
                     world.tenant.pools().made(ids[pool], Some(gpu()), world.driver);
@@ -684,7 +684,7 @@ fn destroyed_pool_is_never_read() {
             match world.tenant.pools().begin_destroy(pool) {
                 PoolDestroy::Empty(ended) => {
                     world.driver.destroy(pool);
-                    ended.gone();
+                    ended.destroyed();
                 }
                 PoolDestroy::Outlives => world.driver.free(pool),
                 other => panic!("{other:?}"),

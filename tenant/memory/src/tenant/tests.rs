@@ -153,7 +153,7 @@ fn ended_context_refunds_its_memory() {
     drop(tenant.contexts().begin_destroy(handle).expect("known"));
     assert_eq!(tenant.view().usage(gpu()).total(), mib(36));
     let late = tenant.charge(gpu(), mib(2)).expect("it fits");
-    tenant.contexts().begin_destroy(handle).expect("known").gone();
+    tenant.contexts().begin_destroy(handle).expect("known").destroyed();
     assert_eq!(tenant.view().usage(gpu()).total(), mib(6), "what belongs to no context stays");
     assert_eq!(late.commit(Address(0x60_0000), Some(context)), CommitOutcome::Refunded);
     assert_eq!(tenant.view().usage(gpu()).total(), mib(4));
@@ -181,7 +181,7 @@ fn later_contexts_are_charged_in_advance_in_every_process() {
     assert_eq!(second.view().usage(gpu()).implicit, mib(120), "what is there already cannot be refused");
     assert_eq!(count(&second, Reason::ImplicitOverLimit), 1);
     assert_eq!(second.charge(gpu(), Bytes(1)).expect_err("over").reason, Reason::OverLimit);
-    second.contexts().begin_destroy(context).expect("known").gone();
+    second.contexts().begin_destroy(context).expect("known").destroyed();
     assert_eq!(second.view().usage(gpu()).implicit, mib(80));
 }
 
@@ -224,7 +224,7 @@ fn context_adopted_by_several_threads_is_charged_once() {
             assert!(seen.iter().all(|context| *context == seen[0]));
         });
         assert_eq!(tenant.view().usage(gpu()).implicit, mib(2));
-        tenant.contexts().begin_destroy(handle).expect("known").gone();
+        tenant.contexts().begin_destroy(handle).expect("known").destroyed();
     }
 }
 

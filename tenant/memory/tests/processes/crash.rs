@@ -69,7 +69,7 @@ pub(crate) fn life(directory: &Path, _: usize) {
     // A context goes, with what is in it.
     let leaving = tenant.contexts().begin_destroy(ContextId(0x1000)).expect("known");
     driver(-held(CONTEXT + Bytes(6 * MIB)));
-    leaving.gone();
+    leaving.destroyed();
     signal(pid, libc::SIGSTOP);
     // The end is not what is looked at here.
     std::mem::forget(member);

@@ -56,7 +56,7 @@ pub(crate) fn churn(directory: &Path, worker: usize) {
             }
             1 => {
                 if let Some(leaving) = tenant.contexts().begin_destroy(handle) {
-                    leaving.gone();
+                    leaving.destroyed();
                 }
             }
             2..8 if live.len() < LIVE => {

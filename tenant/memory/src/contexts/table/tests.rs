@@ -30,9 +30,9 @@ fn context_is_found_until_it_is_destroyed() {
     let leaving = contexts.leave(0x1000).expect("known");
     assert_eq!(contexts.find(0x1000), Some(context), "until the driver has answered");
     let released = Released { gpu: gpu(3), used: Bytes(512), implicit: Bytes(7) };
-    assert_eq!(contexts.gone(leaving, &allocations), Some(released));
+    assert_eq!(contexts.destroyed(leaving, &allocations), Some(released));
     assert_eq!(contexts.find(0x1000), None);
-    assert_eq!(contexts.gone(leaving, &allocations), None, "only once");
+    assert_eq!(contexts.destroyed(leaving, &allocations), None, "only once");
     assert_eq!(allocate(&allocations, context, 1024), Inserted::Stale);
 }
 
@@ -72,7 +72,7 @@ fn reused_handle_is_another_context() {
     let context = new(contexts.enter(0x1000, gpu(1), Bytes(9), &allocations));
     assert_eq!(allocate(&allocations, context, 1024), Inserted::New);
     let released = Released { gpu: gpu(0), used: Bytes(512), implicit: Bytes(7) };
-    assert_eq!(contexts.gone(leaving, &allocations), Some(released));
+    assert_eq!(contexts.destroyed(leaving, &allocations), Some(released));
     assert_eq!(contexts.find(0x1000), Some(context));
     assert_eq!(allocations.count(), (1, Bytes(512)));
     // The same, where the destroying call answers with an error: the handle is another's all the same.
@@ -96,7 +96,7 @@ fn table_is_full_at_its_capacity() {
         let context = contexts.find(handle(number)).expect("known");
         let leaving = contexts.leave(handle(number)).expect("known");
         assert_eq!(leaving, context);
-        assert!(contexts.gone(leaving, &allocations).is_some());
+        assert!(contexts.destroyed(leaving, &allocations).is_some());
     }
     let used = contexts.table.iter().filter(|pair| pair.handle.load(Ordering::Relaxed) != 0).count();
     assert!(used < MOST, "{used} pairs are not free after all contexts are gone");
@@ -111,7 +111,7 @@ fn churn_finds_its_own_context_every_time() {
         let context = new(contexts.enter(handle, gpu(0), Bytes(1), &allocations));
         assert_eq!(contexts.find(handle), Some(context));
         let leaving = contexts.leave(handle).expect("known");
-        assert!(contexts.gone(leaving, &allocations).is_some());
+        assert!(contexts.destroyed(leaving, &allocations).is_some());
         assert_eq!(contexts.find(handle), None);
         assert_eq!(contexts.find(0x10), Some(stays));
     }
@@ -130,7 +130,7 @@ fn look_ups_race_creation_and_destruction() {
                     let context = new(contexts.enter(handle, gpu(thread), Bytes(1), allocations));
                     assert_eq!(contexts.find(handle), Some(context));
                     let leaving = contexts.leave(handle).expect("known");
-                    assert!(contexts.gone(leaving, allocations).is_some());
+                    assert!(contexts.destroyed(leaving, allocations).is_some());
                 }
             });
         }

@@ -148,7 +148,7 @@ impl<'a> World<'a> {
         if destroyed {
             contexts.swap_remove(place);
             self.accounts[process].live.retain(|_, it| it.1 != Some(handle));
-            leaving.gone();
+            leaving.destroyed();
         }
     }
 
