@@ -199,7 +199,7 @@ impl Ledger {
     /// already; to take it off again would count less than there is, and let others have the difference. So such a figure counts no more, as
     /// when a context ends, until it is measured anew; nor does one that is on its way. One that adds stays.
     pub(crate) fn shrink(&self, gpu: DeviceIndex, bytes: Bytes) {
-        if self.growth(gpu) <= 0 {
+        if self.unaccounted_delta(gpu) <= 0 {
             self.end(gpu, bytes);
         } else {
             self.account(gpu).shrink(bytes);
@@ -207,7 +207,7 @@ impl Ledger {
     }
 
     /// What the monitor has measured of this process beyond its books.
-    fn growth(&self, gpu: DeviceIndex) -> i64 {
+    fn unaccounted_delta(&self, gpu: DeviceIndex) -> i64 {
         let slot = self.claim.slot;
         let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
         let ended = self.region.cell(gpu, slot).implicit_epoch.load(Ordering::Relaxed);
@@ -295,7 +295,7 @@ impl Ledger {
             Refused::Held(_) => Err(first),
         };
         answer.map_err(|refused| {
-            self.count_growth(gpu);
+            self.count_unaccounted(gpu);
             let (reason, used, limit) = match refused {
                 Refused::Held(_) => (Reason::LockHeld, self.total(gpu), self.limit(gpu)),
                 Refused::Short { used, limit, .. } => (denied, used, limit),
@@ -306,7 +306,7 @@ impl Ledger {
     }
 
     /// Counts once that what was measured takes the container over its limit.
-    fn count_growth(&self, gpu: DeviceIndex) {
+    fn count_unaccounted(&self, gpu: DeviceIndex) {
         let (usage, terms) = (self.usage(gpu), self.terms(gpu));
         if usage.unaccounted == Bytes::ZERO || usage.total() <= terms.limit {
             return;
@@ -338,8 +338,8 @@ impl Ledger {
             };
             let usage = self.usage(gpu);
             let stays = usage.total() - usage.draining;
-            let by_the_dead = matches!(refused, Refused::Short { limit, .. } if stays + bytes <= limit);
-            if !by_the_dead || !budget.sleep_for_drain(self.clock) {
+            let by_exited = matches!(refused, Refused::Short { limit, .. } if stays + bytes <= limit);
+            if !by_exited || !budget.sleep_for_drain(self.clock) {
                 return Err(refused);
             }
         }
