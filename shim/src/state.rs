@@ -103,7 +103,7 @@ pub(crate) fn publish(decide: impl FnOnce() -> State) -> (&'static State, bool) 
             // SAFETY: just published, and never freed.
             let state = unsafe { &*state };
             if let State::On(tenant) = state {
-                hand_over_counts(page, tenant);
+                transfer_counts(page, tenant);
             }
             (state, true)
         }
@@ -177,7 +177,7 @@ fn refuse_without_wipe(state: State) -> State {
     }
 }
 
-fn hand_over_counts(page: &Page, tenant: &Tenant) {
+fn transfer_counts(page: &Page, tenant: &Tenant) {
     for (reason, count) in Reason::ALL.iter().zip(&page.counts) {
         for _ in 0..count.swap(0, Ordering::Relaxed) {
             tenant.count(*reason);

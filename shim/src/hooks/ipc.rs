@@ -78,7 +78,7 @@ pub(super) fn export(tenant: &Tenant, address: CUdeviceptr, route: Route) {
 }
 
 /// A descriptor holds the allocation in which an address lies, be it ours or open here. How large that is, if the driver says.
-pub(super) fn hand_out(tenant: &Tenant, address: CUdeviceptr) -> Bytes {
+pub(super) fn export_descriptor(tenant: &Tenant, address: CUdeviceptr) -> Bytes {
     let (base, size) = extent(address);
     tenant.exports().export(base, Route::UNTRACKED);
     tenant.exports().pin(base);

@@ -147,7 +147,7 @@ pub(crate) unsafe fn cuMemGetHandleForAddressRange(
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         tenant.physical().range_exported(Address(address), Bytes(size as u64));
         // Where nothing is mapped by hand it is linear memory, of this process or of another one, or a pool's.
-        let whole = ipc::hand_out(tenant, address);
+        let whole = ipc::export_descriptor(tenant, address);
         if let Some(pool) = pools::pool_of(address) {
             tenant.pools().piece_exported(PoolId(pool.0), whole.max(Bytes(size as u64)));
         }

@@ -21,7 +21,7 @@ impl Pools<'_> {
     pub fn piece_exported(self, id: PoolId, piece: Bytes) {
         if let Lookup::Charged(at) = self.tables.pools.find(id) {
             self.tables.ledger.exported().add_routes(Route::UNTRACKED.0);
-            self.tables.pools.hand_out(at, piece);
+            self.tables.pools.export_descriptor(at, piece);
             self.tables.pools.export(at);
             self.enter_export(at);
         }

@@ -142,7 +142,7 @@ impl PoolTable {
             readings: 0,
             unpaid: false,
             exported: None,
-            handed: Bytes::ZERO,
+            descriptor_bytes: Bytes::ZERO,
             growth: Growth::NEW,
             retention: 0,
         });
@@ -168,11 +168,11 @@ impl PoolTable {
     }
 
     /// A descriptor of a piece was given out. It holds the chunks in which the piece lies, of what the pool has.
-    pub(super) fn hand_out(&self, at: PoolRef, piece: Bytes) {
+    pub(super) fn export_descriptor(&self, at: PoolRef, piece: Bytes) {
         if let Some(pool) = self.table.lock().get(at) {
             let chunks = pool.growth.likely(piece).unwrap_or(Bytes::MAX);
-            let most = pool.charged.max(pool.handed);
-            pool.handed = (pool.handed + chunks).min(most);
+            let most = pool.charged.max(pool.descriptor_bytes);
+            pool.descriptor_bytes = (pool.descriptor_bytes + chunks).min(most);
         }
     }
 
@@ -180,8 +180,8 @@ impl PoolTable {
     pub(super) fn held_by_descriptors(&self, at: PoolRef, less: Bytes) -> Bytes {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at) else { return Bytes::ZERO };
-        let held = pool.handed.min(less);
-        pool.handed = pool.handed - held;
+        let held = pool.descriptor_bytes.min(less);
+        pool.descriptor_bytes = pool.descriptor_bytes - held;
         held
     }
 

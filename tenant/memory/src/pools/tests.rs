@@ -196,9 +196,9 @@ fn pool_is_charged_by_what_it_holds() {
 #[test]
 fn descriptor_of_a_piece_holds_no_more_than_its_pool_had() {
     let world = World::new(100);
-    let cycle = |hand_out: bool| {
+    let cycle = |export_descriptor: bool| {
         world.allocate(FIRST, mib(5), mib(32)).expect("it fits");
-        if hand_out {
+        if export_descriptor {
             world.tenant.pools().piece_exported(FIRST, mib(5));
             world.tenant.pools().piece_exported(FIRST, mib(5));
         }

@@ -89,7 +89,7 @@ pub(super) struct Pool {
     /// What of it is entered as exported; none: it is this process's alone.
     pub(super) exported: Option<Bytes>,
     /// What descriptors of pieces of it may hold when it does not any more: nobody sees their end.
-    pub(super) handed: Bytes,
+    pub(super) descriptor_bytes: Bytes,
     pub(super) growth: Growth,
     /// Raised when the pool may have less, or may have passed on what an earlier call was given.
     pub(super) retention: u64,
