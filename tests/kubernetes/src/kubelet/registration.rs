@@ -69,7 +69,7 @@ async fn listen(socket: &Path, shared: &Shared, request: &RegisterRequest) -> Re
     let channel = endpoint.connect().await.map_err(unreachable)?;
     let mut client = client(&channel);
     let options = client.get_device_plugin_options(Empty {}).await?.into_inner();
-    let registered = request.options.clone().unwrap_or_default();
+    let registered = request.options.unwrap_or_default();
     if registered != options {
         return Err(Status::internal(format!("options are {registered:?} and {options:?}")));
     }
