@@ -268,8 +268,8 @@ impl Request {
         } else {
             HELD_POLL_INTERVAL
         };
-        // On arrival; where a turn may have come and gone while it slept, for who had not come by
-        // then is not waited for any more; and, if the monitor asks for it (the turn has just
+        // On arrival; where a turn may have passed while it slept, because the monitor does not wait
+        // for a process that has missed one; and, if the monitor requests it (the turn has just
         // ended), when all has run: once under each gate word.
         let drained = !unfinished && reading.notify_drained && self.notified_under != Some(reading.word);
         let missed = self.held_under.replace(reading.turn) != Some(reading.turn) && !reading.notify_drained;
