@@ -11,12 +11,12 @@ use crate::{Clock, GpuInfo, Inventory, Monotonic, Refusal, Start, Tenant};
 
 /// A clock that stands still but for sleepers and for the test.
 #[derive(Debug)]
-pub(crate) struct Hand {
+pub(crate) struct ManualClock {
     now: AtomicU64,
     slept: AtomicU64,
 }
 
-impl Hand {
+impl ManualClock {
     /// One that shows the real time, as of now.
     pub(crate) fn new() -> &'static Self {
         Box::leak(Box::new(Self { now: AtomicU64::new(Monotonic.now().0), slept: AtomicU64::new(0) }))
@@ -32,7 +32,7 @@ impl Hand {
     }
 }
 
-impl Clock for Hand {
+impl Clock for ManualClock {
     fn now(&self) -> Nanos {
         Nanos(self.now.load(Ordering::Relaxed))
     }
@@ -50,7 +50,7 @@ pub(crate) const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes(100 
 pub(crate) struct Container {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) environment: Declared,
-    pub(crate) clock: &'static Hand,
+    pub(crate) clock: &'static ManualClock,
     contexts: AtomicUsize,
 }
 
@@ -70,7 +70,7 @@ impl Container {
         for made in [&environment.run_directory, &environment.shared_memory_directory] {
             std::fs::create_dir(made).expect("a directory");
         }
-        Self { directory, environment, clock: Hand::new(), contexts: AtomicUsize::new(0) }
+        Self { directory, environment, clock: ManualClock::new(), contexts: AtomicUsize::new(0) }
     }
 
     /// Where its region lies by default.

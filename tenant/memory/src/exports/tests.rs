@@ -43,9 +43,9 @@ fn route(number: u64) -> Route {
 }
 
 /// Lets the dead be found, and their memory go.
-fn reclaim_exited(container: &Container, witness: &Tenant) {
+fn reclaim_exited(container: &Container, observer: &Tenant) {
     for _ in 0..3 {
-        let _ = witness.region().sweep(crate::Clock::now(container.clock), false);
+        let _ = observer.region().sweep(crate::Clock::now(container.clock), false);
         container.clock.advance(LINGERS);
     }
 }
@@ -212,7 +212,7 @@ proptest! {
     #[test]
     fn charges_equal_the_memory_that_is_there(steps in steps()) {
         let container = Container::limited(100);
-        let witness = container.tenant();
+        let observer = container.tenant();
         let mut processes: Vec<Option<Tenant>> = (0..3).map(|_| Some(container.tenant())).collect();
         let mut memory: Vec<Truth> = Vec::new();
         let mut made = 0;
@@ -267,25 +267,25 @@ proptest! {
                         truth.owned &= truth.maker != process;
                         truth.open.retain(|holder| *holder != process);
                     }
-                    reclaim_exited(&container, &witness);
+                    reclaim_exited(&container, &observer);
                 }
             }
             memory.retain(|truth| truth.owned || !truth.open.is_empty());
             for tenant in processes.iter().flatten() {
                 tenant.exports().refund_unheld();
             }
-            reclaim_exited(&container, &witness);
+            reclaim_exited(&container, &observer);
             let there: Bytes = memory.iter().map(|truth| truth.size).sum();
             // What a dead one had exported goes as a whole.
-            let usage = witness.view().usage(gpu());
+            let usage = observer.view().usage(gpu());
             prop_assert!(usage.orphan > Bytes::ZERO || usage.used == there, "{:?}: {:?}, {:?}", step, usage, memory);
-            prop_assert!(witness.view().usage(gpu()).used >= there, "{:?}: {:?}", step, memory);
+            prop_assert!(observer.view().usage(gpu()).used >= there, "{:?}: {:?}", step, memory);
         }
         // All of it goes with the last of them.
         processes.clear();
-        reclaim_exited(&container, &witness);
-        reclaim_exited(&container, &witness);
-        prop_assert_eq!(witness.view().usage(gpu()).used, Bytes::ZERO);
-        prop_assert!(witness.region().is_valid());
+        reclaim_exited(&container, &observer);
+        reclaim_exited(&container, &observer);
+        prop_assert_eq!(observer.view().usage(gpu()).used, Bytes::ZERO);
+        prop_assert!(observer.region().is_valid());
     }
 }

@@ -120,13 +120,13 @@ impl PoolDriver for Fake {
 const FIRST: PoolId = PoolId(0x100);
 const SECOND: PoolId = PoolId(0x200);
 
-struct World {
+struct Fixture {
     container: Container,
     tenant: Tenant,
     driver: &'static Fake,
 }
 
-impl World {
+impl Fixture {
     fn new(limit: u64) -> Self {
         Self::with(limit, Fake::leaked())
     }
@@ -178,34 +178,34 @@ fn denied<E: std::fmt::Debug>(answer: Result<(), PoolError<E>>) -> Denied {
 
 #[test]
 fn pool_is_charged_by_what_it_holds() {
-    let world = World::new(100);
-    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
-    assert_eq!(world.used(), mib(32), "the chunk, not the allocation");
-    world.allocate(FIRST, mib(5), mib(32)).expect("it is there");
-    assert_eq!(world.used(), mib(32), "nothing has grown");
-    world.driver.free(FIRST);
-    world.driver.free(FIRST);
-    assert_eq!(world.used(), mib(32), "what is freed stays reserved");
-    world.driver.trim(FIRST);
-    world.tenant.pools().changed(FIRST);
-    world.check();
-    assert_eq!(world.used(), Bytes::ZERO);
+    let fixture = Fixture::new(100);
+    fixture.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    assert_eq!(fixture.used(), mib(32), "the chunk, not the allocation");
+    fixture.allocate(FIRST, mib(5), mib(32)).expect("it is there");
+    assert_eq!(fixture.used(), mib(32), "nothing has grown");
+    fixture.driver.free(FIRST);
+    fixture.driver.free(FIRST);
+    assert_eq!(fixture.used(), mib(32), "what is freed stays reserved");
+    fixture.driver.trim(FIRST);
+    fixture.tenant.pools().changed(FIRST);
+    fixture.check();
+    assert_eq!(fixture.used(), Bytes::ZERO);
 }
 
 /// Nobody sees the end of a descriptor. It was taken to hold whatever any exported pool gave back from then on, again and again.
 #[test]
 fn descriptor_of_a_piece_holds_no_more_than_its_pool_had() {
-    let world = World::new(100);
+    let fixture = Fixture::new(100);
     let cycle = |export_descriptor: bool| {
-        world.allocate(FIRST, mib(5), mib(32)).expect("it fits");
+        fixture.allocate(FIRST, mib(5), mib(32)).expect("it fits");
         if export_descriptor {
-            world.tenant.pools().piece_exported(FIRST, mib(5));
-            world.tenant.pools().piece_exported(FIRST, mib(5));
+            fixture.tenant.pools().piece_exported(FIRST, mib(5));
+            fixture.tenant.pools().piece_exported(FIRST, mib(5));
         }
-        world.driver.free(FIRST);
-        world.driver.trim(FIRST);
-        world.tenant.pools().changed(FIRST);
-        world.used()
+        fixture.driver.free(FIRST);
+        fixture.driver.trim(FIRST);
+        fixture.tenant.pools().changed(FIRST);
+        fixture.used()
     };
     assert_eq!(cycle(false), Bytes::ZERO);
     assert_eq!(cycle(true), mib(32), "it may hold that, for good");
@@ -216,262 +216,262 @@ fn descriptor_of_a_piece_holds_no_more_than_its_pool_had() {
 
 #[test]
 fn shown_memory_is_read_again() {
-    let world = World::new(100);
-    world.allocate(FIRST, mib(40), mib(64)).expect("it fits");
-    world.driver.free(FIRST);
-    world.driver.trim(FIRST);
-    let view = world.tenant.view().memory(gpu(), mib(1000)).expect("a limit is set");
+    let fixture = Fixture::new(100);
+    fixture.allocate(FIRST, mib(40), mib(64)).expect("it fits");
+    fixture.driver.free(FIRST);
+    fixture.driver.trim(FIRST);
+    let view = fixture.tenant.view().memory(gpu(), mib(1000)).expect("a limit is set");
     assert_eq!(view.used, Bytes::ZERO);
 }
 
 #[test]
 fn growth_beyond_the_reservation_is_charged_and_learned() {
-    let world = World::new(100);
-    world.allocate(FIRST, mib(1), mib(64)).expect("it fits");
-    world.check();
-    assert_eq!(world.used(), mib(64));
-    assert_eq!(world.count(Reason::PoolGrew), 0);
-    let Lookup::Charged(at) = world.tenant.tables.pools.find(FIRST) else { panic!("it is charged") };
-    assert_eq!(world.tenant.tables.pools.likely(at, Bytes(1)), Some(mib(64)));
+    let fixture = Fixture::new(100);
+    fixture.allocate(FIRST, mib(1), mib(64)).expect("it fits");
+    fixture.check();
+    assert_eq!(fixture.used(), mib(64));
+    assert_eq!(fixture.count(Reason::PoolGrew), 0);
+    let Lookup::Charged(at) = fixture.tenant.tables.pools.find(FIRST) else { panic!("it is charged") };
+    assert_eq!(fixture.tenant.tables.pools.likely(at, Bytes(1)), Some(mib(64)));
 }
 
 #[test]
 fn growth_past_the_limit_is_undone() {
-    let world = World::new(100);
-    let denied = denied(world.allocate(FIRST, mib(1), mib(128)));
+    let fixture = Fixture::new(100);
+    let denied = denied(fixture.allocate(FIRST, mib(1), mib(128)));
     assert_eq!((denied.reason, denied.used), (Reason::PoolGrew, mib(128)));
-    world.check();
-    assert_eq!(world.used(), Bytes::ZERO, "freed and trimmed when the call returns");
-    assert_eq!(world.count(Reason::PoolGrew), 2, "tried again when pools were trimmed");
-    world.allocate(FIRST, mib(1), mib(32)).expect("nothing is held against it");
-    world.check();
+    fixture.check();
+    assert_eq!(fixture.used(), Bytes::ZERO, "freed and trimmed when the call returns");
+    assert_eq!(fixture.count(Reason::PoolGrew), 2, "tried again when pools were trimmed");
+    fixture.allocate(FIRST, mib(1), mib(32)).expect("nothing is held against it");
+    fixture.check();
 }
 
 #[test]
 fn late_free_of_a_stream_is_waited_for() {
-    let world = World::new(100);
-    world.slow(9);
-    denied(world.allocate(FIRST, mib(1), mib(128)));
-    world.check();
-    assert_eq!(world.used(), Bytes::ZERO);
-    assert!(world.container.clock.slept() > Nanos::ZERO);
+    let fixture = Fixture::new(100);
+    fixture.slow(9);
+    denied(fixture.allocate(FIRST, mib(1), mib(128)));
+    fixture.check();
+    assert_eq!(fixture.used(), Bytes::ZERO);
+    assert!(fixture.container.clock.slept() > Nanos::ZERO);
 }
 
 #[test]
 fn missing_free_of_a_stream_is_waited_for_a_second() {
-    let world = World::new(100);
-    world.slow(u32::MAX);
-    denied(world.allocate(FIRST, mib(1), mib(128)));
-    let slept = world.container.clock.slept();
+    let fixture = Fixture::new(100);
+    fixture.slow(u32::MAX);
+    denied(fixture.allocate(FIRST, mib(1), mib(128)));
+    let slept = fixture.container.clock.slept();
     assert!(slept >= Nanos::from_millis(990) && slept <= Nanos::from_millis(1010), "{slept}");
     // What is left is shown, and blocks what needs more.
-    assert_eq!(world.used(), mib(128));
-    denied(world.allocate(SECOND, mib(1), mib(32)));
-    assert!(world.tenant.charge(gpu(), Bytes(1)).is_err());
-    world.slow(1);
-    assert!(world.tenant.charge(gpu(), Bytes(1)).is_ok(), "it has come to it");
-    world.check();
+    assert_eq!(fixture.used(), mib(128));
+    denied(fixture.allocate(SECOND, mib(1), mib(32)));
+    assert!(fixture.tenant.charge(gpu(), Bytes(1)).is_err());
+    fixture.slow(1);
+    assert!(fixture.tenant.charge(gpu(), Bytes(1)).is_ok(), "it has come to it");
+    fixture.check();
 }
 
 #[test]
 fn pool_of_a_full_container_serves_what_it_holds() {
-    let world = World::new(64);
-    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
-    let linear = world.tenant.charge(gpu(), mib(32)).expect("it fits");
-    world.allocate(FIRST, mib(31), mib(32)).expect("the pool holds it");
-    assert_eq!(world.used(), mib(64));
-    denied(world.allocate(FIRST, mib(1), mib(32)));
+    let fixture = Fixture::new(64);
+    fixture.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    let linear = fixture.tenant.charge(gpu(), mib(32)).expect("it fits");
+    fixture.allocate(FIRST, mib(31), mib(32)).expect("the pool holds it");
+    assert_eq!(fixture.used(), mib(64));
+    denied(fixture.allocate(FIRST, mib(1), mib(32)));
     drop(linear);
-    world.check();
-    assert_eq!(world.count(Reason::OverLimit), 1);
+    fixture.check();
+    assert_eq!(fixture.count(Reason::OverLimit), 1);
 }
 
 #[test]
 fn fragmented_pool_grows_though_it_seems_to_hold_enough() {
-    let world = World::new(64);
-    world.allocate(FIRST, mib(1), mib(60)).expect("it fits");
+    let fixture = Fixture::new(64);
+    fixture.allocate(FIRST, mib(1), mib(60)).expect("it fits");
     let call = || -> Result<(), u32> {
         // In too many pieces: it grows all the same.
-        world.driver.on(FIRST, |inside| inside.reserved = inside.reserved + mib(32));
-        world.driver.allocate(FIRST, mib(30), Bytes::ZERO);
+        fixture.driver.on(FIRST, |inside| inside.reserved = inside.reserved + mib(32));
+        fixture.driver.allocate(FIRST, mib(30), Bytes::ZERO);
         Ok(())
     };
-    let made = world.tenant.pools().allocate(FIRST, mib(30), call, || world.driver.free(FIRST), || false);
+    let made = fixture.tenant.pools().allocate(FIRST, mib(30), call, || fixture.driver.free(FIRST), || false);
     assert_eq!(made, Ok(()), "with what a trim has given back");
-    world.check();
-    assert_eq!(world.used(), mib(33));
-    assert_eq!(world.count(Reason::PoolGrew), 1);
+    fixture.check();
+    assert_eq!(fixture.used(), mib(33));
+    assert_eq!(fixture.count(Reason::PoolGrew), 1);
 }
 
 #[test]
 fn charge_that_does_not_fit_trims_the_pools_of_the_gpu() {
-    let world = World::new(100);
-    world.allocate(FIRST, mib(32), mib(32)).expect("it fits");
-    world.allocate(SECOND, mib(60), mib(60)).expect("it fits");
-    world.driver.free(SECOND);
-    assert_eq!(world.used(), mib(92));
-    world.allocate(FIRST, mib(40), mib(40)).expect("the other pool does without");
-    world.check();
-    assert_eq!(world.used(), mib(72));
-    world.driver.free(FIRST);
-    drop(world.tenant.charge(gpu(), mib(68)).expect("so it is for linear memory"));
-    world.check();
-    assert_eq!(world.used(), mib(32));
-    assert_eq!(world.count(Reason::OverLimit), 0);
+    let fixture = Fixture::new(100);
+    fixture.allocate(FIRST, mib(32), mib(32)).expect("it fits");
+    fixture.allocate(SECOND, mib(60), mib(60)).expect("it fits");
+    fixture.driver.free(SECOND);
+    assert_eq!(fixture.used(), mib(92));
+    fixture.allocate(FIRST, mib(40), mib(40)).expect("the other pool does without");
+    fixture.check();
+    assert_eq!(fixture.used(), mib(72));
+    fixture.driver.free(FIRST);
+    drop(fixture.tenant.charge(gpu(), mib(68)).expect("so it is for linear memory"));
+    fixture.check();
+    assert_eq!(fixture.used(), mib(32));
+    assert_eq!(fixture.count(Reason::OverLimit), 0);
 }
 
 #[test]
 fn busy_stream_is_waited_for_before_a_refusal() {
-    let world = World::new(100);
-    world.allocate(FIRST, mib(70), mib(70)).expect("it fits");
-    world.slow(9);
-    world.driver.free(FIRST);
+    let fixture = Fixture::new(100);
+    fixture.allocate(FIRST, mib(70), mib(70)).expect("it fits");
+    fixture.slow(9);
+    fixture.driver.free(FIRST);
     let call = || -> Result<(), u32> {
-        world.driver.allocate(SECOND, mib(60), mib(60));
+        fixture.driver.allocate(SECOND, mib(60), mib(60));
         Ok(())
     };
-    let is_busy = || *world.driver.slow.lock().expect("no panic") > 0;
-    world.tenant.pools().allocate(SECOND, mib(60), call, || (), is_busy).expect("it comes to the free");
-    world.check();
-    assert_eq!(world.used(), mib(60));
+    let is_busy = || *fixture.driver.slow.lock().expect("no panic") > 0;
+    fixture.tenant.pools().allocate(SECOND, mib(60), call, || (), is_busy).expect("it comes to the free");
+    fixture.check();
+    assert_eq!(fixture.used(), mib(60));
     // Not for what would not come.
-    let slept = world.container.clock.slept();
-    denied(world.allocate(FIRST, mib(60), mib(60)));
-    assert_eq!(world.container.clock.slept(), slept);
+    let slept = fixture.container.clock.slept();
+    denied(fixture.allocate(FIRST, mib(60), mib(60)));
+    assert_eq!(fixture.container.clock.slept(), slept);
 }
 
 #[test]
 fn last_part_of_a_limit_is_reserved_without_a_chunk() {
-    let world = World::new(40);
-    world.allocate(FIRST, mib(32), mib(32)).expect("it fits");
-    world.allocate(FIRST, mib(8), mib(8)).expect("the driver takes no more than that");
-    world.check();
-    assert_eq!(world.used(), mib(40));
+    let fixture = Fixture::new(40);
+    fixture.allocate(FIRST, mib(32), mib(32)).expect("it fits");
+    fixture.allocate(FIRST, mib(8), mib(8)).expect("the driver takes no more than that");
+    fixture.check();
+    assert_eq!(fixture.used(), mib(40));
 }
 
 #[test]
 fn allocation_refused_by_the_driver_costs_nothing() {
-    let world = World::new(100);
+    let fixture = Fixture::new(100);
     let refused =
-        world.tenant.pools().allocate(FIRST, mib(40), || Err(2), || panic!("nothing to free"), || false);
+        fixture.tenant.pools().allocate(FIRST, mib(40), || Err(2), || panic!("nothing to free"), || false);
     assert_eq!(refused, Err(PoolError::Driver(2)));
-    assert_eq!(world.used(), Bytes::ZERO);
+    assert_eq!(fixture.used(), Bytes::ZERO);
     // One that grew the pool before it failed.
     let call = || {
-        world.driver.on(FIRST, |inside| inside.reserved = mib(32));
+        fixture.driver.on(FIRST, |inside| inside.reserved = mib(32));
         Err(700)
     };
-    let refused = world.tenant.pools().allocate(FIRST, mib(40), call, || panic!("nothing to free"), || false);
+    let refused = fixture.tenant.pools().allocate(FIRST, mib(40), call, || panic!("nothing to free"), || false);
     assert_eq!(refused, Err(PoolError::Driver(700)));
-    world.check();
-    let too_large = denied(world.allocate(FIRST, Bytes(u64::MAX), mib(1)));
+    fixture.check();
+    let too_large = denied(fixture.allocate(FIRST, Bytes(u64::MAX), mib(1)));
     assert_eq!(too_large.reason, Reason::TooLarge);
 }
 
 #[test]
 fn destroyed_pool_is_charged_until_it_is_empty() {
-    let world = World::new(100);
-    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
-    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
-    assert!(matches!(world.tenant.pools().begin_destroy(FIRST), PoolDestroy::Outlives));
-    assert!(matches!(world.tenant.pools().begin_destroy(FIRST), PoolDestroy::Destroyed));
-    assert_eq!(world.allocate(FIRST, mib(1), mib(32)), Err(PoolError::Destroyed));
+    let fixture = Fixture::new(100);
+    fixture.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    fixture.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    assert!(matches!(fixture.tenant.pools().begin_destroy(FIRST), PoolDestroy::Outlives));
+    assert!(matches!(fixture.tenant.pools().begin_destroy(FIRST), PoolDestroy::Destroyed));
+    assert_eq!(fixture.allocate(FIRST, mib(1), mib(32)), Err(PoolError::Destroyed));
     // Trimmed to what is in use.
-    assert_eq!(world.used(), mib(2));
-    world.driver.free(FIRST);
-    world.tenant.pools().all_changed(None);
-    assert_eq!(world.used(), mib(1));
+    assert_eq!(fixture.used(), mib(2));
+    fixture.driver.free(FIRST);
+    fixture.tenant.pools().all_changed(None);
+    assert_eq!(fixture.used(), mib(1));
     // Freed in a stream that has not come to it.
-    world.slow(2);
-    world.driver.free(FIRST);
-    world.tenant.pools().all_changed(None);
-    assert_eq!(world.used(), mib(1));
-    world.tenant.pools().all_changed(None);
-    assert_eq!(world.used(), Bytes::ZERO);
-    assert!(world.driver.pools.lock().expect("no panic")[&FIRST].destroyed);
-    assert_eq!(world.count(Reason::PoolOutlived), 1);
+    fixture.slow(2);
+    fixture.driver.free(FIRST);
+    fixture.tenant.pools().all_changed(None);
+    assert_eq!(fixture.used(), mib(1));
+    fixture.tenant.pools().all_changed(None);
+    assert_eq!(fixture.used(), Bytes::ZERO);
+    assert!(fixture.driver.pools.lock().expect("no panic")[&FIRST].destroyed);
+    assert_eq!(fixture.count(Reason::PoolOutlived), 1);
     // Its handle may be given out again.
-    assert_eq!(world.allocate(FIRST, mib(1), mib(32)), Err(PoolError::Unknown));
-    assert!(matches!(world.tenant.pools().begin_destroy(FIRST), PoolDestroy::Uncharged));
+    assert_eq!(fixture.allocate(FIRST, mib(1), mib(32)), Err(PoolError::Unknown));
+    assert!(matches!(fixture.tenant.pools().begin_destroy(FIRST), PoolDestroy::Uncharged));
 }
 
 #[test]
 fn empty_pool_is_destroyed_at_once_unless_the_driver_refuses() {
-    let world = World::new(100);
-    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
-    world.driver.free(FIRST);
-    match world.tenant.pools().begin_destroy(FIRST) {
+    let fixture = Fixture::new(100);
+    fixture.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    fixture.driver.free(FIRST);
+    match fixture.tenant.pools().begin_destroy(FIRST) {
         PoolDestroy::Empty(refused) => drop(refused),
         other => panic!("{other:?}"),
     }
-    world.allocate(FIRST, mib(1), mib(32)).expect("it is still there");
-    world.driver.free(FIRST);
-    match world.tenant.pools().begin_destroy(FIRST) {
+    fixture.allocate(FIRST, mib(1), mib(32)).expect("it is still there");
+    fixture.driver.free(FIRST);
+    match fixture.tenant.pools().begin_destroy(FIRST) {
         PoolDestroy::Empty(ended) => {
             assert_eq!(
-                world.allocate(FIRST, mib(1), mib(32)),
+                fixture.allocate(FIRST, mib(1), mib(32)),
                 Err(PoolError::Unknown),
                 "nobody uses its handle"
             );
-            world.driver.destroy(FIRST);
+            fixture.driver.destroy(FIRST);
             ended.destroyed();
         }
         other => panic!("{other:?}"),
     }
-    world.tenant.pools().all_changed(None);
-    assert_eq!(world.used(), Bytes::ZERO);
-    assert_eq!(world.count(Reason::PoolOutlived), 0);
+    fixture.tenant.pools().all_changed(None);
+    assert_eq!(fixture.used(), Bytes::ZERO);
+    assert_eq!(fixture.count(Reason::PoolOutlived), 0);
 }
 
 #[test]
 fn reused_handle_is_another_pool() {
-    let world = World::new(100);
-    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    let fixture = Fixture::new(100);
+    fixture.allocate(FIRST, mib(1), mib(32)).expect("it fits");
     let call = || {
         // Destroyed and made again, unseen, while the call is under way.
-        world.driver.pools.lock().expect("no panic").remove(&FIRST);
-        world.tenant.pools().made(FIRST, Some(gpu()), world.driver);
+        fixture.driver.pools.lock().expect("no panic").remove(&FIRST);
+        fixture.tenant.pools().made(FIRST, Some(gpu()), fixture.driver);
         Err(400)
     };
     assert_eq!(
-        world.tenant.pools().allocate(FIRST, mib(1), call, || (), || false),
+        fixture.tenant.pools().allocate(FIRST, mib(1), call, || (), || false),
         Err(PoolError::Driver(400))
     );
-    world.check();
-    assert_eq!(world.used(), Bytes::ZERO);
+    fixture.check();
+    assert_eq!(fixture.used(), Bytes::ZERO);
     // One that is known is left as it is.
-    world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
-    assert!(world.tenant.pools().adopt(FIRST, Some(gpu()), world.driver));
-    assert_eq!(world.used(), mib(32));
+    fixture.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+    assert!(fixture.tenant.pools().adopt(FIRST, Some(gpu()), fixture.driver));
+    assert_eq!(fixture.used(), mib(32));
 }
 
 #[test]
 fn pool_of_other_memory_costs_nothing() {
-    let world = World::new(10);
+    let fixture = Fixture::new(10);
     let host = PoolId(0x300);
-    world.tenant.pools().made(host, None, world.driver);
-    world.allocate(host, mib(500), mib(512)).expect("it is the host's");
-    assert_eq!(world.used(), Bytes::ZERO);
-    assert_eq!(world.tenant.pools().gpu(host), None);
-    assert!(matches!(world.tenant.pools().begin_destroy(host), PoolDestroy::Uncharged));
-    assert_eq!(world.allocate(host, mib(1), mib(1)), Err(PoolError::Unknown));
+    fixture.tenant.pools().made(host, None, fixture.driver);
+    fixture.allocate(host, mib(500), mib(512)).expect("it is the host's");
+    assert_eq!(fixture.used(), Bytes::ZERO);
+    assert_eq!(fixture.tenant.pools().gpu(host), None);
+    assert!(matches!(fixture.tenant.pools().begin_destroy(host), PoolDestroy::Uncharged));
+    assert_eq!(fixture.allocate(host, mib(1), mib(1)), Err(PoolError::Unknown));
 }
 
 #[test]
 fn unreadable_pool_is_charged_the_likely_growth() {
     let silent: &'static Fake = Box::leak(Box::new(Fake { silent: true, ..Fake::default() }));
-    let world = World::with(100, silent);
+    let fixture = Fixture::with(100, silent);
     for _ in 0..3 {
-        world.allocate(FIRST, mib(1), mib(32)).expect("it fits");
+        fixture.allocate(FIRST, mib(1), mib(32)).expect("it fits");
     }
-    assert_eq!(world.used(), mib(96));
-    denied(world.allocate(FIRST, mib(8), mib(8)));
-    assert_eq!(world.count(Reason::PoolUnread), 3);
-    match world.tenant.pools().begin_destroy(FIRST) {
+    assert_eq!(fixture.used(), mib(96));
+    denied(fixture.allocate(FIRST, mib(8), mib(8)));
+    assert_eq!(fixture.count(Reason::PoolUnread), 3);
+    match fixture.tenant.pools().begin_destroy(FIRST) {
         PoolDestroy::Empty(ended) => ended.destroyed(),
         other => panic!("{other:?}"),
     }
-    assert_eq!(world.used(), Bytes::ZERO);
+    assert_eq!(fixture.used(), Bytes::ZERO);
 }
 
 /// What may happen to pools between two looks at the books.
@@ -508,38 +508,38 @@ proptest! {
     /// After every step the books are what the driver holds, and within the limit.
     #[test]
     fn any_history_is_charged_to_the_byte(steps in prop::collection::vec(step(), 1..120)) {
-        let world = World::new(100);
+        let fixture = Fixture::new(100);
         let mut ids = [FIRST, SECOND, PoolId(0x300)];
-        world.tenant.pools().made(ids[2], Some(gpu()), world.driver);
+        fixture.tenant.pools().made(ids[2], Some(gpu()), fixture.driver);
         for step in steps {
             match step {
                 Step::Allocate { pool, size, growth } => {
                     let growth = mib(growth).max(least(Bytes(size)));
-                    let answer = world.allocate(ids[pool], Bytes(size), growth);
+                    let answer = fixture.allocate(ids[pool], Bytes(size), growth);
                     prop_assert!(matches!(answer, Ok(()) | Err(PoolError::Denied(_))), "{:?}", answer);
                 }
                 Step::Refused { pool, size } => {
-                    let answer = world.tenant.pools().allocate(ids[pool], Bytes(size), || Err(2), || (), || false);
+                    let answer = fixture.tenant.pools().allocate(ids[pool], Bytes(size), || Err(2), || (), || false);
                     prop_assert!(answer.is_err());
                 }
-                Step::Free { pool } => world.driver.free(ids[pool]),
+                Step::Free { pool } => fixture.driver.free(ids[pool]),
                 Step::Trim { pool } => {
-                    world.driver.trim(ids[pool]);
-                    world.tenant.pools().changed(ids[pool]);
+                    fixture.driver.trim(ids[pool]);
+                    fixture.tenant.pools().changed(ids[pool]);
                 }
-                Step::Slow { trims } => world.slow(trims),
-                Step::Linear { size } => drop(world.tenant.charge(gpu(), Bytes(size))),
+                Step::Slow { trims } => fixture.slow(trims),
+                Step::Linear { size } => drop(fixture.tenant.charge(gpu(), Bytes(size))),
                 Step::Destroy { pool } => {
-                    if let PoolDestroy::Empty(ended) = world.tenant.pools().begin_destroy(ids[pool]) {
-                        world.driver.destroy(ids[pool]);
+                    if let PoolDestroy::Empty(ended) = fixture.tenant.pools().begin_destroy(ids[pool]) {
+                        fixture.driver.destroy(ids[pool]);
                         ended.destroyed();
                     }
                     ids[pool] = PoolId(ids[pool].0 + 1);
-                    world.tenant.pools().made(ids[pool], Some(gpu()), world.driver);
+                    fixture.tenant.pools().made(ids[pool], Some(gpu()), fixture.driver);
                 }
             }
-            world.check();
-            prop_assert!(world.used() <= mib(100));
+            fixture.check();
+            prop_assert!(fixture.used() <= mib(100));
         }
     }
 }
@@ -628,10 +628,10 @@ proptest! {
 
 #[test]
 fn charges_by_threads_equal_what_pools_hold() {
-    let world = World::new(100);
+    let fixture = Fixture::new(100);
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
-            let world = &world;
+            let fixture = &fixture;
             scope.spawn(move || {
                 let mut state = thread * 2 + 1;
                 let mut draw = |below: u64| {
@@ -646,52 +646,52 @@ fn charges_by_threads_equal_what_pools_hold() {
                     // Mostly a chunk, at times more than was thought.
                     let growth = if draw(8) == 0 { mib(48) } else { mib(32) };
                     match draw(8) {
-                        0..5 if world.allocate(pool, size, growth).is_ok() => world.driver.free(pool),
-                        5 => world.tenant.pools().all_changed(None),
-                        6 => drop(world.tenant.charge(gpu(), size)),
+                        0..5 if fixture.allocate(pool, size, growth).is_ok() => fixture.driver.free(pool),
+                        5 => fixture.tenant.pools().all_changed(None),
+                        6 => drop(fixture.tenant.charge(gpu(), size)),
                         _ => {
-                            world.driver.trim(pool);
-                            world.tenant.pools().changed(pool);
+                            fixture.driver.trim(pool);
+                            fixture.tenant.pools().changed(pool);
                         }
                     }
                 }
             });
         }
     });
-    world.tenant.pools().all_changed(None);
-    world.check();
-    assert!(world.used() <= mib(100), "{}", world.used());
+    fixture.tenant.pools().all_changed(None);
+    fixture.check();
+    assert!(fixture.used() <= mib(100), "{}", fixture.used());
 }
 
 #[test]
 fn destroyed_pool_is_never_read() {
     // The fake driver panics if it is asked about a destroyed pool.
-    let world = World::new(100);
+    let fixture = Fixture::new(100);
     std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
             for _ in 0..5000 {
-                world.tenant.pools().all_changed(None);
-                world.tenant.pools().trim_for(gpu());
+                fixture.tenant.pools().all_changed(None);
+                fixture.tenant.pools().trim_for(gpu());
             }
         });
         for number in 1..2000 {
             let pool = PoolId(0x1000 + number);
-            world.tenant.pools().made(pool, Some(gpu()), world.driver);
-            world.allocate(pool, mib(1), mib(32)).expect("it fits");
+            fixture.tenant.pools().made(pool, Some(gpu()), fixture.driver);
+            fixture.allocate(pool, mib(1), mib(32)).expect("it fits");
             if number % 2 == 0 {
-                world.driver.free(pool);
+                fixture.driver.free(pool);
             }
-            match world.tenant.pools().begin_destroy(pool) {
+            match fixture.tenant.pools().begin_destroy(pool) {
                 PoolDestroy::Empty(ended) => {
-                    world.driver.destroy(pool);
+                    fixture.driver.destroy(pool);
                     ended.destroyed();
                 }
-                PoolDestroy::Outlives => world.driver.free(pool),
+                PoolDestroy::Outlives => fixture.driver.free(pool),
                 other => panic!("{other:?}"),
             }
         }
         looking.join().expect("no panic");
     });
-    world.tenant.pools().all_changed(None);
-    assert_eq!(world.used(), Bytes::ZERO);
+    fixture.tenant.pools().all_changed(None);
+    assert_eq!(fixture.used(), Bytes::ZERO);
 }

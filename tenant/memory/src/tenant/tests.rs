@@ -9,7 +9,7 @@ use cgpu_shm::ledger::Column;
 
 use super::*;
 use crate::allocations::table::units::{bytes, units};
-use crate::doubles::{Container, Hand, gpu};
+use crate::doubles::{Container, ManualClock, gpu};
 use crate::{Address, CommitOutcome, Context, ContextId, MemoryInfo, Usage};
 
 const MIB: u64 = 1 << 20;
@@ -267,18 +267,18 @@ fn memory_of_exited_processes_is_waited_for() {
 
 /// A clock in whose sleep a monitor's heart beats.
 struct Beating {
-    hand: &'static Hand,
+    clock: &'static ManualClock,
     monitor: GrantWriter,
 }
 
 impl Clock for Beating {
     fn now(&self) -> Nanos {
-        self.hand.now()
+        self.clock.now()
     }
 
     fn sleep(&self, time: Nanos) {
         self.monitor.beat();
-        self.hand.sleep(time);
+        self.clock.sleep(time);
     }
 }
 
@@ -288,7 +288,7 @@ fn memory_still_seen_by_a_monitor_is_waited_for_a_second() {
     let dying = container.tenant();
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.adopt(1);
-    let clock: &'static Beating = Box::leak(Box::new(Beating { hand: container.clock, monitor }));
+    let clock: &'static Beating = Box::leak(Box::new(Beating { clock: container.clock, monitor }));
     let Ok(Start::On(survivor)) = container.start_by(clock) else { panic!("it starts") };
     assert!(allocate(&dying, 0x20_0000, mib(6), None));
     drop(dying);

@@ -149,7 +149,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-struct World<'a> {
+struct Fixture<'a> {
     tenant: &'a Tenant,
     driver: Driver,
     /// What the program holds: memory, and the value it knows it by.
@@ -162,7 +162,7 @@ struct World<'a> {
     kept: u64,
 }
 
-impl<'a> World<'a> {
+impl<'a> Fixture<'a> {
     fn pick(&self, which: usize) -> Option<(usize, u64)> {
         self.held.get(which % self.held.len().max(1)).copied()
     }
@@ -347,22 +347,22 @@ proptest! {
         let container = Container::limited(100);
         let tenant = container.tenant();
         let (held, asked, done) = (Vec::new(), Vec::new(), Vec::new());
-        let mut world = World { tenant: &tenant, driver: Driver::default(), held, asked, done, kept: 0 };
+        let mut fixture = Fixture { tenant: &tenant, driver: Driver::default(), held, asked, done, kept: 0 };
         for steps in lives {
             for step in steps {
-                world.take(step);
-                world.never_under();
+                fixture.take(step);
+                fixture.never_under();
             }
-            world.quiesce();
+            fixture.quiesce();
         }
         // All is let go.
-        world.take(Step::Unmap(0, 2 * SLOTS));
-        world.quiesce();
-        while !world.held.is_empty() {
-            world.take(Step::PendingRelease(0));
-            world.quiesce();
+        fixture.take(Step::Unmap(0, 2 * SLOTS));
+        fixture.quiesce();
+        while !fixture.held.is_empty() {
+            fixture.take(Step::PendingRelease(0));
+            fixture.quiesce();
         }
-        prop_assert_eq!(used(&tenant), length(world.kept));
+        prop_assert_eq!(used(&tenant), length(fixture.kept));
         prop_assert!(tenant.tables.physical.lock().is_empty());
     }
 }

@@ -61,7 +61,7 @@ impl Accounting {
 }
 
 /// The whole container: the books under test beside the plain ones.
-struct World<'a> {
+struct Fixture<'a> {
     container: &'a Container,
     tenants: &'a [Tenant],
     accounts: Vec<Accounting>,
@@ -75,7 +75,7 @@ fn rounded(size: u64) -> Bytes {
     Bytes(size.div_ceil(multiple) * multiple)
 }
 
-impl<'a> World<'a> {
+impl<'a> Fixture<'a> {
     fn total(&self) -> Bytes {
         let pending: Bytes = self.pending.iter().map(|(_, charge)| charge.bytes()).sum();
         self.accounts.iter().map(Accounting::total).sum::<Bytes>() + pending
@@ -223,11 +223,11 @@ proptest! {
         let mut accounts: Vec<Accounting> = (0..PROCESSES).map(|_| Accounting::default()).collect();
         let mut next = 0x7f00_0000_0000;
         for (steps, dies) in lives {
-            let mut world = World { container: &container, tenants: &tenants, accounts, pending: Vec::new(), next };
+            let mut fixture = Fixture { container: &container, tenants: &tenants, accounts, pending: Vec::new(), next };
             for step in &steps {
-                world.take(step);
+                fixture.take(step);
             }
-            (accounts, next) = world.end();
+            (accounts, next) = fixture.end();
             prop_assert!(tenants.iter().all(|tenant| tenant.tables.allocations.is_valid()));
 
             let total: Bytes = accounts.iter().map(Accounting::total).sum();
