@@ -78,7 +78,7 @@ pub(crate) fn nvml_uuid(device: nvmlDevice_t) -> Option<Uuid> {
 
 /// The instances of a GPU of NVML's that is cut.
 pub(crate) fn instances_of(gpu: nvmlDevice_t) -> impl Iterator<Item = nvmlDevice_t> {
-    let cut = is_cut(gpu);
+    let cut = is_partitioned(gpu);
     cut.then(|| instances(gpu)).into_iter().flatten().map(|(instance, _)| instance)
 }
 
@@ -159,7 +159,7 @@ fn nvml_gpus() -> (Vec<GpuInfo>, Vec<Uuid>) {
             gpus.push(gpu);
         }
     }
-    (gpus, handles().filter(|gpu| is_cut(*gpu)).filter_map(nvml_uuid).collect())
+    (gpus, handles().filter(|gpu| is_partitioned(*gpu)).filter_map(nvml_uuid).collect())
 }
 
 fn nvml_gpu(part: &Part) -> Option<GpuInfo> {
@@ -179,7 +179,7 @@ fn nvml_gpu(part: &Part) -> Option<GpuInfo> {
 
 fn parts() -> impl Iterator<Item = Part> {
     handles().flat_map(|gpu| {
-        let cut = is_cut(gpu);
+        let cut = is_partitioned(gpu);
         let whole = (!cut).then_some(Part { handle: gpu, gpu, instance: 0 });
         let instances = cut.then(|| instances(gpu)).into_iter().flatten();
         whole.into_iter().chain(instances.map(move |(handle, instance)| Part { handle, gpu, instance }))
@@ -187,7 +187,7 @@ fn parts() -> impl Iterator<Item = Part> {
 }
 
 /// Whether a GPU is cut into MIG instances.
-fn is_cut(gpu: nvmlDevice_t) -> bool {
+fn is_partitioned(gpu: nvmlDevice_t) -> bool {
     /// `NVML_DEVICE_MIG_ENABLE`.
     const ENABLED: c_uint = 1;
     let (mut current, mut pending) = (0, 0);
