@@ -70,7 +70,7 @@ unsafe fn map(
             None => tenant.physical().unmap_tiles(entry.array, entry.tiles),
         };
         if !untiled.is_empty() {
-            part_in_order(untiled, ReplacedTiles::destroyed, order);
+            part_in_order(untiled, ReplacedTiles::unmapped, order);
         }
     }
     answer
