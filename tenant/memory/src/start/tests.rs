@@ -214,14 +214,14 @@ fn is_root() -> bool {
 }
 
 /// Runs `body` as somebody who is not the owner of the tests' files. False: this cannot be done here.
-fn as_nobody(body: impl FnOnce() + Send) -> bool {
-    const NOBODY: libc::uid_t = 65534;
+fn as_unprivileged(body: impl FnOnce() + Send) -> bool {
+    const UNPRIVILEGED: libc::uid_t = 65534;
     std::thread::scope(|scope| {
         scope
             .spawn(|| {
                 // The system call itself changes the calling thread alone, which ends with this scope.
                 // SAFETY: takes no pointers.
-                let changed = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) } == 0;
+                let changed = unsafe { libc::syscall(libc::SYS_setresuid, UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED) } == 0;
                 if changed {
                     body();
                 }
@@ -237,7 +237,7 @@ fn limits_file_precedes_all_variables() {
     let mut container = Container::with(&["ALIYUN_COM_GPU_MEM_CONTAINER=nonsense", "CGPU_DISABLE=1"]);
     container.environment.set(&["CGPU_DIR=/nowhere"]);
     write_limits(&container, &format!("version 1\nname trainer\ngpu {} 5242880\n", GPU.uuid));
-    let ran = as_nobody(|| {
+    let ran = as_unprivileged(|| {
         let tenant = on(&container);
         assert_eq!(tenant.view().limit(gpu()), Some(Bytes::from_mib(5)));
         assert_eq!(tenant.region().directory(), container.run());
@@ -253,7 +253,7 @@ fn limits_file_precedes_all_variables() {
 fn write_into_the_region_lifts_no_limit_from_outside() {
     let container = Container::with(&[]);
     write_limits(&container, &format!("version 1\ngpu {} 5242880\n", GPU.uuid));
-    let ran = as_nobody(|| {
+    let ran = as_unprivileged(|| {
         let tenant = on(&container);
         for registered in [Bytes::MAX, Bytes::ZERO, Bytes::from_mib(6)] {
             tenant.region().gpu(gpu()).limit.store(registered.0, Ordering::Relaxed);
@@ -291,7 +291,7 @@ fn unparsable_limits_file_is_refused() {
     ] {
         let container = Container::with(&[]);
         write_limits(&container, text);
-        as_nobody(|| {
+        as_unprivileged(|| {
             let said = refused(&container);
             assert!(said.contains(expected), "\n said:     {said}\n expected: {expected}");
         });
@@ -300,18 +300,18 @@ fn unparsable_limits_file_is_refused() {
     let container = Container::with(&[]);
     write_limits(&container, "");
     fs::write(container.run().join("limits"), [0xff, 0xfe, 0]).expect("a file");
-    as_nobody(|| assert!(refused(&container).contains("expected text, but")));
+    as_unprivileged(|| assert!(refused(&container).contains("expected text, but")));
     // There, and not to be read.
     fs::set_permissions(container.run().join("limits"), fs::Permissions::from_mode(0o000))
         .expect("it is ours");
-    as_nobody(|| assert!(refused(&container).contains("expected a file that can be read, but")));
+    as_unprivileged(|| assert!(refused(&container).contains("expected a file that can be read, but")));
 }
 
 #[test]
 fn limits_file_without_gpus_leaves_all_native() {
     let container = Container::with(&LIMIT);
     write_limits(&container, "version 1\nweight 3\n");
-    as_nobody(|| assert_eq!(off(&container), Reason::NoLimit));
+    as_unprivileged(|| assert_eq!(off(&container), Reason::NoLimit));
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn gpus_of_a_limits_file_need_not_be_visible() {
     let container = Container::with(&[]);
     let unseen = "GPU-11111111-0000-0000-0000-000000000000";
     write_limits(&container, &format!("version 1\ngpu {unseen} 7340032\ngpu {} 5242880\n", GPU.uuid));
-    as_nobody(|| {
+    as_unprivileged(|| {
         let tenant = on(&container);
         let gpu = tenant.gpu(unseen.parse().expect("a UUID")).expect("it is on the books");
         assert_eq!(tenant.view().limit(gpu), Some(Bytes::from_mib(7)));
@@ -334,7 +334,7 @@ fn gpu_of_a_limits_file_partitioned_since_is_refused() {
     let container = Container::with(&[]);
     let whole = "GPU-11111111-0000-0000-0000-000000000000";
     write_limits(&container, &format!("version 1\ngpu {whole} 7340032\n"));
-    let ran = as_nobody(|| {
+    let ran = as_unprivileged(|| {
         let cut = [whole.parse().expect("a UUID")];
         let inventory = Inventory { gpus: &[GPU], cut: &cut, complete: true };
         let Err(refusal) = Tenant::start(&container.environment, inventory, container.clock) else {
