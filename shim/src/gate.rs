@@ -146,7 +146,8 @@ pub(crate) fn watch(tenant: &'static Tenant) {
     let region = tenant.region();
     progress::reset();
     thread::prepare();
-    let own = ProcessGate { gate: Gate::new(region, tenant.name().slot(), &OPEN), host: Host::new(region) };
+    let own =
+        ProcessGate { gate: Gate::new(region, tenant.slot_owner().slot(), &OPEN), host: Host::new(region) };
     // Release: the gate is whole. A parent's gate stays where it is.
     GATE.store(Box::into_raw(Box::new(own)), Ordering::Release);
     WORD.store(ptr::from_ref(region.grant().gate_word()).cast_mut(), Relaxed);

@@ -178,7 +178,7 @@ fn best(mut round: impl FnMut() -> f64) -> f64 {
 /// One of several processes: waits until all are there, and prints its CPU time for a pair.
 fn peer(directory: OsString, pairs: u32) {
     let mut bench = Bench::new(directory, 4096);
-    let slot = bench.tenant.name().slot();
+    let slot = bench.tenant.slot_owner().slot();
     std::thread::sleep(std::time::Duration::from_millis(300));
     let begun = cpu();
     for _ in 0..pairs {

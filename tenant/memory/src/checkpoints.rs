@@ -96,7 +96,7 @@ mod tests {
     /// The processes of these tests are all this one: told apart by the ids in their slots.
     fn named(container: &Container, pid: u32) -> Tenant {
         let tenant = container.tenant();
-        let slot = tenant.region().slot(tenant.name().slot());
+        let slot = tenant.region().slot(tenant.slot_owner().slot());
         slot.pid.store(pid, cgpu_shm::atomic::Ordering::Relaxed);
         tenant
     }

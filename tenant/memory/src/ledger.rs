@@ -122,7 +122,7 @@ impl Ledger {
 
     /// This process's name in it.
     #[inline]
-    pub(crate) fn me(&self) -> Owner {
+    pub(crate) fn slot_owner(&self) -> Owner {
         self.claim.owner()
     }
 
@@ -253,7 +253,7 @@ impl Ledger {
 
     #[inline]
     pub(crate) fn account(&self, gpu: DeviceIndex) -> Account<'_> {
-        self.region.account(gpu, self.me())
+        self.region.account(gpu, self.slot_owner())
     }
 
     #[inline]

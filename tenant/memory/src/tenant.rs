@@ -7,7 +7,7 @@ use std::fmt;
 
 use cgpu_settings::{Environment, Inventory, Refusal};
 use cgpu_shm::clock::Clock;
-use cgpu_shm::lock::Owner as Name;
+use cgpu_shm::lock::Owner as SlotOwner;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::region::Region;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
@@ -91,8 +91,8 @@ impl Tenant {
 
     /// This process's name in the region: its slot, and which of the slot's users it is.
     #[must_use]
-    pub fn name(&self) -> Name {
-        self.tables.ledger.me()
+    pub fn slot_owner(&self) -> SlotOwner {
+        self.tables.ledger.slot_owner()
     }
 
     /// Counts `reason` in the process's slot. One relaxed add.

@@ -100,7 +100,7 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn activity(self, gpu: Gpu) -> u64 {
         let ledger = &self.tables.ledger;
-        let cell = ledger.region().cell(gpu, ledger.me().slot());
+        let cell = ledger.region().cell(gpu, ledger.slot_owner().slot());
         let charges = u64::from(cell.charges.load(Ordering::Relaxed));
         charges.rotate_left(32) ^ cell.held.load(Ordering::Relaxed)
     }
@@ -201,7 +201,7 @@ mod tests {
         let tenant = container.tenant();
         allocate(&tenant, 10);
         let monitor = GrantWriter::open(container.run()).expect("the grant file");
-        let slot = tenant.name().slot();
+        let slot = tenant.slot_owner().slot();
         let word = tenant.region().slots().word(slot).expect("a slot");
         let ended = tenant.region().cell(gpu(), slot).implicit_epoch.load(Ordering::Relaxed);
         monitor.set_host_pid(slot, word, Some(4711));

@@ -73,7 +73,7 @@ fn array_with_an_unrepresentable_handle_stays_charged() {
     let charge = tenant.charge(gpu(), Bytes(2 * MIB)).expect("it fits");
     assert_eq!(charge.commit(ArrayId::Array(usize::MAX).address(), None), CommitOutcome::Unrecorded);
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(2 * MIB));
-    let counter = &tenant.region().slot(tenant.name().slot()).counter[Reason::Unrecorded as usize];
+    let counter = &tenant.region().slot(tenant.slot_owner().slot()).counter[Reason::Unrecorded as usize];
     assert_eq!(counter.load(cgpu_shm::atomic::Ordering::Relaxed), 1);
 }
 

@@ -68,7 +68,7 @@ fn exported_memory_open_nowhere_is_refunded_when_freed() {
     tenant.exports().export(Address(BASE), route(1));
     free(&tenant, BASE);
     assert_eq!(used(&tenant), Bytes::ZERO);
-    assert_eq!(tenant.region().cell(gpu(), tenant.name().slot()).exported.load(Ordering::Relaxed), 0);
+    assert_eq!(tenant.region().cell(gpu(), tenant.slot_owner().slot()).exported.load(Ordering::Relaxed), 0);
 }
 
 /// Else a process could allocate, let another open it, free, and so on without end.

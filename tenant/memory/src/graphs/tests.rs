@@ -189,7 +189,7 @@ impl Fixture {
     }
 
     fn count(&self, reason: Reason) -> u32 {
-        let slot = self.tenant.region().slot(self.tenant.name().slot());
+        let slot = self.tenant.region().slot(self.tenant.slot_owner().slot());
         slot.counter[reason as usize].load(Ordering::Relaxed)
     }
 

@@ -14,7 +14,7 @@ fn mib(count: u64) -> Bytes {
 }
 
 fn counted(tenant: &Tenant, reason: Reason) -> u32 {
-    tenant.region().slot(tenant.name().slot()).counter[reason as usize].load(Ordering::Relaxed)
+    tenant.region().slot(tenant.slot_owner().slot()).counter[reason as usize].load(Ordering::Relaxed)
 }
 
 /// A process with a context of 10 MiB.
@@ -28,7 +28,7 @@ fn process(container: &Container) -> (Tenant, ContextId, Context) {
 /// What the monitor says of a process.
 fn measure(container: &Container, tenant: &Tenant, bytes: i64) {
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
-    let slot = tenant.name().slot();
+    let slot = tenant.slot_owner().slot();
     let word = Word(tenant.region().slot(slot).state.load(Ordering::Relaxed));
     let ended = tenant.region().cell(gpu(), slot).implicit_epoch.load(Ordering::Relaxed);
     monitor.set_unaccounted(gpu(), slot, UnaccountedDelta::new(word, ended, bytes), bytes > 0);
@@ -67,7 +67,8 @@ fn free_memory_is_not_measured_while_a_module_unloads() {
     let (tenant, _, context) = process(&container);
     let growing = tenant.implicit().begin(context, mib(4), || Some(mib(80))).expect("it fits");
     growing.grown(Cause::Module(1), Some(mib(76)));
-    let creating = || tenant.region().cell(gpu(), tenant.name().slot()).creating.load(Ordering::Relaxed);
+    let creating =
+        || tenant.region().cell(gpu(), tenant.slot_owner().slot()).creating.load(Ordering::Relaxed);
     let other = tenant.implicit().begin_unload(Cause::Module(2));
     assert_eq!(creating(), 0, "it has nothing here");
     let going = tenant.implicit().begin_unload(Cause::Module(1));
@@ -100,7 +101,7 @@ fn module_is_charged_until_it_is_unloaded() {
     assert_eq!(tenant.view().usage(gpu()).implicit, Bytes::ZERO);
     tenant.implicit().unloaded(Cause::Module(1), None, Bytes::MAX);
     assert_eq!(tenant.view().usage(gpu()).implicit, Bytes::ZERO);
-    assert_eq!(tenant.region().cell(gpu(), tenant.name().slot()).creating.load(Ordering::Relaxed), 0);
+    assert_eq!(tenant.region().cell(gpu(), tenant.slot_owner().slot()).creating.load(Ordering::Relaxed), 0);
 }
 
 #[test]

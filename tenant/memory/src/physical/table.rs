@@ -188,10 +188,9 @@ impl PhysicalTable {
         let generation = self.serial();
         let held = Held { record, references: 1, leaving: 0, generation };
         let former = self.handles.insert(handle.0, held).ok()?;
-        Some(
-            former
-                .map_or(FreeOutcome::StillReferenced, |former| self.drop_references(former.record, former.references)),
-        )
+        Some(former.map_or(FreeOutcome::StillReferenced, |former| {
+            self.drop_references(former.record, former.references)
+        }))
     }
 
     /// A release goes to the driver. Returns the generation that it is of.
@@ -256,7 +255,9 @@ impl PhysicalTable {
     /// The driver has given this value to memory that is not on the books.
     pub(in crate::physical) fn forget(&mut self, handle: Handle) -> FreeOutcome {
         let former = self.handles.remove(handle.0);
-        former.map_or(FreeOutcome::StillReferenced, |former| self.drop_references(former.record, former.references))
+        former.map_or(FreeOutcome::StillReferenced, |former| {
+            self.drop_references(former.record, former.references)
+        })
     }
 
     /// Takes off one mapping that lies in the range whole.

@@ -17,7 +17,7 @@ fn used(tenant: &Tenant) -> Bytes {
 }
 
 fn count(tenant: &Tenant, reason: Reason) -> u32 {
-    let counter = &tenant.region().slot(tenant.name().slot()).counter[reason as usize];
+    let counter = &tenant.region().slot(tenant.slot_owner().slot()).counter[reason as usize];
     counter.load(cgpu_shm::atomic::Ordering::Relaxed)
 }
 
@@ -208,7 +208,7 @@ fn import_is_not_charged_and_export_stays_charged() {
 }
 
 fn exported(tenant: &Tenant) -> Bytes {
-    let cell = tenant.region().cell(gpu(), tenant.name().slot());
+    let cell = tenant.region().cell(gpu(), tenant.slot_owner().slot());
     Bytes(cell.exported.load(cgpu_shm::atomic::Ordering::Relaxed))
 }
 

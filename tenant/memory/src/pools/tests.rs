@@ -159,7 +159,7 @@ impl Fixture {
 
     fn count(&self, reason: Reason) -> u32 {
         let region = self.tenant.region();
-        let counter = &region.slot(self.tenant.name().slot()).counter[reason as usize];
+        let counter = &region.slot(self.tenant.slot_owner().slot()).counter[reason as usize];
         counter.load(cgpu_shm::atomic::Ordering::Relaxed)
     }
 
@@ -361,7 +361,8 @@ fn allocation_refused_by_the_driver_costs_nothing() {
         fixture.driver.on(FIRST, |inside| inside.reserved = mib(32));
         Err(700)
     };
-    let refused = fixture.tenant.pools().allocate(FIRST, mib(40), call, || panic!("nothing to free"), || false);
+    let refused =
+        fixture.tenant.pools().allocate(FIRST, mib(40), call, || panic!("nothing to free"), || false);
     assert_eq!(refused, Err(PoolError::Driver(700)));
     fixture.check();
     let too_large = denied(fixture.allocate(FIRST, Bytes(u64::MAX), mib(1)));

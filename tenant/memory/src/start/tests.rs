@@ -221,7 +221,9 @@ fn as_unprivileged(body: impl FnOnce() + Send) -> bool {
             .spawn(|| {
                 // The system call itself changes the calling thread alone, which ends with this scope.
                 // SAFETY: takes no pointers.
-                let changed = unsafe { libc::syscall(libc::SYS_setresuid, UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED) } == 0;
+                let changed =
+                    unsafe { libc::syscall(libc::SYS_setresuid, UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED) }
+                        == 0;
                 if changed {
                     body();
                 }

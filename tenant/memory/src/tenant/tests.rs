@@ -20,7 +20,7 @@ fn mib(count: u64) -> Bytes {
 
 fn count(tenant: &Tenant, reason: Reason) -> u32 {
     let region = tenant.region();
-    region.slot(tenant.name().slot()).counter[reason as usize].load(Ordering::Relaxed)
+    region.slot(tenant.slot_owner().slot()).counter[reason as usize].load(Ordering::Relaxed)
 }
 
 /// Allocates, as a driver does that has room.
@@ -203,7 +203,7 @@ fn context_that_is_not_created_costs_nothing() {
     assert_eq!(starting.created(known, Some(mib(40))), context);
     assert_eq!(tenant.contexts().adopt(known, gpu()), context);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(60));
-    let cell = tenant.region().cell(gpu(), tenant.name().slot());
+    let cell = tenant.region().cell(gpu(), tenant.slot_owner().slot());
     assert_eq!(cell.creating.load(Ordering::Relaxed), 0);
 }
 
@@ -350,7 +350,7 @@ fn lock_that_is_never_released_times_out() {
     let container = Container::limited(50);
     let (stopped, tenant) = (container.tenant(), container.tenant());
     let lock = &stopped.region().gpu(gpu()).lock;
-    let held = lock.acquire(stopped.name(), Nanos::ZERO, |_| Liveness::Alive);
+    let held = lock.acquire(stopped.slot_owner(), Nanos::ZERO, |_| Liveness::Alive);
     let denied = tenant.charge(gpu(), mib(1)).expect_err("its owner lives");
     assert_eq!(denied.reason, Reason::LockHeld);
     drop(held);

@@ -111,7 +111,7 @@ fn survive(file: &[u8], held: Bytes) {
     assert_eq!(charge.commit(address, None), CommitOutcome::Recorded);
     reclaim_exited(tenant.region());
     assert_eq!(tenant.view().usage(gpu).total(), even, "nothing of the dead one stays");
-    assert_eq!(taken(tenant.region()), [tenant.name().slot()]);
+    assert_eq!(taken(tenant.region()), [tenant.slot_owner().slot()]);
     tenant.allocations().begin_free(address).expect("live").freed();
     assert!(tenant.charge(gpu, LIMIT).is_ok(), "all of it is there again");
 }

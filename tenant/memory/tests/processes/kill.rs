@@ -114,7 +114,7 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     let environment = Inside { directory: directory.path(), limit_mib: LIMIT_MIB };
     let member = Member::join_by(&environment);
     reclaim_exited(member.tenant.region());
-    assert_eq!(taken(member.tenant.region()), [member.tenant.name().slot()]);
+    assert_eq!(taken(member.tenant.region()), [member.tenant.slot_owner().slot()]);
     assert_eq!(member.tenant.view().usage(member.gpu).total(), Bytes::ZERO);
     let all = member.tenant.charge(member.gpu, Bytes(LIMIT_MIB << 20));
     assert!(all.is_ok(), "the whole limit is there again, whoever died where");
