@@ -4,20 +4,20 @@ use std::path::{Path, PathBuf};
 
 use cgpu_e2e::skip;
 
-use crate::stage::Stage;
+use crate::harness::Harness;
 
 #[test]
 fn dlsym_interposer_after_the_shim_is_called() {
-    let stage = Stage::get();
-    let lines = stage.shimmed().preload(stage.file("hooker.so")).lines("hooked", &[]);
+    let harness = Harness::get();
+    let lines = harness.shimmed().preload(harness.file("hooker.so")).lines("hooked", &[]);
     assert_eq!(lines, ["libcgpu.so:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate", "saw 1"]);
 }
 
 /// It asks for the next `dlsym` of glibc's version, which ours has not.
 #[test]
 fn dlsym_interposer_before_the_shim_does_not_bypass_it() {
-    let stage = Stage::get();
-    let run = stage.bare().preload(stage.file("hooker.so")).preload(stage.file("libcgpu.so"));
+    let harness = Harness::get();
+    let run = harness.bare().preload(harness.file("hooker.so")).preload(harness.file("libcgpu.so"));
     assert_eq!(
         run.lines("hooked", &[]),
         ["libcgpu.so:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate", "saw 1"]
@@ -26,13 +26,13 @@ fn dlsym_interposer_before_the_shim_does_not_bypass_it() {
 
 #[test]
 fn program_without_a_gpu_runs_unchanged() {
-    let stage = Stage::get();
+    let harness = Harness::get();
     for (program, arguments, expected) in [
         ("/bin/true", &[][..], &[][..]),
         ("/bin/echo", &["one", "two"], &["one two"]),
         ("/bin/sh", &["-c", "umask; echo $0 | cat"], &["0022", "/bin/sh"]),
     ] {
-        assert_eq!(stage.shimmed().lines(program, arguments), expected, "{program}");
+        assert_eq!(harness.shimmed().lines(program, arguments), expected, "{program}");
     }
 }
 
@@ -49,12 +49,12 @@ fn allocates_with(package: &str, names: &[&str]) {
     let Some(allocator) = installed(names) else {
         return skip("bystanders", package, &format!("no {package}: install it"));
     };
-    let stage = Stage::get();
-    let shim = stage.file("libcgpu.so");
+    let harness = Harness::get();
+    let shim = harness.file("libcgpu.so");
     for preloads in [[&allocator, &shim], [&shim, &allocator]] {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let run = preloads.iter().fold(stage.bare(), |run, file| run.preload(file.to_path_buf()));
-        assert_eq!(run.lines("handles", &[]), stage.shimmed().lines("handles", &[]), "{preloads:?}");
+        let run = preloads.iter().fold(harness.bare(), |run, file| run.preload(file.to_path_buf()));
+        assert_eq!(run.lines("handles", &[]), harness.shimmed().lines("handles", &[]), "{preloads:?}");
         let run = run.variable("CGPU_DIR", &folder.path().display().to_string());
         let run = run.variable("ALIYUN_COM_GPU_MEM_CONTAINER", "6");
         assert_eq!(run.lines("threads", &[]), ["used 33554432", "used 0"], "{preloads:?}");
@@ -75,11 +75,12 @@ fn tcmalloc_before_and_after() {
 
 #[test]
 fn dlsym_interposers_on_both_sides_are_called() {
-    let stage = Stage::get();
+    let harness = Harness::get();
     // The loader knows one file once, by whatever name: a copy is another library.
-    let other = stage.file("hooker-too.so");
-    std::fs::copy(stage.file("hooker.so"), &other).expect("a copy");
-    let run = stage.bare().preload(stage.file("hooker.so")).preload(stage.file("libcgpu.so")).preload(other);
+    let other = harness.file("hooker-too.so");
+    std::fs::copy(harness.file("hooker.so"), &other).expect("a copy");
+    let run =
+        harness.bare().preload(harness.file("hooker.so")).preload(harness.file("libcgpu.so")).preload(other);
     let lines = run.lines("hooked", &[]);
     assert_eq!(lines[..2], ["libcgpu.so:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate"], "{lines:?}");
 }

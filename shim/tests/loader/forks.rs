@@ -1,6 +1,6 @@
 //! Forks, in every state in which a program may be; and threads that start at once.
 
-use crate::stage::Stage;
+use crate::harness::Harness;
 
 fn expected() -> Vec<String> {
     let mut lines = vec![
@@ -18,13 +18,13 @@ fn expected() -> Vec<String> {
 
 #[test]
 fn forked_child_without_a_limit_starts_anew() {
-    assert_eq!(Stage::get().shimmed().lines("forks", &[]), expected());
+    assert_eq!(Harness::get().shimmed().lines("forks", &[]), expected());
 }
 
 #[test]
 fn forked_child_under_a_limit_starts_anew() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let run = Stage::get().shimmed().variable("CGPU_DIR", &folder.path().display().to_string());
+    let run = Harness::get().shimmed().variable("CGPU_DIR", &folder.path().display().to_string());
     let run = run.variable("ALIYUN_COM_GPU_MEM_CONTAINER", "6").variable("LIMITED", "1");
     assert_eq!(run.lines("forks", &[]), expected());
 }
@@ -34,7 +34,7 @@ fn forked_child_under_a_limit_starts_anew() {
 fn threads_initialising_at_once_share_one_tenant() {
     for _ in 0..20 {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let run = Stage::get().shimmed().variable("CGPU_DIR", &folder.path().display().to_string());
+        let run = Harness::get().shimmed().variable("CGPU_DIR", &folder.path().display().to_string());
         let run = run.variable("ALIYUN_COM_GPU_MEM_CONTAINER", "6");
         assert_eq!(run.lines("threads", &[]), ["used 33554432", "used 0"]);
     }

@@ -1,6 +1,6 @@
 //! What `dlsym` and `dlvsym` hand out.
 
-use crate::stage::{Run, Stage};
+use crate::harness::{Harness, Run};
 
 fn asked(run: &Run) -> Vec<String> {
     run.lines("handles", &[])
@@ -8,8 +8,8 @@ fn asked(run: &Run) -> Vec<String> {
 
 #[test]
 fn only_symbols_of_the_driver_are_exchanged() {
-    let stage = Stage::get();
-    let (bare, shimmed) = (asked(&stage.bare()), asked(&stage.shimmed()));
+    let harness = Harness::get();
+    let (bare, shimmed) = (asked(&harness.bare()), asked(&harness.shimmed()));
     let hooks = [
         "driver cuInit",
         "driver cuMemAlloc",
@@ -43,33 +43,33 @@ fn only_symbols_of_the_driver_are_exchanged() {
 
 #[test]
 fn library_named_like_the_driver_keeps_its_functions() {
-    let stage = Stage::get();
-    assert_eq!(stage.shimmed().lines("namesake", &[]), ["other.so:cuInit", "1007"]);
+    let harness = Harness::get();
+    assert_eq!(harness.shimmed().lines("namesake", &[]), ["other.so:cuInit", "1007"]);
 }
 
 /// With a plain call instead of a jump, `RTLD_NEXT` from a library gives that library's own function: endless recursion.
 #[test]
 fn loader_still_sees_the_calling_object() {
-    let stage = Stage::get();
+    let harness = Harness::get();
     let expected = ["right", "twice", "wrapper.so:getppid"];
-    assert_eq!(stage.bare().lines("next", &[]), expected);
-    assert_eq!(stage.shimmed().lines("next", &[]), expected);
+    assert_eq!(harness.bare().lines("next", &[]), expected);
+    assert_eq!(harness.shimmed().lines("next", &[]), expected);
 }
 
 /// What such a library takes for the driver's own function must be ours, or all that it wraps goes past the limit.
 #[test]
 fn library_that_wraps_the_driver_wraps_the_hooks() {
-    let stage = Stage::get();
-    let bare = stage.bare().lines("wrapping", &[]);
+    let harness = Harness::get();
+    let bare = harness.bare().lines("wrapping", &[]);
     assert_eq!(bare, ["libcuda.so.1:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate", "null"]);
-    let shimmed = stage.shimmed().lines("wrapping", &[]);
+    let shimmed = harness.shimmed().lines("wrapping", &[]);
     assert_eq!(shimmed, ["libcgpu.so:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate", "null"]);
 }
 
 #[test]
 fn program_linked_with_the_driver_calls_the_hooks() {
-    let stage = Stage::get();
-    let lines = stage.shimmed().lines("linked", &[]);
+    let harness = Harness::get();
+    let lines = harness.shimmed().lines("linked", &[]);
     assert_eq!(
         lines,
         [

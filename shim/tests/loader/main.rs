@@ -7,7 +7,7 @@ mod bystanders;
 mod copies;
 mod forks;
 mod handles;
+mod harness;
 mod namespaces;
 mod routes;
 mod sanitizers;
-mod stage;

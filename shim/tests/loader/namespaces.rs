@@ -1,22 +1,22 @@
 //! Ways round the program's own scope.
 
-use crate::stage::Stage;
+use crate::harness::Harness;
 
 #[test]
 fn deepbind_plugin_calls_the_hooks() {
-    let stage = Stage::get();
-    let bare = stage.bare().lines("deepbind", &[]);
+    let harness = Harness::get();
+    let bare = harness.bare().lines("deepbind", &[]);
     assert_eq!(bare[0], "cuMemAlloc_v2: libcuda.so.1:cuMemAlloc_v2");
-    let shimmed = stage.shimmed().lines("deepbind", &[]);
+    let shimmed = harness.shimmed().lines("deepbind", &[]);
     assert_eq!(shimmed[0], "cuMemAlloc_v2: libcgpu.so:cuMemAlloc_v2");
     assert_eq!(bare[1..], shimmed[1..]);
 }
 
 #[test]
 fn driver_is_not_loaded_into_other_namespaces() {
-    let stage = Stage::get();
-    assert!(stage.bare().lines("namespaces", &[]).contains(&"linked.so: opened".to_owned()));
-    let lines = stage.shimmed().lines("namespaces", &[]);
+    let harness = Harness::get();
+    assert!(harness.bare().lines("namespaces", &[]).contains(&"linked.so: opened".to_owned()));
+    let lines = harness.shimmed().lines("namespaces", &[]);
     assert_eq!(
         lines,
         [

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cgpu_e2e::skip;
 
-use crate::stage::{Run, Stage, hooked};
+use crate::harness::{Harness, Run, hooked};
 
 /// One line of `lookups`.
 struct Looked {
@@ -58,8 +58,8 @@ fn walk(bare: &Run, shimmed: &Run, judge: impl Fn(&str, &str, &str)) {
 /// The CUDA runtime's own walk at its start, six versions of it.
 #[test]
 fn runtime_lookups_return_hooks_of_the_right_version_and_flavour() {
-    let stage = Stage::get();
-    walk(&stage.bare(), &stage.shimmed(), |asked, given, recorded| {
+    let harness = Harness::get();
+    walk(&harness.bare(), &harness.shimmed(), |asked, given, recorded| {
         // They were recorded with the newest driver, and that is what the null driver plays.
         assert!(recorded == "NULL" || given.ends_with(&format!(":{recorded}")), "{asked} -> {given}");
     });
@@ -71,16 +71,16 @@ fn real_driver_is_routed_like_the_simulated_one() {
     let Some(folder) = std::env::var_os("CGPU_REAL_DRIVER").map(PathBuf::from) else {
         return skip("routes", "driver", "CGPU_REAL_DRIVER names no folder with a real libcuda.so.1");
     };
-    let stage = Stage::get();
-    walk(&stage.bare().library(folder.clone()), &stage.shimmed().library(folder), |_, _, _| {});
+    let harness = Harness::get();
+    walk(&harness.bare().library(folder.clone()), &harness.shimmed().library(folder), |_, _, _| {});
 }
 
 /// What a driver hands out without exporting it: judged by its name, and refused if it takes memory. One address under two
 /// exported names: the name that was asked chooses. And what the driver lacks stays absent.
 #[test]
 fn unexported_pointer_is_routed_by_its_name() {
-    let stage = Stage::get();
-    let lines = stage.shimmed().library(stage.file("odd")).lines("oddities", &[]);
+    let harness = Harness::get();
+    let lines = harness.shimmed().library(harness.file("odd")).lines("oddities", &[]);
     let expected = [
         "v2 cuMemAlloc: 0 libcgpu.so:cuMemAlloc_v2 0",
         "v2 cuMemAlloc without a status: 0 libcgpu.so:cuMemAlloc_v2",
@@ -114,10 +114,10 @@ fn unexported_pointer_is_routed_by_its_name() {
 /// Drivers that looked themselves up while they were asked for a table sent others round in circles.
 #[test]
 fn driver_that_looks_itself_up_gets_its_own_functions() {
-    let stage = Stage::get();
-    let with = |run: Run| run.library(stage.file("selfish")).lines("tables", &[]);
-    let lines = with(stage.shimmed());
-    assert_eq!(lines, with(stage.bare()));
+    let harness = Harness::get();
+    let with = |run: Run| run.library(harness.file("selfish")).lines("tables", &[]);
+    let lines = with(harness.shimmed());
+    assert_eq!(lines, with(harness.bare()));
     assert_eq!(
         lines
             .iter()

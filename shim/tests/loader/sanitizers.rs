@@ -2,19 +2,19 @@
 
 use cgpu_e2e::skip;
 
-use crate::stage::Stage;
+use crate::harness::Harness;
 
 fn run_with(sanitizer: &str, variable: Option<(&str, &str)>) {
-    let stage = Stage::get();
+    let harness = Harness::get();
     let flag = format!("-fsanitize={sanitizer}");
     for program in ["handles", "hooked", "copies"] {
         let name = format!("{program}-{sanitizer}");
-        if !stage.compile(program, &name, &[&flag]) {
+        if !harness.compile(program, &name, &[&flag]) {
             return skip("sanitizers", sanitizer, &format!("the C compiler has no {flag}"));
         }
-        let stub = stage.file("stub/libcuda.so.1").display().to_string();
+        let stub = harness.file("stub/libcuda.so.1").display().to_string();
         let arguments: &[&str] = if program == "copies" { &[&stub] } else { &[] };
-        let mut run = stage.shimmed();
+        let mut run = harness.shimmed();
         if let Some((name, value)) = variable {
             run = run.variable(name, value);
         }
@@ -23,15 +23,15 @@ fn run_with(sanitizer: &str, variable: Option<(&str, &str)>) {
         let ours = |lines: &[String]| {
             lines.iter().filter(|line| line.contains("libcgpu.so")).cloned().collect::<Vec<_>>()
         };
-        assert_eq!(ours(&lines), ours(&stage.shimmed().lines(program, arguments)), "{name}");
+        assert_eq!(ours(&lines), ours(&harness.shimmed().lines(program, arguments)), "{name}");
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut run = stage.shimmed().variable("CGPU_DIR", &folder.path().display().to_string());
+    let mut run = harness.shimmed().variable("CGPU_DIR", &folder.path().display().to_string());
     if let Some((name, value)) = variable {
         run = run.variable(name, value);
     }
     let name = format!("threads-{sanitizer}");
-    assert!(stage.compile("threads", &name, &[&flag, "-pthread"]), "the others compile");
+    assert!(harness.compile("threads", &name, &[&flag, "-pthread"]), "the others compile");
     let run = run.variable("ALIYUN_COM_GPU_MEM_CONTAINER", "6");
     assert_eq!(run.lines(&name, &[]), ["used 33554432", "used 0"], "{name}, with a limit");
 }

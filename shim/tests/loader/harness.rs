@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use cgpu_e2e::Dist;
 
 /// A folder with libcgpu.so, the null driver, and the compiled programs.
-pub(crate) struct Stage {
+pub(crate) struct Harness {
     folder: PathBuf,
 }
 
@@ -33,30 +33,30 @@ pub(crate) struct Run {
     variables: Vec<(String, String)>,
 }
 
-impl Stage {
+impl Harness {
     /// The stage that all tests share.
-    pub(crate) fn get() -> &'static Stage {
-        static STAGE: OnceLock<Stage> = OnceLock::new();
-        STAGE.get_or_init(Stage::build)
+    pub(crate) fn get() -> &'static Harness {
+        static HARNESS: OnceLock<Harness> = OnceLock::new();
+        HARNESS.get_or_init(Harness::build)
     }
 
     /// Each test is a process of its own: the first one fills the folder, the others find it up to date.
-    fn build() -> Stage {
-        let stage = Stage { folder: Path::new(env!("CARGO_TARGET_TMPDIR")).join("loader") };
-        fs::create_dir_all(&stage.folder).expect("a folder");
-        let lock = File::create(stage.file("lock")).expect("a file to lock");
+    fn build() -> Harness {
+        let harness = Harness { folder: Path::new(env!("CARGO_TARGET_TMPDIR")).join("loader") };
+        fs::create_dir_all(&harness.folder).expect("a folder");
+        let lock = File::create(harness.file("lock")).expect("a file to lock");
         lock.lock().expect("a file that can be locked");
-        let newest = stage.newest_source();
-        let stamp = stage.file("stamp");
+        let newest = harness.newest_source();
+        let stamp = harness.file("stamp");
         if fs::metadata(&stamp).and_then(|stamp| stamp.modified()).is_ok_and(|made| made > newest) {
-            return stage;
+            return harness;
         }
         for (from, to) in LIBRARIES {
-            stage.copy(&Dist::find().release().file(from), to);
+            harness.copy(&Dist::find().release().file(from), to);
         }
-        stage.compile_all();
+        harness.compile_all();
         File::create(stamp).expect("a stamp");
-        stage
+        harness
     }
 
     /// When the newest source or built library was written.
@@ -77,11 +77,11 @@ impl Stage {
     }
 
     fn compile_all(&self) {
-        let stage = self;
-        let driver = stage.file("driver/libcuda.so.1").display().to_string();
-        fs::create_dir_all(stage.file("odd")).expect("a folder");
-        fs::create_dir_all(stage.file("stub")).expect("a folder");
-        fs::create_dir_all(stage.file("selfish")).expect("a folder");
+        let harness = self;
+        let driver = harness.file("driver/libcuda.so.1").display().to_string();
+        fs::create_dir_all(harness.file("odd")).expect("a folder");
+        fs::create_dir_all(harness.file("stub")).expect("a folder");
+        fs::create_dir_all(harness.file("selfish")).expect("a folder");
         let library = ["-shared", "-fPIC"];
         for (source, to, flags) in [
             ("lookups", "lookups", &[][..]),
@@ -110,12 +110,12 @@ impl Stage {
             ("linked", "linked", &[&driver]),
             ("linked", "linked.so", &["-shared", "-fPIC", "-DPLUGIN", &driver]),
         ] {
-            assert!(stage.compile(source, to, flags), "{source}.c does not compile");
+            assert!(harness.compile(source, to, flags), "{source}.c does not compile");
         }
-        let wrapper = stage.file("wrapper.so").display().to_string();
-        assert!(stage.compile("next", "next", &[&wrapper]), "next.c does not compile");
-        let wrapper = stage.file("ucx.so").display().to_string();
-        assert!(stage.compile("wrapping", "wrapping", &[&wrapper, &driver]), "wrapping.c does not compile");
+        let wrapper = harness.file("wrapper.so").display().to_string();
+        assert!(harness.compile("next", "next", &[&wrapper]), "next.c does not compile");
+        let wrapper = harness.file("ucx.so").display().to_string();
+        assert!(harness.compile("wrapping", "wrapping", &[&wrapper, &driver]), "wrapping.c does not compile");
     }
 
     /// A file of the stage.
@@ -170,9 +170,9 @@ impl Run {
 
     /// What a program of the stage prints, line by line. It must succeed and be silent on stderr.
     pub(crate) fn lines(&self, program: &str, arguments: &[&str]) -> Vec<String> {
-        let stage = Stage::get();
+        let harness = Harness::get();
         let join = |paths: &[PathBuf]| std::env::join_paths(paths).expect("paths without colons");
-        let mut command = Command::new(stage.file(program));
+        let mut command = Command::new(harness.file(program));
         command
             .args(arguments)
             .stdin(Stdio::null())
