@@ -4,7 +4,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::{Bodies, Footprint, GraphId, Graphs, NodeId, PoolError, PoolId, Sending, Tenant};
+use cgpu_memory::{Footprint, GraphId, Graphs, PoolError, PoolId, Sending, Tenant};
 
 use super::answer::refuse;
 use super::memory::ask;
@@ -12,88 +12,8 @@ use crate::devices::DriverOrdinal;
 use crate::gate::{self, Kernel, Launch};
 use crate::graphs::{self, Driver, UnsupportedGraph};
 use crate::order::Order;
-use crate::pools::Source;
 use crate::process;
 use crate::{boundary, driver};
-
-/// What a node allocates is the graph's, which takes it when it is launched.
-pub(crate) unsafe fn cuGraphAddMemAllocNode(
-    graph_node: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    num_dependencies: usize,
-    node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuGraphAddMemAllocNode(graph_node, graph, dependencies, num_dependencies, node_params)
-    };
-    // SAFETY: null, or what the driver would read.
-    allocate(unsafe { node_params.as_ref() }.map(|params| params.pool_props), call)
-}
-
-/// A node of any kind.
-pub(crate) unsafe fn cuGraphAddNode(
-    graph_node: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    num_dependencies: usize,
-    node_params: *mut CUgraphNodeParams,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call =
-        || unsafe { driver::cuGraphAddNode(graph_node, graph, dependencies, num_dependencies, node_params) };
-    // SAFETY: the node and its parameters are those of the call.
-    unsafe { add(graph_node, node_params, call) }
-}
-
-/// With data of the edges.
-pub(crate) unsafe fn cuGraphAddNode_v2(
-    graph_node: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    dependency_data: *const CUgraphEdgeData,
-    num_dependencies: usize,
-    node_params: *mut CUgraphNodeParams,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuGraphAddNode_v2(
-            graph_node,
-            graph,
-            dependencies,
-            dependency_data,
-            num_dependencies,
-            node_params,
-        )
-    };
-    // SAFETY: the node and its parameters are those of the call.
-    unsafe { add(graph_node, node_params, call) }
-}
-
-/// With newer parameters.
-pub(crate) unsafe fn cuGraphAddNode_v3(
-    graph_node: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    dependency_data: *const CUgraphEdgeData,
-    num_dependencies: usize,
-    node_params: *mut CUgraphNodeParams,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuGraphAddNode_v3(
-            graph_node,
-            graph,
-            dependencies,
-            dependency_data,
-            num_dependencies,
-            node_params,
-        )
-    };
-    // SAFETY: the node and its parameters are those of the call.
-    unsafe { add(graph_node, node_params, call) }
-}
 
 /// The first version.
 pub(crate) unsafe fn cuGraphInstantiate(
@@ -329,54 +249,6 @@ fn changed(device: DriverOrdinal) {
         && let Some(gpu) = process::devices(tenant).gpu(device)
     {
         tenant.pools().changed(PoolId::of_graphs(gpu));
-    }
-}
-
-/// Adds a node that allocates.
-fn allocate(properties: Option<CUmemPoolProps>, call: impl FnOnce() -> CUresult) -> CUresult {
-    let tenant = tenant_or_return!(call());
-    if let Some(properties) = properties
-        && let Source::Managed = Source::of(tenant, properties.alloc_type, properties.location)
-    {
-        return refuse(Role::Managed, call);
-    }
-    graphs::will_allocate();
-    call()
-}
-
-/// Adds a node of any kind.
-///
-/// # Safety
-///
-/// `params` is null or readable; `call` writes to both where it succeeds.
-unsafe fn add(
-    node: *mut CUgraphNode,
-    params: *mut CUgraphNodeParams,
-    call: impl FnOnce() -> CUresult,
-) -> CUresult {
-    // SAFETY: the caller vouches for it.
-    match unsafe { params.as_ref() }.map(|params| params.kind) {
-        Some(CU_GRAPH_NODE_TYPE_MEM_ALLOC) => {
-            // SAFETY: as above.
-            let given = unsafe { params.read() };
-            // SAFETY: the kind says that this member is the one that the program has set.
-            allocate(Some(unsafe { given.node.alloc }.pool_props), call)
-        }
-        Some(CU_GRAPH_NODE_TYPE_CONDITIONAL) => {
-            let answer = call();
-            if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
-                // SAFETY: the driver has just written there.
-                let node = unsafe { node.read() };
-                // SAFETY: as above.
-                let made = unsafe { params.read() };
-                // SAFETY: the kind says that this member is the one that was set.
-                let conditional = unsafe { made.node.conditional };
-                let list = conditional.graph_out.expose_provenance();
-                tenant.graphs().conditional_made(NodeId(node.0), Bodies { list, count: conditional.size });
-            }
-            answer
-        }
-        _ => call(),
     }
 }
 

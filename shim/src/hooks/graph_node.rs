@@ -1,0 +1,136 @@
+//! Nodes of graphs: which of them allocate, and the bodies of conditional ones.
+
+use cgpu_abi::Role;
+use cgpu_abi::types::*;
+use cgpu_memory::{Bodies, NodeId};
+
+use super::answer::refuse;
+use crate::pools::Source;
+use crate::{driver, graphs, process};
+
+/// What a node allocates is the graph's, which takes it when it is launched.
+pub(crate) unsafe fn cuGraphAddMemAllocNode(
+    graph_node: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    num_dependencies: usize,
+    node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe {
+        driver::cuGraphAddMemAllocNode(graph_node, graph, dependencies, num_dependencies, node_params)
+    };
+    // SAFETY: null, or what the driver would read.
+    allocate(unsafe { node_params.as_ref() }.map(|params| params.pool_props), call)
+}
+
+/// A node of any kind.
+pub(crate) unsafe fn cuGraphAddNode(
+    graph_node: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    num_dependencies: usize,
+    node_params: *mut CUgraphNodeParams,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call =
+        || unsafe { driver::cuGraphAddNode(graph_node, graph, dependencies, num_dependencies, node_params) };
+    // SAFETY: the node and its parameters are those of the call.
+    unsafe { add(graph_node, node_params, call) }
+}
+
+/// With data of the edges.
+pub(crate) unsafe fn cuGraphAddNode_v2(
+    graph_node: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    dependency_data: *const CUgraphEdgeData,
+    num_dependencies: usize,
+    node_params: *mut CUgraphNodeParams,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe {
+        driver::cuGraphAddNode_v2(
+            graph_node,
+            graph,
+            dependencies,
+            dependency_data,
+            num_dependencies,
+            node_params,
+        )
+    };
+    // SAFETY: the node and its parameters are those of the call.
+    unsafe { add(graph_node, node_params, call) }
+}
+
+/// With newer parameters.
+pub(crate) unsafe fn cuGraphAddNode_v3(
+    graph_node: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    dependency_data: *const CUgraphEdgeData,
+    num_dependencies: usize,
+    node_params: *mut CUgraphNodeParams,
+) -> CUresult {
+    // SAFETY: the program's own call.
+    let call = || unsafe {
+        driver::cuGraphAddNode_v3(
+            graph_node,
+            graph,
+            dependencies,
+            dependency_data,
+            num_dependencies,
+            node_params,
+        )
+    };
+    // SAFETY: the node and its parameters are those of the call.
+    unsafe { add(graph_node, node_params, call) }
+}
+
+/// Adds a node that allocates.
+fn allocate(properties: Option<CUmemPoolProps>, call: impl FnOnce() -> CUresult) -> CUresult {
+    let tenant = tenant_or_return!(call());
+    if let Some(properties) = properties
+        && let Source::Managed = Source::of(tenant, properties.alloc_type, properties.location)
+    {
+        return refuse(Role::Managed, call);
+    }
+    graphs::will_allocate();
+    call()
+}
+
+/// Adds a node of any kind.
+///
+/// # Safety
+///
+/// `params` is null or readable; `call` writes to both where it succeeds.
+unsafe fn add(
+    node: *mut CUgraphNode,
+    params: *mut CUgraphNodeParams,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    // SAFETY: the caller vouches for it.
+    match unsafe { params.as_ref() }.map(|params| params.kind) {
+        Some(CU_GRAPH_NODE_TYPE_MEM_ALLOC) => {
+            // SAFETY: as above.
+            let given = unsafe { params.read() };
+            // SAFETY: the kind says that this member is the one that the program has set.
+            allocate(Some(unsafe { given.node.alloc }.pool_props), call)
+        }
+        Some(CU_GRAPH_NODE_TYPE_CONDITIONAL) => {
+            let answer = call();
+            if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+                // SAFETY: the driver has just written there.
+                let node = unsafe { node.read() };
+                // SAFETY: as above.
+                let made = unsafe { params.read() };
+                // SAFETY: the kind says that this member is the one that was set.
+                let conditional = unsafe { made.node.conditional };
+                let list = conditional.graph_out.expose_provenance();
+                tenant.graphs().conditional_made(NodeId(node.0), Bodies { list, count: conditional.size });
+            }
+            answer
+        }
+        _ => call(),
+    }
+}
