@@ -55,7 +55,7 @@ pub(crate) fn add_simulator(variables: &mut Variables, root: &Path, gpus: &str) 
 }
 
 /// How slow the simulated GPUs are (`CGPU_SIM_DILATION`): the gate, which measures on the GPU, must know.
-pub(crate) fn dilation() -> Result<Option<TimeScale>> {
+pub(crate) fn time_scale() -> Result<Option<TimeScale>> {
     let Some(text) = env::var("CGPU_SIM_DILATION").ok().filter(|text| !text.is_empty()) else {
         return Ok(None);
     };

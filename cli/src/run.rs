@@ -83,7 +83,7 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
     let shim = preload::shim()?;
     claim::sweep(&paths::containers(&root), region::is_alive);
     let claim = Claim::take(&folder, &container_variables(arguments, compute), region::is_alive)?;
-    let time_scale = arguments.sim.is_some().then(preload::dilation).transpose()?.flatten();
+    let time_scale = arguments.sim.is_some().then(preload::time_scale).transpose()?.flatten();
     region::make(&folder, &id, time_scale)?;
     if claim.first {
         write_limits(&folder, &id, compute)?;

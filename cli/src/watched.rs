@@ -36,23 +36,31 @@ fn about(finding: &Finding, status: &Status) -> Option<String> {
             )
         }
         Cause::OverLimit => {
-            let container = status.containers.iter().find(|one| Some(&one.id) == finding.container.as_ref());
-            let share = container.and_then(|one| one.gpus.iter().find(|share| share.gpu == *gpu));
-            let limit = share.map_or_else(|| "?".to_owned(), |share| mib(share.limit));
-            let together = mib(finding.container_memory);
+            let (used, limit) = (mib(finding.container_memory), limit(finding, status));
             format!(
-                "GPU {gpu}: {id} holds {together} MiB, its limit is {limit} MiB; process {pid} ({comm}) holds most of that"
+                "GPU {gpu}: {id} holds {used} MiB, its limit is {limit} MiB; process {pid} ({comm}) holds most of that"
             )
         }
     })
 }
 
-fn ended(ended: &Ended) -> String {
-    let Ended { pid, cause, .. } = ended;
-    let signal = match ended.signal {
+/// The limit that a finding is about, in MiB.
+pub(crate) fn limit(finding: &Finding, status: &Status) -> String {
+    let container = status.containers.iter().find(|one| Some(&one.id) == finding.container.as_ref());
+    let share = container.and_then(|one| one.gpus.iter().find(|share| share.gpu == finding.gpu));
+    share.map_or_else(|| "?".to_owned(), |share| mib(share.limit))
+}
+
+/// The name of a signal.
+pub(crate) const fn signal(signal: Signal) -> &'static str {
+    match signal {
         Signal::Term => "SIGTERM",
         Signal::Kill => "SIGKILL",
-    };
+    }
+}
+
+fn ended(ended: &Ended) -> String {
+    let (Ended { pid, cause, .. }, signal) = (ended, signal(ended.signal));
     let (comm, id, ago) = (plain(&ended.comm), plain(&ended.container), ended.ago_ms / 1000);
     let why = match cause {
         Cause::Unshimmed => "it used a GPU without the shim (end_unshimmed)",

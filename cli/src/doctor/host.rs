@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cgpu_client::connection::{Client, Failure};
-use cgpu_client::message::{self, ContainerStatus, Sharing, Signal, Status};
+use cgpu_client::message::{self, ContainerStatus, Sharing, Status};
 use cgpu_shm::file::Fault;
 use cgpu_shm::paths;
 use cgpu_shm::snapshot::Reader;
@@ -14,6 +14,7 @@ use super::process;
 use crate::report::{self, NATIVE};
 use crate::root;
 use crate::table::mib;
+use crate::watched;
 
 const MONITOR: &str = "the monitor";
 
@@ -29,7 +30,7 @@ pub(crate) fn examine(root: &Path, only: Option<&str>, findings: &mut Findings) 
                     root.display()
                 );
             }
-            judge(&status, only, findings);
+            check_status(&status, only, findings);
         }
         Err(failure) => {
             let cause =
@@ -55,7 +56,7 @@ fn is_called(container: &ContainerStatus, name: &str) -> bool {
 }
 
 /// What follows from what the monitor says.
-pub(crate) fn judge(status: &Status, only: Option<&str>, findings: &mut Findings) {
+pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut Findings) {
     let own = env!("CARGO_PKG_VERSION");
     if status.version != own {
         findings.add(
@@ -89,27 +90,24 @@ pub(crate) fn judge(status: &Status, only: Option<&str>, findings: &mut Findings
         }
     }
     for container in &wanted {
-        judge_container(container, findings);
+        check_container(container, findings);
     }
     for finding in &status.findings {
         if only.is_none() || wanted.iter().any(|one| Some(&one.id) == finding.container.as_ref()) {
-            judge_finding(finding, status, findings);
+            check_finding(finding, status, findings);
         }
     }
     for ended in
         status.ended.iter().filter(|it| wanted.iter().any(|one| one.id == it.container) || only.is_none())
     {
-        let signal = match ended.signal {
-            Signal::Term => "SIGTERM",
-            Signal::Kill => "SIGKILL",
-        };
+        let signal = watched::signal(ended.signal);
         let (comm, id, cause, ago) = (&ended.comm, &ended.container, ended.cause.name(), ended.ago_ms / 1000);
         let subject = format!("process {} ({comm}) of container {id}", ended.pid);
         findings.add(Cause::EndedProcess, &subject, format!("{signal} {ago} s ago, for {cause}"));
     }
 }
 
-fn judge_container(container: &ContainerStatus, findings: &mut Findings) {
+fn check_container(container: &ContainerStatus, findings: &mut Findings) {
     let subject = format!("container {}", container.id);
     findings.examined(&subject);
     if let Some(message) = &container.refused {
@@ -130,7 +128,7 @@ fn judge_container(container: &ContainerStatus, findings: &mut Findings) {
     container::counted(&container.counters, container, &subject, findings);
 }
 
-fn judge_finding(finding: &message::Finding, status: &Status, findings: &mut Findings) {
+fn check_finding(finding: &message::Finding, status: &Status, findings: &mut Findings) {
     let memory = finding.memory.map_or_else(|| "?".to_owned(), mib);
     let process = format!("process {} ({})", finding.pid, finding.comm);
     let found = format!("{memory} MiB on GPU {}", finding.gpu);
@@ -142,14 +140,9 @@ fn judge_finding(finding: &message::Finding, status: &Status, findings: &mut Fin
             let _ = process::examine(finding.pid, findings);
         }
         (Some(id), message::Cause::OverLimit) => {
-            let limit = status.containers.iter().find(|one| one.id == *id);
-            let limit = limit.and_then(|one| one.gpus.iter().find(|share| share.gpu == finding.gpu));
-            let limit = limit.map_or_else(|| "?".to_owned(), |share| mib(share.limit));
-            let together = mib(finding.container_memory);
-            let found = format!(
-                "GPU {}: {together} MiB by NVML, most of it {process}, limit {limit} MiB",
-                finding.gpu
-            );
+            let (used, limit) = (mib(finding.container_memory), watched::limit(finding, status));
+            let found =
+                format!("GPU {}: {used} MiB by NVML, most of it {process}, limit {limit} MiB", finding.gpu);
             findings.add(Cause::UseOverLimit, &format!("container {id}"), found);
         }
     }

@@ -295,22 +295,22 @@ fn well() -> Status {
     }
 }
 
-fn judged(change: impl FnOnce(&mut Status)) -> Vec<&'static str> {
+fn causes_of(change: impl FnOnce(&mut Status)) -> Vec<&'static str> {
     let mut status = well();
     change(&mut status);
     let mut findings = Findings::default();
-    host::judge(&status, None, &mut findings);
+    host::check_status(&status, None, &mut findings);
     findings.names()
 }
 
 fn fault(kind: &str) -> Vec<&'static str> {
-    judged(|status| {
+    causes_of(|status| {
         status.containers[0].faults.insert(kind.into(), "A sentence.".into());
     })
 }
 
 fn counted(reason: &str) -> Vec<&'static str> {
-    judged(|status| status.containers[0].counters = BTreeMap::from([(reason.into(), 3)]))
+    causes_of(|status| status.containers[0].counters = BTreeMap::from([(reason.into(), 3)]))
 }
 
 fn finding(cause: message::Cause, container: Option<&str>) -> Finding {
@@ -330,27 +330,27 @@ fn finding(cause: message::Cause, container: Option<&str>) -> Finding {
 
 #[test]
 fn status_of_monitor_and_gpus_has_causes() {
-    assert_eq!(judged(|_| {}), [""; 0]);
-    assert_eq!(judged(|status| status.version = "0.0.1".into()), ["release_mismatch"]);
-    assert_eq!(judged(|status| status.warnings.push("A sentence.".into())), ["monitor_warning"]);
-    assert_eq!(judged(|status| status.gpus[0].name.clear()), ["monitor_blind"]);
-    assert_eq!(judged(|status| status.gpus[0].policy = 5), ["native_policy"]);
+    assert_eq!(causes_of(|_| {}), [""; 0]);
+    assert_eq!(causes_of(|status| status.version = "0.0.1".into()), ["release_mismatch"]);
+    assert_eq!(causes_of(|status| status.warnings.push("A sentence.".into())), ["monitor_warning"]);
+    assert_eq!(causes_of(|status| status.gpus[0].name.clear()), ["monitor_blind"]);
+    assert_eq!(causes_of(|status| status.gpus[0].policy = 5), ["native_policy"]);
     for sharing in [Sharing::Open, Sharing::Watched] {
-        assert_eq!(judged(|status| status.gpus[0].sharing = sharing), ["alone"]);
+        assert_eq!(causes_of(|status| status.gpus[0].sharing = sharing), ["alone"]);
     }
     // Of a GPU without a container there is nothing to say.
-    assert_eq!(judged(|status| status.containers.clear()), [""; 0]);
+    assert_eq!(causes_of(|status| status.containers.clear()), [""; 0]);
 }
 
 #[test]
 fn status_of_containers_has_causes() {
-    assert_eq!(judged(|status| status.containers[0].refused = Some("A sentence.".into())), ["refused"]);
+    assert_eq!(causes_of(|status| status.containers[0].refused = Some("A sentence.".into())), ["refused"]);
     assert_eq!(fault("no_weight"), ["no_weight"]);
     assert_eq!(fault("unreadable"), ["region_unreadable"]);
     assert_eq!(fault("no_doorbell"), ["container_fault"]);
-    assert_eq!(judged(|status| status.containers[0].gpus[0].used = 2 << 30), ["use_over_limit"]);
-    assert_eq!(judged(|status| status.containers[0].gpus[0].draining = 1), ["draining"]);
-    assert_eq!(judged(|status| status.containers[0].gpus[0].orphan = 1), ["orphans"]);
+    assert_eq!(causes_of(|status| status.containers[0].gpus[0].used = 2 << 30), ["use_over_limit"]);
+    assert_eq!(causes_of(|status| status.containers[0].gpus[0].draining = 1), ["draining"]);
+    assert_eq!(causes_of(|status| status.containers[0].gpus[0].orphan = 1), ["orphans"]);
     for (reason, cause) in [
         ("over_limit", "over_limit"),
         ("context_over_limit", "over_limit"),
@@ -373,9 +373,12 @@ fn status_of_containers_has_causes() {
 #[test]
 fn watcher_findings_have_causes() {
     use message::Cause::{OverLimit, Unshimmed};
-    assert_eq!(judged(|status| status.findings.push(finding(Unshimmed, Some("a")))), ["unshimmed_process"]);
-    assert_eq!(judged(|status| status.findings.push(finding(Unshimmed, None))), ["host_process"]);
-    assert_eq!(judged(|status| status.findings.push(finding(OverLimit, Some("a")))), ["use_over_limit"]);
+    assert_eq!(
+        causes_of(|status| status.findings.push(finding(Unshimmed, Some("a")))),
+        ["unshimmed_process"]
+    );
+    assert_eq!(causes_of(|status| status.findings.push(finding(Unshimmed, None))), ["host_process"]);
+    assert_eq!(causes_of(|status| status.findings.push(finding(OverLimit, Some("a")))), ["use_over_limit"]);
     let ended = Ended {
         pid: 1,
         comm: "x".into(),
@@ -385,11 +388,11 @@ fn watcher_findings_have_causes() {
         signal: Signal::Term,
         ago_ms: 0,
     };
-    assert_eq!(judged(|status| status.ended.push(ended)), ["ended_process"]);
+    assert_eq!(causes_of(|status| status.ended.push(ended)), ["ended_process"]);
     // Of another container.
     let mut findings = Findings::default();
     let status = Status { findings: vec![finding(Unshimmed, Some("b"))], ..well() };
-    host::judge(&status, Some("a"), &mut findings);
+    host::check_status(&status, Some("a"), &mut findings);
     assert_eq!(findings.names(), [""; 0]);
 }
 
