@@ -120,8 +120,8 @@ impl<'a> Exports<'a> {
                 return;
             }
             let opened = self.tables.ledger.exported().opened();
-            let Some(place) = records.kept.iter().position(|kept| kept.routes & opened == 0) else { return };
-            let Kept { gpu, bytes, .. } = records.kept.swap_remove(place);
+            let Some(index) = records.kept.iter().position(|kept| kept.routes & opened == 0) else { return };
+            let Kept { gpu, bytes, .. } = records.kept.swap_remove(index);
             drop(records);
             self.tables.ledger.exported().withdraw_kept(gpu, bytes);
             self.tables.ledger.refund(gpu, Column::Used, bytes);

@@ -47,8 +47,8 @@ impl<'a> GreenContexts<'a> {
     /// The driver destroyed a green context. What was allocated in it stays.
     pub fn destroyed(self, id: GreenId) {
         let mut table = self.tables.green.0.lock();
-        let Some(place) = table.iter().position(|green| green.id == id) else { return };
-        if let Some(handle) = table.swap_remove(place).handle {
+        let Some(index) = table.iter().position(|green| green.id == id) else { return };
+        if let Some(handle) = table.swap_remove(index).handle {
             self.tables.contexts.leave_view(handle.0);
         }
     }

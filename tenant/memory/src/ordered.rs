@@ -31,8 +31,8 @@ impl<T: Copy> Ordered<T> {
     pub(crate) fn get(&mut self, key: u64) -> Option<&mut T> {
         let home = self.home(key);
         let run = &mut self.runs.get_mut(home)?.entries;
-        let place = run.binary_search_by_key(&key, |entry| entry.0).ok()?;
-        run.get_mut(place).map(|entry| &mut entry.1)
+        let index = run.binary_search_by_key(&key, |entry| entry.0).ok()?;
+        run.get_mut(index).map(|entry| &mut entry.1)
     }
 
     /// The entry with the greatest key not above `key`.
@@ -40,7 +40,7 @@ impl<T: Copy> Ordered<T> {
         let home = self.home(key);
         let run = &self.runs.get(home)?.entries;
         match run.partition_point(|entry| entry.0 <= key).checked_sub(1) {
-            Some(place) => run.get(place).copied(),
+            Some(index) => run.get(index).copied(),
             None => self.runs.get(home.checked_sub(1)?)?.entries.last().copied(),
         }
     }
@@ -49,8 +49,8 @@ impl<T: Copy> Ordered<T> {
     pub(crate) fn from(&self, key: u64) -> Option<(u64, T)> {
         let home = self.home(key);
         let run = &self.runs.get(home)?.entries;
-        let place = run.partition_point(|entry| entry.0 < key);
-        run.get(place).or_else(|| self.runs.get(home + 1)?.entries.first()).copied()
+        let index = run.partition_point(|entry| entry.0 < key);
+        run.get(index).or_else(|| self.runs.get(home + 1)?.entries.first()).copied()
     }
 
     /// Puts a value in; returns the one that stood there.
@@ -75,8 +75,8 @@ impl<T: Copy> Ordered<T> {
     pub(crate) fn remove(&mut self, key: u64) -> Option<T> {
         let home = self.home(key);
         let run = &mut self.runs.get_mut(home)?.entries;
-        let place = run.binary_search_by_key(&key, |entry| entry.0).ok()?;
-        let (_, value) = run.remove(place);
+        let index = run.binary_search_by_key(&key, |entry| entry.0).ok()?;
+        let (_, value) = run.remove(index);
         let left = run.len();
         if left == 0 {
             self.runs.remove(home);
@@ -105,9 +105,9 @@ impl<T: Copy> Ordered<T> {
         Ok(if key < begins { home } else { home + 1 })
     }
 
-    fn add(&mut self, place: usize, run: Run<T>) -> Result<(), Exhausted> {
+    fn add(&mut self, index: usize, run: Run<T>) -> Result<(), Exhausted> {
         self.runs.try_reserve(1).map_err(|_| Exhausted)?;
-        self.runs.insert(place, run);
+        self.runs.insert(index, run);
         Ok(())
     }
 
@@ -146,7 +146,7 @@ mod tests {
         let runs = || ordered.runs.iter().enumerate();
         let keys: Vec<u64> = runs().flat_map(|(_, run)| run.entries.iter().map(|entry| entry.0)).collect();
         runs().all(|(_, run)| (1..=MOST).contains(&run.entries.len()) && run.entries.capacity() == MOST)
-            && runs().all(|(place, run)| place == 0 || run.begins <= run.entries[0].0)
+            && runs().all(|(index, run)| index == 0 || run.begins <= run.entries[0].0)
             && keys.is_sorted_by(|before, after| before < after)
     }
 

@@ -142,8 +142,8 @@ impl AllocationTable {
     #[inline]
     fn shard(&self, address: u64) -> Option<&Spin<Shard>> {
         // The upper bits; the list of stretches goes by the lower ones.
-        let place = spread(extent::number(address)) >> (32 - SHARD_BITS);
-        self.shards.get(place).map(|shard| &shard.0)
+        let index = spread(extent::number(address)) >> (32 - SHARD_BITS);
+        self.shards.get(index).map(|shard| &shard.0)
     }
 }
 
@@ -180,21 +180,21 @@ struct Shard {
 
 impl Shard {
     fn open(&mut self, owner: Owner, gpu: DeviceIndex) -> Result<(), Exhausted> {
-        let place = owner.place();
-        if self.sums.len() <= place {
-            self.sums.try_reserve(place + 1 - self.sums.len()).map_err(|_| Exhausted)?;
-            self.sums.resize(place + 1, None);
+        let index = owner.index();
+        if self.sums.len() <= index {
+            self.sums.try_reserve(index + 1 - self.sums.len()).map_err(|_| Exhausted)?;
+            self.sums.resize(index + 1, None);
         }
-        let sum = self.sums.get_mut(place).ok_or(Exhausted)?;
+        let sum = self.sums.get_mut(index).ok_or(Exhausted)?;
         *sum = Some(Sum { owner, gpu, units: 0 });
         Ok(())
     }
 
     fn close(&mut self, owner: Owner) -> u64 {
-        match self.sums.get_mut(owner.place()) {
-            Some(place) if place.is_some_and(|sum| sum.owner == owner) => {
+        match self.sums.get_mut(owner.index()) {
+            Some(index) if index.is_some_and(|sum| sum.owner == owner) => {
                 self.stale = true;
-                place.take().map_or(0, |sum| sum.units)
+                index.take().map_or(0, |sum| sum.units)
             }
             _ => 0,
         }
@@ -288,7 +288,7 @@ impl Shard {
                 return false;
             }
             if sum_of(sums, entry.owner()).is_some() {
-                left[entry.owner().place()] -= u64::from(entry.units());
+                left[entry.owner().index()] -= u64::from(entry.units());
             }
         }
         left.iter().all(|&left| left == 0)
@@ -298,7 +298,7 @@ impl Shard {
 /// The sum of `owner`, if it is open.
 #[inline]
 fn sum_of(sums: &mut [Option<Sum>], owner: Owner) -> Option<&mut Sum> {
-    sums.get_mut(owner.place())?.as_mut().filter(|sum| sum.owner == owner)
+    sums.get_mut(owner.index())?.as_mut().filter(|sum| sum.owner == owner)
 }
 
 #[cfg(test)]

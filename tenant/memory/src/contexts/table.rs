@@ -124,8 +124,8 @@ impl ContextTable {
 
     /// The owner of what belongs to a GPU and to no context: the first places are the GPUs'.
     pub(crate) fn of_gpu(gpu: DeviceIndex) -> Context {
-        let place = u16::try_from(gpu.get()).unwrap_or(0);
-        Context { gpu, owner: Owner::new(place, 0) }
+        let index = u16::try_from(gpu.get()).unwrap_or(0);
+        Context { gpu, owner: Owner::new(index, 0) }
     }
 
     /// The context of a handle. No lock; a handle that is destroyed meanwhile may still be found.
@@ -263,7 +263,7 @@ impl ContextTable {
         let home = usize::try_from(spread).unwrap_or(0) & (PAIRS - 1);
         // The mask leaves a place in the array.
         #[allow(clippy::indexing_slicing)]
-        (home..home + PAIRS).map(|place| &self.table[place & (PAIRS - 1)])
+        (home..home + PAIRS).map(|index| &self.table[index & (PAIRS - 1)])
     }
 
     /// The pair of a handle: its own if it is `present`, else the first that can be had.
@@ -277,19 +277,19 @@ impl ContextTable {
     /// Takes a handle off the table. Buried pairs at the end of a chain become unused again, so that searches for unknown handles
     /// stay short.
     fn remove(&self, handle: usize) {
-        let Some(place) = self.table.iter().position(|pair| pair.handle.load(Ordering::Relaxed) == handle)
+        let Some(index) = self.table.iter().position(|pair| pair.handle.load(Ordering::Relaxed) == handle)
         else {
             return;
         };
-        let handle_at = |place: usize| self.table.get(place & (PAIRS - 1)).map(|pair| &pair.handle);
-        let store = |place: usize, handle: usize| {
-            if let Some(at) = handle_at(place) {
+        let handle_at = |index: usize| self.table.get(index & (PAIRS - 1)).map(|pair| &pair.handle);
+        let store = |index: usize, handle: usize| {
+            if let Some(at) = handle_at(index) {
                 at.store(handle, Ordering::Relaxed);
             }
         };
-        let load = |place: usize| handle_at(place).map_or(0, |handle| handle.load(Ordering::Relaxed));
-        store(place, TOMBSTONE);
-        let mut last = place;
+        let load = |index: usize| handle_at(index).map_or(0, |handle| handle.load(Ordering::Relaxed));
+        store(index, TOMBSTONE);
+        let mut last = index;
         while load(last) == TOMBSTONE && load(last + 1) == 0 {
             store(last, 0);
             last = last.wrapping_sub(1) & (PAIRS - 1);
@@ -298,13 +298,13 @@ impl ContextTable {
 }
 
 impl Registry {
-    fn place(context: Context) -> Option<usize> {
-        context.owner.place().checked_sub(cgpu_shm::layout::GPUS)
+    fn index(context: Context) -> Option<usize> {
+        context.owner.index().checked_sub(cgpu_shm::layout::GPUS)
     }
 
     /// The record of a context that is not closed.
     fn record(&mut self, context: Context) -> Option<&mut Record> {
-        let record = self.records.get_mut(Self::place(context)?)?;
+        let record = self.records.get_mut(Self::index(context)?)?;
         (record.open && record.context == context).then_some(record)
     }
 
@@ -320,16 +320,16 @@ impl Registry {
         }
         let reusable = |record: &Record| !record.open && record.context.owner.user() + 1 < Owner::USERS;
         let free = self.records.iter().position(reusable);
-        let place = free.unwrap_or(self.records.len());
-        let number = u16::try_from(place + cgpu_shm::layout::GPUS).ok()?;
-        if usize::from(number) >= Owner::PLACES {
+        let index = free.unwrap_or(self.records.len());
+        let number = u16::try_from(index + cgpu_shm::layout::GPUS).ok()?;
+        if usize::from(number) >= Owner::INDICES {
             return None;
         }
-        let user = self.records.get(place).map_or(0, |record| record.context.owner.user() + 1);
+        let user = self.records.get(index).map_or(0, |record| record.context.owner.user() + 1);
         let context = Context { gpu, owner: Owner::new(number, user) };
         let record = Record { handle, context, implicit, attached: 0, leaving: 0, open: true };
         allocations.open(context.owner, gpu).ok()?;
-        match self.records.get_mut(place) {
+        match self.records.get_mut(index) {
             Some(former) => *former = record,
             None => {
                 self.records.try_reserve(1).ok()?;

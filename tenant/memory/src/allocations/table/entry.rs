@@ -22,16 +22,16 @@ pub(super) const MOST_UNITS: u32 = 1 << UNITS_BITS;
 pub(crate) struct Owner(u32);
 
 impl Owner {
-    const PLACE_BITS: u32 = 12;
+    const INDEX_BITS: u32 = 12;
     /// Places in the registry.
-    pub(crate) const PLACES: usize = 1 << Self::PLACE_BITS;
+    pub(crate) const INDICES: usize = 1 << Self::INDEX_BITS;
     /// Users of a place; after the last one, the place is not used again.
-    pub(crate) const USERS: u32 = 1 << (u64::BITS - OFFSET_BITS - UNITS_BITS - Self::PLACE_BITS);
+    pub(crate) const USERS: u32 = 1 << (u64::BITS - OFFSET_BITS - UNITS_BITS - Self::INDEX_BITS);
 
-    /// The given user, below [`Owner::USERS`], of a place below [`Owner::PLACES`].
-    pub(crate) fn new(place: u16, user: u32) -> Self {
-        let place = u32::from(place) & ((1 << Self::PLACE_BITS) - 1);
-        Self((user & (Self::USERS - 1)) << Self::PLACE_BITS | place)
+    /// The given user, below [`Owner::USERS`], of a place below [`Owner::INDICES`].
+    pub(crate) fn new(index: u16, user: u32) -> Self {
+        let index = u32::from(index) & ((1 << Self::INDEX_BITS) - 1);
+        Self((user & (Self::USERS - 1)) << Self::INDEX_BITS | index)
     }
 
     /// As a number; see [`Owner::of_bits`].
@@ -46,13 +46,13 @@ impl Owner {
     }
 
     #[inline]
-    pub(crate) fn place(self) -> usize {
-        self.0 as usize & (Self::PLACES - 1)
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize & (Self::INDICES - 1)
     }
 
     #[inline]
     pub(crate) fn user(self) -> u32 {
-        self.0 >> Self::PLACE_BITS
+        self.0 >> Self::INDEX_BITS
     }
 }
 
@@ -117,14 +117,14 @@ mod tests {
 
     #[test]
     fn entry_returns_what_it_was_made_of() {
-        for (place, user) in [(0, 0), (1, 0), (0, 1), (4095, 255)] {
+        for (index, user) in [(0, 0), (1, 0), (0, 1), (4095, 255)] {
             for units in [1, 4096, (1 << UNITS_BITS) - 1] {
                 for offset in [0, 1, 8191] {
-                    let owner = Owner::new(place, user);
+                    let owner = Owner::new(index, user);
                     let entry = Entry::new(Offset(offset), units, owner).expect("it fits");
                     assert!(!entry.is_vacant());
                     assert_eq!((entry.offset().0, entry.units(), entry.owner()), (offset, units, owner));
-                    assert_eq!((owner.place(), owner.user()), (usize::from(place), user));
+                    assert_eq!((owner.index(), owner.user()), (usize::from(index), user));
                 }
             }
         }

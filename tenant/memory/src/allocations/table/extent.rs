@@ -88,27 +88,27 @@ impl Extent {
         for leaf in &mut self.leaves {
             leaf.retain(&mut keep);
         }
-        let left = (0..REGIONS).flat_map(|place| self.region(place)).count();
+        let left = (0..REGIONS).flat_map(|index| self.region(index)).count();
         // There are at most as many as before.
         self.live = u32::try_from(left).unwrap_or(self.live);
     }
 
     /// The entries of a region.
-    fn region(&self, place: usize) -> impl Iterator<Item = Entry> {
-        let first = self.firsts.get(place).copied().filter(|first| !first.is_vacant());
-        first.into_iter().chain(self.leaves.get(place).into_iter().flat_map(Leaf::iter))
+    fn region(&self, index: usize) -> impl Iterator<Item = Entry> {
+        let first = self.firsts.get(index).copied().filter(|first| !first.is_vacant());
+        first.into_iter().chain(self.leaves.get(index).into_iter().flat_map(Leaf::iter))
     }
 
     #[inline]
     fn first(&mut self, address: u64) -> &mut Entry {
         // The mask leaves a place in the array.
         #[allow(clippy::indexing_slicing)]
-        &mut self.firsts[place(address)]
+        &mut self.firsts[index(address)]
     }
 
     #[inline]
     fn leaf(&mut self, address: u64) -> Option<&mut Leaf> {
-        self.leaves.get_mut(place(address))
+        self.leaves.get_mut(index(address))
     }
 
     #[inline]
@@ -135,11 +135,11 @@ impl Extent {
 
 /// The place of an address's region in its stretch.
 #[inline]
-fn place(address: u64) -> usize {
+fn index(address: u64) -> usize {
     // The mask leaves no more bits than the type has.
     #[allow(clippy::cast_possible_truncation)]
-    let place = (address >> REGION_BITS) as usize & (REGIONS - 1);
-    place
+    let index = (address >> REGION_BITS) as usize & (REGIONS - 1);
+    index
 }
 
 /// Whether it is an allocation at this offset.
@@ -164,18 +164,18 @@ impl Extents {
     /// The stretch of this number, if anything lives there.
     #[inline]
     pub(super) fn find(&mut self, number: u64) -> Option<&mut Extent> {
-        let place = self.place(number).ok()?;
-        self.at(place)
+        let index = self.index(number).ok()?;
+        self.at(index)
     }
 
     /// The stretch of this number, which is made if need be.
     #[inline]
     pub(super) fn find_or_make(&mut self, number: u64) -> Result<&mut Extent, Exhausted> {
-        let place = match self.place(number) {
-            Ok(place) => place,
+        let index = match self.index(number) {
+            Ok(index) => index,
             Err(vacant) => self.make(number, vacant)?,
         };
-        self.at(place).ok_or(Exhausted)
+        self.at(index).ok_or(Exhausted)
     }
 
     /// The stretch of this number has become empty.
@@ -198,7 +198,7 @@ impl Extents {
 
     /// Drops the stretch of this number, which must be empty.
     fn drop_empty(&mut self, number: u64) {
-        let Ok(mut hole) = self.place(number) else { return };
+        let Ok(mut hole) = self.index(number) else { return };
         let removed = self.slots.get_mut(hole).and_then(Option::take);
         self.used -= 1;
         let mask = self.mask();
@@ -233,9 +233,9 @@ impl Extents {
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Entry)> {
         let extents = self.slots.iter().flatten();
         extents.flat_map(|(number, extent)| {
-            (0..REGIONS).zip(number << REGIONS_BITS..).flat_map(|(place, number)| {
+            (0..REGIONS).zip(number << REGIONS_BITS..).flat_map(|(index, number)| {
                 extent
-                    .region(place)
+                    .region(index)
                     .map(move |entry| (number << REGION_BITS | u64::from(entry.offset().0) << 8, entry))
             })
         })
@@ -258,7 +258,7 @@ impl Extents {
         // Half full at most. Lists never shrink: at 16 bytes for 128 MiB of addresses they need not.
         if self.is_full() {
             self.grow()?;
-            vacant = self.place(number).err().ok_or(Exhausted)?;
+            vacant = self.index(number).err().ok_or(Exhausted)?;
         }
         let extent = self.cached.take().unwrap_or_default();
         *self.slots.get_mut(vacant).ok_or(Exhausted)? = Some((number, extent));
@@ -272,7 +272,7 @@ impl Extents {
         list.try_reserve_exact(slots).map_err(|_| Exhausted)?;
         list.resize_with(slots, || None);
         for (number, extent) in std::mem::replace(&mut self.slots, list).into_iter().flatten() {
-            if let Err(vacant) = self.place(number)
+            if let Err(vacant) = self.index(number)
                 && let Some(slot) = self.slots.get_mut(vacant)
             {
                 *slot = Some((number, extent));
@@ -282,8 +282,8 @@ impl Extents {
     }
 
     #[inline]
-    fn at(&mut self, place: usize) -> Option<&mut Extent> {
-        match self.slots.get_mut(place) {
+    fn at(&mut self, index: usize) -> Option<&mut Extent> {
+        match self.slots.get_mut(index) {
             Some(Some((_, extent))) => Some(extent),
             _ => None,
         }
@@ -291,14 +291,14 @@ impl Extents {
 
     /// The place of a number, or the vacant one where it would go (in an empty list: beyond its end).
     #[inline]
-    fn place(&self, number: u64) -> Result<usize, usize> {
+    fn index(&self, number: u64) -> Result<usize, usize> {
         let mask = self.mask();
-        let mut place = self.home(number);
+        let mut index = self.home(number);
         loop {
-            match self.slots.get(place) {
-                None | Some(None) => return Err(place),
-                Some(Some((found, _))) if *found == number => return Ok(place),
-                Some(Some(_)) => place = (place + 1) & mask,
+            match self.slots.get(index) {
+                None | Some(None) => return Err(index),
+                Some(Some((found, _))) if *found == number => return Ok(index),
+                Some(Some(_)) => index = (index + 1) & mask,
             }
         }
     }

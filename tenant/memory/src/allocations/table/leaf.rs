@@ -23,20 +23,20 @@ impl Leaf {
     /// The entry at `offset`; vacant if there is none.
     #[inline]
     pub(super) fn find(&self, offset: Offset) -> Entry {
-        self.place(offset).ok().and_then(|place| self.slots.get(place)).copied().unwrap_or(Entry::VACANT)
+        self.index(offset).ok().and_then(|index| self.slots.get(index)).copied().unwrap_or(Entry::VACANT)
     }
 
     /// Puts in an entry; returns the one that had its offset, or a vacant one.
     #[inline]
     pub(super) fn insert(&mut self, entry: Entry) -> Result<Entry, Exhausted> {
-        let mut vacant = match self.place(entry.offset()) {
-            Ok(place) => return Ok(self.set(place, entry)),
+        let mut vacant = match self.index(entry.offset()) {
+            Ok(index) => return Ok(self.set(index, entry)),
             Err(vacant) => vacant,
         };
         // Four fifths full at most: beyond it, probing gets long.
         if (self.live() + 1) * 5 > self.slots.len() * 4 {
             self.resize(self.slots.len() * 3 / 2)?;
-            vacant = self.place(entry.offset()).err().ok_or(Exhausted)?;
+            vacant = self.index(entry.offset()).err().ok_or(Exhausted)?;
         }
         self.live += 1;
         Ok(self.set(vacant, entry))
@@ -45,7 +45,7 @@ impl Leaf {
     /// Takes out the entry at `offset`; a vacant one if there is none.
     #[inline]
     pub(super) fn remove(&mut self, offset: Offset) -> Entry {
-        let Ok(mut hole) = self.place(offset) else { return Entry::VACANT };
+        let Ok(mut hole) = self.index(offset) else { return Entry::VACANT };
         let removed = self.set(hole, Entry::VACANT);
         // Close the gap: whatever probed past the hole and may lie in it moves up, so that no search ends early.
         let mut next = self.after(hole);
@@ -89,7 +89,7 @@ impl Leaf {
         table.resize(slots, Entry::VACANT);
         let former = std::mem::replace(&mut self.slots, table.into_boxed_slice());
         for &entry in former.iter().filter(|entry| !entry.is_vacant()) {
-            if let Err(vacant) = self.place(entry.offset()) {
+            if let Err(vacant) = self.index(entry.offset()) {
                 self.set(vacant, entry);
             }
         }
@@ -98,22 +98,22 @@ impl Leaf {
 
     /// The place of an offset, or the vacant one where it would go (in an empty table: beyond its end).
     #[inline]
-    fn place(&self, offset: Offset) -> Result<usize, usize> {
-        let mut place = self.home(offset);
+    fn index(&self, offset: Offset) -> Result<usize, usize> {
+        let mut index = self.home(offset);
         loop {
-            match self.slots.get(place) {
-                None => return Err(place),
-                Some(entry) if entry.is_vacant() => return Err(place),
-                Some(entry) if entry.offset() == offset => return Ok(place),
-                Some(_) => place = self.after(place),
+            match self.slots.get(index) {
+                None => return Err(index),
+                Some(entry) if entry.is_vacant() => return Err(index),
+                Some(entry) if entry.offset() == offset => return Ok(index),
+                Some(_) => index = self.after(index),
             }
         }
     }
 
     /// Stores an entry; returns the former one.
     #[inline]
-    fn set(&mut self, place: usize, entry: Entry) -> Entry {
-        self.slots.get_mut(place).map_or(Entry::VACANT, |slot| std::mem::replace(slot, entry))
+    fn set(&mut self, index: usize, entry: Entry) -> Entry {
+        self.slots.get_mut(index).map_or(Entry::VACANT, |slot| std::mem::replace(slot, entry))
     }
 
     #[inline]
@@ -122,8 +122,8 @@ impl Leaf {
     }
 
     #[inline]
-    fn after(&self, place: usize) -> usize {
-        if place + 1 < self.slots.len() { place + 1 } else { 0 }
+    fn after(&self, index: usize) -> usize {
+        if index + 1 < self.slots.len() { index + 1 } else { 0 }
     }
 
     /// Steps from one place to another, around the end.

@@ -21,9 +21,9 @@ enum Step {
 /// Addresses as drivers give them: dense small ones, 2 MiB ones, and far away ones.
 fn address() -> impl Strategy<Value = u64> {
     prop_oneof![
-        (1..200_u64).prop_map(|place| 0x7f00_0000_0000 + place * 512),
-        (1..100_u64).prop_map(|place| 0x7f10_0000_0000 + (place << 21)),
-        (1..100_u64).prop_map(|place| place << 30 | 256),
+        (1..200_u64).prop_map(|index| 0x7f00_0000_0000 + index * 512),
+        (1..100_u64).prop_map(|index| 0x7f10_0000_0000 + (index << 21)),
+        (1..100_u64).prop_map(|index| index << 30 | 256),
     ]
 }
 
@@ -109,8 +109,8 @@ fn churn_over_many_addresses_frees_host_memory() {
     let owner = Owner::new(0, 1);
     table.open(owner, gpu(0)).expect("memory");
     // As a driver that never gives an address twice.
-    for place in 1..300_000_u64 {
-        let address = place << 24;
+    for index in 1..300_000_u64 {
+        let address = index << 24;
         assert_eq!(table.insert(Allocation { address, units: 1, owner }), Inserted::New);
         assert!(table.remove(address).is_some());
     }
@@ -125,8 +125,8 @@ fn entries_of_closed_owners_are_replaced() {
         let owner = Owner::new(7, user);
         table.open(owner, gpu(0)).expect("memory");
         // Every user somewhere else, so that no address is given out again.
-        for place in 1..2000_u64 {
-            let address = u64::from(user) << 44 | place << 24;
+        for index in 1..2000_u64 {
+            let address = u64::from(user) << 44 | index << 24;
             assert_eq!(table.insert(Allocation { address, units: 1, owner }), Inserted::New);
         }
         assert_eq!(table.close(owner), bytes(1999));
@@ -148,7 +148,7 @@ fn threads_find_their_own_entries() {
                     let owner = Owner::new(thread, user);
                     table.open(owner, gpu(0)).expect("memory");
                     // All threads in the same regions.
-                    let addresses = || (1..500_u64).map(|place| (place * 4 + u64::from(thread)) * 512);
+                    let addresses = || (1..500_u64).map(|index| (index * 4 + u64::from(thread)) * 512);
                     for address in addresses() {
                         assert_eq!(table.insert(Allocation { address, units: 2, owner }), Inserted::New);
                     }

@@ -84,16 +84,16 @@ impl PhysicalTable {
             let within = binding.offset >= offset && last <= end;
             binding.object == object && binding.gpu == gpu && within && binding.serial < before
         };
-        let place = self.bindings.iter().position(ends)?;
-        let Binding { record, .. } = self.bindings.swap_remove(place);
+        let index = self.bindings.iter().position(ends)?;
+        let Binding { record, .. } = self.bindings.swap_remove(index);
         let change = if self.is_shared(object) { self.bound(record, false) } else { Change::None };
         Some((change, self.drop_references(record, 1)))
     }
 
     /// Takes off one binding of an object that is gone from here.
     pub(in crate::physical) fn unbind_any(&mut self, object: RecordId, routes: u64) -> Option<FreeOutcome> {
-        let place = self.bindings.iter().position(|binding| binding.object == object)?;
-        let Binding { record, .. } = self.bindings.swap_remove(place);
+        let index = self.bindings.iter().position(|binding| binding.object == object)?;
+        let Binding { record, .. } = self.bindings.swap_remove(index);
         if routes != 0
             && let Some(bound) = self.records.get(record)
         {

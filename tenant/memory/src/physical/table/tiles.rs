@@ -40,7 +40,7 @@ impl PhysicalTable {
     fn tiled(&mut self, array: ArrayId, owner: Option<Owner>) -> Option<&mut Tiled> {
         let array = array.address().0;
         match self.tiled.iter().position(|tiled| tiled.array == array && tiled.leaving == 0) {
-            Some(place) => self.tiled.get_mut(place),
+            Some(index) => self.tiled.get_mut(index),
             None => {
                 self.tiled.try_reserve(1).ok()?;
                 self.tiled.push(Tiled { array, owner, leaving: 0, tiles: Ordered::new() });
@@ -60,9 +60,9 @@ impl PhysicalTable {
     /// The destruction of an array goes to the driver. Returns the serial by which it is known.
     pub(in crate::physical) fn leave_array(&mut self, array: ArrayId) -> Option<u64> {
         let array = array.address().0;
-        let place = self.tiled.iter().position(|tiled| tiled.array == array && tiled.leaving == 0)?;
+        let index = self.tiled.iter().position(|tiled| tiled.array == array && tiled.leaving == 0)?;
         let serial = self.serial();
-        self.tiled.get_mut(place)?.leaving = serial;
+        self.tiled.get_mut(index)?.leaving = serial;
         Some(serial)
     }
 
@@ -92,13 +92,13 @@ impl PhysicalTable {
     /// Takes one reference off an array of that description which is gone.
     pub(in crate::physical) fn untile(&mut self, gone: impl Fn(&Tiled) -> bool) -> Option<RecordId> {
         loop {
-            let place = self.tiled.iter().position(&gone)?;
-            let tiles = &mut self.tiled.get_mut(place)?.tiles;
+            let index = self.tiled.iter().position(&gone)?;
+            let tiles = &mut self.tiled.get_mut(index)?.tiles;
             if let Some((name, record)) = tiles.from(0) {
                 tiles.remove(name);
                 return Some(record);
             }
-            self.tiled.swap_remove(place);
+            self.tiled.swap_remove(index);
         }
     }
 }
