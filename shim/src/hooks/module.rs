@@ -275,7 +275,7 @@ pub(super) fn make(
     let mut answer = ask(tenant, context.gpu(), &call);
     let mut made = free();
     if answer == CUresult::SUCCESS && growing.exceeds(made) && undo() == CUresult::SUCCESS {
-        if growing.came_back(made, free()) {
+        if growing.was_returned(made, free()) {
             growing.denied();
             return CUresult::ERROR_OUT_OF_MEMORY;
         }

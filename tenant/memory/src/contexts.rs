@@ -14,7 +14,7 @@ use cgpu_shm::reason::Reason;
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu, SlotIndex};
 
-use self::size::Before;
+use self::size::Baseline;
 use self::table::{Context, Entered, Released};
 use crate::charge;
 use crate::exports::Exports;
@@ -69,15 +69,15 @@ impl<'a> Contexts<'a> {
         // After the charge: where it is short, it makes room first, by trimming pools or waiting for the dead, and what they give back
         // would be taken off the context's cost.
         let (physical_free, accounted) = (physical_free(), self.tables.ledger.accounted(gpu) - charged);
-        let beside = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
-        let before = Before {
+        let concurrent = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
+        let baseline = Baseline {
             physical_free,
             accounted,
             charged,
-            beside,
-            alone: self.tables.ledger.creations().is_alone(),
+            concurrent,
+            is_alone: self.tables.ledger.creations().is_alone(),
         };
-        Ok(PendingContext { tables: self.tables, gpu, first, before })
+        Ok(PendingContext { tables: self.tables, gpu, first, baseline })
     }
 
     /// First contexts are created one after the other: what two that are created at once cost cannot be told apart by the GPU's free
@@ -191,7 +191,7 @@ impl<'a> Contexts<'a> {
 pub struct PendingContext<'a> {
     tables: &'a Tables,
     gpu: Gpu,
-    before: Before,
+    baseline: Baseline,
     /// Held until the size is known.
     first: Option<Guard<'a>>,
 }
@@ -202,23 +202,23 @@ impl PendingContext<'_> {
     /// retain of a primary context) costs nothing.
     pub fn created(mut self, context: ContextId, physical_free: Option<Bytes>) -> Context {
         let _first = self.first.take();
-        let Self { tables, gpu, before, .. } = *ManuallyDrop::new(self);
-        let (ledger, charged) = (&tables.ledger, before.charged);
+        let Self { tables, gpu, baseline, .. } = *ManuallyDrop::new(self);
+        let (ledger, charged) = (&tables.ledger, baseline.charged);
         if tables.contexts.knows(context.0) {
             let known = Contexts::new(tables).enter(context, gpu, charged);
             ledger.creations().end(gpu);
             return known;
         }
-        let beside = ledger.creations().count(gpu).saturating_sub(1);
+        let concurrent = ledger.creations().count(gpu).saturating_sub(1);
         // Who began without knowing, because whoever was learning took too long, and sees it known now, takes that.
         let learned = Contexts::new(tables).learned(gpu);
         let (measured, known) = match (charged, learned) {
             (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),
             _ => (
-                Before { alone: before.alone && ledger.creations().is_alone(), ..before }.size(
+                Baseline { is_alone: baseline.is_alone && ledger.creations().is_alone(), ..baseline }.size(
                     physical_free,
                     ledger.accounted(gpu) - charged,
-                    beside,
+                    concurrent,
                 ),
                 charged,
             ),
@@ -226,7 +226,7 @@ impl PendingContext<'_> {
         if let Some(size) = measured {
             let record = ledger.region().gpu(gpu);
             record.context.store(size.0, Ordering::Relaxed);
-            record.agreed.store(size::agree(size, charged).into(), Ordering::Relaxed);
+            record.agreed.store(size::sizes_agree(size, charged).into(), Ordering::Relaxed);
         }
         let implicit = measured.unwrap_or(known);
         if implicit > charged {
@@ -244,7 +244,7 @@ impl PendingContext<'_> {
 impl Drop for PendingContext<'_> {
     fn drop(&mut self) {
         // Until then nothing is concluded from what the GPU says.
-        self.tables.ledger.refund(self.gpu, Column::Implicit, self.before.charged);
+        self.tables.ledger.refund(self.gpu, Column::Implicit, self.baseline.charged);
         self.tables.ledger.creations().end(self.gpu);
     }
 }

@@ -26,7 +26,7 @@ use cgpu_shm::units::Bytes;
 pub use self::table::Cause;
 use self::table::{Share, gpus_in};
 use crate::charge;
-use crate::contexts::size::Before;
+use crate::contexts::size::Baseline;
 use crate::contexts::table::Context;
 use crate::ledger::Denied;
 use crate::tables::Tables;
@@ -112,16 +112,16 @@ impl<'a> Implicit<'a> {
             return Err(denied);
         }
         let (physical_free, accounted) = (physical_free(), self.tables.ledger.accounted(gpu) - known);
-        let beside = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
+        let concurrent = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
         Ok(PendingImplicit {
             tables: self.tables,
             context,
-            before: Before {
+            baseline: Baseline {
                 physical_free,
                 accounted,
                 charged: known,
-                beside,
-                alone: self.tables.ledger.creations().is_alone(),
+                concurrent,
+                is_alone: self.tables.ledger.creations().is_alone(),
             },
         })
     }
@@ -155,7 +155,7 @@ impl<'a> Implicit<'a> {
 pub struct PendingImplicit<'a> {
     tables: &'a Tables,
     context: Context,
-    before: Before,
+    baseline: Baseline,
 }
 
 impl PendingImplicit<'_> {
@@ -164,17 +164,17 @@ impl PendingImplicit<'_> {
     pub fn exceeds(&self, physical_free: Option<Bytes>) -> bool {
         let ledger = &self.tables.ledger;
         let gpu = self.context.gpu();
-        let more = self.measure(physical_free).map_or(Bytes::ZERO, |came| came - self.before.charged);
+        let more = self.measure(physical_free).map_or(Bytes::ZERO, |growth| growth - self.baseline.charged);
         more > Bytes::ZERO && ledger.total(gpu) + more > ledger.limit(gpu)
     }
 
     /// It has been undone: whether what it had taken, by the GPU's free memory before and after that, has come back, or at least half of
     /// it. Else that was somebody else's.
     #[must_use]
-    pub fn came_back(&self, before: Option<Bytes>, after: Option<Bytes>) -> bool {
-        let came = self.measure(before).unwrap_or(Bytes::ZERO);
+    pub fn was_returned(&self, before: Option<Bytes>, after: Option<Bytes>) -> bool {
+        let growth = self.measure(before).unwrap_or(Bytes::ZERO);
         let back = before.zip(after).map_or(Bytes::ZERO, |(before, after)| after - before);
-        back.0 >= came.0 / 2
+        back.0 >= growth.0 / 2
     }
 
     /// Counts that it was refused because it would have taken the container past its limit.
@@ -190,10 +190,10 @@ impl PendingImplicit<'_> {
 
     /// Books what has come: how much.
     fn commit(self, physical_free: Option<Bytes>) -> Bytes {
-        let came = self.measure(physical_free);
-        let Self { tables, context, before } = *ManuallyDrop::new(self);
+        let growth = self.measure(physical_free);
+        let Self { tables, context, baseline } = *ManuallyDrop::new(self);
         let (ledger, gpu) = (&tables.ledger, context.gpu());
-        let (charged, bytes) = (before.charged, came.unwrap_or(before.charged));
+        let (charged, bytes) = (baseline.charged, growth.unwrap_or(baseline.charged));
         if bytes > charged {
             ledger.force_charge(gpu, Column::Implicit, bytes - charged);
         } else {
@@ -210,16 +210,16 @@ impl PendingImplicit<'_> {
     /// What has come; none: it cannot be told.
     fn measure(&self, physical_free: Option<Bytes>) -> Option<Bytes> {
         let (ledger, gpu) = (&self.tables.ledger, self.context.gpu());
-        let beside = ledger.creations().count(gpu).saturating_sub(1);
-        let before = Before { alone: self.before.alone && ledger.creations().is_alone(), ..self.before };
-        before.came(physical_free, ledger.accounted(gpu) - before.charged, beside)
+        let concurrent = ledger.creations().count(gpu).saturating_sub(1);
+        let baseline = Baseline { is_alone: self.baseline.is_alone && ledger.creations().is_alone(), ..self.baseline };
+        baseline.growth(physical_free, ledger.accounted(gpu) - baseline.charged, concurrent)
     }
 }
 
 impl Drop for PendingImplicit<'_> {
     fn drop(&mut self) {
         let (ledger, gpu) = (&self.tables.ledger, self.context.gpu());
-        ledger.refund(gpu, Column::Implicit, self.before.charged);
+        ledger.refund(gpu, Column::Implicit, self.baseline.charged);
         ledger.creations().end(gpu);
     }
 }
@@ -253,11 +253,11 @@ impl PendingLoad<'_> {
     /// It is there. `physical_free` is the GPU's free memory read now.
     pub fn brought(self, physical_free: Option<Bytes>) {
         let Self { growing, what, library } = self;
-        let (tables, context, known) = (growing.tables, growing.context, growing.before.charged);
-        let came = growing.commit(physical_free);
+        let (tables, context, known) = (growing.tables, growing.context, growing.baseline.charged);
+        let growth = growing.commit(physical_free);
         if let Some(library) = library {
             // With a kernel comes code, which may stay with the context when the library goes.
-            let its = if what == library { came } else { came.min(known) };
+            let its = if what == library { growth } else { growth.min(known) };
             tables.implicit.add(Cause::Library(library), context, its);
         }
         let mut libraries = tables.implicit.libraries.lock();

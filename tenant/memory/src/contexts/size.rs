@@ -5,7 +5,7 @@
 //! told apart: where a size is known, it stands; where none is, what went is shared out evenly.
 //!
 //! Other containers allocate and free between the two readings, as much as they like, and it is not theirs to say what is on
-//! our books: the first figure counts up to [`GREATEST`] only, and a later one moves the size by a quarter at most. So a
+//! our books: the first figure counts up to [`MAX_CONTEXT_SIZE`] only, and a later one moves the size by a quarter at most. So a
 //! neighbour's noise costs little and is mended by the next few contexts.
 //!
 //! The container's own processes are on the books, but a charge is ahead of the driver there and a free behind it, and what the dead had comes
@@ -15,21 +15,21 @@
 use cgpu_shm::units::Bytes;
 
 /// More than a context has been seen to cost on any GPU.
-const GREATEST: Bytes = Bytes::from_mib(1024);
+const MAX_CONTEXT_SIZE: Bytes = Bytes::from_mib(1024);
 /// By how much a size rises at a time, be it ever so small.
-const STEP: Bytes = Bytes::from_mib(64);
+const MIN_RISE: Bytes = Bytes::from_mib(64);
 
 /// Two sizes that differ by less are one: drivers take memory in blocks of 2 MiB.
-const SAME: Bytes = Bytes::from_mib(4);
+const SIZE_TOLERANCE: Bytes = Bytes::from_mib(4);
 
 /// Whether a size that was measured is the one that was known before; zero: none was.
-pub(crate) fn agree(measured: Bytes, known: Bytes) -> bool {
-    known > Bytes::ZERO && (measured - known).max(known - measured) < SAME
+pub(crate) fn sizes_agree(measured: Bytes, known: Bytes) -> bool {
+    known > Bytes::ZERO && (measured - known).max(known - measured) < SIZE_TOLERANCE
 }
 
 /// What was known before a creation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Before {
+pub(crate) struct Baseline {
     /// The GPU's free memory, if it could be read.
     pub(crate) physical_free: Option<Bytes>,
     /// What the container had on the books.
@@ -37,48 +37,48 @@ pub(crate) struct Before {
     /// What was charged for the context in advance; zero: its size was not known.
     pub(crate) charged: Bytes,
     /// Other creations of the container under way.
-    pub(crate) beside: u64,
+    pub(crate) concurrent: u64,
     /// Whether the container has no other process on its books.
-    pub(crate) alone: bool,
+    pub(crate) is_alone: bool,
 }
 
-impl Before {
+impl Baseline {
     /// What the context costs, by the GPU's free memory after its creation, what the container then had on the books without
     /// it, and the other creations then under way. None: this creation does not tell.
     ///
     /// Bounded by what was known, because the GPU's free memory is everybody's.
-    pub(crate) fn size(self, physical_free: Option<Bytes>, accounted: Bytes, beside: u64) -> Option<Bytes> {
-        let measured = self.measure(physical_free, accounted, beside)?;
+    pub(crate) fn size(self, physical_free: Option<Bytes>, accounted: Bytes, concurrent: u64) -> Option<Bytes> {
+        let measured = self.measure(physical_free, accounted, concurrent)?;
         match self.charged {
-            Bytes::ZERO => Some(measured.min(GREATEST)),
-            known if measured < known && !self.alone => None,
+            Bytes::ZERO => Some(measured.min(MAX_CONTEXT_SIZE)),
+            known if measured < known && !self.is_alone => None,
             known => {
                 let quarter = Bytes(known.0 / 4);
-                Some(measured.clamp(known - quarter, known + quarter.max(STEP)))
+                Some(measured.clamp(known - quarter, known + quarter.max(MIN_RISE)))
             }
         }
     }
 
     /// What came with something else than a context, told in the same way. None: others are at it too, or the GPU's memory cannot be read.
-    pub(crate) fn came(self, physical_free: Option<Bytes>, accounted: Bytes, beside: u64) -> Option<Bytes> {
-        if self.beside > 0 || beside > 0 {
+    pub(crate) fn growth(self, physical_free: Option<Bytes>, accounted: Bytes, concurrent: u64) -> Option<Bytes> {
+        if self.concurrent > 0 || concurrent > 0 {
             return None;
         }
         let fall = self.physical_free? - physical_free?;
         // More than what was known can be a neighbour's doing; so much of it is believed as of a context.
-        let came = (fall - (accounted - self.accounted)).min(self.charged + GREATEST);
-        Some(if self.alone { came } else { came.max(self.charged) })
+        let growth = (fall - (accounted - self.accounted)).min(self.charged + MAX_CONTEXT_SIZE);
+        Some(if self.is_alone { growth } else { growth.max(self.charged) })
     }
 
-    fn measure(self, physical_free: Option<Bytes>, accounted: Bytes, beside: u64) -> Option<Bytes> {
+    fn measure(self, physical_free: Option<Bytes>, accounted: Bytes, concurrent: u64) -> Option<Bytes> {
         let known = self.charged > Bytes::ZERO;
-        if known && (self.beside > 0 || beside > 0) {
+        if known && (self.concurrent > 0 || concurrent > 0) {
             return None;
         }
         let fall = self.physical_free? - physical_free?;
         // What others of the container took meanwhile is on the books; those who are still at it are not.
         let unexplained = fall - (accounted - self.accounted);
-        let size = unexplained.0 / beside.saturating_add(1);
+        let size = unexplained.0 / concurrent.saturating_add(1);
         (size > 0).then_some(Bytes(size))
     }
 }
@@ -91,9 +91,9 @@ mod tests {
         Bytes::from_mib(count)
     }
 
-    fn before(physical_free: u64, accounted: u64, charged: u64, beside: u64) -> Before {
+    fn baseline(physical_free: u64, accounted: u64, charged: u64, concurrent: u64) -> Baseline {
         let physical_free = Some(mib(physical_free));
-        Before { physical_free, accounted: mib(accounted), charged: mib(charged), beside, alone: true }
+        Baseline { physical_free, accounted: mib(accounted), charged: mib(charged), concurrent, is_alone: true }
     }
 
     #[test]
@@ -107,7 +107,7 @@ mod tests {
             (1100, 100, None),
             (900, 300, None),
         ] {
-            let measured = before(1000, 100, 0, 0).size(Some(mib(physical_free)), mib(accounted), 0);
+            let measured = baseline(1000, 100, 0, 0).size(Some(mib(physical_free)), mib(accounted), 0);
             assert_eq!(measured, size.map(mib), "{physical_free} {accounted}");
         }
     }
@@ -115,10 +115,10 @@ mod tests {
     #[test]
     fn neighbour_that_allocates_meanwhile_changes_the_size_within_bounds() {
         // It took 8 GiB between the two readings.
-        assert_eq!(before(20_000, 0, 0, 0).size(Some(mib(11_508)), mib(0), 0), Some(GREATEST));
-        assert_eq!(before(20_000, 0, 300, 0).size(Some(mib(11_508)), mib(0), 0), Some(mib(375)));
+        assert_eq!(baseline(20_000, 0, 0, 0).size(Some(mib(11_508)), mib(0), 0), Some(MAX_CONTEXT_SIZE));
+        assert_eq!(baseline(20_000, 0, 300, 0).size(Some(mib(11_508)), mib(0), 0), Some(mib(375)));
         // It gave some back.
-        assert_eq!(before(20_000, 0, 300, 0).size(Some(mib(19_900)), mib(0), 0), Some(mib(225)));
+        assert_eq!(baseline(20_000, 0, 300, 0).size(Some(mib(19_900)), mib(0), 0), Some(mib(225)));
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
             let mut known = mistaken;
             for _ in 0..contexts {
                 let size =
-                    before(20_000, 0, known, 0).size(Some(mib(19_744)), mib(0), 0).expect("it was measured");
+                    baseline(20_000, 0, known, 0).size(Some(mib(19_744)), mib(0), 0).expect("it was measured");
                 known = size.0 >> 20;
             }
             assert_eq!(known, 256, "from {mistaken}");
@@ -137,12 +137,12 @@ mod tests {
     /// Its frees are the GPU's before they are off the books, its charges on them before they are the GPU's, and its dead go without a word.
     #[test]
     fn memory_freed_by_other_processes_makes_no_context_smaller() {
-        let busy = Before { alone: false, ..before(1000, 500, 256, 0) };
+        let busy = Baseline { is_alone: false, ..baseline(1000, 500, 256, 0) };
         assert_eq!(busy.size(Some(mib(900)), mib(500), 0), None);
         assert_eq!(busy.size(Some(mib(744)), mib(560), 0), None);
         assert_eq!(busy.size(Some(mib(720)), mib(500), 0), Some(mib(280)));
-        assert_eq!(busy.came(Some(mib(900)), mib(500), 0), Some(mib(256)));
-        assert_eq!(busy.came(Some(mib(700)), mib(500), 0), Some(mib(300)));
+        assert_eq!(busy.growth(Some(mib(900)), mib(500), 0), Some(mib(256)));
+        assert_eq!(busy.growth(Some(mib(700)), mib(500), 0), Some(mib(300)));
     }
 
     #[test]
@@ -150,29 +150,29 @@ mod tests {
         for (measured, known, agrees) in
             [(256, 256, true), (258, 256, true), (256, 259, true), (260, 256, false)]
         {
-            assert_eq!(agree(mib(measured), mib(known)), agrees, "{measured} {known}");
+            assert_eq!(sizes_agree(mib(measured), mib(known)), agrees, "{measured} {known}");
         }
-        assert!(!agree(mib(1), mib(0)), "nothing was known");
+        assert!(!sizes_agree(mib(1), mib(0)), "nothing was known");
     }
 
     #[test]
     fn unreadable_free_memory_gives_no_size() {
-        let unread = Before { physical_free: None, ..before(0, 0, 0, 0) };
+        let unread = Baseline { physical_free: None, ..baseline(0, 0, 0, 0) };
         assert_eq!(unread.size(Some(mib(1)), mib(0), 0), None);
-        assert_eq!(before(9, 0, 0, 0).size(None, mib(0), 0), None);
+        assert_eq!(baseline(9, 0, 0, 0).size(None, mib(0), 0), None);
     }
 
     #[test]
     fn first_contexts_created_at_once_share_the_fall() {
         // Two begin with 1000 free and end with 400. The first to end sees the other at it, and books its half.
-        assert_eq!(before(1000, 0, 0, 0).size(Some(mib(400)), mib(0), 1), Some(mib(300)));
-        assert_eq!(before(1000, 0, 0, 1).size(Some(mib(400)), mib(300), 0), Some(mib(300)));
+        assert_eq!(baseline(1000, 0, 0, 0).size(Some(mib(400)), mib(0), 1), Some(mib(300)));
+        assert_eq!(baseline(1000, 0, 0, 1).size(Some(mib(400)), mib(300), 0), Some(mib(300)));
     }
 
     #[test]
     fn known_size_stands_during_other_creations() {
-        assert_eq!(before(1000, 0, 300, 1).size(Some(mib(400)), mib(300), 0), None);
-        assert_eq!(before(1000, 0, 300, 0).size(Some(mib(400)), mib(300), 1), None);
-        assert_eq!(before(1000, 0, 300, 0).size(Some(mib(690)), mib(0), 0), Some(mib(310)));
+        assert_eq!(baseline(1000, 0, 300, 1).size(Some(mib(400)), mib(300), 0), None);
+        assert_eq!(baseline(1000, 0, 300, 0).size(Some(mib(400)), mib(300), 1), None);
+        assert_eq!(baseline(1000, 0, 300, 0).size(Some(mib(690)), mib(0), 0), Some(mib(310)));
     }
 }

@@ -124,8 +124,8 @@ fn module_beyond_the_limit_is_told_from_a_neighbours_allocation() {
     let growing = tenant.implicit().begin(context, Bytes::ZERO, || Some(mib(80))).expect("nothing is known");
     assert!(!growing.exceeds(Some(mib(40))));
     assert!(growing.exceeds(Some(mib(38))));
-    assert!(growing.came_back(Some(mib(38)), Some(mib(80))));
-    assert!(!growing.came_back(Some(mib(38)), Some(mib(39))), "a neighbour has it");
+    assert!(growing.was_returned(Some(mib(38)), Some(mib(80))));
+    assert!(!growing.was_returned(Some(mib(38)), Some(mib(39))), "a neighbour has it");
     growing.denied();
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
 }
