@@ -28,7 +28,7 @@ use cgpu_shm::reason::Reason;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 pub use self::route::Route;
-use self::table::{Exported, Kept, Opened};
+use self::table::{Exported, Retained, Opened};
 use crate::allocations::table::Owner;
 use crate::allocations::table::units::bytes;
 use crate::contexts::table::Context;
@@ -51,7 +51,7 @@ impl<'a> Exports<'a> {
     /// left of us pays for it. Memory that is not on the books is left as it is.
     pub fn export(self, address: Address, route: Route) {
         let Some((gpu, allocation)) = self.tables.allocations.find(address.0) else { return };
-        self.tables.exports.used();
+        self.tables.exports.mark_used();
         self.tables.ledger.exported().add_routes(route.0);
         let (bytes, owner) = (bytes(allocation.units), allocation.owner);
         let mut records = self.tables.exports.records.lock();
@@ -81,7 +81,7 @@ impl<'a> Exports<'a> {
     #[cold]
     #[inline(never)]
     pub(crate) fn free_exported(self, gpu: Gpu, bytes: Bytes, routes: u64) {
-        if !self.keep(gpu, bytes, routes) {
+        if !self.retain(gpu, bytes, routes) {
             // Another process may have let go of it before this one asked.
             self.tables.ledger.exported().withdraw_kept(gpu, bytes);
             self.tables.ledger.refund(gpu, Column::Used, bytes);
@@ -89,16 +89,16 @@ impl<'a> Exports<'a> {
     }
 
     /// Keeps memory charged and exported that is gone here, if others may hold it.
-    pub(crate) fn keep(self, gpu: Gpu, bytes: Bytes, routes: u64) -> bool {
+    pub(crate) fn retain(self, gpu: Gpu, bytes: Bytes, routes: u64) -> bool {
         if !self.may_be_held(routes) {
             return false;
         }
         self.tables.ledger.count(Reason::ExportedKept);
         if routes & EXPORTED_UNSEEN == 0 {
-            self.tables.exports.used();
+            self.tables.exports.mark_used();
             let mut records = self.tables.exports.records.lock();
-            if records.kept.try_reserve(1).is_ok() {
-                records.kept.push(Kept { gpu, bytes, routes });
+            if records.retained.try_reserve(1).is_ok() {
+                records.retained.push(Retained { gpu, bytes, routes });
             }
         }
         true
@@ -116,12 +116,12 @@ impl<'a> Exports<'a> {
     fn refund_unheld_now(self) {
         loop {
             let mut records = self.tables.exports.records.lock();
-            if records.kept.is_empty() {
+            if records.retained.is_empty() {
                 return;
             }
             let opened = self.tables.ledger.exported().opened();
-            let Some(index) = records.kept.iter().position(|kept| kept.routes & opened == 0) else { return };
-            let Kept { gpu, bytes, .. } = records.kept.swap_remove(index);
+            let Some(index) = records.retained.iter().position(|retained| retained.routes & opened == 0) else { return };
+            let Retained { gpu, bytes, .. } = records.retained.swap_remove(index);
             drop(records);
             self.tables.ledger.exported().withdraw_kept(gpu, bytes);
             self.tables.ledger.refund(gpu, Column::Used, bytes);
@@ -155,7 +155,7 @@ impl<'a> Exports<'a> {
 
     /// A handle of others' memory is about to be opened.
     pub fn begin_import(self, route: Route) -> PendingImport<'a> {
-        self.tables.exports.used();
+        self.tables.exports.mark_used();
         let mut records = self.tables.exports.records.lock();
         if records.begin(route) {
             self.tables.ledger.exported().set_opened_handles(records.bits());

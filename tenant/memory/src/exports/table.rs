@@ -21,7 +21,7 @@ pub(super) struct Exported {
 
 /// What was freed here, and others may hold.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kept {
+pub(super) struct Retained {
     pub(super) gpu: Gpu,
     pub(super) bytes: Bytes,
     pub(super) routes: u64,
@@ -49,7 +49,7 @@ pub(crate) struct ExportTable {
 pub(super) struct Records {
     /// By the first address.
     pub(super) exported: Ordered<Exported>,
-    pub(super) kept: Vec<Kept>,
+    pub(super) retained: Vec<Retained>,
     /// By the first address.
     pub(super) opened: Ordered<Opened>,
     /// How often handles of each bit are open, or about to be.
@@ -59,7 +59,7 @@ pub(super) struct Records {
 impl ExportTable {
     pub(crate) fn new() -> Self {
         let records =
-            Records { exported: Ordered::new(), kept: Vec::new(), opened: Ordered::new(), open: [0; BITS] };
+            Records { exported: Ordered::new(), retained: Vec::new(), opened: Ordered::new(), open: [0; BITS] };
         Self { any: AtomicBool::new(false), records: Spin::new(records) }
     }
 
@@ -69,7 +69,7 @@ impl ExportTable {
     }
 
     /// From here on there is something to look for.
-    pub(super) fn used(&self) {
+    pub(super) fn mark_used(&self) {
         self.any.store(true, Ordering::Relaxed);
     }
 
