@@ -212,17 +212,15 @@ impl PendingContext<'_> {
         let concurrent = ledger.creations().count(gpu).saturating_sub(1);
         // Who began without knowing, because whoever was learning took too long, and sees it known now, takes that.
         let learned = Contexts::new(tables).learned(gpu);
-        let (measured, known) = match (charged, learned) {
-            (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),
-            _ => (
-                Baseline { is_alone: baseline.is_alone && ledger.creations().is_alone(), ..baseline }.size(
-                    physical_free,
-                    ledger.accounted(gpu) - charged,
-                    concurrent,
+        let (measured, known) =
+            match (charged, learned) {
+                (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),
+                _ => (
+                    Baseline { is_alone: baseline.is_alone && ledger.creations().is_alone(), ..baseline }
+                        .size(physical_free, ledger.accounted(gpu) - charged, concurrent),
+                    charged,
                 ),
-                charged,
-            ),
-        };
+            };
         if let Some(size) = measured {
             let record = ledger.region().gpu(gpu);
             record.context.store(size.0, Ordering::Relaxed);

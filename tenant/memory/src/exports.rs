@@ -28,7 +28,7 @@ use cgpu_shm::reason::Reason;
 use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
 
 pub use self::route::Route;
-use self::table::{Exported, Retained, Opened};
+use self::table::{Exported, Opened, Retained};
 use crate::allocations::table::Owner;
 use crate::allocations::table::units::bytes;
 use crate::contexts::table::Context;
@@ -120,7 +120,10 @@ impl<'a> Exports<'a> {
                 return;
             }
             let opened = self.tables.ledger.exported().opened();
-            let Some(index) = records.retained.iter().position(|retained| retained.routes & opened == 0) else { return };
+            let Some(index) = records.retained.iter().position(|retained| retained.routes & opened == 0)
+            else {
+                return;
+            };
             let Retained { gpu, bytes, .. } = records.retained.swap_remove(index);
             drop(records);
             self.tables.ledger.exported().withdraw_kept(gpu, bytes);

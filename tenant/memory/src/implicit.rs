@@ -211,7 +211,8 @@ impl PendingImplicit<'_> {
     fn measure(&self, physical_free: Option<Bytes>) -> Option<Bytes> {
         let (ledger, gpu) = (&self.tables.ledger, self.context.gpu());
         let concurrent = ledger.creations().count(gpu).saturating_sub(1);
-        let baseline = Baseline { is_alone: self.baseline.is_alone && ledger.creations().is_alone(), ..self.baseline };
+        let baseline =
+            Baseline { is_alone: self.baseline.is_alone && ledger.creations().is_alone(), ..self.baseline };
         baseline.growth(physical_free, ledger.accounted(gpu) - baseline.charged, concurrent)
     }
 }

@@ -47,7 +47,12 @@ impl Baseline {
     /// it, and the other creations then under way. None: this creation does not tell.
     ///
     /// Bounded by what was known, because the GPU's free memory is everybody's.
-    pub(crate) fn size(self, physical_free: Option<Bytes>, accounted: Bytes, concurrent: u64) -> Option<Bytes> {
+    pub(crate) fn size(
+        self,
+        physical_free: Option<Bytes>,
+        accounted: Bytes,
+        concurrent: u64,
+    ) -> Option<Bytes> {
         let measured = self.measure(physical_free, accounted, concurrent)?;
         match self.charged {
             Bytes::ZERO => Some(measured.min(MAX_CONTEXT_SIZE)),
@@ -60,7 +65,12 @@ impl Baseline {
     }
 
     /// What came with something else than a context, told in the same way. None: others are at it too, or the GPU's memory cannot be read.
-    pub(crate) fn growth(self, physical_free: Option<Bytes>, accounted: Bytes, concurrent: u64) -> Option<Bytes> {
+    pub(crate) fn growth(
+        self,
+        physical_free: Option<Bytes>,
+        accounted: Bytes,
+        concurrent: u64,
+    ) -> Option<Bytes> {
         if self.concurrent > 0 || concurrent > 0 {
             return None;
         }
@@ -93,7 +103,13 @@ mod tests {
 
     fn baseline(physical_free: u64, accounted: u64, charged: u64, concurrent: u64) -> Baseline {
         let physical_free = Some(mib(physical_free));
-        Baseline { physical_free, accounted: mib(accounted), charged: mib(charged), concurrent, is_alone: true }
+        Baseline {
+            physical_free,
+            accounted: mib(accounted),
+            charged: mib(charged),
+            concurrent,
+            is_alone: true,
+        }
     }
 
     #[test]
@@ -126,8 +142,9 @@ mod tests {
         for (mistaken, contexts) in [(1024, 5), (1, 4)] {
             let mut known = mistaken;
             for _ in 0..contexts {
-                let size =
-                    baseline(20_000, 0, known, 0).size(Some(mib(19_744)), mib(0), 0).expect("it was measured");
+                let size = baseline(20_000, 0, known, 0)
+                    .size(Some(mib(19_744)), mib(0), 0)
+                    .expect("it was measured");
                 known = size.0 >> 20;
             }
             assert_eq!(known, 256, "from {mistaken}");

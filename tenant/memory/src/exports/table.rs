@@ -58,8 +58,12 @@ pub(super) struct Records {
 
 impl ExportTable {
     pub(crate) fn new() -> Self {
-        let records =
-            Records { exported: Ordered::new(), retained: Vec::new(), opened: Ordered::new(), open: [0; BITS] };
+        let records = Records {
+            exported: Ordered::new(),
+            retained: Vec::new(),
+            opened: Ordered::new(),
+            open: [0; BITS],
+        };
         Self { any: AtomicBool::new(false), records: Spin::new(records) }
     }
 
