@@ -1,13 +1,13 @@
 //! Linear memory and arrays: what is committed under an address, until the driver has freed it.
 //!
 //! ```text
-//!   take -----> the driver frees ------> freed: refunded
-//!      |                 |
-//!      +--- dropped: put back
+//!   begin_free ---> the driver frees ---> freed: refunded
+//!        |                 |
+//!        +--- dropped: put back, still charged
 //! ```
 //!
-//! Only the table of addresses is changed early, before a free: the driver may give the address to another thread before the call
-//! has returned here.
+//! Only the table of addresses changes before a free: the driver may give the address to another
+//! thread before its call has returned here.
 
 pub(crate) mod table;
 

@@ -1,13 +1,14 @@
-//! A charge in two phases: the bytes are charged before the driver is asked, and then committed or refunded.
+//! A charge in two phases: the bytes are charged before the driver is called, and then committed or
+//! refunded.
 //!
 //! ```text
 //!   charge ---> the driver allocates ---> commit(address, context)
-//!      |                 |                   recorded, or refunded if the context went meanwhile
+//!      |                 |                   recorded; refunded if the context was destroyed
 //!      +--- dropped: refunded
 //! ```
 //!
-//! Every pair of calls encloses one call of the driver, and no lock is held across it. The ledger is changed on the safe side of
-//! the driver: raised before memory can be taken, lowered after it is back.
+//! Each pair of calls encloses one driver call, and no lock is held across it. The ledger errs on the
+//! safe side of the driver: it is raised before memory can be taken and lowered after it is freed.
 
 use cgpu_shm::ledger::{Column, Refused};
 use cgpu_shm::reason::Reason;
@@ -18,7 +19,7 @@ use crate::ledger::Denied;
 use crate::pools::Pools;
 use crate::tables::Tables;
 
-/// Bytes charged for an allocation that the driver is now asked for. Dropped without [`Charge::commit`]: refunded.
+/// Bytes charged for an allocation while the driver is called. Dropped without [`Charge::commit`]: refunded.
 #[derive(Debug)]
 #[must_use = "a charge that is dropped is refunded"]
 pub struct Charge<'a> {
@@ -27,10 +28,10 @@ pub struct Charge<'a> {
     pub(crate) units: u32,
 }
 
-/// What became of a settled charge.
+/// What became of a committed charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitOutcome {
-    /// On the books, under its address.
+    /// Accounted, under its address.
     Recorded,
     /// The context was destroyed meanwhile, the memory with it: refunded.
     Refunded,
@@ -39,7 +40,7 @@ pub enum CommitOutcome {
 }
 
 impl Charge<'_> {
-    /// What is charged: the size rounded as the driver does.
+    /// Returns the bytes charged: the size, rounded as the driver rounds it.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         bytes(self.units)
@@ -47,7 +48,7 @@ impl Charge<'_> {
 }
 
 impl Drop for Charge<'_> {
-    // Inlined, and what is cold is called by value: so that a charge that is settled lives in registers.
+    // Inlined, and what is cold is called by value: so that a committed charge lives in registers.
     #[inline]
     fn drop(&mut self) {
         refused(self.tables, self.gpu, self.units);
@@ -59,7 +60,7 @@ fn refused(tables: &Tables, gpu: Gpu, units: u32) {
     tables.ledger.refund(gpu, Column::Used, bytes(units));
 }
 
-/// Charges a size, rounded as the driver does.
+/// Charges a size, rounded as the driver rounds it.
 #[inline]
 pub(crate) fn charge(tables: &Tables, gpu: Gpu, size: Bytes) -> Result<Charge<'_>, Denied> {
     let Some(units) = units(size) else { return Err(tables.ledger.too_large(gpu, size)) };
@@ -67,7 +68,7 @@ pub(crate) fn charge(tables: &Tables, gpu: Gpu, size: Bytes) -> Result<Charge<'_
     Ok(Charge { tables, gpu, units })
 }
 
-/// Charges; where that does not fit, what pools can spare is given back first.
+/// Charges; where that does not fit, trims pools first.
 #[inline]
 pub(crate) fn charge_or_trim(
     tables: &Tables,

@@ -1,37 +1,38 @@
-//! The container's side of cgpu, as a library: what may be allocated, what is allocated, what is shown.
+//! The memory of one container process: what it may allocate, what it has allocated, what it is shown.
 //!
-//! Nothing in here calls CUDA or NVML. The shim asks the driver and hands over what it learnt; the outer edge is two traits,
-//! [`Environment`] and [`Clock`], with recording doubles in the tests.
+//! Nothing here calls CUDA or NVML. The shim asks the driver and passes on the answers. The outer edge
+//! is two traits, [`Environment`] and [`Clock`], which the tests replace.
 //!
 //! ```text
 //!   variables, limits file --> cgpu-settings
-//!   the driver's GPUs ------> cgpu-settings --> start --> Tenant --> its parts --> ledger --> `use` file (cgpu_shm)
-//!                                         |
-//!                              refusal <--+
+//!   the driver's GPUs -------> cgpu-settings --> start --> Tenant --> its parts --> ledger
+//!                                                  |                                  |
+//!                                       refusal <--+               `use` file (cgpu_shm)
 //! ```
 //!
-//! [`Tenant`] owns the state of one process ([`tables`]) and hands out its parts, each a module:
+//! [`Tenant`] owns the state of one process and hands out its parts, a module each:
 //!
 //! | part | what it accounts |
 //! |---|---|
-//! | [`charge`] | two-phase charges: charged, then committed or refunded |
-//! | [`allocations`] | linear memory and arrays, by address |
-//! | [`physical`] | physical memory behind handles, its mappings, bindings and tiles |
-//! | [`pools`] | memory pools, by what they hold of the GPU |
-//! | [`graphs`] | memory that graphs allocate |
-//! | [`exports`] | memory between processes |
-//! | [`contexts`], [`green`] | contexts, their cost, and views of them |
-//! | [`implicit`] | memory that comes with modules, libraries and limits |
-//! | [`checkpoints`] | memory that leaves the GPU and comes back |
-//! | [`view`], [`pid_map`] | nothing: what the program is shown |
-//! | [`ledger`] | this process's part of the container's ledger; below all of them |
+//! | `charge` | two-phase charges: charged first, then committed or refunded |
+//! | `allocations` | linear memory and arrays, by address |
+//! | `physical` | physical memory behind handles, its mappings, bindings and tiles |
+//! | `pools` | memory pools, by what they hold of the GPU |
+//! | `graphs` | memory that graphs allocate |
+//! | `exports` | memory between processes |
+//! | `contexts`, `green` | contexts, their cost; green contexts |
+//! | `implicit` | memory that comes with modules, libraries and limits |
+//! | `checkpoints` | memory that leaves the GPU and comes back |
+//! | `view`, `pid_map` | nothing: what the program is shown |
+//! | `ledger` | this process's part of the container's ledger, below all of them |
 //!
-//! A part's `table` holds its state and calls nothing; [`tables`] imports the tables, the parts import [`tables`], and [`tenant`]
-//! imports the parts.
+//! A part's `table` holds its state and calls nothing. `tables` imports the tables, the parts import
+//! `tables`, and `tenant` imports the parts.
 //!
-//! The library lives inside other people's processes: it never panics, never prints (but for the one line of
-//! [`Refusal::announce`]), keeps no thread-local with a destructor and takes no lock across a call of the driver. Nothing of it
-//! survives a fork: the child starts a [`Tenant`] of its own and leaves the parent's untouched.
+//! The library runs inside other programs. It never panics, never prints (except the one line of
+//! [`Refusal::announce`]), keeps no thread-local with a destructor and holds no lock across a driver
+//! call. Nothing of it survives a fork: the child starts a [`Tenant`] of its own and leaves its
+//! parent's untouched.
 #![cfg_attr(
     not(test),
     deny(

@@ -1,7 +1,7 @@
-//! One process of a container: the tenant that the shim's hooks talk to.
+//! One process of a container, as the shim's hooks see it.
 //!
-//! It owns the tables and hands out the part that a hook needs: `tenant.pools()`, `tenant.graphs()`. A part is a reference to
-//! the tables and nothing more.
+//! It owns the tables and hands out the part that a hook needs: `tenant.pools()`, `tenant.graphs()`.
+//! A part is a reference to the tables and nothing more.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ use crate::start::{self, Started};
 use crate::tables::Tables;
 use crate::view::View;
 
-/// How a start ended, if it was not refused.
+/// Outcome of a start that was not refused.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // there is one in a process's life
 pub enum Start {
@@ -40,8 +40,8 @@ pub enum Start {
     On(Tenant),
 }
 
-/// The accounting of one process. Shared by its threads. A forked child leaves its parent's alone, neither using nor dropping it,
-/// and starts one of its own.
+/// The accounting of one process, shared by its threads. A forked child neither uses nor drops its
+/// parent's, and starts one of its own.
 pub struct Tenant {
     pub(crate) tables: Tables,
     gpus: Vec<(Uuid, Gpu)>,
@@ -54,11 +54,12 @@ impl fmt::Debug for Tenant {
 }
 
 impl Tenant {
-    /// Reads the settings, opens or makes the region, claims a slot, registers the GPUs. After the real `cuInit`.
+    /// Reads the settings, opens or creates the region, claims a slot and registers the GPUs. Called
+    /// after the real `cuInit`.
     ///
     /// # Errors
-    /// A [`Refusal`], whose sentence says what was expected, what came and what to do: settings that cannot be understood, or
-    /// a region that cannot be used while a limit is set.
+    /// A [`Refusal`] if the settings cannot be parsed, or if the region cannot be used while a limit
+    /// is set. Its message says what was expected, what was found and what to do.
     pub fn start(
         environment: &dyn Environment,
         inventory: Inventory<'_>,
@@ -77,19 +78,19 @@ impl Tenant {
         Ok(Start::On(Self { tables, gpus }))
     }
 
-    /// The GPU with this UUID, if it is sliced; none: native, hooks pass.
+    /// Returns the GPU with this UUID, or `None` if it is not accounted: hooks pass it on.
     #[must_use]
     pub fn gpu(&self, uuid: Uuid) -> Option<Gpu> {
         self.gpus.iter().find(|(known, _)| *known == uuid).map(|(_, gpu)| *gpu)
     }
 
-    /// The container's region, for the gate.
+    /// Returns the container's region, for the gate.
     #[must_use]
     pub fn region(&self) -> &Region {
         self.tables.ledger.region()
     }
 
-    /// This process's name in the region: its slot, and which of the slot's users it is.
+    /// Returns this process's slot in the region, and which of the slot's users it is.
     #[must_use]
     pub fn slot_owner(&self) -> SlotOwner {
         self.tables.ledger.slot_owner()
@@ -100,25 +101,26 @@ impl Tenant {
         self.tables.ledger.count(reason);
     }
 
-    /// Charges `size` (as the program asked, not rounded) before the driver is called. Waits up to 1 s if only the memory of
-    /// processes that have just ended is in the way.
+    /// Charges `size` bytes, as requested and not rounded, before the driver is called. Waits up to
+    /// 1 s if only the memory of exited processes leaves no room.
     ///
     /// # Errors
-    /// [`Denied`]: over the limit.
+    /// [`Denied`] if the charge would exceed the limit.
     #[inline]
     pub fn charge(&self, gpu: Gpu, size: Bytes) -> Result<Charge<'_>, Denied> {
         charge::charge(&self.tables, gpu, size)
     }
 
-    /// The driver answered out of memory although the limit allowed it: whether to ask once more, because a process of the
-    /// container has just ended and its memory is on the way. Sleeps a little first. Call in a loop with one `WaitBudget` while
-    /// the driver refuses; false in the end.
+    /// Returns whether to call the driver again, which reported out of memory although the limit
+    /// allowed the allocation: a process of the container has just exited, and its memory is being
+    /// freed. Sleeps a little first. Call it in a loop with one `WaitBudget` while the driver refuses;
+    /// it returns `false` in the end.
     #[must_use]
     pub fn should_retry(&self, gpu: Gpu, budget: &mut WaitBudget) -> bool {
         self.tables.ledger.should_retry(gpu, budget)
     }
 
-    /// What the container is shown.
+    /// What the container is shown of its GPUs.
     #[inline]
     #[must_use]
     pub fn view(&self) -> View<'_> {
