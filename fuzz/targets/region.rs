@@ -1,5 +1,6 @@
-//! A container's files as the shim sees them: any bytes, before it starts or while it runs. It starts or says why not in one sentence; what
-//! it is told afterwards harms its own books only: no panic, no wait without end, nothing let in over a limit that it reads.
+//! A container's files as the shim sees them: any bytes, before it starts or while it runs. It
+//! starts or says why not in one sentence; what it is told afterwards harms its own books only: no
+//! panic, no wait without end, nothing let in over a limit that it reads.
 #![no_main]
 
 use std::ffi::{CStr, OsString};
@@ -14,7 +15,8 @@ use libfuzzer_sys::fuzz_target;
 
 const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes::from_mib(1 << 14), order: 16 };
 
-/// A hundred times as fast as time, and moves when somebody waits: what is bounded by a second is soon over.
+/// A hundred times as fast as time, and moves when somebody waits: what is bounded by a second is
+/// soon over.
 struct Hourglass(AtomicU64);
 
 static CLOCK: Hourglass = Hourglass(AtomicU64::new(0));
@@ -99,7 +101,8 @@ thread_local! {
 
 fuzz_target!(|input: &[u8]| {
     CONTAINER.with(|container| {
-        // The first bit: whether it has started before. A file that is cut short below a process that has it mapped kills that: its own.
+        // The first bit: whether it has started before. A file that is cut short below a process
+        // that has it mapped kills that: its own.
         let Some((&first, writes)) = input.split_first() else { return };
         let mut writes = writes.to_vec();
         let early = (first & 1 == 0).then(|| start(container)).flatten();

@@ -1,6 +1,7 @@
 //! No panic leaves the shim: not into the program, and not onto its terminal.
 //!
-//! A panic is a defect of ours. The call in which it happened is answered as failed and counted; the program goes on.
+//! A panic is a defect of ours. The call in which it happened is answered as failed and counted;
+//! the program goes on.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -48,8 +49,8 @@ pub(crate) fn or<T>(fallback: T, body: impl FnOnce() -> T) -> T {
 /// Whether our panic hook is in place.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// Puts a hook in place that prints nothing. The hook is this library's own: every cdylib has its own copy of std, so a Rust
-/// program's hook stays as it is.
+/// Puts a hook in place that prints nothing. The hook is this library's own: every cdylib has its
+/// own copy of std, so a Rust program's hook stays as it is.
 #[cold]
 fn silence() {
     panic::set_hook(Box::new(|_| {}));

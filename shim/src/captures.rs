@@ -1,6 +1,7 @@
-//! Captures that go on in this process. A call that is not safe beside one in the global mode breaks it, whichever thread makes it, so
-//! meanwhile the gate asks the driver nothing. One in another mode forbids nothing that the gate does; it is known all the same, so that it is
-//! not taken for one that nobody has heard of.
+//! Captures that go on in this process. A call that is not safe beside one in the global mode
+//! breaks it, whichever thread makes it, so meanwhile the gate asks the driver nothing. One in
+//! another mode forbids nothing that the gate does; it is known all the same, so that it is not
+//! taken for one that nobody has heard of.
 //!
 //! Without a lock: a forked child may find its parent's threads in the middle of anything.
 
@@ -10,15 +11,16 @@ use cgpu_shm::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::order::Order;
 
-/// The streams in which they began ([`key`]), and whether in the global mode ([`GLOBAL`]); 0: free. Who begins more than so many at once is left
-/// with what the gate sees of captures itself.
+/// The streams in which they began ([`key`]), and whether in the global mode ([`GLOBAL`]); 0: free.
+/// Who begins more than so many at once is left with what the gate sees of captures itself.
 static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 /// How many there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// How many of them are in the global mode.
 static COUNT_GLOBAL: AtomicUsize = AtomicUsize::new(0);
 
-/// One began for which there was no place. Since then nobody knows whether one that is seen is one of those.
+/// One began for which there was no place. Since then nobody knows whether one that is seen is one
+/// of those.
 static UNPLACED: AtomicBool = AtomicBool::new(false);
 
 /// The bit of a place that says so.
@@ -46,7 +48,8 @@ pub(crate) fn is_known() -> bool {
 /// Begins a capture.
 pub(crate) fn begin(order: Order, mode: CUstreamCaptureMode, call: impl FnOnce() -> CUresult) -> CUresult {
     let global = mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-    // Before the driver is asked: from then on another thread's call may break it. Where one goes on already, it stays.
+    // Before the driver is asked: from then on another thread's call may break it. Where one goes
+    // on already, it stays.
     let key = key(order.lane());
     let word = key | if global { GLOBAL } else { 0 };
     let fresh = !KNOWN.iter().any(|place| place.load(Relaxed) & !GLOBAL == key);
@@ -83,8 +86,9 @@ pub(crate) fn stream_gone(stream: CUstream) {
     }
 }
 
-/// A context is going, and with it its streams. It is not known whose they are, and a capture that nobody can end any more must not silence
-/// the gate for good. Whether one in the global mode may go on, of which nothing is known now.
+/// A context is going, and with it its streams. It is not known whose they are, and a capture that
+/// nobody can end any more must not silence the gate for good. Whether one in the global mode may
+/// go on, of which nothing is known now.
 pub(crate) fn context_gone() -> bool {
     let lost = any_global();
     if any() {
@@ -104,7 +108,8 @@ fn forget(which: impl Fn(u64) -> bool) {
     }
 }
 
-/// Different for different streams, but for what is left to chance: then one of two captures is forgotten early. Without the bit [`GLOBAL`].
+/// Different for different streams, but for what is left to chance: then one of two captures is
+/// forgotten early. Without the bit [`GLOBAL`].
 fn key(lane: Lane) -> u64 {
     let mix = |word: u64, by: u64| word.wrapping_mul(by).rotate_left(23);
     let own = mix(lane.context as u64, 0x9E37_79B9_7F4A_7C15) ^ mix(lane.thread, 0xD6E8_FEB8_6659_FD93);

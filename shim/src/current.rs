@@ -6,8 +6,8 @@ use cgpu_memory::{Context, ContextId, Reason, Tenant};
 use crate::devices::DriverOrdinal;
 use crate::{driver, process};
 
-/// The context in which the calling thread works, if it is of a GPU on the books. The driver is asked: a runtime may have made it
-/// current by a way of its own.
+/// The context in which the calling thread works, if it is of a GPU on the books. The driver is
+/// asked: a runtime may have made it current by a way of its own.
 #[inline]
 pub(crate) fn current(tenant: &Tenant) -> Option<Context> {
     let Some(context) = current_handle() else {

@@ -1,4 +1,5 @@
-//! The driver's own functions, typed. A call here never meets a hook: it goes to the address that the driver defines.
+//! The driver's own functions, typed. A call here never meets a hook: it goes to the address that
+//! the driver defines.
 
 use core::ffi::c_void;
 use core::mem;
@@ -10,8 +11,9 @@ use cgpu_memory::Reason;
 use crate::library::DRIVER;
 use crate::state;
 
-/// What must be there for a limit to be kept; `cuInit` is refused under a limit where one of these is missing. All else is
-/// optional: a hook whose own function is missing answers `CUDA_ERROR_NOT_SUPPORTED`.
+/// What must be there for a limit to be kept; `cuInit` is refused under a limit where one of these
+/// is missing. All else is optional: a hook whose own function is missing answers
+/// `CUDA_ERROR_NOT_SUPPORTED`.
 const REQUIRED: &[usize] = &[
     driver_index::cuInit,
     driver_index::cuDeviceGetCount,
@@ -81,7 +83,8 @@ pub(crate) mod address {
     macro_rules! address {
         (pass $symbol:ident) => {};
         ($kind:ident $symbol:ident ($($arg:ident: $type:ty),*)) => {
-            /// The driver's function; before it is known, and where there is none, one that finds that out.
+            /// The driver's function; before it is known, and where there is none, one that finds
+            /// that out.
             #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "the driver's own name and arguments")]
             #[inline(always)]
             pub(crate) fn $symbol() -> fns::$symbol {
@@ -92,7 +95,8 @@ pub(crate) mod address {
                     if address.is_null() {
                         return absent();
                     }
-                    // SAFETY: the address is that of the driver's function of this name, which has this type.
+                    // SAFETY: the address is that of the driver's function of this name, which has
+                    // this type.
                     let function = unsafe { mem::transmute::<*const c_void, fns::$symbol>(address) };
                     // SAFETY: the caller vouches for the arguments.
                     unsafe { function($($arg),*) }
@@ -102,7 +106,8 @@ pub(crate) mod address {
                 if address.is_null() {
                     return late;
                 }
-                // SAFETY: the address is that of the driver's function of this name, which has this type.
+                // SAFETY: the address is that of the driver's function of this name, which has this
+                // type.
                 unsafe { mem::transmute::<*const c_void, fns::$symbol>(address) }
             }
         };

@@ -7,9 +7,10 @@
 //! | the monitor's before, the driver's after | the first context of a container that has a monitor, whose size nobody knows yet |
 //! | what is on no books before, the driver's after | the same where neither can be asked: all that is in use counts as the context's |
 //!
-//! Nothing is measured where nothing is left to learn. With a monitor that is so from the second context on: it is charged what the first one was
-//! seen to take, and the monitor's own figure for each process sets it right (`docs/memory.md`). Without one, when two contexts in turn took
-//! the same.
+//! Nothing is measured where nothing is left to learn. With a monitor that is so from the second
+//! context on: it is charged what the first one was seen to take, and the monitor's own figure for
+//! each process sets it right (`docs/memory.md`). Without one, when two contexts in turn took the
+//! same.
 
 use core::cell::Cell;
 
@@ -21,7 +22,8 @@ use crate::devices::DriverOrdinal;
 use crate::order::Unbound;
 use crate::{captures, driver, gpus, nvml_uses};
 
-/// The current context's device, as the driver says; none: no context is current, or the driver does not answer.
+/// The current context's device, as the driver says; none: no context is current, or the driver
+/// does not answer.
 pub(crate) fn of_current() -> Option<Bytes> {
     // In a capture's global mode the driver may take a question amiss.
     let _unbound = captures::any_global().then(Unbound::begin);
@@ -31,8 +33,9 @@ pub(crate) fn of_current() -> Option<Bytes> {
     (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
 }
 
-/// The same, while no other thread of this process is in the middle of an allocation or a free on the GPU: what these take or give back is on
-/// the GPU before or after it is on the books, and would be measured as something else's. None: others are at it all the time.
+/// The same, while no other thread of this process is in the middle of an allocation or a free on
+/// the GPU: what these take or give back is on the GPU before or after it is on the books, and
+/// would be measured as something else's. None: others are at it all the time.
 pub(crate) fn of_current_at_rest(tenant: &Tenant, gpu: Gpu) -> Option<Bytes> {
     /// What the process had done when it was last seen at rest.
     static AT_REST: AtomicU64 = AtomicU64::new(0);
@@ -136,7 +139,8 @@ impl<'a> Gauge<'a> {
         }
     }
 
-    /// What would be free if nobody but this container had anything on the device: no more than that is.
+    /// What would be free if nobody but this container had anything on the device: no more than
+    /// that is.
     fn unaccounted(&self) -> Option<Bytes> {
         let mut total = 0;
         // SAFETY: the total is writable.

@@ -15,8 +15,9 @@ pub(crate) fn devices_of(tenant: &Tenant) -> Devices {
     Devices::new(devices().map(|device| tenant.gpu(driver_uuid(device)?)))
 }
 
-/// All GPUs, as the monitor has told, or a process of the container before this one; else NVML's list, which no variable of the program hides from; where there is no NVML, the driver's. A
-/// GPU that is partitioned into MIG instances is these instead: no program computes on the GPU itself.
+/// All GPUs, as the monitor has told, or a process of the container before this one; else NVML's
+/// list, which no variable of the program hides from; where there is no NVML, the driver's. A GPU
+/// that is partitioned into MIG instances is these instead: no program computes on the GPU itself.
 pub(crate) fn inventory(trigger: Trigger) -> Found {
     // SAFETY: the name is NUL-ended.
     let hides = !unsafe { libc::getenv(c"CUDA_VISIBLE_DEVICES".as_ptr()) }.is_null();

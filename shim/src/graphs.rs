@@ -1,4 +1,5 @@
-//! Graphs as the driver shows them: what one can take of which GPU, and what GPUs have reserved for graphs.
+//! Graphs as the driver shows them: what one can take of which GPU, and what GPUs have reserved for
+//! graphs.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -13,7 +14,8 @@ use crate::order::Unbound;
 use crate::pools::Source;
 use crate::{driver, process};
 
-/// Whether a graph of this process, or of one that it was forked from, may ever have allocated: until then none need be looked at.
+/// Whether a graph of this process, or of one that it was forked from, may ever have allocated:
+/// until then none need be looked at.
 static ALLOCATES: AtomicBool = AtomicBool::new(false);
 
 /// A graph is to have a node that allocates.
@@ -23,7 +25,8 @@ pub(crate) fn will_allocate() {
 
 /// Whether any graph may have one.
 ///
-/// Relaxed: who launches a graph in another thread than it was made in has been told of it by means of the program's own.
+/// Relaxed: who launches a graph in another thread than it was made in has been told of it by means
+/// of the program's own.
 #[inline(always)]
 pub(crate) fn may_allocate() -> bool {
     ALLOCATES.load(Relaxed)
@@ -84,7 +87,8 @@ impl From<TryReserveError> for UnsupportedGraph {
     }
 }
 
-/// What a graph and all its parts can take. What the driver does not say of one is for it to refuse.
+/// What a graph and all its parts can take. What the driver does not say of one is for it to
+/// refuse.
 pub(crate) fn footprint(tenant: &Tenant, graph: CUgraph) -> Result<Footprint, UnsupportedGraph> {
     let mut footprint = Footprint::new();
     let mut open = Vec::new();
@@ -122,7 +126,8 @@ fn push(open: &mut Vec<CUgraph>, graph: CUgraph) -> Result<(), TryReserveError> 
 
 fn nodes(graph: CUgraph) -> Result<Vec<CUgraphNode>, TryReserveError> {
     let (mut nodes, mut count) = (Vec::new(), 0);
-    // SAFETY: the count is writable, and without a list nothing else is written; the graph is the program's, or a part of it.
+    // SAFETY: the count is writable, and without a list nothing else is written; the graph is the
+    // program's, or a part of it.
     if unsafe { driver::cuGraphGetNodes(graph, ptr::null_mut(), &raw mut count) } != CUresult::SUCCESS {
         return Ok(nodes);
     }
@@ -159,7 +164,8 @@ fn allocation(
     if answer != CUresult::SUCCESS {
         return Ok(None);
     }
-    // SAFETY: the driver has just written there; it holds numbers and addresses, which zero is as well.
+    // SAFETY: the driver has just written there; it holds numbers and addresses, which zero is as
+    // well.
     let wanted = unsafe { wanted.assume_init() };
     match Source::of(tenant, wanted.pool_props.alloc_type, wanted.pool_props.location) {
         Source::Gpu(gpu) => Ok(Some((gpu, wanted))),
@@ -168,7 +174,8 @@ fn allocation(
     }
 }
 
-/// The bodies of a conditional node, as the driver named them when it was made; no driver before 13.2 names them again.
+/// The bodies of a conditional node, as the driver named them when it was made; no driver before
+/// 13.2 names them again.
 fn bodies(tenant: &Tenant, node: CUgraphNode) -> impl Iterator<Item = CUgraph> {
     let Bodies { list, count } =
         tenant.graphs().conditional(NodeId(node.0)).unwrap_or(Bodies { list: 0, count: 0 });
@@ -176,7 +183,8 @@ fn bodies(tenant: &Tenant, node: CUgraphNode) -> impl Iterator<Item = CUgraph> {
     (0..count as usize).map(move |place| {
         // SAFETY: inside of the list.
         let body = unsafe { list.add(place) };
-        // SAFETY: the list is the driver's, and there for as long as the node, which a graph has that the program uses.
+        // SAFETY: the list is the driver's, and there for as long as the node, which a graph has
+        // that the program uses.
         unsafe { body.read() }
     })
 }

@@ -1,8 +1,8 @@
 //! Images of code: what of a GPU's memory one takes, as far as it says so itself.
 //!
-//! An ELF image (a cubin) lists its sections: those that are to be loaded take memory, but for the ones that describe shared and local
-//! memory, of which a GPU has its own. PTX, which is yet to be compiled, declares its variables. Of fat binaries, which are compressed,
-//! nothing is known.
+//! An ELF image (a cubin) lists its sections: those that are to be loaded take memory, but for the
+//! ones that describe shared and local memory, of which a GPU has its own. PTX, which is yet to be
+//! compiled, declares its variables. Of fat binaries, which are compressed, nothing is known.
 
 mod ptx;
 
@@ -12,7 +12,8 @@ use core::slice;
 use cgpu_memory::Bytes;
 
 const MAGIC: &[u8] = b"\x7fELF\x02\x01";
-/// Of ELF's header: its length, and where it says where the sections' headers are, how long one is, how many, and which has the names.
+/// Of ELF's header: its length, and where it says where the sections' headers are, how long one is,
+/// how many, and which has the names.
 const HEADER: usize = 64;
 const SECTIONS_AT: usize = 40;
 const SECTION_SIZE: usize = 58;
@@ -52,7 +53,8 @@ pub(crate) unsafe fn size_at(image: *const c_void) -> Size {
     }
     let bytes = |offset: usize, length: usize| {
         let begin = image.cast::<u8>().wrapping_add(offset);
-        // SAFETY: the driver reads the same bytes of a valid image; nobody writes to an image that is being loaded.
+        // SAFETY: the driver reads the same bytes of a valid image; nobody writes to an image that
+        // is being loaded.
         Some(unsafe { slice::from_raw_parts(begin, length) })
     };
     // Byte by byte: text may end before.

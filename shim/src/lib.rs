@@ -1,4 +1,5 @@
-//! libcgpu.so: the preload shim. A thin crust over `cgpu-memory`: how calls come to us, and what each of them means for the books.
+//! libcgpu.so: the preload shim. A thin crust over `cgpu-memory`: how calls come to us, and what
+//! each of them means for the books.
 //!
 //! ```text
 //!   program -> interpose (dlsym, cuGetProcAddress) -> entry -> hooks -> tenant       charge, show, gate

@@ -1,12 +1,16 @@
-//! The vendor's libraries in this process: libcuda.so.1 and libnvidia-ml.so.1, and our hooks beside their symbols.
+//! The vendor's libraries in this process: libcuda.so.1 and libnvidia-ml.so.1, and our hooks beside
+//! their symbols.
 //!
-//! Each has a table of its functions' addresses, made when the library is first met: by a `dlsym` for one of its names, or by
-//! the first call of a hook. A table is made whole, published with one store and never changed; a call reads one pointer.
+//! Each has a table of its functions' addresses, made when the library is first met: by a `dlsym`
+//! for one of its names, or by the first call of a hook. A table is made whole, published with one
+//! store and never changed; a call reads one pointer.
 //!
-//! A program may open more than one copy (a toolkit's stub, then the driver). The one that it asked last is the one that hooks
-//! call, until its initialisation has succeeded; then that one stays, and is kept open, whatever the program closes. Not before:
-//! the loader would take the stub for the driver. Of a copy that is opened later the program gets no function at all, hooked or
-//! not, but those of the one that stays: else it would talk to both, with handles that mean nothing to the other.
+//! A program may open more than one copy (a toolkit's stub, then the driver). The one that it asked
+//! last is the one that hooks call, until its initialisation has succeeded; then that one stays,
+//! and is kept open, whatever the program closes. Not before: the loader would take the stub for
+//! the driver. Of a copy that is opened later the program gets no function at all, hooked or not,
+//! but those of the one that stays: else it would talk to both, with handles that mean nothing to
+//! the other.
 
 mod table;
 
@@ -67,15 +71,15 @@ pub(crate) struct Library<const N: usize> {
 
 /// What calls need.
 impl<const N: usize> Library<N> {
-    /// The address of the library's own function; null if it has none, or if nobody has opened the library yet: ask
-    /// [`Self::late`].
+    /// The address of the library's own function; null if it has none, or if nobody has opened the
+    /// library yet: ask [`Self::late`].
     #[inline(always)]
     pub(crate) fn known(&self, row: usize) -> *const c_void {
         self.table().address(row)
     }
 
-    /// The address of the library's own function; null if it has none. Opens the library if nobody has: a program that is
-    /// linked with it does not.
+    /// The address of the library's own function; null if it has none. Opens the library if nobody
+    /// has: a program that is linked with it does not.
     #[cold]
     #[inline(never)]
     pub(crate) fn late(&self, row: usize) -> *const c_void {
@@ -99,18 +103,20 @@ impl<const N: usize> Library<N> {
         unsafe { &*table }
     }
 
-    /// The copy in the table has been initialised: from now on it is the one that counts, and stays.
+    /// The copy in the table has been initialised: from now on it is the one that counts, and
+    /// stays.
     pub(crate) fn resolve(&self) {
         if !self.resolved.swap(true, Ordering::Relaxed)
             && let Some(object) = self.table().object()
         {
-            // One more reference, never given back. The program has it open, or it could not have initialised it.
+            // One more reference, never given back. The program has it open, or it could not have
+            // initialised it.
             open(object.path());
         }
     }
 
-    /// Opens the library, if it is to be had, and keeps it: for calls of our own, which must not depend on what the program
-    /// closes.
+    /// Opens the library, if it is to be had, and keeps it: for calls of our own, which must not
+    /// depend on what the program closes.
     pub(crate) fn hold(&self) {
         if self.resolved.load(Ordering::Relaxed) {
             return;
@@ -157,13 +163,14 @@ impl<const N: usize> Library<N> {
         true
     }
 
-    /// Whether a copy beside the one that stays was ever met: by a look-up of a hooked name, such as programs begin with.
+    /// Whether a copy beside the one that stays was ever met: by a look-up of a hooked name, such
+    /// as programs begin with.
     pub(crate) fn has_others(&self) -> bool {
         self.beside.load(Ordering::Relaxed)
     }
 
-    /// The function called `name` of the copy that stays, where `found` is another copy's; null if it has none. None: `found` is no
-    /// other copy's.
+    /// The function called `name` of the copy that stays, where `found` is another copy's; null if
+    /// it has none. None: `found` is no other copy's.
     pub(crate) fn instead(&self, name: &CStr, found: *const c_void) -> Option<*const c_void> {
         let stays = self.table().object()?;
         let object = Object::around(found).filter(|object| self.is(object) && *object != stays)?;

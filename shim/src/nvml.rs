@@ -1,4 +1,5 @@
-//! NVML's own functions, typed. A call here never meets a hook: it goes to the address that NVML defines.
+//! NVML's own functions, typed. A call here never meets a hook: it goes to the address that NVML
+//! defines.
 
 use core::ffi::c_void;
 use core::mem;

@@ -1,8 +1,10 @@
 //! The uses of NVML in this process: the program's, and one of our own.
 //!
-//! A start of NVML takes tens of milliseconds, one process after the other, and some drivers hang when they are started again and again. So the
-//! shim starts it at most once in a process, in the thread whose call needs it, and only where no monitor tells the same
-//! ([`cgpu_memory::Told`]); and it *holds* that use instead of shutting NVML down, so that the program's own `nvmlInit` is no second start.
+//! A start of NVML takes tens of milliseconds, one process after the other, and some drivers hang
+//! when they are started again and again. So the shim starts it at most once in a process, in the
+//! thread whose call needs it, and only where no monitor tells the same ([`cgpu_memory::Told`]);
+//! and it *holds* that use instead of shutting NVML down, so that the program's own `nvmlInit` is
+//! no second start.
 //!
 //! ```text
 //!              nvmlInit of the program                   its last nvmlShutdown
@@ -14,11 +16,14 @@
 //!      not initialised
 //! ```
 //!
-//! NVML counts its users itself, per process; so does [`PROGRAM`], of the calls that our hooks see. While only our use keeps it started, the
-//! program is answered as if it were not: by the hooks, and by the functions through which everything else begins (those that count or name
-//! devices, those that read versions). With the program's last use ours ends too, for good: what has been measured by then stays known.
+//! NVML counts its users itself, per process; so does [`PROGRAM`], of the calls that our hooks see.
+//! While only our use keeps it started, the program is answered as if it were not: by the hooks,
+//! and by the functions through which everything else begins (those that count or name devices,
+//! those that read versions). With the program's last use ours ends too, for good: what has been
+//! measured by then stays known.
 //!
-//! A forked child inherits NVML as it is, so these words are its own as well; only whether a start was tried is not.
+//! A forked child inherits NVML as it is, so these words are its own as well; only whether a start
+//! was tried is not.
 
 use cgpu_abi::nvml_types::nvmlReturn_t;
 use cgpu_shm::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -41,7 +46,8 @@ pub(crate) fn is_hidden() -> bool {
     HELD.load(Ordering::Relaxed) && PROGRAM.load(Ordering::Relaxed) == 0
 }
 
-/// Starts NVML, unless it is started or that was tried before in this process; whether it can be asked. Takes as long as NVML does.
+/// Starts NVML, unless it is started or that was tried before in this process; whether it can be
+/// asked. Takes as long as NVML does.
 pub(crate) fn start() -> bool {
     if is_started() {
         return true;

@@ -45,8 +45,9 @@ impl Order {
         }
     }
 
-    /// Whether calls are recorded, not done; or refused, where the capture was broken: then nothing is to be taken either, and that there is
-    /// no room is not what is wrong. Where the driver cannot say, its answer: the stream depends on a capture, or is none.
+    /// Whether calls are recorded, not done; or refused, where the capture was broken: then nothing
+    /// is to be taken either, and that there is no room is not what is wrong. Where the driver
+    /// cannot say, its answer: the stream depends on a capture, or is none.
     pub(crate) fn is_captured(self) -> Result<bool, CUresult> {
         Ok(self.capture_status()? != CU_STREAM_CAPTURE_STATUS_NONE)
     }
@@ -125,13 +126,14 @@ impl Order {
 /// The current context, which default streams are of.
 fn current() -> usize {
     let mut context = CUcontext::NULL;
-    // SAFETY: the handle is writable. Without a context there is no default stream, and the call will say so.
+    // SAFETY: the handle is writable. Without a context there is no default stream, and the call
+    // will say so.
     let _ = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
     context.0
 }
 
-/// While this lives, the calling thread may ask what another thread's capture forbids to all but those that say they know what
-/// they do.
+/// While this lives, the calling thread may ask what another thread's capture forbids to all but
+/// those that say they know what they do.
 pub(crate) struct Unbound {
     before: Option<CUstreamCaptureMode>,
 }

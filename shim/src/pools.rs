@@ -26,7 +26,8 @@ impl PoolDriver for Driver {
 
     fn trim(&self, pool: PoolId) {
         let _unbound = Unbound::begin();
-        // SAFETY: the books let nobody destroy a pool while it is used here. What it answers is seen by the next reading.
+        // SAFETY: the books let nobody destroy a pool while it is used here. What it answers is
+        // seen by the next reading.
         let _ = unsafe { driver::cuMemPoolTrimTo(CUmemoryPool(pool.0), 0) };
     }
 
@@ -61,8 +62,9 @@ impl Source {
         }
     }
 
-    /// What a pool is whose making was not seen: a default one, or one that was made by a way of the runtime's own. Drivers before 13.0
-    /// do not say; then it is taken to be of the device that asks.
+    /// What a pool is whose making was not seen: a default one, or one that was made by a way of
+    /// the runtime's own. Drivers before 13.0 do not say; then it is taken to be of the device that
+    /// asks.
     pub(crate) fn learn(tenant: &Tenant, pool: CUmemoryPool, asking: DriverOrdinal) -> Source {
         let devices = process::devices(tenant);
         if let Some(device) = devices.all().find(|device| default_pool(*device) == Some(pool)) {
@@ -114,11 +116,13 @@ pub(crate) fn current_pool(device: DriverOrdinal) -> Result<CUmemoryPool, CUresu
     }
 }
 
-/// Lets a pool whose destruction waits keep nothing, and be no device's current one, as if it had been destroyed.
+/// Lets a pool whose destruction waits keep nothing, and be no device's current one, as if it had
+/// been destroyed.
 pub(crate) fn retire(tenant: &Tenant, pool: CUmemoryPool) {
     let mut threshold = 0_u64;
     let value = ptr::from_mut(&mut threshold).cast::<c_void>();
-    // SAFETY: the attribute is a number of that size. Where it is refused, the pool is trimmed all the same.
+    // SAFETY: the attribute is a number of that size. Where it is refused, the pool is trimmed all
+    // the same.
     let _ = unsafe { driver::cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, value) };
     for device in process::devices(tenant).all() {
         if current_pool(device) == Ok(pool)
@@ -159,7 +163,8 @@ fn retire_from_domain(pool: CUmemoryPool) {
 /// The device in whose memory a stream works.
 #[inline]
 pub(crate) fn device_of(tenant: &Tenant, stream: CUstream) -> Result<DriverOrdinal, CUresult> {
-    /// The greatest handle that stands for a default stream: none, the legacy one, the thread's own.
+    /// The greatest handle that stands for a default stream: none, the legacy one, the thread's
+    /// own.
     const LAST_DEFAULT: usize = 2;
     let devices = process::devices(tenant);
     if let Some(device) = devices.only() {
@@ -193,7 +198,8 @@ fn device_of_created(tenant: &Tenant, stream: CUstream) -> Option<DriverOrdinal>
 fn attribute(pool: CUmemoryPool, name: CUmemPool_attribute) -> Option<u64> {
     let mut number = 0_u64;
     let value = ptr::from_mut(&mut number).cast::<c_void>();
-    // SAFETY: no attribute is larger than the place; the pool is there, by the program's word or by the books'.
+    // SAFETY: no attribute is larger than the place; the pool is there, by the program's word or by
+    // the books'.
     let answer = unsafe { driver::cuMemPoolGetAttribute(pool, name, value) };
     (answer == CUresult::SUCCESS).then_some(number)
 }

@@ -1,6 +1,7 @@
 //! How this process starts to account memory, and what a hook has to know of that.
 //!
-//! Starting never blocks: threads that race start twice, one state is published, the other's slot is given back.
+//! Starting never blocks: threads that race start twice, one state is published, the other's slot
+//! is given back.
 
 use cgpu_memory::{Found, Monotonic, Reason, Refusal, Start, System, Tenant, is_called_for};
 
@@ -46,7 +47,8 @@ fn learn_devices(tenant: &Tenant) -> &'static Devices {
     state::publish_devices(|| gpus::driver_is_initialised().then(|| gpus::devices_of(tenant)))
 }
 
-/// A call before `cuInit`, as far as we saw. The driver knows better: it may have been initialised by a way of its own.
+/// A call before `cuInit`, as far as we saw. The driver knows better: it may have been initialised
+/// by a way of its own.
 #[cold]
 fn accounting_before_init() -> Accounting {
     if !gpus::driver_is_initialised() {
@@ -72,7 +74,8 @@ fn start_once(trigger: Trigger) -> &'static State {
 
 /// Asks the settings, and whether they can be kept.
 fn decide(trigger: Trigger) -> State {
-    // Where no monitor has told of the GPUs, NVML is started for them, which takes longer than all else together.
+    // Where no monitor has told of the GPUs, NVML is started for them, which takes longer than all
+    // else together.
     let found = if is_called_for(&System) { gpus::inventory(trigger) } else { Found::NOTHING };
     let by_driver = trigger == Trigger::Driver;
     match Tenant::start(&System, found.as_given(), &Monotonic) {

@@ -1,8 +1,9 @@
 //! What this process knows of itself, and how a forked child comes to know nothing.
 //!
-//! All of it hangs off one page that the kernel wipes in a forked child (`MADV_WIPEONFORK`): finding out costs a plain load, and
-//! a `vfork` child, which shares its parent's memory, finds the parent's state, as it must. The child starts anew when it first
-//! initialises the driver; what its parent had is left alone.
+//! All of it hangs off one page that the kernel wipes in a forked child (`MADV_WIPEONFORK`):
+//! finding out costs a plain load, and a `vfork` child, which shares its parent's memory, finds the
+//! parent's state, as it must. The child starts anew when it first initialises the driver; what its
+//! parent had is left alone.
 //!
 //! ```text
 //!   PAGE -> state -> null        not started: in this process cuInit has not been called
@@ -88,8 +89,8 @@ pub(crate) fn ever_started() -> bool {
     EVER_STARTED.load(Ordering::Relaxed)
 }
 
-/// Makes a state by `decide`, and publishes it. Returns the one that is published, and whether it is that one: another thread may
-/// have been first.
+/// Makes a state by `decide`, and publishes it. Returns the one that is published, and whether it
+/// is that one: another thread may have been first.
 pub(crate) fn publish(decide: impl FnOnce() -> State) -> (&'static State, bool) {
     EVER_STARTED.store(true, Ordering::Relaxed);
     let state = decide();
@@ -167,7 +168,8 @@ pub(crate) fn count(reason: Reason) {
     }
 }
 
-/// The state of a process whose kernel cannot wipe a page. It could not be told from its children's, so no books can be kept.
+/// The state of a process whose kernel cannot wipe a page. It could not be told from its
+/// children's, so no books can be kept.
 fn refuse_without_wipe(state: State) -> State {
     match state {
         State::On(_) => State::Refused(Refusal::new(

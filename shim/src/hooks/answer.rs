@@ -6,8 +6,9 @@ use cgpu_memory::Reason;
 
 use crate::process;
 
-/// The tenant, for a hook that takes memory. Returns from the hook where there is none: with `$pass`, the driver's answer, where
-/// nothing is limited, and with a refusal where the start was refused.
+/// The tenant, for a hook that takes memory. Returns from the hook where there is none: with
+/// `$pass`, the driver's answer, where nothing is limited, and with a refusal where the start was
+/// refused.
 macro_rules! tenant_or_return {
     ($pass:expr) => {
         match $crate::process::accounting() {
@@ -18,7 +19,8 @@ macro_rules! tenant_or_return {
     };
 }
 
-/// What a hook answers while the start is refused: the driver that the program sees has not been initialised.
+/// What a hook answers while the start is refused: the driver that the program sees has not been
+/// initialised.
 pub(super) const NOT_STARTED: CUresult = CUresult::ERROR_NOT_INITIALIZED;
 
 /// A function that takes memory which is not accounted yet: refused where there is a limit to keep.

@@ -75,14 +75,15 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMipmappedArrayCreate(array, descriptor, levels) };
-    // SAFETY: null, or the program's own record, which the driver would read as well. One level is the least: the driver makes it
-    // of none.
+    // SAFETY: null, or the program's own record, which the driver would read as well. One level is
+    // the least: the driver makes it of none.
     let shape = unsafe { read(descriptor) }.map(|of| shape(&of, levels.max(1)));
     // SAFETY: read after the driver has succeeded, so it has written there.
     create(shape, call, || ArrayId::Mipmapped(unsafe { array.read() }.0))
 }
 
-/// Gives back what the array was charged; one that is not on the books goes to the driver all the same.
+/// Gives back what the array was charged; one that is not on the books goes to the driver all the
+/// same.
 pub(crate) unsafe fn cuArrayDestroy(array: CUarray) -> CUresult {
     // SAFETY: the program's own call.
     destroy(ArrayId::Array(array.0), || unsafe { driver::cuArrayDestroy(array) })
@@ -104,7 +105,8 @@ fn destroy(array: ArrayId, call: impl FnOnce() -> CUresult) -> CUresult {
     answer
 }
 
-/// Charges an array of that shape, makes the call, and records what it `made`. No shape: the driver will say what is wrong.
+/// Charges an array of that shape, makes the call, and records what it `made`. No shape: the driver
+/// will say what is wrong.
 fn create(shape: Option<Shape>, call: impl Fn() -> CUresult, made: impl FnOnce() -> ArrayId) -> CUresult {
     let tenant = tenant_or_return!(call());
     let (Some(shape), Some(context)) = (shape.filter(|shape| !shape.is_mapped_later()), current(tenant))
@@ -132,7 +134,8 @@ fn create(shape: Option<Shape>, call: impl Fn() -> CUresult, made: impl FnOnce()
     answer
 }
 
-/// What the driver says that an array takes in the current context: asked of one whose memory is mapped later, which has none.
+/// What the driver says that an array takes in the current context: asked of one whose memory is
+/// mapped later, which has none.
 fn required(shape: &Shape) -> Option<Bytes> {
     let answers =
         [driver_index::cuArrayGetMemoryRequirements, driver_index::cuMipmappedArrayGetMemoryRequirements];

@@ -1,4 +1,5 @@
-//! Checkpoints of processes: what is taken off the GPUs leaves the books, and is charged again before it comes back.
+//! Checkpoints of processes: what is taken off the GPUs leaves the books, and is charged again
+//! before it comes back.
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
@@ -21,8 +22,8 @@ pub(crate) unsafe fn cuCheckpointProcessCheckpoint(
     answer
 }
 
-/// It takes again what it had: refused where that does not fit. On other GPUs than before it is refused altogether, because the process
-/// would go on to keep books of the ones it was on.
+/// It takes again what it had: refused where that does not fit. On other GPUs than before it is
+/// refused altogether, because the process would go on to keep books of the ones it was on.
 pub(crate) unsafe fn cuCheckpointProcessRestore(
     pid: c_int,
     arguments: *mut CUcheckpointRestoreArgs,
@@ -43,7 +44,8 @@ pub(crate) unsafe fn cuCheckpointProcessRestore(
     answer
 }
 
-/// Whether the driver still has the process's memory on the host: another one may have restored it, or it has died.
+/// Whether the driver still has the process's memory on the host: another one may have restored it,
+/// or it has died.
 fn is_checkpointed(pid: c_int) -> bool {
     let mut state = 0;
     // SAFETY: writable.

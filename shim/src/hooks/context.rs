@@ -1,4 +1,5 @@
-//! Contexts: each costs memory of the GPU that nobody has asked for, and takes with it, when it goes, all that was in it.
+//! Contexts: each costs memory of the GPU that nobody has asked for, and takes with it, when it
+//! goes, all that was in it.
 
 use cgpu_abi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint};
 use cgpu_memory::{ContextId, Reason};
@@ -62,8 +63,8 @@ pub(crate) unsafe fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
     end(context, || unsafe { driver::cuCtxDestroy_v2(context) })
 }
 
-/// One more reference, which `cuCtxDetach` gives back. Counted before the call: else another thread's detach in between would be taken for
-/// the context's end.
+/// One more reference, which `cuCtxDetach` gives back. Counted before the call: else another
+/// thread's detach in between would be taken for the context's end.
 pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuCtxAttach(context, flags) };
@@ -74,8 +75,8 @@ pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUre
     tenant.contexts().attached(ContextId(attached.0));
     let answer = call();
     if answer != CUresult::SUCCESS {
-        // Where another thread has detached the last use meanwhile, there is nothing to take back, and the context stays on the books:
-        // its handle may be another context's by now.
+        // Where another thread has detached the last use meanwhile, there is nothing to take back,
+        // and the context stays on the books: its handle may be another context's by now.
         tenant.contexts().detaching(ContextId(attached.0));
     }
     answer
@@ -95,7 +96,8 @@ pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
     };
     let answer = call();
     if answer != CUresult::SUCCESS {
-        // The use has not ended: without it, the end of another one would be taken for the context's.
+        // The use has not ended: without it, the end of another one would be taken for the
+        // context's.
         tenant.contexts().attached(ContextId(context.0));
     }
     answer
@@ -107,7 +109,8 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: C
     retain(context, DriverOrdinal(device), || unsafe { driver::cuDevicePrimaryCtxRetain(context, device) })
 }
 
-/// One more reference to a device's primary context, which `call` writes to `context`: the first one makes it.
+/// One more reference to a device's primary context, which `call` writes to `context`: the first
+/// one makes it.
 fn retain(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUresult) -> CUresult {
     let answer =
         if primary_is_active(device) { keep(context, device, call) } else { create(context, device, call) };
@@ -178,7 +181,8 @@ fn keep(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUres
     answer
 }
 
-/// Off the books before the call: the driver may give the handle to another thread before it returns here.
+/// Off the books before the call: the driver may give the handle to another thread before it
+/// returns here.
 fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
     let leaving = process::tenant().and_then(|tenant| tenant.contexts().begin_destroy(ContextId(context.0)));
     gate::forget_context(context);
@@ -189,7 +193,8 @@ fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
     waited(answer)
 }
 
-/// Only the last release ends the context, and only afterwards can it be told; until then other threads may allocate in it.
+/// Only the last release ends the context, and only afterwards can it be told; until then other
+/// threads may allocate in it.
 pub(super) fn release(device: DriverOrdinal, call: impl FnOnce() -> CUresult) -> CUresult {
     let context = primary(device);
     let answer = call();

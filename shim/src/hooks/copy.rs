@@ -1,5 +1,5 @@
-//! Copies and fills. Within the GPU they compute, beside kernels and in their place, so they go through the gate as kernels do. Between host
-//! and GPU other engines copy: those are not gated.
+//! Copies and fills. Within the GPU they compute, beside kernels and in their place, so they go
+//! through the gate as kernels do. Between host and GPU other engines copy: those are not gated.
 //!
 //! A batch is one call and one launch: it waits for the turn if any of its copies is within the
 //! GPU, and is priced by what those move.
@@ -116,7 +116,8 @@ launches! {
         => Launch::copy(bytes, CUstream::NULL, Launch::PER_THREAD);
 }
 
-/// Each copy whose arguments say where from and where to: its name, its arguments, which of them is the stream, and what is copied.
+/// Each copy whose arguments say where from and where to: its name, its arguments, which of them is
+/// the stream, and what is copied.
 macro_rules! copies {
     ($($symbol:ident ($($arg:ident: $type:ty),*) $flavour:ident $stream:expr, $what:expr;)*) => {$(
         /// Waits for the container's turn, if it copies within the GPU.
@@ -309,7 +310,8 @@ fn side(kind: CUmemorytype, address: CUdeviceptr) -> bool {
     }
 }
 
-/// Whether an address is a GPU's, by the driver's word. What it does not know is pageable memory of the host.
+/// Whether an address is a GPU's, by the driver's word. What it does not know is pageable memory of
+/// the host.
 fn is_on_a_gpu(address: CUdeviceptr) -> bool {
     let mut kind: CUmemorytype = 0;
     let value = ptr::from_mut(&mut kind).cast::<c_void>();

@@ -1,6 +1,8 @@
-//! Graphs: what they allocate is charged when they are sent to the GPU, by what that has reserved for them ([`cgpu_memory`] says how).
+//! Graphs: what they allocate is charged when they are sent to the GPU, by what that has reserved
+//! for them ([`cgpu_memory`] says how).
 //!
-//! A process whose graphs never allocate pays for all this with one load in each of these calls, and looks at nothing.
+//! A process whose graphs never allocate pays for all this with one load in each of these calls,
+//! and looks at nothing.
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
@@ -81,8 +83,8 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams_ptsz(
     unsafe { instantiate_with(graph_exec, graph, instantiate_params, call) }
 }
 
-/// Each function that launches an executable graph. Where nothing is contended and no graph allocates it is three loads and a jump: no
-/// border against panics, which that cannot have.
+/// Each function that launches an executable graph. Where nothing is contended and no graph
+/// allocates it is three loads and a jump: no border against panics, which that cannot have.
 macro_rules! graph_launches {
     ($($symbol:ident: $order:ident, $flavour:ident;)*) => {$(
         /// Waits for the container's turn, and charges what the graph may take.
@@ -115,7 +117,8 @@ graph_launches! {
     cuGraphLaunch_ptsz: per_thread, PER_THREAD;
 }
 
-/// Each function that makes an executable graph ready. Where no graph allocates it is one load and a jump.
+/// Each function that makes an executable graph ready. Where no graph allocates it is one load and
+/// a jump.
 macro_rules! uploads {
     ($($symbol:ident: $order:ident;)*) => {$(
         /// Charges what the graph may take.
@@ -194,7 +197,8 @@ pub(crate) unsafe fn cuGraphExecNodeSetParams(
     }
 }
 
-/// What it has taken stays reserved, and charged. What it costs is another's: its handle may be given out again.
+/// What it has taken stays reserved, and charged. What it costs is another's: its handle may be
+/// given out again.
 pub(crate) unsafe fn cuGraphExecDestroy(graph_exec: CUgraphExec) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuGraphExecDestroy(graph_exec) };
@@ -297,7 +301,8 @@ unsafe fn instantiate(
         answer => Err(answer),
     };
     let undo = |graph: GraphId| {
-        // SAFETY: it was made just now, and the program has not seen it. One that cannot be destroyed is never launched.
+        // SAFETY: it was made just now, and the program has not seen it. One that cannot be
+        // destroyed is never launched.
         let _ = unsafe { driver::cuGraphExecDestroy(CUgraphExec(graph.0)) };
     };
     answered(tenant.graphs().instantiate(&mut footprint, uploads, &Driver, call, undo))

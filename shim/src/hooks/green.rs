@@ -1,5 +1,6 @@
-//! Green contexts: views of the primary context, which they hold on to. What is allocated in one is the primary context's; what they take
-//! themselves is implicit memory of that, measured as it comes.
+//! Green contexts: views of the primary context, which they hold on to. What is allocated in one is
+//! the primary context's; what they take themselves is implicit memory of that, measured as it
+//! comes.
 
 use cgpu_abi::types::*;
 use cgpu_memory::{Bytes, Cause, Context, ContextId, GreenId, Tenant};
@@ -8,7 +9,8 @@ use super::{context, module};
 use crate::process;
 use crate::{driver, free};
 
-/// The first one makes the primary context, if there is none: that is made here before, so that each is measured, and refused, by itself.
+/// The first one makes the primary context, if there is none: that is made here before, so that
+/// each is measured, and refused, by itself.
 pub(crate) unsafe fn cuGreenCtxCreate(
     green: *mut CUgreenCtx,
     description: CUdevResourceDesc,

@@ -1,4 +1,5 @@
-//! Linear memory between processes by handles that are bytes: its maker pays as long as anybody has it open.
+//! Linear memory between processes by handles that are bytes: its maker pays as long as anybody has
+//! it open.
 
 use cgpu_abi::types::{CUdeviceptr, CUipcMemHandle, CUresult, c_uint};
 use cgpu_memory::{Address, Bytes, Context, Reason, Route, Tenant};
@@ -53,7 +54,8 @@ pub(crate) unsafe fn cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult {
     answer
 }
 
-/// Makes a call that opens memory of another process. `opened` tells where, and in which context if it goes with that.
+/// Makes a call that opens memory of another process. `opened` tells where, and in which context if
+/// it goes with that.
 pub(super) fn open(
     route: Route,
     call: impl FnOnce() -> CUresult,
@@ -77,7 +79,8 @@ pub(super) fn export(tenant: &Tenant, address: CUdeviceptr, route: Route) {
     tenant.exports().export(base, route);
 }
 
-/// A descriptor holds the allocation in which an address lies, be it ours or open here. How large that is, if the driver says.
+/// A descriptor holds the allocation in which an address lies, be it ours or open here. How large
+/// that is, if the driver says.
 pub(super) fn export_descriptor(tenant: &Tenant, address: CUdeviceptr) -> Bytes {
     let (base, size) = extent(address);
     tenant.exports().export(base, Route::UNTRACKED);

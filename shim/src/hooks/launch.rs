@@ -1,6 +1,7 @@
 //! Launches: through the gate, which costs two loads and a branch while nothing is contended.
 //!
-//! No border against panics here: the open path has nothing that could panic, and the slow path has its own.
+//! No border against panics here: the open path has nothing that could panic, and the slow path has
+//! its own.
 
 use core::slice;
 
@@ -40,8 +41,8 @@ macro_rules! launches {
                 unsafe { function($($arg),*) }
             }
 
-            // One call, of one of several functions with the same arguments: so the compiler leaves the arguments where they are,
-            // in registers and on the stack, and makes it a jump.
+            // One call, of one of several functions with the same arguments: so the compiler leaves
+            // the arguments where they are, in registers and on the stack, and makes it a jump.
             let function = if gate::is_open() { driver::address::$symbol() } else { metered };
             // SAFETY: the program's own call.
             unsafe { function($($arg),*) }
@@ -72,7 +73,8 @@ launches! {
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
     ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]), stream, ..Launch::PER_THREAD };
 
-    // Before CUDA 4: on the legacy stream unless said; the shape of a block is the function's, so blocks stand for threads.
+    // Before CUDA 4: on the legacy stream unless said; the shape of a block is the function's, so
+    // blocks stand for threads.
     cuLaunch(function: CUfunction) => Launch { kernel: kernel(function, [1; 3], [1; 3]), ..Launch::LEGACY };
 
     cuLaunchGrid(

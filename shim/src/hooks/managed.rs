@@ -1,7 +1,9 @@
-//! Managed variables: their module's loader has placed them before anybody can be asked, so what is refused is their use.
+//! Managed variables: their module's loader has placed them before anybody can be asked, so what is
+//! refused is their use.
 //!
-//! `cuLibraryGetManaged`, by which the runtime finds them, is refused altogether (`entry.rs`), and with it a program that has one fails where
-//! it starts. By the calls here a program asks for a variable of any kind; the driver says which it has found.
+//! `cuLibraryGetManaged`, by which the runtime finds them, is refused altogether (`entry.rs`), and
+//! with it a program that has one fails where it starts. By the calls here a program asks for a
+//! variable of any kind; the driver says which it has found.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -54,7 +56,8 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
     unsafe { look_up(dptr, bytes, call) }
 }
 
-/// Makes the call, and where it has found a managed variable under a limit, takes back what it has written.
+/// Makes the call, and where it has found a managed variable under a limit, takes back what it has
+/// written.
 ///
 /// # Safety
 ///

@@ -1,4 +1,5 @@
-//! Linear memory: charged before the driver is asked, recorded after, given back where the driver refuses.
+//! Linear memory: charged before the driver is asked, recorded after, given back where the driver
+//! refuses.
 
 use cgpu_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUresult, c_uint};
 use cgpu_memory::{Address, Bytes, Gpu, MemoryInfo, Tenant, WaitBudget};
@@ -67,7 +68,8 @@ pub(crate) unsafe fn cuMemFree(address: CUdeviceptr_v1) -> CUresult {
     free(address.into(), || unsafe { driver::cuMemFree(address) })
 }
 
-/// Gives back what the address was charged; one that we do not know goes to the driver all the same.
+/// Gives back what the address was charged; one that we do not know goes to the driver all the
+/// same.
 pub(crate) unsafe fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
     // SAFETY: the program's own call.
     free(address, || unsafe { driver::cuMemFree_v2(address) })
@@ -123,8 +125,9 @@ fn allocate(size: Bytes, call: impl Fn() -> CUresult, made: impl FnOnce() -> u64
     answer
 }
 
-/// As [`allocate`], for a size that only the driver's answer tells. Where the first guess was too small, the memory goes back,
-/// and the call is made once more under the right charge: no excess is left when the call returns.
+/// As [`allocate`], for a size that only the driver's answer tells. Where the first guess was too
+/// small, the memory goes back, and the call is made once more under the right charge: no excess is
+/// left when the call returns.
 fn allocate_pitched(
     width: u64,
     height: u64,
@@ -156,7 +159,8 @@ fn allocate_pitched(
     }
 }
 
-/// Makes the call, and while the memory of a process that has just ended is in the way, makes it again.
+/// Makes the call, and while the memory of a process that has just ended is in the way, makes it
+/// again.
 pub(super) fn ask(tenant: &Tenant, gpu: Gpu, call: impl Fn() -> CUresult) -> CUresult {
     let mut budget = WaitBudget::default();
     loop {
@@ -178,7 +182,8 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     };
     let Some(taken) = taken else { return free_untold(tenant, address, pooled, call) };
     let answer = call();
-    // A refused free is on the table again before anything else is done: meanwhile its address is unknown.
+    // A refused free is on the table again before anything else is done: meanwhile its address is
+    // unknown.
     if answer == CUresult::SUCCESS {
         taken.freed()
     } else {
@@ -187,7 +192,8 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     trimmed_after(answer, pooled)
 }
 
-/// What is not on the table of addresses. What another process's pool has lent is freed like one's own.
+/// What is not on the table of addresses. What another process's pool has lent is freed like one's
+/// own.
 #[inline(never)]
 fn free_untold(tenant: &Tenant, address: u64, pooled: bool, call: impl FnOnce() -> CUresult) -> CUresult {
     let closing = tenant.exports().begin_close(Address(address));
@@ -198,14 +204,15 @@ fn free_untold(tenant: &Tenant, address: u64, pooled: bool, call: impl FnOnce() 
     trimmed_after(answer, pooled)
 }
 
-/// A free has waited for the GPU, and pools are trimmed then. One that was refused may have waited, too.
+/// A free has waited for the GPU, and pools are trimmed then. One that was refused may have waited,
+/// too.
 #[inline]
 fn trimmed_after(answer: CUresult, pooled: bool) -> CUresult {
     if pooled { waited(answer) } else { answer }
 }
 
-/// The current GPU as the program sees it. `physical` is what the driver has just said to be free; where
-/// that is not known, it is asked.
+/// The current GPU as the program sees it. `physical` is what the driver has just said to be free;
+/// where that is not known, it is asked.
 fn view(physical: Option<Bytes>) -> Option<MemoryInfo> {
     let tenant = process::tenant()?;
     let gpu = current(tenant)?.gpu();

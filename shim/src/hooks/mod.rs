@@ -1,12 +1,14 @@
-//! What each hooked function does: one file for each noun of the driver, each function under the driver's name for it.
+//! What each hooked function does: one file for each noun of the driver, each function under the
+//! driver's name for it.
 //!
-//! All of them ask the books ([`cgpu_memory`]) and the real function, in the order that the case needs; none decides anything.
-//! Every hook without a limit is the real call.
+//! All of them ask the books ([`cgpu_memory`]) and the real function, in the order that the case
+//! needs; none decides anything. Every hook without a limit is the real call.
 //!
 //! # Safety
 //!
-//! A hook may be called as the driver's function of its name may: its pointers are what that function wants them to be, null where it
-//! allows null. Whoever calls is the program itself (`entry.rs`), and a hook looks at nothing that the driver would not look at.
+//! A hook may be called as the driver's function of its name may: its pointers are what that
+//! function wants them to be, null where it allows null. Whoever calls is the program itself
+//! (`entry.rs`), and a hook looks at nothing that the driver would not look at.
 
 #[macro_use]
 mod answer;

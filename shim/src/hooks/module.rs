@@ -1,9 +1,10 @@
 //! Modules, libraries and a context's limits: memory of the GPU that comes with something else.
 //!
-//! What an image says that it takes is charged before the driver is asked: all of it where code is loaded with its module, else its variables.
-//! What it then takes is measured. A library belongs to no context: where code comes when it is first used, the first look-up in a context brings
-//! it there, and is refused where it does not fit, or where the container is over its limit already. What it brings beyond what it
-//! says cannot be undone.
+//! What an image says that it takes is charged before the driver is asked: all of it where code is
+//! loaded with its module, else its variables. What it then takes is measured. A library belongs to
+//! no context: where code comes when it is first used, the first look-up in a context brings it
+//! there, and is refused where it does not fit, or where the container is over its limit already.
+//! What it brings beyond what it says cannot be undone.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -173,10 +174,12 @@ pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
         return call();
     }
     let bytes = |each: usize| Bytes((each as u64).saturating_mul(copies));
-    // What came with the context is part of what that costs, and stays so when the limit is made smaller.
+    // What came with the context is part of what that costs, and stays so when the limit is made
+    // smaller.
     let came = tenant.implicit().came_with(context, Cause::Limit(limit), bytes(former));
     let beyond = |each: usize| bytes(each) - came;
-    // What cannot be told is whether it is taken at once or when a kernel first needs it: it is charged from here on.
+    // What cannot be told is whether it is taken at once or when a kernel first needs it: it is
+    // charged from here on.
     let Ok(growing) = tenant.implicit().begin(context, beyond(value) - beyond(former), || None) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
@@ -232,12 +235,14 @@ unsafe fn load(
     unsafe { made.tell(module, answer) }
 }
 
-/// What the driver has made, until the program is told of it: where it is undone and refused, the program's own variable stays as it was.
+/// What the driver has made, until the program is told of it: where it is undone and refused, the
+/// program's own variable stays as it was.
 #[derive(Default)]
 struct Made<H>(Cell<H>);
 
 impl<H: Copy> Made<H> {
-    /// Where the driver is to write. Null, where the program's place is: that is the driver's to refuse.
+    /// Where the driver is to write. Null, where the program's place is: that is the driver's to
+    /// refuse.
     fn place_for(&self, place: *mut H) -> *mut H {
         if place.is_null() { place } else { self.0.as_ptr() }
     }
@@ -258,8 +263,9 @@ impl<H: Copy> Made<H> {
     }
 }
 
-/// Makes what takes memory of a context that nobody asked for; `free` reads what is free of its GPU. If it goes past the limit, it is undone; if it was not this that took so
-/// much, it is made once more.
+/// Makes what takes memory of a context that nobody asked for; `free` reads what is free of its
+/// GPU. If it goes past the limit, it is undone; if it was not this that took so much, it is made
+/// once more.
 pub(super) fn make(
     tenant: &Tenant,
     context: Context,
@@ -324,8 +330,9 @@ pub(super) fn bring_library(library: CUlibrary, call: impl Fn() -> CUresult) -> 
     bring(library.0, Some(library), call)
 }
 
-/// Makes a call that may bring `what`, a handle of the driver, into the current context, and with it the library that it is of. There is no
-/// way to undo that: what goes past the limit is shown, and nothing more is brought.
+/// Makes a call that may bring `what`, a handle of the driver, into the current context, and with
+/// it the library that it is of. There is no way to undo that: what goes past the limit is shown,
+/// and nothing more is brought.
 fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -> CUresult {
     // Where the start was refused, there is no context into which it could be brought.
     let Accounting::On(tenant) = process::accounting() else { return call() };

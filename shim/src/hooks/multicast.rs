@@ -1,4 +1,5 @@
-//! Multicast objects: they cost nothing, and what is bound to one stays charged to whoever made it until it is unbound and let go.
+//! Multicast objects: they cost nothing, and what is bound to one stays charged to whoever made it
+//! until it is unbound and let go.
 
 use cgpu_abi::types::*;
 use cgpu_memory::{Address, Bytes, Handle, Reference, Route, Tenant};
@@ -121,7 +122,8 @@ pub(super) fn bind(
     answer
 }
 
-/// As [`bind`], of what is at an address. Linear memory has no references: others may hold it from then on.
+/// As [`bind`], of what is at an address. Linear memory has no references: others may hold it from
+/// then on.
 pub(super) fn bind_at(
     object: Handle,
     device: Option<DriverOrdinal>,

@@ -1,4 +1,5 @@
-//! Physical memory behind handles: charged to the GPU where it lies, for as long as a handle or a mapping refers to it.
+//! Physical memory behind handles: charged to the GPU where it lies, for as long as a handle or a
+//! mapping refers to it.
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
@@ -15,7 +16,8 @@ use crate::{driver, pools};
 enum ChargedTo {
     /// We, for a GPU on the books.
     Gpu(Gpu),
-    /// Nobody: it is the host's or a native GPU's, or there can be no such memory and the driver says so.
+    /// Nobody: it is the host's or a native GPU's, or there can be no such memory and the driver
+    /// says so.
     None,
     /// It cannot be told, or must not be had.
     Unknown(Role),
@@ -146,7 +148,8 @@ pub(crate) unsafe fn cuMemGetHandleForAddressRange(
     let answer = unsafe { driver::cuMemGetHandleForAddressRange(handle, address, size, kind, flags) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         tenant.physical().range_exported(Address(address), Bytes(size as u64));
-        // Where nothing is mapped by hand it is linear memory, of this process or of another one, or a pool's.
+        // Where nothing is mapped by hand it is linear memory, of this process or of another one,
+        // or a pool's.
         let whole = ipc::export_descriptor(tenant, address);
         if let Some(pool) = pools::pool_of(address) {
             tenant.pools().piece_exported(PoolId(pool.0), whole.max(Bytes(size as u64)));

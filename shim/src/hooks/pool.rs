@@ -1,4 +1,5 @@
-//! Memory in stream order, and its pools: charged by what the pools hold ([`cgpu_memory`] says how).
+//! Memory in stream order, and its pools: charged by what the pools hold ([`cgpu_memory`] says
+//! how).
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
@@ -199,7 +200,8 @@ pub(crate) unsafe fn cuMemPoolImportPointer(
     }
     // SAFETY: not null, and what the driver would read.
     let route = Route::of_bytes(&unsafe { data.read() }.reserved);
-    // SAFETY: read after the driver has succeeded, so it has written there. The memory is its pool's, not a context's.
+    // SAFETY: read after the driver has succeeded, so it has written there. The memory is its
+    // pool's, not a context's.
     open(route, call, || (unsafe { address.read() }, None))
 }
 
@@ -293,7 +295,8 @@ unsafe fn allocate(
     }
 }
 
-/// An allocation in a captured stream is a node of a graph, and takes nothing before that is launched.
+/// An allocation in a captured stream is a node of a graph, and takes nothing before that is
+/// launched.
 fn record(
     tenant: &Tenant,
     pool: Option<CUmemoryPool>,
@@ -313,7 +316,8 @@ fn record(
     call()
 }
 
-/// Makes the call, and while the memory of a process that has just ended is in the way, makes it again.
+/// Makes the call, and while the memory of a process that has just ended is in the way, makes it
+/// again.
 fn ask(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresult) -> Result<(), CUresult> {
     let mut budget = WaitBudget::default();
     loop {
@@ -327,7 +331,8 @@ fn ask(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresult) -> Resu
     }
 }
 
-/// Linear memory is on the table of addresses; a pool's is not, and stays reserved, so that nothing changes on the books.
+/// Linear memory is on the table of addresses; a pool's is not, and stays reserved, so that nothing
+/// changes on the books.
 fn free(address: CUdeviceptr, order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(tenant) = process::tenant().filter(|_| address != 0) else { return call() };
     let Some(taken) = tenant.allocations().begin_free_if_known(Address(address)) else {
@@ -351,8 +356,9 @@ fn part<T>(parting: T, parted: fn(T), order: Order, call: impl FnOnce() -> CUres
     answer
 }
 
-/// The memory is back when the stream has come to the free: then a function of ours is called there. After an error of the context it
-/// never is; then the memory stays charged, as it is not freed.
+/// The memory is back when the stream has come to the free: then a function of ours is called
+/// there. After an error of the context it never is; then the memory stays charged, as it is not
+/// freed.
 pub(super) fn part_in_order<T>(parting: T, parted: fn(T), order: Order) {
     unsafe extern "C" fn reached<T>(parting: *mut c_void) {
         // SAFETY: the box below, given to the driver once.

@@ -127,7 +127,8 @@ unsafe fn tell(exchanged: Exchanged, status: *mut CUdriverProcAddressQueryResult
     }
 }
 
-/// Which default stream a call means; the flags decide, or where they say nothing, the function that was called.
+/// Which default stream a call means; the flags decide, or where they say nothing, the function
+/// that was called.
 fn stream(flags: cuuint64_t, otherwise: DefaultStream) -> DefaultStream {
     if flags & u64::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0 {
         DefaultStream::PerThread

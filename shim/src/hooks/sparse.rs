@@ -1,4 +1,5 @@
-//! Memory in parts of arrays: it stays charged as long as a tile has it, in the order of the stream.
+//! Memory in parts of arrays: it stays charged as long as a tile has it, in the order of the
+//! stream.
 
 use cgpu_abi::types::*;
 use cgpu_memory::{ArrayId, Handle, ReplacedTiles, Tenant, Tiles};
@@ -98,7 +99,8 @@ fn array(entry: &CUarrayMapInfo) -> ArrayId {
     }
 }
 
-/// The tiles of a mapping: by the array's own tiles, and where it has none, because its memory is mapped at once, one for all.
+/// The tiles of a mapping: by the array's own tiles, and where it has none, because its memory is
+/// mapped at once, one for all.
 fn tiles(entry: &CUarrayMapInfo) -> Tiles {
     let mut properties = CUDA_ARRAY_SPARSE_PROPERTIES::default();
     let answer = match array(entry) {

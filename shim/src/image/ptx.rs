@@ -1,11 +1,13 @@
-//! PTX, text that is yet to be compiled: what its variables take. What its code takes nobody knows before.
+//! PTX, text that is yet to be compiled: what its variables take. What its code takes nobody knows
+//! before.
 //!
 //! ```text
 //! .visible .global .align 8 .b8 table[1048576];        .extern .global .u32 elsewhere;
 //! .global .attribute(.managed) .u32 on_the_host;       .global .v4 .f32 a[2][3], b = 1;
 //! ```
 
-/// What the variables that a text declares take, in bytes: of the GPU's own memory, and declared here. Saturates.
+/// What the variables that a text declares take, in bytes: of the GPU's own memory, and declared
+/// here. Saturates.
 pub(super) fn variables(text: &[u8]) -> u64 {
     const GLOBAL: &[u8] = b".global";
     let mut total = 0_u64;
@@ -63,7 +65,8 @@ fn declaration(text: &[u8]) -> Option<u64> {
         }
     }
     let each: u64 = each?;
-    // What they are set to says nothing of their sizes, but of an array's whose size is left open, which is small then.
+    // What they are set to says nothing of their sizes, but of an array's whose size is left open,
+    // which is small then.
     let names = rest.split('=').next()?;
     let elements = |name: &str| {
         let mut dimensions = name.split('[').skip(1);

@@ -1,15 +1,18 @@
 //! `dlmopen`: keeps the driver out of other namespaces.
 //!
-//! A namespace of its own has its own copies of all libraries, and no preloads: a driver in there would never meet us. So:
+//! A namespace of its own has its own copies of all libraries, and no preloads: a driver in there
+//! would never meet us. So:
 //!
-//! - the driver or NVML by name: opened in the base namespace instead, where everybody finds our hooks;
-//! - anything else, in a namespace of its own: opened, and then looked at. If the driver came along as somebody's dependency,
-//!   everything is closed again and the answer is null, with a sentence for `dlerror`;
+//! - the driver or NVML by name: opened in the base namespace instead, where everybody finds our
+//!   hooks;
+//! - anything else, in a namespace of its own: opened, and then looked at. If the driver came along
+//!   as somebody's dependency, everything is closed again and the answer is null, with a sentence
+//!   for `dlerror`;
 //! - the base namespace: as `dlopen`.
 //!
-//! To look afterwards, we have to call and not to jump, so the loader takes us for the caller and does not search the
-//! program's RUNPATH. A name without a slash that is not found so is tried once more by a jump, and what that loads is not looked at. Constructors run
-//! before we look.
+//! To look afterwards, we have to call and not to jump, so the loader takes us for the caller and
+//! does not search the program's RUNPATH. A name without a slash that is not found so is tried once
+//! more by a jump, and what that loads is not looked at. Constructors run before we look.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 
@@ -86,7 +89,8 @@ fn has_a_driver(handle: *mut c_void) -> bool {
 fn refuse(handle: *mut c_void) {
     // SAFETY: the handle is ours to close: the program has not seen it.
     unsafe { libc::dlclose(handle) };
-    // Only the loader can set what `dlerror` says. It begins with the name of a file that cannot be opened.
+    // Only the loader can set what `dlerror` says. It begins with the name of a file that cannot be
+    // opened.
     let sentence = c"libcuda.so.1 in a namespace of its own, where cgpu could not see it";
     // SAFETY: there is no such file.
     unsafe { real::open_in(libc::LM_ID_BASE, sentence.as_ptr(), libc::RTLD_LAZY) };

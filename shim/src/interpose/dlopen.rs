@@ -1,7 +1,8 @@
 //! `dlopen`: clears `RTLD_DEEPBIND`.
 //!
-//! With it, a library looks for its symbols in itself and what it needs before it looks at the program's: a plugin linked with
-//! libcuda.so.1 would be bound past us. The sanitizers forbid the flag for the same reason.
+//! With it, a library looks for its symbols in itself and what it needs before it looks at the
+//! program's: a plugin linked with libcuda.so.1 would be bound past us. The sanitizers forbid the
+//! flag for the same reason.
 
 use cgpu_memory::Reason;
 

@@ -1,15 +1,17 @@
 //! `dlsym` and `dlvsym`.
 //!
-//! Which name is asked decides first, by two bytes, then by a perfect hash. A name that is not ours goes to the real function
-//! by a jump. For one of ours it is the handle that counts:
+//! Which name is asked decides first, by two bytes, then by a perfect hash. A name that is not ours
+//! goes to the real function by a jump. For one of ours it is the handle that counts:
 //!
-//! - an explicit handle: the real `dlsym` answers, and the answer is exchanged for our hook only if it is the driver's own
-//!   symbol. What is absent stays absent, and another library's function of that name stays that library's;
-//! - `RTLD_NEXT`: only the loader can tell who asks, so it is a jump; unless what comes next after the caller is the driver's own
-//!   symbol. (A library that wraps the driver's functions asks so for what it wraps, and would go past us.) A hook calls the driver
-//!   by address and never by name, so no loop can come of it;
-//! - `RTLD_DEFAULT`: a jump. Our own exports come first there, and so are found; but where the driver does not define the name,
-//!   they must not be.
+//! - an explicit handle: the real `dlsym` answers, and the answer is exchanged for our hook only if
+//!   it is the driver's own symbol. What is absent stays absent, and another library's function of
+//!   that name stays that library's;
+//! - `RTLD_NEXT`: only the loader can tell who asks, so it is a jump; unless what comes next after
+//!   the caller is the driver's own symbol. (A library that wraps the driver's functions asks so
+//!   for what it wraps, and would go past us.) A hook calls the driver by address and never by
+//!   name, so no loop can come of it;
+//! - `RTLD_DEFAULT`: a jump. Our own exports come first there, and so are found; but where the
+//!   driver does not define the name, they must not be.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -43,10 +45,11 @@ extern "C" fn choose_dlsym(arguments: &mut Arguments) -> Exit {
 
 /// `dlvsym(handle, name, version)`.
 ///
-/// The driver's symbols have no versions, so there is nothing of it to be had here. But a library before us may ask for the next
-/// `dlsym` of glibc's version. Ours has none, and would be passed over together with all that it protects; asked without the
-/// version, the loader finds it, if it is next. It is the C library's `dlsym` that is asked: the one behind ours may belong to
-/// the very library that asks.
+/// The driver's symbols have no versions, so there is nothing of it to be had here. But a library
+/// before us may ask for the next `dlsym` of glibc's version. Ours has none, and would be passed
+/// over together with all that it protects; asked without the version, the loader finds it, if it
+/// is next. It is the C library's `dlsym` that is asked: the one behind ours may belong to the very
+/// library that asks.
 extern "C" fn choose_dlvsym(arguments: &mut Arguments) -> Exit {
     let name = arguments.second as *const c_char;
     // SAFETY: the program gave `dlvsym` this name.

@@ -1,8 +1,10 @@
 //! Reads the loader's own records: which objects are loaded, and what they define.
 //!
-//! But for [`Object::around`] and [`definition_after`], which are asked about the driver's names only, nothing here calls a function that another library could have taken over. That is the point: under
-//! a sanitizer, or before the program's constructors have run, even `dl_iterate_phdr` may crash. [`_r_debug`] is data which every loader keeps for
-//! debuggers; from there a list of objects leads to their dynamic sections, and those to symbols and their hash tables.
+//! But for [`Object::around`] and [`definition_after`], which are asked about the driver's names
+//! only, nothing here calls a function that another library could have taken over. That is the
+//! point: under a sanitizer, or before the program's constructors have run, even `dl_iterate_phdr`
+//! may crash. [`_r_debug`] is data which every loader keeps for debuggers; from there a list of
+//! objects leads to their dynamic sections, and those to symbols and their hash tables.
 //!
 //! ```text
 //! _r_debug -> link_map -> link_map -> ...
@@ -20,7 +22,8 @@ use core::ptr;
 
 use hash::Hash;
 
-/// An object that the loader has loaded, as `<link.h>` declares it. The loader writes it; it lives until the object is unloaded.
+/// An object that the loader has loaded, as `<link.h>` declares it. The loader writes it; it lives
+/// until the object is unloaded.
 #[repr(C)]
 pub(crate) struct LinkMap {
     base: usize,
@@ -74,7 +77,8 @@ unsafe extern "C" {
     /// Our own dynamic section: the linker defines it for each object.
     static _DYNAMIC: Dynamic;
 
-    /// Which object an address belongs to. With the flag below it also gives the object's `link_map`.
+    /// Which object an address belongs to. With the flag below it also gives the object's
+    /// `link_map`.
     fn dladdr1(
         address: *const c_void,
         info: *mut libc::Dl_info,
@@ -104,7 +108,8 @@ pub(crate) struct Object {
 ///
 /// Only those loaded at start-up are safe to walk while other threads open and close libraries.
 pub(crate) fn objects() -> impl Iterator<Item = *const LinkMap> {
-    // SAFETY: the loader fills `_r_debug` before it runs any code of ours, and its first objects are never unloaded.
+    // SAFETY: the loader fills `_r_debug` before it runs any code of ours, and its first objects
+    // are never unloaded.
     let first = unsafe { _r_debug.objects };
     core::iter::successors(some(first), |map| {
         // SAFETY: `map` is a non-null entry of the loader's list.
@@ -112,7 +117,8 @@ pub(crate) fn objects() -> impl Iterator<Item = *const LinkMap> {
     })
 }
 
-/// The first definition of `name` after our own object, in the order of search; where there is none, the first before it.
+/// The first definition of `name` after our own object, in the order of search; where there is
+/// none, the first before it.
 pub(crate) fn next_definition(name: &[u8]) -> Option<*const c_void> {
     let ours = &raw const _DYNAMIC;
     // SAFETY: the list's entries are valid, see `objects`.
@@ -138,7 +144,8 @@ pub(crate) fn libc_definition(name: &[u8]) -> Option<*const c_void> {
 ///
 /// # Safety
 ///
-/// `map` is an entry of the loader's list, and no other thread closes objects of its namespace meanwhile.
+/// `map` is an entry of the loader's list, and no other thread closes objects of its namespace
+/// meanwhile.
 pub(crate) unsafe fn namespace(map: *const LinkMap) -> impl Iterator<Item = Object> {
     // SAFETY: the caller vouches for the list.
     let back = move |map: &*const LinkMap| some(unsafe { (**map).previous });
@@ -149,7 +156,8 @@ pub(crate) unsafe fn namespace(map: *const LinkMap) -> impl Iterator<Item = Obje
     core::iter::successors(first, forth).filter_map(|map| unsafe { Object::new(map) })
 }
 
-/// The first definition of `name` in the objects after the one in which `caller` lies: what `RTLD_NEXT` means to that caller.
+/// The first definition of `name` in the objects after the one in which `caller` lies: what
+/// `RTLD_NEXT` means to that caller.
 pub(crate) fn definition_after(caller: usize, name: &[u8]) -> Option<*const c_void> {
     struct Search<'a> {
         caller: usize,
@@ -162,7 +170,8 @@ pub(crate) fn definition_after(caller: usize, name: &[u8]) -> Option<*const c_vo
     unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
         // SAFETY: the loader's record of a loaded object, valid during this call.
         let info = unsafe { &*info };
-        // SAFETY: the search is the one that was given to `dl_iterate_phdr`, and nobody else uses it meanwhile.
+        // SAFETY: the search is the one that was given to `dl_iterate_phdr`, and nobody else uses
+        // it meanwhile.
         let search = unsafe { &mut *search.cast::<Search<'_>>() };
         if !search.passed {
             search.passed = covers(info, search.caller);
@@ -206,7 +215,8 @@ impl Object {
     ///
     /// # Safety
     ///
-    /// `map` is an entry of the loader's list, and its object stays loaded as long as the result is used.
+    /// `map` is an entry of the loader's list, and its object stays loaded as long as the result is
+    /// used.
     pub(crate) unsafe fn new(map: *const LinkMap) -> Option<Object> {
         // SAFETY: the caller vouches for `map`.
         let LinkMap { base, name, dynamic, .. } = unsafe { map.read() };
@@ -231,9 +241,11 @@ impl Object {
         let (mut symbols, mut strings, mut versions, mut gnu, mut system_v) = (0, 0, 0, 0, 0);
         let mut soname = None;
         while !entry.is_null() {
-            // SAFETY: a dynamic section is an array that ends with DT_NULL; we have not passed the end.
+            // SAFETY: a dynamic section is an array that ends with DT_NULL; we have not passed the
+            // end.
             let Dynamic { tag, value } = unsafe { *entry };
-            // glibc writes absolute addresses into the sections it may write to, and leaves the rest (the vDSO's) relative.
+            // glibc writes absolute addresses into the sections it may write to, and leaves the
+            // rest (the vDSO's) relative.
             let address = if value < base { base.wrapping_add(value) } else { value };
             match tag {
                 tag::END => break,
@@ -272,12 +284,14 @@ impl Object {
     pub(crate) fn around(address: *const c_void) -> Option<Object> {
         let mut info = MaybeUninit::<libc::Dl_info>::uninit();
         let mut map: *const LinkMap = ptr::null();
-        // SAFETY: `info` and `map` are writable and outlive the call, and a link_map is what the flag asks for.
+        // SAFETY: `info` and `map` are writable and outlive the call, and a link_map is what the
+        // flag asks for.
         let found = unsafe { dladdr1(address, info.as_mut_ptr(), (&raw mut map).cast(), RTLD_DL_LINKMAP) };
         if found == 0 || map.is_null() {
             return None;
         }
-        // SAFETY: the loader's own entry. The program asks about a symbol of the object, and will not unload it meanwhile.
+        // SAFETY: the loader's own entry. The program asks about a symbol of the object, and will
+        // not unload it meanwhile.
         unsafe { Object::new(map) }
     }
 
@@ -326,7 +340,8 @@ impl Object {
         // SAFETY: the hash tables only give indices of the symbol table.
         let symbol = unsafe { self.symbols.wrapping_add(index).read() };
         let binding = symbol.info >> 4;
-        // Above are sections, files, thread-local data and indirect functions: none is an address to call.
+        // Above are sections, files, thread-local data and indirect functions: none is an address
+        // to call.
         let addressable = symbol.info & 15 <= OBJECT_FUNCTION_OR_NONE;
         if symbol.section == 0 || symbol.value == 0 || !addressable || !matches!(binding, GLOBAL | WEAK) {
             return None;
@@ -346,7 +361,8 @@ impl Object {
 /// Compares without asking the C library, which may not be ready.
 fn same(found: *const c_char, name: &[u8]) -> bool {
     name.iter().chain(&[0]).enumerate().all(|(place, byte)| {
-        // SAFETY: all bytes before this one were equal to those of `name` and none was NUL, so `found` goes on to here.
+        // SAFETY: all bytes before this one were equal to those of `name` and none was NUL, so
+        // `found` goes on to here.
         let other = unsafe { found.wrapping_add(place).cast::<u8>().read() };
         other == *byte
     })

@@ -8,8 +8,9 @@
 //! | opens a plugin that looks at itself first ([`dlopen`]) | clear `RTLD_DEEPBIND` |
 //! | opens a namespace of its own ([`dlmopen`]) | keep the driver out of it |
 //!
-//! What is not asked about one of our names goes to the real function by a jump ([`trampoline`]), so that the loader still
-//! sees the caller. The real functions are found by [`elf`], calling nothing.
+//! What is not asked about one of our names goes to the real function by a jump ([`trampoline`]),
+//! so that the loader still sees the caller. The real functions are found by [`elf`], calling
+//! nothing.
 
 mod dlmopen;
 mod dlopen;

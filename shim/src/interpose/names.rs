@@ -1,7 +1,9 @@
-//! Which names are ours: a perfect hash over the hooked names of both tables, made when the shim is compiled.
+//! Which names are ours: a perfect hash over the hooked names of both tables, made when the shim is
+//! compiled.
 //!
-//! A name is judged by its length, its first, second and last eight bytes; only where they lead to one of ours is it compared.
-//! Nearly all of the driver's names begin with the same two letters, and some programs look up hundreds of them.
+//! A name is judged by its length, its first, second and last eight bytes; only where they lead to
+//! one of ours is it compared. Nearly all of the driver's names begin with the same two letters,
+//! and some programs look up hundreds of them.
 
 use core::ffi::CStr;
 
@@ -9,7 +11,8 @@ use cgpu_abi::{DRIVER, Kind, NVML};
 
 use super::symbol::Symbol;
 
-/// Slots; the more, the sooner a multiplier without collisions is found, and the fewer compares are made in vain.
+/// Slots; the more, the sooner a multiplier without collisions is found, and the fewer compares are
+/// made in vain.
 const SLOTS: usize = 8192;
 
 /// The hooked symbol called `name`.
@@ -88,7 +91,8 @@ const fn slot(name: &[u8], multiplier: u64) -> usize {
         },
         None => 0,
     };
-    // By no whole number of bytes apart: a byte that both the second and the last eight have must not cancel itself out.
+    // By no whole number of bytes apart: a byte that both the second and the last eight have must
+    // not cancel itself out.
     let key = first ^ second.rotate_left(13) ^ last.rotate_left(31) ^ ((name.len() as u64) << 7);
     (key.wrapping_mul(multiplier) >> (u64::BITS - SLOTS.ilog2())) as usize
 }

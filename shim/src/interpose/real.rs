@@ -12,14 +12,16 @@ use super::elf::{self, LinkMap, Object};
 
 /// A function of the loader, found when it is first needed.
 ///
-/// Finding it is idempotent and calls nothing: threads that race find the same, and a fork in between loses nothing.
+/// Finding it is idempotent and calls nothing: threads that race find the same, and a fork in
+/// between loses nothing.
 pub(super) struct Real {
     name: &'static [u8],
     find: fn(&[u8]) -> Option<*const c_void>,
     address: AtomicPtr<c_void>,
 }
 
-/// What stands behind our `dlsym`: the next definition after ours, which may be another library's that wants to be asked too.
+/// What stands behind our `dlsym`: the next definition after ours, which may be another library's
+/// that wants to be asked too.
 pub(super) static DLSYM: Real = Real::new(b"dlsym");
 /// The C library's own `dlsym`, past all others.
 pub(super) static LIBC_DLSYM: Real = Real { find: elf::libc_definition, ..Real::new(b"dlsym") };
@@ -57,7 +59,8 @@ extern "C" fn absent() -> *mut c_void {
     ptr::null_mut()
 }
 
-/// Asks the real `dlsym`, as ourselves: right for an explicit handle, where the caller does not matter.
+/// Asks the real `dlsym`, as ourselves: right for an explicit handle, where the caller does not
+/// matter.
 ///
 /// # Safety
 ///
@@ -73,7 +76,8 @@ pub(super) unsafe fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
 /// Opens a library as ourselves, in the base namespace, for as long as the process lives.
 pub(crate) fn open(path: &CStr) -> Option<Object> {
     let path = OsStr::from_bytes(path.to_bytes());
-    // SAFETY: what is opened is the driver or NVML, whose constructors the program would run as well.
+    // SAFETY: what is opened is the driver or NVML, whose constructors the program would run as
+    // well.
     let library = unsafe { Library::open(Some(path), libc::RTLD_NOW) }.ok()?;
     let map = link_map(library.into_raw())?;
     // SAFETY: the loader's own entry, of an object that is never closed.
@@ -96,8 +100,8 @@ pub(crate) fn opened(path: &CStr) -> Option<Object> {
 /// The loader's record of what a handle stands for.
 pub(super) fn link_map(handle: *mut c_void) -> Option<*const LinkMap> {
     let mut map: *const LinkMap = ptr::null();
-    // SAFETY: a link_map is what the request gives; `map` is writable and outlives the call. A handle that is not valid is
-    // answered with an error.
+    // SAFETY: a link_map is what the request gives; `map` is writable and outlives the call. A
+    // handle that is not valid is answered with an error.
     let answer = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) };
     (answer == 0 && !map.is_null()).then_some(map)
 }

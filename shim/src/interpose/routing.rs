@@ -1,7 +1,9 @@
-//! `cuGetProcAddress`: which of our functions stands for the pointer that the driver has handed out.
+//! `cuGetProcAddress`: which of our functions stands for the pointer that the driver has handed
+//! out.
 //!
-//! The pointer decides, not the name and version that were asked: a driver answers a version newer than itself with the newest
-//! function it has, whose arguments may be others than those of our newest hook.
+//! The pointer decides, not the name and version that were asked: a driver answers a version newer
+//! than itself with the newest function it has, whose arguments may be others than those of our
+//! newest hook.
 //!
 //! | the driver's answer | ours |
 //! |---|---|
@@ -10,8 +12,8 @@
 //! | the address of another exported symbol | the same |
 //! | something else, under a name of the table | judged by the symbol of the greatest version that is not above the one asked: refused if it takes memory, else passed, and counted either way |
 //!
-//! On the drivers measured (535, 550) the last row never happened, and no two symbols had one address. Where two hooked symbols
-//! do, the name and version that were asked choose between them.
+//! On the drivers measured (535, 550) the last row never happened, and no two symbols had one
+//! address. Where two hooked symbols do, the name and version that were asked choose between them.
 
 use core::ffi::{CStr, c_void};
 

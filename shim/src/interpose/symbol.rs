@@ -56,7 +56,8 @@ impl Symbol {
         }
     }
 
-    /// Our function for it if `found`, which a look-up has given, is the library's own; else `found`.
+    /// Our function for it if `found`, which a look-up has given, is the library's own; else
+    /// `found`.
     pub(crate) fn exchange(self, found: *const c_void) -> *const c_void {
         let hook = self.hook();
         if found.is_null() || found == hook {

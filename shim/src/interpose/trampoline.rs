@@ -1,9 +1,10 @@
 //! The way through `dlsym` and its kin.
 //!
-//! The loader looks at the return address to learn who calls: `RTLD_NEXT`, `RTLD_DEFAULT`, the caller's RUNPATH and its
-//! namespace depend on it. So an interposed function must not *call* the real one; it has to jump to it, with the caller's
-//! stack and registers as they were. Rust has no guaranteed tail call, hence a few instructions: keep the arguments where a
-//! function of ours can read and change them, ask it where to go, put them back, and go there.
+//! The loader looks at the return address to learn who calls: `RTLD_NEXT`, `RTLD_DEFAULT`, the
+//! caller's RUNPATH and its namespace depend on it. So an interposed function must not *call* the
+//! real one; it has to jump to it, with the caller's stack and registers as they were. Rust has no
+//! guaranteed tail call, hence a few instructions: keep the arguments where a function of ours can
+//! read and change them, ask it where to go, put them back, and go there.
 
 use core::ffi::c_void;
 

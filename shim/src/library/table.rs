@@ -24,7 +24,8 @@ struct Export {
     row: Option<u16>,
 }
 
-// SAFETY: the pointers are the addresses of functions and of the loader's records; nothing is written through them.
+// SAFETY: the pointers are the addresses of functions and of the loader's records; nothing is
+// written through them.
 unsafe impl<const N: usize> Sync for Table<N> {}
 
 impl<const N: usize> Table<N> {
@@ -66,7 +67,8 @@ impl<const N: usize> Table<N> {
         self.addresses.get(row).copied().unwrap_or(ptr::null())
     }
 
-    /// Whether the library exports `address`, and which hooked rows have it: one, but for functions that share their code.
+    /// Whether the library exports `address`, and which hooked rows have it: one, but for functions
+    /// that share their code.
     pub(crate) fn exported(&self, address: *const c_void) -> Option<impl Iterator<Item = usize>> {
         let address = address.addr();
         let first = self.exports.partition_point(|export| export.address < address);

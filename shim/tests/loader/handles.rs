@@ -20,7 +20,8 @@ fn only_symbols_of_the_driver_are_exchanged() {
         "nvml nvmlDeviceGetMemoryInfo",
         "nvml nvmlDeviceGetMemoryInfo_v2",
     ];
-    // Our exports are global, so the program's own scope has them once there is a driver; without the shim it has none.
+    // Our exports are global, so the program's own scope has them once there is a driver; without
+    // the shim it has none.
     let global = ["default cuMemAlloc_v2", "next cuMemAlloc_v2", "program cuMemAlloc_v2"];
     let mut opened = false;
     let mut exchanged = 0;
@@ -47,7 +48,8 @@ fn library_named_like_the_driver_keeps_its_functions() {
     assert_eq!(harness.shimmed().lines("namesake", &[]), ["other.so:cuInit", "1007"]);
 }
 
-/// With a plain call instead of a jump, `RTLD_NEXT` from a library gives that library's own function: endless recursion.
+/// With a plain call instead of a jump, `RTLD_NEXT` from a library gives that library's own
+/// function: endless recursion.
 #[test]
 fn loader_still_sees_the_calling_object() {
     let harness = Harness::get();
@@ -56,7 +58,8 @@ fn loader_still_sees_the_calling_object() {
     assert_eq!(harness.shimmed().lines("next", &[]), expected);
 }
 
-/// What such a library takes for the driver's own function must be ours, or all that it wraps goes past the limit.
+/// What such a library takes for the driver's own function must be ours, or all that it wraps goes
+/// past the limit.
 #[test]
 fn library_that_wraps_the_driver_wraps_the_hooks() {
     let harness = Harness::get();

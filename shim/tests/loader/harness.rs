@@ -40,7 +40,8 @@ impl Harness {
         HARNESS.get_or_init(Harness::build)
     }
 
-    /// Each test is a process of its own: the first one fills the folder, the others find it up to date.
+    /// Each test is a process of its own: the first one fills the folder, the others find it up to
+    /// date.
     fn build() -> Harness {
         let harness = Harness { folder: Path::new(env!("CARGO_TARGET_TMPDIR")).join("loader") };
         fs::create_dir_all(&harness.folder).expect("a folder");
@@ -123,7 +124,8 @@ impl Harness {
         self.folder.join(name)
     }
 
-    /// Compiles a program of `tests/programs`. False: the compiler refuses, which is right only where `flags` ask for much.
+    /// Compiles a program of `tests/programs`. False: the compiler refuses, which is right only
+    /// where `flags` ask for much.
     pub(crate) fn compile(&self, source: &str, to: &str, flags: &[&str]) -> bool {
         let source = sources().join(source).with_extension("c");
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());

@@ -1,7 +1,8 @@
-//! libcgpu.so under the real loader: small C programs, each of which does one thing that programs do to find the driver.
+//! libcgpu.so under the real loader: small C programs, each of which does one thing that programs
+//! do to find the driver.
 //!
-//! The programs say where their pointers lead; every test runs them without and with the shim. The driver is the null driver,
-//! and where a test needs an odd one, a few lines of C.
+//! The programs say where their pointers lead; every test runs them without and with the shim. The
+//! driver is the null driver, and where a test needs an odd one, a few lines of C.
 
 mod bystanders;
 mod copies;

@@ -27,8 +27,9 @@ fn look(run: &Run, file: &Path) -> Vec<Looked> {
     parsed.collect()
 }
 
-/// Every recorded walk, without and with the shim: each pointer for a hooked symbol is ours, of the same version and flavour;
-/// all others, and all answers, are the driver's. `judge` is given what was asked, what came, and what was recorded.
+/// Every recorded walk, without and with the shim: each pointer for a hooked symbol is ours, of the
+/// same version and flavour; all others, and all answers, are the driver's. `judge` is given what
+/// was asked, what came, and what was recorded.
 fn walk(bare: &Run, shimmed: &Run, judge: impl Fn(&str, &str, &str)) {
     let hooked = hooked();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/e2e/data/cudart-lookups");
@@ -75,8 +76,9 @@ fn real_driver_is_routed_like_the_simulated_one() {
     walk(&harness.bare().library(folder.clone()), &harness.shimmed().library(folder), |_, _, _| {});
 }
 
-/// What a driver hands out without exporting it: judged by its name, and refused if it takes memory. One address under two
-/// exported names: the name that was asked chooses. And what the driver lacks stays absent.
+/// What a driver hands out without exporting it: judged by its name, and refused if it takes
+/// memory. One address under two exported names: the name that was asked chooses. And what the
+/// driver lacks stays absent.
 #[test]
 fn unexported_pointer_is_routed_by_its_name() {
     let harness = Harness::get();
@@ -111,7 +113,8 @@ fn unexported_pointer_is_routed_by_its_name() {
     assert_eq!(lines, expected);
 }
 
-/// Drivers that looked themselves up while they were asked for a table sent others round in circles.
+/// Drivers that looked themselves up while they were asked for a table sent others round in
+/// circles.
 #[test]
 fn driver_that_looks_itself_up_gets_its_own_functions() {
     let harness = Harness::get();

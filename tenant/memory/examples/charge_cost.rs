@@ -1,8 +1,9 @@
 //! What the books cost: charge, settle, take, freed, without a driver between them.
 //!
-//! `cargo run --release -p cgpu-memory --example charge_cost` prints nanoseconds for a pair of allocation and free: for 1, 10,000 and
-//! 1,000,000 live allocations, last in first out and at random, at several distances of addresses; and CPU nanoseconds for
-//! eight processes of one container at once.
+//! `cargo run --release -p cgpu-memory --example charge_cost` prints nanoseconds for a pair of
+//! allocation and free: for 1, 10,000 and 1,000,000 live allocations, last in first out and at
+//! random, at several distances of addresses; and CPU nanoseconds for eight processes of one
+//! container at once.
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::exit)] // a report's figures, a program's end
 
 use std::ffi::{CStr, OsString};
@@ -111,7 +112,8 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a tmpfs")
 }
 
-/// ns for a pair on top of `live - 1`, for a pair of a random free and an allocation, and for a pair of filling and unwinding.
+/// ns for a pair on top of `live - 1`, for a pair of a random free and an allocation, and for a
+/// pair of filling and unwinding.
 fn alone(live: usize, stride: u64) -> (f64, f64, f64) {
     const PAIRS: u32 = 2_000_000;
     let directory = directory();

@@ -26,8 +26,8 @@ use crate::handles::Address;
 use crate::tables::Tables;
 
 impl Charge<'_> {
-    /// The driver made the allocation at `address`. `context` is the one that owns it (what dies with it); none for memory
-    /// that belongs to no context.
+    /// The driver made the allocation at `address`. `context` is the one that owns it (what dies
+    /// with it); none for memory that belongs to no context.
     #[inline]
     pub fn commit(self, address: Address, context: Option<Context>) -> CommitOutcome {
         // From here on the table answers for the bytes.
@@ -55,8 +55,9 @@ impl<'a> Allocations<'a> {
         Self { tables }
     }
 
-    /// Takes the allocation at `address` off the table, before the driver is asked to free it: the driver may give the address
-    /// to another thread before the free has returned here. None: not on the books, pass the call on (counted).
+    /// Takes the allocation at `address` off the table, before the driver is asked to free it: the
+    /// driver may give the address to another thread before the free has returned here. None: not
+    /// on the books, pass the call on (counted).
     #[inline]
     pub fn begin_free(self, address: Address) -> Option<PendingFree<'a>> {
         let taken = self.begin_free_if_known(address);
@@ -66,8 +67,8 @@ impl<'a> Allocations<'a> {
         taken
     }
 
-    /// As [`Allocations::begin_free`], for an address that may be a pool's: those are not on the table, and nothing is unusual about
-    /// that.
+    /// As [`Allocations::begin_free`], for an address that may be a pool's: those are not on the
+    /// table, and nothing is unusual about that.
     #[inline]
     pub fn begin_free_if_known(self, address: Address) -> Option<PendingFree<'a>> {
         let tables = self.tables;
@@ -77,8 +78,8 @@ impl<'a> Allocations<'a> {
     }
 }
 
-/// An allocation taken off the table while the driver is asked to free it. Dropped without [`PendingFree::freed`]: put back, still
-/// charged.
+/// An allocation taken off the table while the driver is asked to free it. Dropped without
+/// [`PendingFree::freed`]: put back, still charged.
 #[derive(Debug)]
 #[must_use = "a taken allocation that is dropped is put back"]
 pub struct PendingFree<'a> {

@@ -1,7 +1,8 @@
-//! Arrays: what one takes is the driver's layout, which the driver tells for the asking, or which is bounded from above.
+//! Arrays: what one takes is the driver's layout, which the driver tells for the asking, or which
+//! is bounded from above.
 //!
-//! An array stands in the table of allocations, under an address that no driver gives out. So it goes with its context in the
-//! same step as linear memory, and is freed in the same way.
+//! An array stands in the table of allocations, under an address that no driver gives out. So it
+//! goes with its context in the same step as linear memory, and is freed in the same way.
 
 pub(crate) mod requirements;
 mod shape;

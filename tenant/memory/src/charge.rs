@@ -7,8 +7,9 @@
 //!      +--- dropped: refunded
 //! ```
 //!
-//! Each pair of calls encloses one driver call, and no lock is held across it. The ledger errs on the
-//! safe side of the driver: it is raised before memory can be taken and lowered after it is freed.
+//! Each pair of calls encloses one driver call, and no lock is held across it. The ledger errs on
+//! the safe side of the driver: it is raised before memory can be taken and lowered after it is
+//! freed.
 
 use cgpu_shm::ledger::{Column, Refused};
 use cgpu_shm::reason::Reason;
@@ -19,7 +20,8 @@ use crate::ledger::Denied;
 use crate::pools::Pools;
 use crate::tables::Tables;
 
-/// Bytes charged for an allocation while the driver is called. Dropped without [`Charge::commit`]: refunded.
+/// Bytes charged for an allocation while the driver is called. Dropped without [`Charge::commit`]:
+/// refunded.
 #[derive(Debug)]
 #[must_use = "a charge that is dropped is refunded"]
 pub struct Charge<'a> {

@@ -1,11 +1,14 @@
 //! Checkpoints: a process's memory leaves its GPUs and comes back, at the word of another process.
 //!
-//! The driver drives it from outside: some process, often one that computes nothing, locks another, takes its memory off the GPUs, and later
-//! brings it back. So who makes the checkpoint marks the other one's cells as away, and no sum counts them (but for what others may hold of
-//! them); who restores takes the mark off where everything fits, before the driver is asked. A death between marks and calls leaves the books above the truth, never below: the
-//! mark comes after the memory has gone, and goes before it comes back. If two of them are at it at once, the mark of the first may come when
-//! the second has brought the process back already: so who restores looks again when the driver has answered. What is restored from outside of
-//! the container comes with no such word; the monitor finds it on the GPU, as growth.
+//! The driver drives it from outside: some process, often one that computes nothing, locks another,
+//! takes its memory off the GPUs, and later brings it back. So who makes the checkpoint marks the
+//! other one's cells as away, and no sum counts them (but for what others may hold of them); who
+//! restores takes the mark off where everything fits, before the driver is asked. A death between
+//! marks and calls leaves the books above the truth, never below: the mark comes after the memory
+//! has gone, and goes before it comes back. If two of them are at it at once, the mark of the first
+//! may come when the second has brought the process back already: so who restores looks again when
+//! the driver has answered. What is restored from outside of the container comes with no such word;
+//! the monitor finds it on the GPU, as growth.
 
 use cgpu_shm::reason::Reason;
 use cgpu_shm::slots::Word;
@@ -13,7 +16,8 @@ use cgpu_shm::units::{DeviceIndex as Gpu, SlotIndex};
 
 use crate::tables::Tables;
 
-/// A process that the driver is asked to restore: its memory is charged. Dropped without [`PendingRestore::restored`]: what was away is away again.
+/// A process that the driver is asked to restore: its memory is charged. Dropped without
+/// [`PendingRestore::restored`]: what was away is away again.
 #[derive(Debug)]
 #[must_use = "a restore that is dropped has not happened"]
 pub struct PendingRestore<'a> {
@@ -35,8 +39,8 @@ impl<'a> Checkpoints<'a> {
         Self { tables }
     }
 
-    /// The driver has taken the memory of the process with this id off its GPUs. One that is not of this container is on the books of its
-    /// own.
+    /// The driver has taken the memory of the process with this id off its GPUs. One that is not of
+    /// this container is on the books of its own.
     pub fn checkpointed(self, pid: u32) {
         if let Some(slot) = self.tables.ledger.checkpointed().slot_of(pid) {
             Gpu::all().for_each(|gpu| self.tables.ledger.checkpointed().mark_checkpointed(gpu, slot));
@@ -67,7 +71,8 @@ impl<'a> Checkpoints<'a> {
 }
 
 impl PendingRestore<'_> {
-    /// The driver restored it. Whoever checkpointed it may have said so only after [`Checkpoints::begin_restore`].
+    /// The driver restored it. Whoever checkpointed it may have said so only after
+    /// [`Checkpoints::begin_restore`].
     pub fn restored(mut self) {
         if let Some(slot) = self.slot.take() {
             Gpu::all().for_each(|gpu| self.tables.ledger.checkpointed().clear_checkpointed(gpu, slot));

@@ -1,6 +1,7 @@
 //! Contexts: what each is taken to cost, before and after the driver is asked for one.
 //!
-//! The memory of a context, and what was allocated in it, is refunded in one step when the driver has destroyed it.
+//! The memory of a context, and what was allocated in it, is refunded in one step when the driver
+//! has destroyed it.
 
 pub(crate) mod size;
 pub(crate) mod table;
@@ -35,15 +36,17 @@ impl<'a> Contexts<'a> {
         Self { tables }
     }
 
-    /// The context's GPU and place in the accounting. None: its creation was not seen; see [`Contexts::adopt`].
+    /// The context's GPU and place in the accounting. None: its creation was not seen; see
+    /// [`Contexts::adopt`].
     #[inline]
     #[must_use]
     pub fn find(self, context: ContextId) -> Option<Context> {
         self.tables.contexts.find(context.0)
     }
 
-    /// Charges a context of the learned size as implicit memory, before the driver is asked to create one. `physical_free`
-    /// reads the GPU's free memory, if it can be read. Not for a primary context that is active already.
+    /// Charges a context of the learned size as implicit memory, before the driver is asked to
+    /// create one. `physical_free` reads the GPU's free memory, if it can be read. Not for a
+    /// primary context that is active already.
     ///
     /// # Errors
     /// [`Denied`]: it would go over the limit.
@@ -57,8 +60,8 @@ impl<'a> Contexts<'a> {
         self.tables.ledger.await_confirmation(gpu, self.learned(gpu));
         self.relearn(gpu);
         let charged = self.learned(gpu);
-        // Others are looked for before and after the readings: who is found by neither has all of its own before them or all
-        // after them.
+        // Others are looked for before and after the readings: who is found by neither has all of
+        // its own before them or all after them.
         let already = self.tables.ledger.creations().begin(gpu);
         if let Err(denied) =
             charge::charge_or_trim(self.tables, gpu, Column::Implicit, charged, Reason::ContextOverLimit)
@@ -66,8 +69,8 @@ impl<'a> Contexts<'a> {
             self.tables.ledger.creations().end(gpu);
             return Err(denied);
         }
-        // After the charge: where it is short, it makes room first, by trimming pools or waiting for the dead, and what they give back
-        // would be taken off the context's cost.
+        // After the charge: where it is short, it makes room first, by trimming pools or waiting
+        // for the dead, and what they give back would be taken off the context's cost.
         let (physical_free, accounted) = (physical_free(), self.tables.ledger.accounted(gpu) - charged);
         let concurrent = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
         let baseline = Baseline {
@@ -80,8 +83,9 @@ impl<'a> Contexts<'a> {
         Ok(PendingContext { tables: self.tables, gpu, first, baseline })
     }
 
-    /// First contexts are created one after the other: what two that are created at once cost cannot be told apart by the GPU's free
-    /// memory, and all later ones are charged by it. None: it is known.
+    /// First contexts are created one after the other: what two that are created at once cost
+    /// cannot be told apart by the GPU's free memory, and all later ones are charged by it. None:
+    /// it is known.
     fn first(self, gpu: Gpu) -> Option<Guard<'a>> {
         if self.learned(gpu) > Bytes::ZERO {
             return None;
@@ -96,14 +100,16 @@ impl<'a> Contexts<'a> {
         self.learned(gpu) > Bytes::ZERO
     }
 
-    /// Whether two contexts in turn were seen to cost the same on `gpu`: then there is nothing left to learn.
+    /// Whether two contexts in turn were seen to cost the same on `gpu`: then there is nothing left
+    /// to learn.
     #[must_use]
     pub fn size_is_agreed(self, gpu: Gpu) -> bool {
         self.tables.ledger.region().gpu(gpu).agreed.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes up a context whose creation was not seen (made by a private path of the runtime), with the learned size as
-    /// implicit memory, which may exceed the limit. One that is known is left as it is.
+    /// Takes up a context whose creation was not seen (made by a private path of the runtime), with
+    /// the learned size as implicit memory, which may exceed the limit. One that is known is left
+    /// as it is.
     pub fn adopt(self, context: ContextId, gpu: Gpu) -> Context {
         if let Some(known) = self.tables.contexts.find(context.0) {
             return known;
@@ -124,7 +130,8 @@ impl<'a> Contexts<'a> {
         self.tables.contexts.detach(context.0)
     }
 
-    /// A context is about to be destroyed (or the last reference of a primary context released, or it is reset). None: unknown.
+    /// A context is about to be destroyed (or the last reference of a primary context released, or
+    /// it is reset). None: unknown.
     pub fn begin_destroy(self, context: ContextId) -> Option<PendingContextDestroy<'a>> {
         let context = self.tables.contexts.leave(context.0)?;
         Some(PendingContextDestroy { tables: self.tables, context })
@@ -135,9 +142,10 @@ impl<'a> Contexts<'a> {
         Bytes(self.tables.ledger.region().gpu(gpu).context.load(Ordering::Relaxed))
     }
 
-    /// Corrects what a context was seen to cost, by what the monitor says of a process that has exactly one, as charged: a neighbour's that
-    /// started at the same instant may have been taken for part of it. Not by one that others may hold memory of: what the monitor finds they
-    /// have let go is in that figure, too.
+    /// Corrects what a context was seen to cost, by what the monitor says of a process that has
+    /// exactly one, as charged: a neighbour's that started at the same instant may have been taken
+    /// for part of it. Not by one that others may hold memory of: what the monitor finds they have
+    /// let go is in that figure, too.
     fn relearn(self, gpu: Gpu) {
         let region = self.tables.ledger.region();
         let learned = &region.gpu(gpu).context;
@@ -185,7 +193,8 @@ impl<'a> Contexts<'a> {
     }
 }
 
-/// A context charged by its learned size while the driver is asked to create it. Dropped without [`PendingContext::created`]: refunded.
+/// A context charged by its learned size while the driver is asked to create it. Dropped without
+/// [`PendingContext::created`]: refunded.
 #[derive(Debug)]
 #[must_use = "a context that is not created is refunded"]
 pub struct PendingContext<'a> {
@@ -197,9 +206,10 @@ pub struct PendingContext<'a> {
 }
 
 impl PendingContext<'_> {
-    /// The driver created it. `physical_free` is the GPU's free memory read now, if it could be read: with the one given to
-    /// [`Contexts::begin_create`] it teaches what a context costs on this GPU. A context that was known already (a second
-    /// retain of a primary context) costs nothing.
+    /// The driver created it. `physical_free` is the GPU's free memory read now, if it could be
+    /// read: with the one given to [`Contexts::begin_create`] it teaches what a context costs on
+    /// this GPU. A context that was known already (a second retain of a primary context) costs
+    /// nothing.
     pub fn created(mut self, context: ContextId, physical_free: Option<Bytes>) -> Context {
         let _first = self.first.take();
         let Self { tables, gpu, baseline, .. } = *ManuallyDrop::new(self);
@@ -210,7 +220,8 @@ impl PendingContext<'_> {
             return known;
         }
         let concurrent = ledger.creations().count(gpu).saturating_sub(1);
-        // Who began without knowing, because whoever was learning took too long, and sees it known now, takes that.
+        // Who began without knowing, because whoever was learning took too long, and sees it known
+        // now, takes that.
         let learned = Contexts::new(tables).learned(gpu);
         let (measured, known) =
             match (charged, learned) {
@@ -233,7 +244,8 @@ impl PendingContext<'_> {
             ledger.refund(gpu, Column::Implicit, charged - implicit);
         }
         let entered = Contexts::new(tables).enter(context, gpu, implicit);
-        // Not before the books are right: what others then find gone from the GPU, and not there, is theirs.
+        // Not before the books are right: what others then find gone from the GPU, and not there,
+        // is theirs.
         ledger.creations().end(gpu);
         entered
     }
@@ -247,7 +259,8 @@ impl Drop for PendingContext<'_> {
     }
 }
 
-/// A context whose destruction the driver is being asked for. Dropped without [`PendingContextDestroy::destroyed`]: it stays.
+/// A context whose destruction the driver is being asked for. Dropped without
+/// [`PendingContextDestroy::destroyed`]: it stays.
 #[derive(Debug)]
 #[must_use = "a leaving context that is dropped stays"]
 pub struct PendingContextDestroy<'a> {

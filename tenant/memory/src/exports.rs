@@ -9,11 +9,13 @@
 //!   open -----> opened: our slot says so, by which others keep what they have freed; costs nothing
 //! ```
 //!
-//! The exporter pays, the importer does not. No call tells an exporter when the last importer lets go. But a handle of the legacy kind, and
-//! a pointer of a pool, are bytes that are good only while the maker holds the memory: whoever opens them does so by a call of ours, and
-//! says so in its slot, by one bit for the hash of the bytes, before the driver is asked. So after the driver has let the memory go here,
-//! it is held elsewhere in the container only if some slot has that bit. Other ways (a descriptor, the fabric, a multicast object of
-//! others) can hold memory without anybody's call: what went out like that stays charged, and only the monitor sees it go.
+//! The exporter pays, the importer does not. No call tells an exporter when the last importer lets
+//! go. But a handle of the legacy kind, and a pointer of a pool, are bytes that are good only while
+//! the maker holds the memory: whoever opens them does so by a call of ours, and says so in its
+//! slot, by one bit for the hash of the bytes, before the driver is asked. So after the driver has
+//! let the memory go here, it is held elsewhere in the container only if some slot has that bit.
+//! Other ways (a descriptor, the fabric, a multicast object of others) can hold memory without
+//! anybody's call: what went out like that stays charged, and only the monitor sees it go.
 //!
 //! Two handles may share a bit: then what was freed stays charged a little longer.
 
@@ -47,8 +49,9 @@ impl<'a> Exports<'a> {
         Self { tables }
     }
 
-    /// The driver gave out a handle to the linear memory whose first address this is: others may hold it from now on, and what is
-    /// left of us pays for it. Memory that is not on the books is left as it is.
+    /// The driver gave out a handle to the linear memory whose first address this is: others may
+    /// hold it from now on, and what is left of us pays for it. Memory that is not on the books is
+    /// left as it is.
     pub fn export(self, address: Address, route: Route) {
         let Some((gpu, allocation)) = self.tables.allocations.find(address.0) else { return };
         self.tables.exports.mark_used();
@@ -77,7 +80,8 @@ impl<'a> Exports<'a> {
         }
     }
 
-    /// Memory that was lent is gone here: it is given back, or stays charged because others may have it open.
+    /// Memory that was lent is gone here: it is given back, or stays charged because others may
+    /// have it open.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_exported(self, gpu: Gpu, bytes: Bytes, routes: u64) {
@@ -136,8 +140,8 @@ impl<'a> Exports<'a> {
         routes & EXPORTED_UNSEEN != 0 || self.tables.ledger.exported().opened() & routes != 0
     }
 
-    /// A context is destroyed, in which so many bytes were allocated: what of them was not lent. What was lent is seen to; what was
-    /// opened in it is closed.
+    /// A context is destroyed, in which so many bytes were allocated: what of them was not lent.
+    /// What was lent is seen to; what was opened in it is closed.
     pub(crate) fn unexported(self, owner: Owner, used: Bytes) -> Bytes {
         if !self.tables.exports.any() {
             return used;
@@ -166,8 +170,8 @@ impl<'a> Exports<'a> {
         PendingImport { tables: self.tables, route }
     }
 
-    /// A descriptor was given out of what is open at this address: it holds that whatever is closed here, and nobody sees its end. So it
-    /// counts as open as long as this process lives.
+    /// A descriptor was given out of what is open at this address: it holds that whatever is closed
+    /// here, and nobody sees its end. So it counts as open as long as this process lives.
     pub fn pin(self, address: Address) {
         if !self.tables.exports.any() {
             return;
@@ -196,7 +200,8 @@ impl<'a> Exports<'a> {
     }
 }
 
-/// A handle that the driver is asked to open. Dropped without [`PendingImport::opened`]: it is not open.
+/// A handle that the driver is asked to open. Dropped without [`PendingImport::opened`]: it is not
+/// open.
 #[derive(Debug)]
 #[must_use = "an opening that is dropped has not happened"]
 pub struct PendingImport<'a> {

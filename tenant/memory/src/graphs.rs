@@ -6,10 +6,12 @@
 //!            \-----> else its bound is charged, room made, or it is denied ------> the driver launches ---> reading, settled
 //! ```
 //!
-//! What a GPU has reserved for the graphs of this process is one more pool of it ([`PoolId::of_graphs`]), with readings and tickets,
-//! trims and settlement as pools have. Two things are different. A launch cannot be undone, so what is charged for it
-//! is not a guess but a bound. And to charge the bound with every launch would refuse the second one in half a GPU, so a
-//! launch that finds again what the last one took is charged nothing (`pools/table/retention.rs`). `docs/memory.md` tells why that is safe.
+//! What a GPU has reserved for the graphs of this process is one more pool of it
+//! ([`PoolId::of_graphs`]), with readings and tickets, trims and settlement as pools have. Two
+//! things are different. A launch cannot be undone, so what is charged for it is not a guess but a
+//! bound. And to charge the bound with every launch would refuse the second one in half a GPU, so a
+//! launch that finds again what the last one took is charged nothing (`pools/table/retention.rs`).
+//! `docs/memory.md` tells why that is safe.
 
 mod footprint;
 pub(crate) mod table;
@@ -57,11 +59,13 @@ impl<'a> Graphs<'a> {
         Pools::new(self.tables)
     }
 
-    /// Instantiates a graph: makes the `call`, looks at what it has taken, and notes what the executable graph can take. With
-    /// `uploads` it is made ready as well. `undo` has the driver destroy what the call has made.
+    /// Instantiates a graph: makes the `call`, looks at what it has taken, and notes what the
+    /// executable graph can take. With `uploads` it is made ready as well. `undo` has the driver
+    /// destroy what the call has made.
     ///
     /// # Errors
-    /// [`PoolError::Driver`]; [`PoolError::Denied`]: it would have taken, or has taken, what does not fit, and is destroyed again.
+    /// [`PoolError::Driver`]; [`PoolError::Denied`]: it would have taken, or has taken, what does
+    /// not fit, and is destroyed again.
     pub fn instantiate<E>(
         self,
         footprint: &mut Footprint,
@@ -76,7 +80,8 @@ impl<'a> Graphs<'a> {
             let charged = if uploads {
                 self.charge_graph(share, &|| false).map(|()| bytes)
             } else {
-                // The driver takes the memory later, as far as is known, so what does not fit yet is no reason to refuse.
+                // The driver takes the memory later, as far as is known, so what does not fit yet
+                // is no reason to refuse.
                 Ok(self.tables.ledger.try_charge(gpu, Column::Used, bytes).map_or(Bytes::ZERO, |()| bytes))
             };
             match charged {
@@ -107,7 +112,8 @@ impl<'a> Graphs<'a> {
         self.enter_graph(graph, shares.into_iter().flatten());
     }
 
-    /// A part of an executable graph does from now on what another graph says; what it did before stays counted.
+    /// A part of an executable graph does from now on what another graph says; what it did before
+    /// stays counted.
     pub fn part_updated(self, graph: GraphId, footprint: &mut Footprint, driver: &'static dyn PoolDriver) {
         for (gpu, bytes) in footprint.bounds() {
             let Some(share) = self.share(gpu, bytes, driver) else { continue };
@@ -117,8 +123,8 @@ impl<'a> Graphs<'a> {
         }
     }
 
-    /// The first of the GPUs of which an executable graph can take memory. That it can take none is nearly always found
-    /// without a lock.
+    /// The first of the GPUs of which an executable graph can take memory. That it can take none is
+    /// nearly always found without a lock.
     #[inline]
     #[must_use]
     pub fn gpu(self, graph: GraphId) -> Option<Gpu> {
@@ -128,11 +134,12 @@ impl<'a> Graphs<'a> {
         self.tables.graphs.shares(graph).next().map(|share| share.at.gpu)
     }
 
-    /// Sends an executable graph to the GPU: charges what it may take, makes the `call`, looks at what it has taken. `is_busy`
-    /// says whether the stream still has something to do.
+    /// Sends an executable graph to the GPU: charges what it may take, makes the `call`, looks at
+    /// what it has taken. `is_busy` says whether the stream still has something to do.
     ///
     /// # Errors
-    /// [`PoolError::Driver`]; [`PoolError::Denied`]: it can take more than there is room for, and the driver was not asked.
+    /// [`PoolError::Driver`]; [`PoolError::Denied`]: it can take more than there is room for, and
+    /// the driver was not asked.
     pub fn send<E>(
         self,
         graph: GraphId,
@@ -165,7 +172,8 @@ impl<'a> Graphs<'a> {
         answer.map_err(PoolError::Driver)
     }
 
-    /// Which executable graph with memory stands under a handle; asked before the driver destroys it.
+    /// Which executable graph with memory stands under a handle; asked before the driver destroys
+    /// it.
     #[must_use]
     pub fn number(self, graph: GraphId) -> Option<GraphNumber> {
         self.tables.graphs.number(graph)
@@ -206,7 +214,8 @@ impl<'a> Graphs<'a> {
         }
     }
 
-    /// Goes to the driver: with what the graph has since its last launch, else under a charge for all that it can take.
+    /// Goes to the driver: with what the graph has since its last launch, else under a charge for
+    /// all that it can take.
     fn begin(
         self,
         share: Share,
@@ -254,7 +263,8 @@ impl<'a> Graphs<'a> {
         }
     }
 
-    /// Makes room: what pools and graphs can spare goes back, and what the stream still uses is waited for.
+    /// Makes room: what pools and graphs can spare goes back, and what the stream still uses is
+    /// waited for.
     #[cold]
     #[inline(never)]
     fn charge_graph_waiting(self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {

@@ -30,7 +30,8 @@ impl<'a> GreenContexts<'a> {
         }
     }
 
-    /// The driver named a green context as a context: what is allocated in that is the primary context's.
+    /// The driver named a green context as a context: what is allocated in that is the primary
+    /// context's.
     pub fn seen(self, id: GreenId, handle: ContextId) {
         let mut table = self.tables.green.0.lock();
         let Some(green) = table.iter_mut().find(|green| green.id == id) else { return };

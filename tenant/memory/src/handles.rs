@@ -31,7 +31,8 @@ pub struct NodeId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub usize);
 
-/// The uppermost addresses, which no driver gives out, stand for what GPUs have reserved for graphs.
+/// The uppermost addresses, which no driver gives out, stand for what GPUs have reserved for
+/// graphs.
 const OF_GRAPHS: usize = usize::MAX - (GPUS - 1);
 
 impl PoolId {
@@ -70,7 +71,8 @@ impl ArrayId {
             Self::Array(handle) => (0b10 << 62, handle as u64),
             Self::Mipmapped(handle) => (0b11 << 62, handle as u64),
         };
-        // A handle that does not fit has no place in the table: its array stays charged until the process ends.
+        // A handle that does not fit has no place in the table: its array stays charged until the
+        // process ends.
         Address(if handle < 1 << 54 { kind | handle << 8 } else { u64::MAX })
     }
 }

@@ -1,4 +1,5 @@
-//! Memory that comes with something else than an allocation: code and variables of modules, a larger heap, stack or printf buffer.
+//! Memory that comes with something else than an allocation: code and variables of modules, a
+//! larger heap, stack or printf buffer.
 //!
 //! ```text
 //!   growing: what is known beforehand is charged ---> the driver does it ---> grown: what the GPU's free memory shows is booked
@@ -6,14 +7,17 @@
 //!                 +--- does not fit: refused                 +--- past the limit, and undone, seen to come back: refused
 //! ```
 //!
-//! How much it is can rarely be told before. So it is measured as a context is (`contexts/size.rs`), by the fall of the GPU's free memory less
-//! what the container booked meanwhile; where that is anybody's guess, because others are at it too, what was charged beforehand stands.
-//! A module that turns out to go past the limit is unloaded again; only if the memory then comes back was it the module's, and the program
-//! is told that memory is out. What cannot be undone (a library that a look-up brings into a context, code that comes with a first launch)
-//! exceeds, is shown, and blocks new allocations, and what else would be brought.
+//! How much it is can rarely be told before. So it is measured as a context is
+//! (`contexts/size.rs`), by the fall of the GPU's free memory less what the container booked
+//! meanwhile; where that is anybody's guess, because others are at it too, what was charged
+//! beforehand stands. A module that turns out to go past the limit is unloaded again; only if the
+//! memory then comes back was it the module's, and the program is told that memory is out. What
+//! cannot be undone (a library that a look-up brings into a context, code that comes with a first
+//! launch) exceeds, is shown, and blocks new allocations, and what else would be brought.
 //!
-//! What is booked for an object belongs to the context that it was loaded into: it goes back with the object, or with the context.
-//! The monitor's figure for the process ([`cgpu_shm::growth`]) corrects all of it.
+//! What is booked for an object belongs to the context that it was loaded into: it goes back with
+//! the object, or with the context. The monitor's figure for the process ([`cgpu_shm::growth`])
+//! corrects all of it.
 
 pub(crate) mod table;
 
@@ -43,7 +47,8 @@ impl<'a> Implicit<'a> {
         Self { tables }
     }
 
-    /// A library was loaded whose variables take so much in each context, as far as its image says; it is in `context` already, if there is one.
+    /// A library was loaded whose variables take so much in each context, as far as its image says;
+    /// it is in `context` already, if there is one.
     pub fn library_loaded(self, library: usize, variables: Bytes, context: Option<Context>) {
         self.tables.implicit.libraries.lock().load(library, variables, context);
     }
@@ -60,8 +65,9 @@ impl<'a> Implicit<'a> {
         self.unloaded(Cause::Library(library), None, Bytes::MAX);
     }
 
-    /// A call is about to be made that brings `what`, a handle of the driver, into `context`, and with it `library`, if that is known.
-    /// `physical_free` reads the GPU's free memory, if it can be read. `None`: it has been brought there before.
+    /// A call is about to be made that brings `what`, a handle of the driver, into `context`, and
+    /// with it `library`, if that is known. `physical_free` reads the GPU's free memory, if it can
+    /// be read. `None`: it has been brought there before.
     ///
     /// # Errors
     /// [`Denied`]: the library's variables would go over the limit, or the container is over it already.
@@ -90,8 +96,8 @@ impl<'a> Implicit<'a> {
         Ok(Some(PendingLoad { growing, what, library }))
     }
 
-    /// Something is about to be done in `context` that takes memory nobody asked for: charges `known` of it. `physical_free` reads the GPU's
-    /// free memory, if it can be read.
+    /// Something is about to be done in `context` that takes memory nobody asked for: charges
+    /// `known` of it. `physical_free` reads the GPU's free memory, if it can be read.
     ///
     /// # Errors
     /// [`Denied`]: what is known would go over the limit.
@@ -126,15 +132,17 @@ impl<'a> Implicit<'a> {
         })
     }
 
-    /// What came with `cause` is about to go from the GPU, and then from the books. In between these say too much: whoever measured then would
-    /// take it for something that was charged and never came, and let others have it.
+    /// What came with `cause` is about to go from the GPU, and then from the books. In between
+    /// these say too much: whoever measured then would take it for something that was charged and
+    /// never came, and let others have it.
     pub fn begin_unload(self, cause: Cause) -> PendingUnload<'a> {
         let gpus = self.tables.implicit.gpus(cause);
         gpus_in(gpus).for_each(|gpu| _ = self.tables.ledger.creations().begin(gpu));
         PendingUnload { tables: self.tables, gpus }
     }
 
-    /// What came with `cause` is gone from the GPU: from `context`, if there is one, else from all; at most so much from each.
+    /// What came with `cause` is gone from the GPU: from `context`, if there is one, else from all;
+    /// at most so much from each.
     pub fn unloaded(self, cause: Cause, context: Option<Context>, most: Bytes) {
         for Share { context, bytes, .. } in self.tables.implicit.take(cause, context, most) {
             // Of a context that has ended it went with that.
@@ -143,13 +151,15 @@ impl<'a> Implicit<'a> {
         }
     }
 
-    /// What of `cause` came with a context, which is part of what that costs, if it has `now`. To be asked before it is first changed.
+    /// What of `cause` came with a context, which is part of what that costs, if it has `now`. To
+    /// be asked before it is first changed.
     pub fn came_with(self, context: Context, cause: Cause, now: Bytes) -> Bytes {
         self.tables.implicit.came_with(context, cause, now)
     }
 }
 
-/// Something that takes memory nobody asked for, while the driver is asked to do it. Dropped without [`PendingImplicit::grown`]: refunded.
+/// Something that takes memory nobody asked for, while the driver is asked to do it. Dropped
+/// without [`PendingImplicit::grown`]: refunded.
 #[derive(Debug)]
 #[must_use = "what has not grown is refunded"]
 pub struct PendingImplicit<'a> {
@@ -168,8 +178,8 @@ impl PendingImplicit<'_> {
         more > Bytes::ZERO && ledger.total(gpu) + more > ledger.limit(gpu)
     }
 
-    /// It has been undone: whether what it had taken, by the GPU's free memory before and after that, has come back, or at least half of
-    /// it. Else that was somebody else's.
+    /// It has been undone: whether what it had taken, by the GPU's free memory before and after
+    /// that, has come back, or at least half of it. Else that was somebody else's.
     #[must_use]
     pub fn was_returned(&self, before: Option<Bytes>, after: Option<Bytes>) -> bool {
         let growth = self.measure(before).unwrap_or(Bytes::ZERO);
@@ -182,7 +192,8 @@ impl PendingImplicit<'_> {
         self.tables.ledger.count(Reason::CodeOverLimit);
     }
 
-    /// The driver did it. `physical_free` is the GPU's free memory read now; none: what was known beforehand stands.
+    /// The driver did it. `physical_free` is the GPU's free memory read now; none: what was known
+    /// beforehand stands.
     pub fn grown(self, cause: Cause, physical_free: Option<Bytes>) {
         let (table, context) = (&self.tables.implicit, self.context);
         table.add(cause, context, self.commit(physical_free));
@@ -225,8 +236,8 @@ impl Drop for PendingImplicit<'_> {
     }
 }
 
-/// Something that is about to go from the GPU: while this is there, nothing is concluded from what the GPU says. To be dropped when it has
-/// gone from the books, or has not gone.
+/// Something that is about to go from the GPU: while this is there, nothing is concluded from what
+/// the GPU says. To be dropped when it has gone from the books, or has not gone.
 #[derive(Debug)]
 #[must_use = "it is about the time until it is dropped"]
 pub struct PendingUnload<'a> {
@@ -241,7 +252,8 @@ impl Drop for PendingUnload<'_> {
     }
 }
 
-/// Something of a library that the driver is asked for in a context. Dropped without [`PendingLoad::brought`]: it was not brought.
+/// Something of a library that the driver is asked for in a context. Dropped without
+/// [`PendingLoad::brought`]: it was not brought.
 #[derive(Debug)]
 #[must_use = "what has not been brought is refunded"]
 pub struct PendingLoad<'a> {

@@ -1,8 +1,9 @@
-//! This process's part in the container's books: charges that wait where waiting helps, refunds, and what is in force.
+//! This process's part in the container's books: charges that wait where waiting helps, refunds,
+//! and what is in force.
 //!
-//! The books themselves, and why two charges never go over the limit together nor refuse each other, are
-//! [`cgpu_shm::ledger`]. Here is what a refusal is: not the first "does not fit", but that one that stands when the dead have
-//! been looked for and their memory has been waited for.
+//! The books themselves, and why two charges never go over the limit together nor refuse each
+//! other, are [`cgpu_shm::ledger`]. Here is what a refusal is: not the first "does not fit", but
+//! that one that stands when the dead have been looked for and their memory has been waited for.
 
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_shm::clock::Clock;
@@ -24,17 +25,19 @@ mod confirmation;
 mod creations;
 mod exported;
 
-/// How long a charge waits for a GPU's lock. Its owner holds it for some 20 ns; after so long it is stopped (SIGSTOP, a
-/// debugger).
+/// How long a charge waits for a GPU's lock. Its owner holds it for some 20 ns; after so long it is
+/// stopped (SIGSTOP, a debugger).
 const LOCK_TIMEOUT: Nanos = Nanos::from_millis(1000);
-/// How long a call waits for the memory of processes that have ended: twice what it lingers without a monitor.
+/// How long a call waits for the memory of processes that have ended: twice what it lingers without
+/// a monitor.
 const DRAIN_TIMEOUT: Nanos = Nanos::from_millis(1000);
-/// How long the first contexts of other processes are waited for. One takes a fraction of a second, or some seconds on a GPU that was
-/// asleep.
+/// How long the first contexts of other processes are waited for. One takes a fraction of a second,
+/// or some seconds on a GPU that was asleep.
 const FIRST_CONTEXT_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 /// Between two looks at them.
 const DRAIN_POLL_INTERVAL: Nanos = Nanos::from_millis(5);
-/// Between two looks for the dead by those who only want to see: who waits until a dead process's memory is free waits little longer for it.
+/// Between two looks for the dead by those who only want to see: who waits until a dead process's
+/// memory is free waits little longer for it.
 const SCAN_INTERVAL: Nanos = Nanos::from_millis(100);
 /// How old what a monitor has told may be. It tells anew every second.
 const MAX_SAMPLE_AGE: Nanos = Nanos::from_millis(3000);
@@ -54,7 +57,8 @@ pub struct Denied {
     pub limit: Bytes,
 }
 
-/// How long a call has already waited for draining memory: one per call of the program, at most 1 s.
+/// How long a call has already waited for draining memory: one per call of the program, at most 1
+/// s.
 #[derive(Debug, Default)]
 pub struct WaitBudget {
     since: Option<Nanos>,
@@ -85,8 +89,9 @@ pub(crate) struct Ledger {
     claim: Claim<LivenessLock>,
     heartbeat: Heartbeat,
     clock: &'static dyn Clock,
-    /// By GPU: what limits from outside have told this process; [`Bytes::MAX`]: nothing. Kept here because the container may write into its
-    /// region, and what is registered there must not lift them.
+    /// By GPU: what limits from outside have told this process; [`Bytes::MAX`]: nothing. Kept here
+    /// because the container may write into its region, and what is registered there must not lift
+    /// them.
     outside_limits: [Bytes; GPUS],
     /// By GPU: the edition of growth whose excess was counted.
     counted: [AtomicU32; GPUS],
@@ -157,12 +162,14 @@ impl Ledger {
         self.account(gpu).total()
     }
 
-    /// What the container's processes have booked, without what was measured beyond that: what changes only by their own doing.
+    /// What the container's processes have booked, without what was measured beyond that: what
+    /// changes only by their own doing.
     pub(crate) fn accounted(&self, gpu: DeviceIndex) -> Bytes {
         self.account(gpu).charged()
     }
 
-    /// Charges, if it fits or will fit when the dead are gone. `denied`: the reason to count if not.
+    /// Charges, if it fits or will fit when the dead are gone. `denied`: the reason to count if
+    /// not.
     #[inline]
     pub(crate) fn charge(
         &self,
@@ -190,14 +197,17 @@ impl Ledger {
         self.own(gpu).refund(column, bytes);
     }
 
-    /// Gives back implicit memory of a context that has ended: what was measured before counts no more.
+    /// Gives back implicit memory of a context that has ended: what was measured before counts no
+    /// more.
     pub(crate) fn end(&self, gpu: DeviceIndex, bytes: Bytes) {
         self.account(gpu).end(bytes, || self.terms(gpu), LOCK_TIMEOUT, |owner| self.region.liveness(owner));
     }
 
-    /// Gives back implicit memory of something that was unloaded or made smaller. What it was charged too much the monitor may have taken off
-    /// already; to take it off again would count less than there is, and let others have the difference. So such a figure counts no more, as
-    /// when a context ends, until it is measured anew; nor does one that is on its way. One that adds stays.
+    /// Gives back implicit memory of something that was unloaded or made smaller. What it was
+    /// charged too much the monitor may have taken off already; to take it off again would count
+    /// less than there is, and let others have the difference. So such a figure counts no more, as
+    /// when a context ends, until it is measured anew; nor does one that is on its way. One that
+    /// adds stays.
     pub(crate) fn shrink(&self, gpu: DeviceIndex, bytes: Bytes) {
         if self.unaccounted_delta(gpu) <= 0 {
             self.end(gpu, bytes);
@@ -246,7 +256,8 @@ impl Ledger {
         self.clock.sleep(DRIVER_CALL_TIME);
     }
 
-    /// Sleeps while the GPU works: shortly at first, as kernels are. False when there is no patience left.
+    /// Sleeps while the GPU works: shortly at first, as kernels are. False when there is no
+    /// patience left.
     pub(crate) fn sleep_backoff(&self, budget: &mut WaitBudget) -> bool {
         budget.sleep_backoff(self.clock, |waited| waited.clamp(DRIVER_CALL_TIME, DRAIN_POLL_INTERVAL))
     }
@@ -318,7 +329,8 @@ impl Ledger {
         }
     }
 
-    /// Charges; finds the dead, and waits for their memory while that alone is in the way. A refusal is not counted.
+    /// Charges; finds the dead, and waits for their memory while that alone is in the way. A
+    /// refusal is not counted.
     pub(crate) fn charge_waiting(
         &self,
         gpu: DeviceIndex,
@@ -345,8 +357,8 @@ impl Ledger {
         }
     }
 
-    /// Looks for the dead, if that was not done lately: a program may wait for another one's memory by looking at what is free, and
-    /// charge nothing.
+    /// Looks for the dead, if that was not done lately: a program may wait for another one's memory
+    /// by looking at what is free, and charge nothing.
     pub(crate) fn scan_if_due(&self) {
         let (now, last) = (self.clock.now(), Nanos(self.last_scan.load(Ordering::Relaxed)));
         if last == Nanos::ZERO || now - last >= SCAN_INTERVAL {
@@ -355,7 +367,8 @@ impl Ledger {
         }
     }
 
-    /// What of a device was free when a monitor asked NVML last, if that was lately: a monitor tells it every second.
+    /// What of a device was free when a monitor asked NVML last, if that was lately: a monitor
+    /// tells it every second.
     pub(crate) fn monitor_free(&self, uuid: Uuid) -> Option<Bytes> {
         let (free, sampled) = self.region.grant().device_free(uuid)?;
         (self.clock.now() - sampled < MAX_SAMPLE_AGE).then_some(free)

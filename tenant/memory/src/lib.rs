@@ -1,7 +1,8 @@
-//! The memory of one container process: what it may allocate, what it has allocated, what it is shown.
+//! The memory of one container process: what it may allocate, what it has allocated, what it is
+//! shown.
 //!
-//! Nothing here calls CUDA or NVML. The shim asks the driver and passes on the answers. The outer edge
-//! is two traits, [`Environment`] and [`Clock`], which the tests replace.
+//! Nothing here calls CUDA or NVML. The shim asks the driver and passes on the answers. The outer
+//! edge is two traits, [`Environment`] and [`Clock`], which the tests replace.
 //!
 //! ```text
 //!   variables, limits file --> cgpu-settings
@@ -26,13 +27,13 @@
 //! | `view`, `pid_map` | nothing: what the program is shown |
 //! | `ledger` | this process's part of the container's ledger, below all of them |
 //!
-//! A part's `table` holds its state and calls nothing. `tables` imports the tables, the parts import
-//! `tables`, and `tenant` imports the parts.
+//! A part's `table` holds its state and calls nothing. `tables` imports the tables, the parts
+//! import `tables`, and `tenant` imports the parts.
 //!
 //! The library runs inside other programs. It never panics, never prints (except the one line of
-//! [`Refusal::announce`]), keeps no thread-local with a destructor and holds no lock across a driver
-//! call. Nothing of it survives a fork: the child starts a [`Tenant`] of its own and leaves its
-//! parent's untouched.
+//! [`Refusal::announce`]), keeps no thread-local with a destructor and holds no lock across a
+//! driver call. Nothing of it survives a fork: the child starts a [`Tenant`] of its own and leaves
+//! its parent's untouched.
 #![cfg_attr(
     not(test),
     deny(

@@ -1,9 +1,11 @@
-//! What a monitor has told a container of the host's devices, and what one of its processes may conclude from that.
+//! What a monitor has told a container of the host's devices, and what one of its processes may
+//! conclude from that.
 //!
-//! The monitor asks NVML all the time; a process that asked it as well would wait for its start, which takes tens of milliseconds, one process
-//! after the other. But the monitor tells of the host, and NVML in a container only of what the container has. Which of these that is the
-//! driver shows, unless the program hides some from itself (`CUDA_VISIBLE_DEVICES`), and unless they are instances (MIG), of which a program
-//! sees one only. So:
+//! The monitor asks NVML all the time; a process that asked it as well would wait for its start,
+//! which takes tens of milliseconds, one process after the other. But the monitor tells of the
+//! host, and NVML in a container only of what the container has. Which of these that is the driver
+//! shows, unless the program hides some from itself (`CUDA_VISIBLE_DEVICES`), and unless they are
+//! instances (MIG), of which a program sees one only. So:
 //!
 //! | where the process is | the devices are |
 //! |---|---|
@@ -12,10 +14,11 @@
 //! | elsewhere, and the driver shows all that there are | the same |
 //! | elsewhere | not known: NVML must be asked |
 //!
-//! A driver that shows a device which was not told of has other devices than the monitor's: nothing is known then, either.
+//! A driver that shows a device which was not told of has other devices than the monitor's: nothing
+//! is known then, either.
 //!
-//! Where no monitor has told anything, a process of the container that started before may have asked NVML: the GPUs that it registered are known if
-//! they are just those that the driver shows.
+//! Where no monitor has told anything, a process of the container that started before may have
+//! asked NVML: the GPUs that it registered are known if they are just those that the driver shows.
 
 use cgpu_settings::{Environment, Found, GpuInfo, Variables, file};
 use cgpu_shm::devices::Device;
@@ -55,7 +58,8 @@ impl MonitorInventory {
         Some(Self { devices, registered, is_beside_monitor, is_limited_from_outside })
     }
 
-    /// The devices of a process whose driver shows `seen`, and that `hides` some from itself, or not; none: not known.
+    /// The devices of a process whose driver shows `seen`, and that `hides` some from itself, or
+    /// not; none: not known.
     #[must_use]
     pub fn found(&self, seen: &[GpuInfo], hides: bool) -> Option<Found> {
         if self.devices.is_empty() {
@@ -74,8 +78,8 @@ impl MonitorInventory {
         (complete || self.is_limited_from_outside).then_some(Found { gpus: seen, cut, complete })
     }
 
-    /// The devices that the driver shows, if they are the registered ones. With one that the driver does not show, or that nobody has registered,
-    /// there may be more.
+    /// The devices that the driver shows, if they are the registered ones. With one that the driver
+    /// does not show, or that nobody has registered, there may be more.
     fn registered(&self, seen: &[GpuInfo]) -> Option<Found> {
         if seen.is_empty() || seen.len() != self.registered.len() {
             return None;

@@ -1,7 +1,8 @@
 //! Values by number, in order, in runs of at most 128.
 //!
-//! A step moves one run or, when a run is made or dropped, the list of runs: 32 bytes for some hundred entries. Unlike the
-//! standard library's ordered maps it can be told that there is no host memory.
+//! A step moves one run or, when a run is made or dropped, the list of runs: 32 bytes for some
+//! hundred entries. Unlike the standard library's ordered maps it can be told that there is no host
+//! memory.
 
 use crate::allocations::table::Exhausted;
 
@@ -17,7 +18,8 @@ pub(crate) struct Ordered<T> {
 
 #[derive(Debug)]
 struct Run<T> {
-    /// Smaller keys are in the runs before it, if there are any. Kept beside the entries, which a search then need not touch.
+    /// Smaller keys are in the runs before it, if there are any. Kept beside the entries, which a
+    /// search then need not touch.
     begins: u64,
     entries: Vec<(u64, T)>,
 }
@@ -86,12 +88,14 @@ impl<T: Copy> Ordered<T> {
         Some(value)
     }
 
-    /// The run where `key` is or would be: the last one that does not begin above it, else the first.
+    /// The run where `key` is or would be: the last one that does not begin above it, else the
+    /// first.
     fn home(&self, key: u64) -> usize {
         self.runs.partition_point(|run| run.begins <= key).saturating_sub(1)
     }
 
-    /// Makes room in a full run; returns the place of the run for `key`. Keys that come in ascending order leave full runs behind.
+    /// Makes room in a full run; returns the place of the run for `key`. Keys that come in
+    /// ascending order leave full runs behind.
     fn split(&mut self, home: usize, key: u64) -> Result<usize, Exhausted> {
         let run = &self.runs.get(home).ok_or(Exhausted)?.entries;
         let last = run.last().is_some_and(|entry| entry.0 < key);

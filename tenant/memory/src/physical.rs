@@ -1,4 +1,5 @@
-//! Physical memory behind handles: charged while a handle or a mapping of this process refers to it.
+//! Physical memory behind handles: charged while a handle or a mapping of this process refers to
+//! it.
 //!
 //! ```text
 //!   create ---> handle --- release ---+
@@ -8,13 +9,15 @@
 //!              retain <-----+- unmap-+
 //! ```
 //!
-//! A reference is added before the driver is asked for it, and taken away after the driver has said that it is gone. In between
-//! the driver may give the handle's value, or the address, to another thread, before the call that ended it has returned here;
-//! that thread finds the old entry and *replaces* it, references and all. Whoever ended it then finds a younger entry under its
-//! handle, or a mapping younger than its call, and has nothing left to do. So each reference goes exactly once, and none before
-//! its time.
+//! A reference is added before the driver is asked for it, and taken away after the driver has said
+//! that it is gone. In between the driver may give the handle's value, or the address, to another
+//! thread, before the call that ended it has returned here; that thread finds the old entry and
+//! *replaces* it, references and all. Whoever ended it then finds a younger entry under its handle,
+//! or a mapping younger than its call, and has nothing left to do. So each reference goes exactly
+//! once, and none before its time.
 //!
-//! No call here takes longer with many live ones; the lock is never held across a call of the driver.
+//! No call here takes longer with many live ones; the lock is never held across a call of the
+//! driver.
 
 mod bindings;
 pub(crate) mod table;
@@ -69,24 +72,24 @@ impl<'a> Physical<'a> {
         Self { tables }
     }
 
-    /// One more reference to the memory behind `handle`, before the driver is asked for what needs it. None: it is not on the
-    /// books.
+    /// One more reference to the memory behind `handle`, before the driver is asked for what needs
+    /// it. None: it is not on the books.
     #[must_use]
     pub fn reference(self, handle: Handle) -> Option<Reference<'a>> {
         let record = self.tables.physical.lock().refer(handle)?;
         Some(Reference { tables: self.tables, record })
     }
 
-    /// One more reference to the memory that is mapped at `address`, before the driver is asked for what needs it. None: it is
-    /// not on the books.
+    /// One more reference to the memory that is mapped at `address`, before the driver is asked for
+    /// what needs it. None: it is not on the books.
     #[must_use]
     pub fn reference_at(self, address: Address) -> Option<Reference<'a>> {
         let record = self.tables.physical.lock().refer_at(address)?;
         Some(Reference { tables: self.tables, record })
     }
 
-    /// The driver took memory in that others have made, or that is not on the books, and names it `handle`. Where that is memory
-    /// of our own after all, it is held once more.
+    /// The driver took memory in that others have made, or that is not on the books, and names it
+    /// `handle`. Where that is memory of our own after all, it is held once more.
     pub fn received(self, handle: Handle) {
         let outcome = self.tables.physical.lock().received(handle);
         self.apply(outcome);
@@ -141,7 +144,8 @@ impl<'a> Physical<'a> {
     }
 }
 
-/// A reference to physical memory, added while the driver is asked for something that refers to it. Dropped: taken away again.
+/// A reference to physical memory, added while the driver is asked for something that refers to it.
+/// Dropped: taken away again.
 #[derive(Debug)]
 #[must_use = "a reference that is dropped is taken away"]
 pub struct Reference<'a> {
@@ -175,7 +179,8 @@ impl Reference<'_> {
         }
     }
 
-    /// The driver handed it out to other processes or interfaces, which may hold it when nobody here does any more.
+    /// The driver handed it out to other processes or interfaces, which may hold it when nobody
+    /// here does any more.
     pub fn exported(self) {
         let exported = self.tables.physical.lock().export(self.record, Route::UNTRACKED);
         Physical::new(self.tables).note_export(exported, Route::UNTRACKED);

@@ -1,8 +1,9 @@
 //! Who a process is that NVML names.
 //!
-//! Old drivers name processes as the host does, whoever asks. Newer ones (those with the open kernel modules) name them as they are called
-//! in the PID namespace of whoever asks, and leave out who does not exist there. Nothing tells which of the two one has to do with,
-//! and a number alone may mean a process of ours to one and a neighbour to the other. So:
+//! Old drivers name processes as the host does, whoever asks. Newer ones (those with the open
+//! kernel modules) name them as they are called in the PID namespace of whoever asks, and leave out
+//! who does not exist there. Nothing tells which of the two one has to do with, and a number alone
+//! may mean a process of ours to one and a neighbour to the other. So:
 //!
 //! | what is known | a number of NVML's means |
 //! |---|---|
@@ -10,9 +11,10 @@
 //! | all of ours that are on the GPU are listed by their own ids, and everybody listed exists here | the same: NVML speaks as we do |
 //! | else | the process of ours that the monitor knows by that number; without a monitor, nobody |
 //!
-//! For the second line to be wrong, an old driver would have to list neighbours under exactly the numbers that all of ours have in
-//! here, and nobody, not even ourselves, under one that does not exist here. What cannot be told is left out: a figure may be missing
-//! then (for an instant while a process begins: it is on the books before NVML lists it), never be somebody else's.
+//! For the second line to be wrong, an old driver would have to list neighbours under exactly the
+//! numbers that all of ours have in here, and nobody, not even ourselves, under one that does not
+//! exist here. What cannot be told is left out: a figure may be missing then (for an instant while
+//! a process begins: it is on the books before NVML lists it), never be somebody else's.
 
 use crate::view::Member;
 
@@ -47,7 +49,8 @@ impl PidMap {
         Self { pairs: pairs.collect() }
     }
 
-    /// Our name for the process that NVML calls `nvml_pid`; none: it is none of ours, as far as can be told.
+    /// Our name for the process that NVML calls `nvml_pid`; none: it is none of ours, as far as can
+    /// be told.
     #[must_use]
     pub fn container_pid(&self, nvml_pid: u32) -> Option<u32> {
         self.pairs.iter().find(|(name, _)| *name == nvml_pid).map(|(_, pid)| *pid)

@@ -7,13 +7,14 @@
 //!           less, wait for the dead
 //! ```
 //!
-//! A pool takes memory of the GPU at its own will and keeps what is freed, so that its pointers say nothing about the GPU: they
-//! are not in the table of addresses. What it holds can be asked of the driver ([`PoolDriver`]); a reading may be out of date before it is
-//! written down, so each carries a ticket that was taken before it began. `docs/memory.md` tells why nothing falls between.
+//! A pool takes memory of the GPU at its own will and keeps what is freed, so that its pointers say
+//! nothing about the GPU: they are not in the table of addresses. What it holds can be asked of the
+//! driver ([`PoolDriver`]); a reading may be out of date before it is written down, so each carries
+//! a ticket that was taken before it began. `docs/memory.md` tells why nothing falls between.
 //!
-//! **A handle is never used after its pool may be gone.** Looks are counted, and who has the driver destroy a pool first bars new
-//! ones and waits for those under way. A pool that is destroyed while it holds something is kept, and ended by whoever
-//! later sees that it is empty.
+//! **A handle is never used after its pool may be gone.** Looks are counted, and who has the driver
+//! destroy a pool first bars new ones and waits for those under way. A pool that is destroyed while
+//! it holds something is kept, and ended by whoever later sees that it is empty.
 
 mod allocation;
 mod driver;
@@ -60,7 +61,8 @@ pub enum PoolDestroy<'a> {
     Destroyed,
 }
 
-/// An empty pool whose destruction the driver is being asked for. Dropped without [`PendingPoolDestroy::destroyed`]: it stays.
+/// An empty pool whose destruction the driver is being asked for. Dropped without
+/// [`PendingPoolDestroy::destroyed`]: it stays.
 #[derive(Debug)]
 #[must_use = "an ended pool that is dropped stays"]
 pub struct PendingPoolDestroy<'a> {
@@ -95,8 +97,8 @@ impl<'a> Pools<'a> {
         Self { tables }
     }
 
-    /// The driver has made a pool of `gpu`'s memory; none: its memory is not counted here, because it is the host's, another
-    /// process's or of a GPU that is not sliced.
+    /// The driver has made a pool of `gpu`'s memory; none: its memory is not counted here, because
+    /// it is the host's, another process's or of a GPU that is not sliced.
     pub fn made(self, id: PoolId, gpu: Option<Gpu>, driver: &'static dyn PoolDriver) {
         match self.tables.pools.made(id, gpu, driver) {
             Ok(former) => self.refund_released(former),
@@ -123,7 +125,8 @@ impl<'a> Pools<'a> {
         }
     }
 
-    /// What pools hold may have changed, of all GPUs or of one: reads them again, and ends those that were waiting for that.
+    /// What pools hold may have changed, of all GPUs or of one: reads them again, and ends those
+    /// that were waiting for that.
     #[inline]
     pub fn all_changed(self, gpu: Option<Gpu>) {
         if self.tables.pools.any() {
@@ -212,7 +215,8 @@ impl<'a> Pools<'a> {
     #[cold]
     fn charge_shortfall(self, at: PoolRef, balance: Balance) -> bool {
         let mut balance = balance;
-        // A reading may be older than its ticket says, if what it saw has gone meanwhile: a lack is believed when seen twice.
+        // A reading may be older than its ticket says, if what it saw has gone meanwhile: a lack is
+        // believed when seen twice.
         if balance.shortfall > Bytes::ZERO
             && let Some(ticket) = self.tables.pools.begin_reading(at)
         {

@@ -1,6 +1,7 @@
 //! How a process of the container starts to keep books: settings, region, slot, GPUs.
 //!
-//! With a limit set, whatever goes wrong refuses the start; without one, the shim stays out of the way.
+//! With a limit set, whatever goes wrong refuses the start; without one, the shim stays out of the
+//! way.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -22,7 +23,8 @@ use cgpu_shm::uuid::Uuid;
 
 use crate::ledger::Ledger;
 
-/// How long a start waits for a slot while all are taken, some of them by processes that have ended.
+/// How long a start waits for a slot while all are taken, some of them by processes that have
+/// ended.
 const SLOT_TIMEOUT: Nanos = Nanos::from_millis(1000);
 /// Between two looks for one.
 const SLOT_POLL_INTERVAL: Nanos = Nanos::from_millis(5);
@@ -34,8 +36,8 @@ pub(crate) enum Started {
     On(Ledger, Vec<(Uuid, DeviceIndex)>),
 }
 
-/// Whether there is anything to start for: a limit, or a region that is there. Where there is not, no GPU has to be asked, and
-/// a process without a limit costs nothing.
+/// Whether there is anything to start for: a limit, or a region that is there. Where there is not,
+/// no GPU has to be asked, and a process without a limit costs nothing.
 #[must_use]
 pub fn is_called_for(environment: &dyn Environment) -> bool {
     let limits = environment.run_directory().join("limits");
@@ -93,8 +95,8 @@ pub(crate) fn candidates(environment: &dyn Environment, directory: Option<&Path>
     ]
 }
 
-/// Without a limit: books are kept all the same where a monitor has made itself known, because it shares the compute of whoever
-/// keeps them. Nothing that goes wrong here is a reason to refuse.
+/// Without a limit: books are kept all the same where a monitor has made itself known, because it
+/// shares the compute of whoever keeps them. Nothing that goes wrong here is a reason to refuse.
 fn share(
     variables: &Variables,
     inventory: Inventory<'_>,
@@ -170,8 +172,8 @@ fn join(
     Ok(Started::On(Ledger::new(region, claim, clock, outside_limits), gpus))
 }
 
-/// What an earlier start was refused for is settled. Where the directory is read-only, the file alone may be emptied; where not even that
-/// may be done, it stays as it is.
+/// What an earlier start was refused for is settled. Where the directory is read-only, the file
+/// alone may be emptied; where not even that may be done, it stays as it is.
 fn clear_refusal(refused: &Path) {
     if std::fs::remove_file(refused).is_err() {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;

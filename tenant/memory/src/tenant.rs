@@ -1,7 +1,7 @@
 //! One process of a container, as the shim's hooks see it.
 //!
-//! It owns the tables and hands out the part that a hook needs: `tenant.pools()`, `tenant.graphs()`.
-//! A part is a reference to the tables and nothing more.
+//! It owns the tables and hands out the part that a hook needs: `tenant.pools()`,
+//! `tenant.graphs()`. A part is a reference to the tables and nothing more.
 
 use std::fmt;
 
@@ -54,12 +54,12 @@ impl fmt::Debug for Tenant {
 }
 
 impl Tenant {
-    /// Reads the settings, opens or creates the region, claims a slot and registers the GPUs. Called
-    /// after the real `cuInit`.
+    /// Reads the settings, opens or creates the region, claims a slot and registers the GPUs.
+    /// Called after the real `cuInit`.
     ///
     /// # Errors
-    /// A [`Refusal`] if the settings cannot be parsed, or if the region cannot be used while a limit
-    /// is set. Its message says what was expected, what was found and what to do.
+    /// A [`Refusal`] if the settings cannot be parsed, or if the region cannot be used while a
+    /// limit is set. Its message says what was expected, what was found and what to do.
     pub fn start(
         environment: &dyn Environment,
         inventory: Inventory<'_>,
@@ -113,8 +113,8 @@ impl Tenant {
 
     /// Returns whether to call the driver again, which reported out of memory although the limit
     /// allowed the allocation: a process of the container has just exited, and its memory is being
-    /// freed. Sleeps a little first. Call it in a loop with one `WaitBudget` while the driver refuses;
-    /// it returns `false` in the end.
+    /// freed. Sleeps a little first. Call it in a loop with one `WaitBudget` while the driver
+    /// refuses; it returns `false` in the end.
     #[must_use]
     pub fn should_retry(&self, gpu: Gpu, budget: &mut WaitBudget) -> bool {
         self.tables.ledger.should_retry(gpu, budget)

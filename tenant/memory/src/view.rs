@@ -38,7 +38,8 @@ pub struct Member {
     pub pid: u32,
     /// Its id on the host, where a monitor has found it.
     pub host_pid: Option<u32>,
-    /// What it has on the GPU, with what came along: its part of the container's use. None of it: it has no context there.
+    /// What it has on the GPU, with what came along: its part of the container's use. None of it:
+    /// it has no context there.
     pub memory: Bytes,
     /// The most of it at a time.
     pub peak: Bytes,
@@ -71,8 +72,8 @@ impl<'a> View<'a> {
         Some(self.tables.ledger.limit(gpu)).filter(|limit| *limit != Bytes::MAX)
     }
 
-    /// What every getter shows for `gpu`, with the physically free memory that the real getter gave. Not limited: none, show
-    /// what the real getter gave.
+    /// What every getter shows for `gpu`, with the physically free memory that the real getter
+    /// gave. Not limited: none, show what the real getter gave.
     #[must_use]
     pub fn memory(self, gpu: Gpu, physical_free: Bytes) -> Option<MemoryInfo> {
         let limit = self.limit(gpu)?;
@@ -82,8 +83,9 @@ impl<'a> View<'a> {
         Some(MemoryInfo::of(limit, self.tables.ledger.total(gpu), physical_free))
     }
 
-    /// The container's living processes as they stand on `gpu`, in the order of their slots. What [`MemoryInfo::used`] has beyond
-    /// them is of processes that have just ended, or have left it to the container.
+    /// The container's living processes as they stand on `gpu`, in the order of their slots. What
+    /// [`MemoryInfo::used`] has beyond them is of processes that have just ended, or have left it
+    /// to the container.
     #[must_use]
     pub fn members(self, gpu: Gpu) -> Vec<Member> {
         Pools::new(self.tables).all_changed(Some(gpu));
@@ -165,7 +167,8 @@ mod tests {
         }
     }
 
-    /// Whoever waited for another one's memory by looking at what is free waited for ever, because only charges looked for the dead.
+    /// Whoever waited for another one's memory by looking at what is free waited for ever, because
+    /// only charges looked for the dead.
     #[test]
     fn free_memory_query_finds_exited_processes() {
         let container = Container::limited(50);

@@ -1,7 +1,8 @@
-//! What the container's processes have done in their lives, where the host's root has switched that on.
+//! What the container's processes have done in their lives, where the host's root has switched that
+//! on.
 //!
-//! NVML keeps the dead as well, under numbers that others may have by now; so only the living are told of, and only if NVML, too, says that
-//! whoever it means is alive.
+//! NVML keeps the dead as well, under numbers that others may have by now; so only the living are
+//! told of, and only if NVML, too, says that whoever it means is alive.
 
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::Bytes;
@@ -97,8 +98,9 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats_v2(
 }
 
 impl Sliced {
-    /// Asks by NVML's name of our process `pid`; its greatest use becomes the one on the books, which all else agrees with. What is asked
-    /// tells its answer, whether the process lives, and where its greatest use stands.
+    /// Asks by NVML's name of our process `pid`; its greatest use becomes the one on the books,
+    /// which all else agrees with. What is asked tells its answer, whether the process lives, and
+    /// where its greatest use stands.
     fn account<'a>(
         &self,
         pid: c_uint,

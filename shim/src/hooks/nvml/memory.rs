@@ -45,7 +45,8 @@ pub(crate) unsafe fn nvmlDeviceGetConfComputeProtectedMemoryUsage(
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call.
     let answer = unsafe { nvml::nvmlDeviceGetConfComputeProtectedMemoryUsage(device, memory) };
-    // SAFETY: where it has succeeded, NVML has just written there. A GPU without protected memory stays one.
+    // SAFETY: where it has succeeded, NVML has just written there. A GPU without protected memory
+    // stays one.
     unsafe { exchange(answer, memory, |memory| first(device, memory).filter(|_| memory.total > 0)) }
 }
 
@@ -66,8 +67,8 @@ pub(crate) unsafe fn nvmlDeviceGetConfComputeMemSizeInfo(
     unsafe { exchange(answer, mem_info, capped) }
 }
 
-/// The vendor's own limits, per control group: ours is one more, for every group that the container can name. Where the driver has no such
-/// limits, it says so.
+/// The vendor's own limits, per control group: ours is one more, for every group that the container
+/// can name. Where the driver has no such limits, it says so.
 pub(crate) unsafe fn nvmlDeviceGetMemoryLimits_v1(
     device: nvmlDevice_t,
     limits: *mut nvmlGetMemoryLimits_v1_t,

@@ -1,4 +1,5 @@
-//! NVML under a limit: a GPU as large as the limit, with the container's processes on it and nobody else.
+//! NVML under a limit: a GPU as large as the limit, with the container's processes on it and nobody
+//! else.
 //!
 //! | file | what is asked |
 //! |---|---|
@@ -8,8 +9,9 @@
 //! | [`accounting`] | what each has done in its life |
 //! | [`uses`] | nothing: the program's own uses are counted |
 //!
-//! NVML itself is asked first, always: what it makes of a handle, a version, a null pointer is its to say, and its errors reach the
-//! program as they are. Only what it would have answered is exchanged. Without a limit on the GPU it is the real call.
+//! NVML itself is asked first, always: what it makes of a handle, a version, a null pointer is its
+//! to say, and its errors reach the program as they are. Only what it would have answered is
+//! exchanged. Without a limit on the GPU it is the real call.
 
 mod accounting;
 mod memory;
@@ -42,7 +44,8 @@ enum Scope {
     Ours(Sliced),
 }
 
-/// A device of NVML's that has a limit: a GPU, an instance, or a GPU that is cut into instances some of which have limits.
+/// A device of NVML's that has a limit: a GPU, an instance, or a GPU that is cut into instances
+/// some of which have limits.
 struct Sliced {
     tenant: &'static Tenant,
     device: nvmlDevice_t,
@@ -56,8 +59,8 @@ struct Part {
     compute_instance: c_uint,
 }
 
-/// Whom a question about the processes on `device` concerns. A tool may use NVML and never the driver, so the books may have to be opened
-/// from here.
+/// Whom a question about the processes on `device` concerns. A tool may use NVML and never the
+/// driver, so the books may have to be opened from here.
 fn scope(device: nvmlDevice_t) -> Scope {
     let tenant = match process::start(Trigger::Nvml) {
         State::On(tenant) => tenant,
@@ -137,7 +140,8 @@ fn of_container<T: OfProcess>(reported: Vec<T>, pid_map: &PidMap) -> Vec<T> {
     reported.into_iter().filter_map(|one| Some(one.named(pid_map.container_pid(one.pid())?))).collect()
 }
 
-/// All that a function of NVML lists, which is called as programs call it: once for the length, once with room.
+/// All that a function of NVML lists, which is called as programs call it: once for the length,
+/// once with room.
 fn all<T: Copy + Default>(
     call: impl Fn(&mut c_uint, *mut T) -> nvmlReturn_t,
 ) -> Result<Vec<T>, nvmlReturn_t> {

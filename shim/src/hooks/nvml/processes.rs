@@ -1,8 +1,10 @@
-//! Who is on a GPU: the container's processes, by the ids that they have in there, with what the books say that each has. Their sum is
-//! what the GPU says is used, but for what the dead have left.
+//! Who is on a GPU: the container's processes, by the ids that they have in there, with what the
+//! books say that each has. Their sum is what the GPU says is used, but for what the dead have
+//! left.
 //!
-//! NVML has a list for each kind of process. A process of ours that it lists as computing through MPS is in that list and not in the one
-//! of those who compute; one that draws is in the list of those who draw, too. Who NVML means by a number: [`cgpu_memory::PidMap`].
+//! NVML has a list for each kind of process. A process of ours that it lists as computing through
+//! MPS is in that list and not in the one of those who compute; one that draws is in the list of
+//! those who draw, too. Who NVML means by a number: [`cgpu_memory::PidMap`].
 
 use core::ptr;
 
@@ -63,7 +65,8 @@ impl Sliced {
 ///
 /// # Safety
 ///
-/// `call` is NVML's function with two of the program's arguments replaced, and may be called with `count` and `to`.
+/// `call` is NVML's function with two of the program's arguments replaced, and may be called with
+/// `count` and `to`.
 unsafe fn list<T: Copy>(
     device: nvmlDevice_t,
     (count, to): (*mut c_uint, *mut T),
@@ -110,7 +113,8 @@ macro_rules! lists {
             info_count: *mut c_uint,
             infos: *mut $type,
         ) -> nvmlReturn_t {
-            // SAFETY: the program's own call, or one with a count of ours that asks how many there are.
+            // SAFETY: the program's own call, or one with a count of ours that asks how many there
+            // are.
             let call = |count, to| unsafe { nvml::$symbol(device, count, to) };
             // SAFETY: the count and the list are those of the program's call.
             unsafe { list(device, (info_count, infos), Kind::$kind, call, $describe) }
@@ -130,7 +134,8 @@ lists! {
     nvmlDeviceGetMPSComputeRunningProcesses_v3: ComputesByMps nvmlProcessInfo_t long;
 }
 
-/// The container's processes of a kind, with their memory under confidential computing as NVML tells it.
+/// The container's processes of a kind, with their memory under confidential computing as NVML
+/// tells it.
 pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
     device: nvmlDevice_t,
     plist: *mut nvmlProcessDetailList_t,
@@ -164,7 +169,8 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
         NVML_PROCESS_MODE_COMPUTE => Some(Kind::Computes),
         NVML_PROCESS_MODE_GRAPHICS => Some(Kind::Draws),
         NVML_PROCESS_MODE_MPS => Some(Kind::ComputesByMps),
-        // Of those on no books nothing is known: a mode that is newer than this list is the widest one.
+        // Of those on no books nothing is known: a mode that is newer than this list is the widest
+        // one.
         _ => None,
     };
     let reported = of_container(reported, &sliced.pid_map());

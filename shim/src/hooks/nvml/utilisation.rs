@@ -1,7 +1,8 @@
-//! How busy each of the container's processes keeps a GPU: as NVML measures it, but of ours only, and by our names.
+//! How busy each of the container's processes keeps a GPU: as NVML measures it, but of ours only,
+//! and by our names.
 //!
-//! The GPU's own utilisation (`nvmlDeviceGetUtilizationRates`, `nvmlDeviceGetSamples`) is not exchanged: it tells how busy the GPU is
-//! that all share, and no process.
+//! The GPU's own utilisation (`nvmlDeviceGetUtilizationRates`, `nvmlDeviceGetSamples`) is not
+//! exchanged: it tells how busy the GPU is that all share, and no process.
 
 use core::ptr;
 
@@ -31,7 +32,8 @@ pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
         (Ok(reported), Scope::Ours(sliced)) => of_container(reported, &sliced.pid_map()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
-    // SAFETY: the count is not null, and the list the program's. Only the count is written where there is none of it.
+    // SAFETY: the count is not null, and the list the program's. Only the count is written where
+    // there is none of it.
     let answer = unsafe { put(&list, process_samples_count, utilization) };
     if list.is_empty() {
         nvmlReturn_t::ERROR_NOT_FOUND

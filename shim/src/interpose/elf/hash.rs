@@ -1,4 +1,5 @@
-//! The hash tables in which an object's symbols are found by name. Indices are those of its symbol table.
+//! The hash tables in which an object's symbols are found by name. Indices are those of its symbol
+//! table.
 
 /// An object's hash table.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,8 +28,8 @@ impl Hash {
     }
 }
 
-/// `DT_GNU_HASH`: a header, a Bloom filter, buckets, and one word per hashed symbol. A chain is a run of neighbours that ends
-/// with an odd word.
+/// `DT_GNU_HASH`: a header, a Bloom filter, buckets, and one word per hashed symbol. A chain is a
+/// run of neighbours that ends with an odd word.
 struct GnuTable {
     buckets: *const u32,
     bucket_count: u32,
@@ -99,7 +100,8 @@ impl GnuTable {
     }
 
     fn word(&self, index: u32) -> u32 {
-        // SAFETY: callers come from a bucket, which is zero or a hashed symbol, and go on only while the chain does.
+        // SAFETY: callers come from a bucket, which is zero or a hashed symbol, and go on only
+        // while the chain does.
         unsafe { self.chains.wrapping_add((index - self.first) as usize).read() }
     }
 }
@@ -120,7 +122,8 @@ impl SystemVTable {
         SystemVTable { buckets, bucket_count, next: buckets.wrapping_add(bucket_count as usize), chains }
     }
 
-    /// The symbols that may have a name of this hash; never more than there are, should a chain be a ring.
+    /// The symbols that may have a name of this hash; never more than there are, should a chain be
+    /// a ring.
     fn chain(self, hash: u32) -> impl Iterator<Item = u32> {
         let first = match self.bucket_count {
             0 => 0,

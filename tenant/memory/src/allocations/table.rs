@@ -6,14 +6,16 @@
 //!           -- bits  8.. --> place in the leaf
 //! ```
 //!
-//! Neighbours in the address space are neighbours here, as they are in time in most programs: what was just allocated is freed
-//! without a cache miss, however many others live. A step of growth moves one leaf (at most the 8,192 addresses of a region) or
-//! one shard's list of stretches (16 bytes for 128 MiB, of a sixty-fourth of them all), so no call stalls for the whole table.
+//! Neighbours in the address space are neighbours here, as they are in time in most programs: what
+//! was just allocated is freed without a cache miss, however many others live. A step of growth
+//! moves one leaf (at most the 8,192 addresses of a region) or one shard's list of stretches (16
+//! bytes for 128 MiB, of a sixty-fourth of them all), so no call stalls for the whole table.
 //!
-//! **A context dies in one step for each shard, without a look at its allocations.** Every entry names its owner: a place in the
-//! registry of contexts and which user of that place. A shard keeps, for each place, the present user and the sum of its
-//! entries. To close an owner is to take the sum and move to the next user; entries of former users are *stale*: they are worth
-//! nothing, nobody finds them, and they make way when their address is given out again or their shard grows.
+//! **A context dies in one step for each shard, without a look at its allocations.** Every entry
+//! names its owner: a place in the registry of contexts and which user of that place. A shard
+//! keeps, for each place, the present user and the sum of its entries. To close an owner is to take
+//! the sum and move to the next user; entries of former users are *stale*: they are worth nothing,
+//! nobody finds them, and they make way when their address is given out again or their shard grows.
 
 mod entry;
 mod extent;
@@ -76,7 +78,8 @@ impl AllocationTable {
         self.shards.iter().try_for_each(|shard| shard.0.lock().open(owner, gpu))
     }
 
-    /// Ends `owner`: its allocations are off the table. Returns what they came to; nothing if it was closed before.
+    /// Ends `owner`: its allocations are off the table. Returns what they came to; nothing if it
+    /// was closed before.
     pub(crate) fn close(&self, owner: Owner) -> Bytes {
         bytes(self.shards.iter().map(|shard| shard.0.lock().close(owner)).sum())
     }
@@ -97,7 +100,8 @@ impl AllocationTable {
         }
     }
 
-    /// Puts an allocation back that was taken out. If its address is another's by now, it is worth nothing.
+    /// Puts an allocation back that was taken out. If its address is another's by now, it is worth
+    /// nothing.
     pub(crate) fn restore(&self, allocation: Allocation) -> Inserted {
         let Some(shard) = self.shard(allocation.address) else { return Inserted::Exhausted };
         let mut shard = shard.lock();
@@ -133,7 +137,8 @@ impl AllocationTable {
         (count, bytes(units))
     }
 
-    /// Whether every shard's sums are those of its entries, and every entry is found where it is: for tests.
+    /// Whether every shard's sums are those of its entries, and every entry is found where it is:
+    /// for tests.
     #[cfg(test)]
     pub(crate) fn is_valid(&self) -> bool {
         self.shards.iter().all(|shard| shard.0.lock().is_valid())
@@ -262,7 +267,8 @@ impl Shard {
         Some(sum.gpu)
     }
 
-    /// Drops what is stale. It is done when the shard would grow, so it comes to a step for each entry that came in.
+    /// Drops what is stale. It is done when the shard would grow, so it comes to a step for each
+    /// entry that came in.
     #[cold]
     fn clean(&mut self) {
         self.stale = false;

@@ -14,7 +14,8 @@ fn flat(width: u64, height: u64, format: u32, channels: u32) -> Shape {
 
 #[test]
 fn bound_covers_every_tiled_layout() {
-    // Tiles of 64 bytes by 8 rows, in blocks of up to 32 tiles in height and depth: so many that half of them were too few.
+    // Tiles of 64 bytes by 8 rows, in blocks of up to 32 tiles in height and depth: so many that
+    // half of them were too few.
     for (width, height, depth) in
         [(1, 0, 0), (65, 1, 0), (1000, 2000, 0), (77, 9, 5), (640, 129, 33), (4096, 4096, 7)]
     {

@@ -1,16 +1,20 @@
 //! What a context costs: learnt from the GPU's free memory before and after one was created.
 //!
-//! The first context on a GPU is charged after the fact; later ones, in every process of the container, in advance by the size
-//! seen last, which is one word in the GPU's record. While other creations of the container are under way, what went cannot be
-//! told apart: where a size is known, it stands; where none is, what went is shared out evenly.
+//! The first context on a GPU is charged after the fact; later ones, in every process of the
+//! container, in advance by the size seen last, which is one word in the GPU's record. While other
+//! creations of the container are under way, what went cannot be told apart: where a size is known,
+//! it stands; where none is, what went is shared out evenly.
 //!
-//! Other containers allocate and free between the two readings, as much as they like, and it is not theirs to say what is on
-//! our books: the first figure counts up to [`MAX_CONTEXT_SIZE`] only, and a later one moves the size by a quarter at most. So a
-//! neighbour's noise costs little and is mended by the next few contexts.
+//! Other containers allocate and free between the two readings, as much as they like, and it is not
+//! theirs to say what is on our books: the first figure counts up to [`MAX_CONTEXT_SIZE`] only, and
+//! a later one moves the size by a quarter at most. So a neighbour's noise costs little and is
+//! mended by the next few contexts.
 //!
-//! The container's own processes are on the books, but a charge is ahead of the driver there and a free behind it, and what the dead had comes
-//! back before it is off them: all of that makes what went look smaller than it was. So a figure that is *less* than was known counts only if
-//! the container has no other process, dead ones included. (The monitor's figures know better; where there is one, they set it right.)
+//! The container's own processes are on the books, but a charge is ahead of the driver there and a
+//! free behind it, and what the dead had comes back before it is off them: all of that makes what
+//! went look smaller than it was. So a figure that is *less* than was known counts only if the
+//! container has no other process, dead ones included. (The monitor's figures know better; where
+//! there is one, they set it right.)
 
 use cgpu_shm::units::Bytes;
 
@@ -43,8 +47,9 @@ pub(crate) struct Baseline {
 }
 
 impl Baseline {
-    /// What the context costs, by the GPU's free memory after its creation, what the container then had on the books without
-    /// it, and the other creations then under way. None: this creation does not tell.
+    /// What the context costs, by the GPU's free memory after its creation, what the container then
+    /// had on the books without it, and the other creations then under way. None: this creation
+    /// does not tell.
     ///
     /// Bounded by what was known, because the GPU's free memory is everybody's.
     pub(crate) fn size(
@@ -64,7 +69,8 @@ impl Baseline {
         }
     }
 
-    /// What came with something else than a context, told in the same way. None: others are at it too, or the GPU's memory cannot be read.
+    /// What came with something else than a context, told in the same way. None: others are at it
+    /// too, or the GPU's memory cannot be read.
     pub(crate) fn growth(
         self,
         physical_free: Option<Bytes>,
@@ -75,7 +81,8 @@ impl Baseline {
             return None;
         }
         let fall = self.physical_free? - physical_free?;
-        // More than what was known can be a neighbour's doing; so much of it is believed as of a context.
+        // More than what was known can be a neighbour's doing; so much of it is believed as of a
+        // context.
         let growth = (fall - (accounted - self.accounted)).min(self.charged + MAX_CONTEXT_SIZE);
         Some(if self.is_alone { growth } else { growth.max(self.charged) })
     }
@@ -86,7 +93,8 @@ impl Baseline {
             return None;
         }
         let fall = self.physical_free? - physical_free?;
-        // What others of the container took meanwhile is on the books; those who are still at it are not.
+        // What others of the container took meanwhile is on the books; those who are still at it
+        // are not.
         let unexplained = fall - (accounted - self.accounted);
         let size = unexplained.0 / concurrent.saturating_add(1);
         (size > 0).then_some(Bytes(size))
@@ -151,7 +159,8 @@ mod tests {
         }
     }
 
-    /// Its frees are the GPU's before they are off the books, its charges on them before they are the GPU's, and its dead go without a word.
+    /// Its frees are the GPU's before they are off the books, its charges on them before they are
+    /// the GPU's, and its dead go without a word.
     #[test]
     fn memory_freed_by_other_processes_makes_no_context_smaller() {
         let busy = Baseline { is_alone: false, ..baseline(1000, 500, 256, 0) };
@@ -181,7 +190,8 @@ mod tests {
 
     #[test]
     fn first_contexts_created_at_once_share_the_fall() {
-        // Two begin with 1000 free and end with 400. The first to end sees the other at it, and books its half.
+        // Two begin with 1000 free and end with 400. The first to end sees the other at it, and
+        // books its half.
         assert_eq!(baseline(1000, 0, 0, 0).size(Some(mib(400)), mib(0), 1), Some(mib(300)));
         assert_eq!(baseline(1000, 0, 0, 1).size(Some(mib(400)), mib(300), 0), Some(mib(300)));
     }

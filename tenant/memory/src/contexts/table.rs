@@ -1,7 +1,9 @@
-//! The contexts of this process: which GPU each is on, what it costs, and that its memory goes with it.
+//! The contexts of this process: which GPU each is on, what it costs, and that its memory goes with
+//! it.
 //!
-//! A hook looks its context up for every allocation, so looking up takes no lock: the table is a fixed array of pairs (handle,
-//! word), probed linearly. Creation and destruction are rare and take one.
+//! A hook looks its context up for every allocation, so looking up takes no lock: the table is a
+//! fixed array of pairs (handle, word), probed linearly. Creation and destruction are rare and take
+//! one.
 //!
 //! ```text
 //!   enter ----> known ----> leave ----> gone     the driver destroyed it: its allocations are worth nothing from here on
@@ -9,9 +11,10 @@
 //!                 +--- stay --+                  the driver refused
 //! ```
 //!
-//! While a context leaves it is still looked up: with primary contexts, nobody can tell before the call whether it is the last
-//! one. The driver may give the handle of a destroyed context to another thread before the destroying call has returned here;
-//! that thread enters it as new, and the leaving one is then off the table though not yet gone.
+//! While a context leaves it is still looked up: with primary contexts, nobody can tell before the
+//! call whether it is the last one. The driver may give the handle of a destroyed context to
+//! another thread before the destroying call has returned here; that thread enters it as new, and
+//! the leaving one is then off the table though not yet gone.
 
 use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
 use cgpu_shm::units::{Bytes, DeviceIndex};
@@ -20,7 +23,8 @@ use cgpu_shm::spin::Spin;
 
 use crate::allocations::table::{AllocationTable, Owner};
 
-/// Contexts that can be told apart at a time. A context costs a GPU 100 MiB and more, so no process comes near.
+/// Contexts that can be told apart at a time. A context costs a GPU 100 MiB and more, so no process
+/// comes near.
 const MOST: usize = 512;
 /// Pairs of the table: a power of two, half empty at least.
 const PAIRS: usize = 2 * MOST;
@@ -132,7 +136,8 @@ impl ContextTable {
     #[inline]
     pub(crate) fn find(&self, handle: usize) -> Option<Context> {
         for pair in self.probe(handle) {
-            // HB context: Acquire meets the Release in `publish`: the word is the handle's or newer.
+            // HB context: Acquire meets the Release in `publish`: the word is the handle's or
+            // newer.
             match pair.handle.load(Ordering::Acquire) {
                 0 => return None,
                 found if found == handle => return Context::of_word(pair.word.load(Ordering::Relaxed)),
@@ -149,8 +154,8 @@ impl ContextTable {
         record.is_some_and(|record| record.leaving == 0)
     }
 
-    /// Takes a context in, whose own memory is charged as `implicit` bytes of the GPU. Unless it is new, those are the caller's
-    /// to give back.
+    /// Takes a context in, whose own memory is charged as `implicit` bytes of the GPU. Unless it is
+    /// new, those are the caller's to give back.
     pub(crate) fn enter(
         &self,
         handle: usize,
@@ -204,7 +209,8 @@ impl ContextTable {
         Some(context)
     }
 
-    /// The driver did not destroy it. An estate comes back if it did all the same: its handle has been given out anew meanwhile.
+    /// The driver did not destroy it. An estate comes back if it did all the same: its handle has
+    /// been given out anew meanwhile.
     pub(crate) fn stay(&self, context: Context, allocations: &AllocationTable) -> Option<Released> {
         let mut registry = self.registry.lock();
         let record = registry.record(context)?;
@@ -274,8 +280,8 @@ impl ContextTable {
         })
     }
 
-    /// Takes a handle off the table. Buried pairs at the end of a chain become unused again, so that searches for unknown handles
-    /// stay short.
+    /// Takes a handle off the table. Buried pairs at the end of a chain become unused again, so
+    /// that searches for unknown handles stay short.
     fn remove(&self, handle: usize) {
         let Some(index) = self.table.iter().position(|pair| pair.handle.load(Ordering::Relaxed) == handle)
         else {

@@ -1,5 +1,5 @@
-//! Memory between processes: every path, and whole histories of three processes that die in any order, against a driver in the plainest
-//! form.
+//! Memory between processes: every path, and whole histories of three processes that die in any
+//! order, against a driver in the plainest form.
 
 use cgpu_shm::slots::LINGERS;
 use proptest::prelude::*;
@@ -208,7 +208,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever three processes hand to each other, and in whatever order they die: the container pays for what is on the GPU, once.
+    /// Whatever three processes hand to each other, and in whatever order they die: the container
+    /// pays for what is on the GPU, once.
     #[test]
     fn charges_equal_the_memory_that_is_there(steps in steps()) {
         let container = Container::limited(100);

@@ -1,7 +1,8 @@
 //! What a graph can take of each GPU: the pages behind its allocations' addresses.
 //!
-//! The driver gives each allocation of a graph its address when the node is made, and gives one address to several whose lives do
-//! not overlap. So not the sum of the sizes is the bound, but what the addresses cover together, in pages of 2 MiB.
+//! The driver gives each allocation of a graph its address when the node is made, and gives one
+//! address to several whose lives do not overlap. So not the sum of the sizes is the bound, but
+//! what the addresses cover together, in pages of 2 MiB.
 
 use std::collections::TryReserveError;
 

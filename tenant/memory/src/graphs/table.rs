@@ -14,7 +14,8 @@ use crate::handles::{GraphId, NodeId};
 use crate::ordered::Ordered;
 use crate::pools::table::{PoolRef, Retention};
 
-/// Where the driver keeps the list of a conditional node's bodies, and how many there are. It lives as long as the node.
+/// Where the driver keeps the list of a conditional node's bodies, and how many there are. It lives
+/// as long as the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bodies {
     /// The list's address.
@@ -59,7 +60,8 @@ pub struct GraphNumber(u64);
 /// The table.
 #[derive(Debug)]
 pub(crate) struct GraphTable {
-    /// How many executable graphs with memory have a handle of each kind ([`kind`]): all others need not be looked for.
+    /// How many executable graphs with memory have a handle of each kind ([`kind`]): all others
+    /// need not be looked for.
     kinds: [AtomicU32; KINDS],
     table: Spin<Table>,
 }
@@ -113,7 +115,8 @@ impl GraphTable {
 
     /// Whether an executable graph may have memory; without a lock.
     ///
-    /// Relaxed: who launches in another thread than it was made in has been told of it by means of the program's own.
+    /// Relaxed: who launches in another thread than it was made in has been told of it by means of
+    /// the program's own.
     #[inline]
     pub(super) fn may_know(&self, graph: GraphId) -> bool {
         self.kinds.get(kind(graph)).is_some_and(|kind| kind.load(Ordering::Relaxed) != 0)

@@ -1,4 +1,5 @@
-//! Graphs that take memory in every way that is known or feared of drivers, against books that must neither lose nor keep a byte.
+//! Graphs that take memory in every way that is known or feared of drivers, against books that must
+//! neither lose nor keep a byte.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -432,8 +433,8 @@ fn pending_launch_keeps_its_memory() {
         fixture.driver.on(|inside| inside.finish(1));
         let lane = Lane { stream: 1, context: 0, thread: 0 };
         let call = || -> Result<(), u32> {
-            // Before the driver gets to this launch, another thread trims, or launches with the memory that this one counts on;
-            // and a third one tries for the rest.
+            // Before the driver gets to this launch, another thread trims, or launches with the
+            // memory that this one counts on; and a third one tries for the rest.
             if trims {
                 fixture.driver.on(Inside::trim);
                 fixture.tenant.pools().changed(PoolId::of_graphs(gpu()));

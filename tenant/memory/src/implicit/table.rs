@@ -49,7 +49,8 @@ impl ImplicitTable {
         }
     }
 
-    /// What of a cause came with a context: what it was when it was first asked for. Without host memory to note it, that is now.
+    /// What of a cause came with a context: what it was when it was first asked for. Without host
+    /// memory to note it, that is now.
     pub(super) fn came_with(&self, context: Context, cause: Cause, now: Bytes) -> Bytes {
         let mut came = self.came.lock();
         if let Some(share) = came.iter().find(|share| share.cause == cause && share.context == context) {
@@ -75,7 +76,8 @@ impl ImplicitTable {
         }
     }
 
-    /// An object's share in each context, which is taken off; of `context` only, if there is one, and `most` of it.
+    /// An object's share in each context, which is taken off; of `context` only, if there is one,
+    /// and `most` of it.
     pub(super) fn take(&self, cause: Cause, context: Option<Context>, most: Bytes) -> Vec<Share> {
         let mut taken = Vec::new();
         self.shares.lock().retain_mut(|share| {
@@ -107,17 +109,19 @@ impl ImplicitTable {
     }
 }
 
-/// The keys are the driver's own handles: nobody chooses them to collide, and random seeds would need a symbol
-/// (`getrandom`) that older C libraries lack.
+/// The keys are the driver's own handles: nobody chooses them to collide, and random seeds would
+/// need a symbol (`getrandom`) that older C libraries lack.
 type Unseeded = BuildHasherDefault<DefaultHasher>;
 
-/// What is known of libraries, their kernels and functions, by the driver's handles. Without host memory to note something it is not known: then
-/// a library's size is measured only, and a look-up is measured again.
+/// What is known of libraries, their kernels and functions, by the driver's handles. Without host
+/// memory to note something it is not known: then a library's size is measured only, and a look-up
+/// is measured again.
 #[derive(Debug, Default)]
 pub(super) struct Libraries {
     /// What the variables of each take in a context, as its image says.
     variables: Vec<(usize, Bytes)>,
-    /// What is in which context, and of which library it is, if that is known. A framework looks up thousands.
+    /// What is in which context, and of which library it is, if that is known. A framework looks up
+    /// thousands.
     brought: HashMap<(usize, Context), Option<usize>, Unseeded>,
 }
 
@@ -132,13 +136,15 @@ impl Libraries {
         }
     }
 
-    /// A library is gone, and what is of it; its handles may be others' next. So may be those of which nobody knows what they are of.
+    /// A library is gone, and what is of it; its handles may be others' next. So may be those of
+    /// which nobody knows what they are of.
     pub(super) fn unload(&mut self, library: usize) {
         self.variables.retain(|(handle, _)| *handle != library);
         self.brought.retain(|_, its| its.is_some_and(|its| its != library));
     }
 
-    /// A module is gone, and its functions, of which nobody knows which they are: their handles may be others' next.
+    /// A module is gone, and its functions, of which nobody knows which they are: their handles may
+    /// be others' next.
     pub(super) fn forget_functions(&mut self) {
         self.brought.retain(|_, library| library.is_some());
     }

@@ -34,8 +34,9 @@ fn measure(container: &Container, tenant: &Tenant, bytes: i64) {
     monitor.set_unaccounted(gpu(), slot, UnaccountedDelta::new(word, ended, bytes), bytes > 0);
 }
 
-/// A module was measured beside a neighbour that allocated, and charged too much; the monitor took that off, and then the module was unloaded with all
-/// that it was charged. The books were short of the GPU until the next reading, and a sibling got what they were short of.
+/// A module was measured beside a neighbour that allocated, and charged too much; the monitor took
+/// that off, and then the module was unloaded with all that it was charged. The books were short of
+/// the GPU until the next reading, and a sibling got what they were short of.
 #[test]
 fn correction_by_the_monitor_is_not_refunded_twice() {
     let container = Container::limited(50);
@@ -59,8 +60,9 @@ fn correction_by_the_monitor_is_not_refunded_twice() {
     assert_eq!(total(), mib(13));
 }
 
-/// A reading between the driver's unload and the refund finds less than is booked. It was taken for memory that had never come, and taken off; with the
-/// refund the books were short of the GPU by all of the module.
+/// A reading between the driver's unload and the refund finds less than is booked. It was taken for
+/// memory that had never come, and taken off; with the refund the books were short of the GPU by
+/// all of the module.
 #[test]
 fn free_memory_is_not_measured_while_a_module_unloads() {
     let container = Container::limited(50);
@@ -189,8 +191,8 @@ fn wrong_first_context_is_corrected_for_the_next() {
     assert_eq!(other.view().usage(gpu()).implicit, mib(20));
 }
 
-/// The figure of a process whose memory others had, and let go, was taken for its context's: the size fell to a byte, and all later contexts of the
-/// container came unasked.
+/// The figure of a process whose memory others had, and let go, was taken for its context's: the
+/// size fell to a byte, and all later contexts of the container came unasked.
 #[test]
 fn exported_memory_let_go_makes_no_context_smaller() {
     let container = Container::limited(100);
@@ -237,7 +239,8 @@ fn library_is_charged_in_each_context_it_is_loaded_into() {
     assert!(!bring(70, Some(7), 0) && !bring(7, Some(7), 0));
     assert!(bring(71, Some(7), 1));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(20));
-    // One whose image does not say is measured; what it says is refused where there is no room for it.
+    // One whose image does not say is measured; what it says is refused where there is no room for
+    // it.
     tenant.implicit().library_loaded(8, Bytes::ZERO, None);
     assert!(bring(8, Some(8), 12));
     tenant.implicit().library_loaded(9, mib(20), None);
@@ -262,7 +265,8 @@ fn library_is_charged_in_each_context_it_is_loaded_into() {
     assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
 }
 
-/// A driver gives a function of a module the handle that one of a module before it had: its code was not looked at.
+/// A driver gives a function of a module the handle that one of a module before it had: its code
+/// was not looked at.
 #[test]
 fn functions_of_an_unloaded_module_are_forgotten() {
     let container = Container::limited(50);

@@ -21,8 +21,8 @@ impl Ledger {
 }
 
 impl Checkpointed<'_> {
-    /// The slot of the container's living process of that id, and who has it, if there is one and no other of the same id in a namespace of
-    /// its own.
+    /// The slot of the container's living process of that id, and who has it, if there is one and
+    /// no other of the same id in a namespace of its own.
     pub(crate) fn slot_of(self, pid: u32) -> Option<(SlotIndex, Word)> {
         self.ledger.sweep();
         let slots = self.ledger.region.slots().occupied().filter(|(_, state)| *state == State::Live);
@@ -40,7 +40,8 @@ impl Checkpointed<'_> {
         }
     }
 
-    /// What a process has on the GPU is there again, whatever the books say. Nothing to do if its slot is no longer its own.
+    /// What a process has on the GPU is there again, whatever the books say. Nothing to do if its
+    /// slot is no longer its own.
     pub(crate) fn clear_checkpointed(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
             let life = |owner| self.ledger.region.liveness(owner);
@@ -52,7 +53,8 @@ impl Checkpointed<'_> {
         Word(self.ledger.region.slot(slot).state.load(Ordering::Relaxed))
     }
 
-    /// What a process had on the GPU is to come back, if it fits or will fit when the dead are gone. `false`: it is there.
+    /// What a process had on the GPU is to come back, if it fits or will fit when the dead are
+    /// gone. `false`: it is there.
     pub(crate) fn restore(self, gpu: DeviceIndex, slot: SlotIndex) -> Result<bool, Refused> {
         let mut budget = WaitBudget::default();
         loop {

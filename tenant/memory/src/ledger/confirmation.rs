@@ -3,8 +3,8 @@
 //! A container's first context is charged by the fall of the device's free memory since the
 //! monitor's last sample, up to a second before. The context of another container that starts in
 //! that second is then charged, too, until the monitor has measured the process
-//! (`monitor/src/memory/unaccounted.rs`). An allocation that fits without the unconfirmed memory waits for
-//! that measurement instead of being refused.
+//! (`monitor/src/memory/unaccounted.rs`). An allocation that fits without the unconfirmed memory
+//! waits for that measurement instead of being refused.
 
 use cgpu_shm::atomic::{AtomicU32, Ordering};
 use cgpu_shm::slots::{State, Word};

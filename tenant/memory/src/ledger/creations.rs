@@ -20,8 +20,9 @@ impl Ledger {
 }
 
 impl<'a> Creations<'a> {
-    /// While this is held, nobody else of the container creates a context on the GPU without knowing what one costs. None: whoever has
-    /// it lives and takes longer than anybody should wait.
+    /// While this is held, nobody else of the container creates a context on the GPU without
+    /// knowing what one costs. None: whoever has it lives and takes longer than anybody should
+    /// wait.
     pub(crate) fn learn(self, gpu: DeviceIndex) -> Option<Guard<'a>> {
         let lock = &self.ledger.region.gpu(gpu).learning;
         let life = |owner| self.ledger.region.liveness(owner);

@@ -356,8 +356,8 @@ fn former_user_of_a_slot_is_neither_checkpointed_nor_restored() {
     assert_eq!(tool.total(gpu()), mib(6));
 }
 
-/// A container of 10 MiB with a process of 6 MiB that is away; others have taken its place, one of which
-/// has exited.
+/// A container of 10 MiB with a process of 6 MiB that is away; others have taken its place, one of
+/// which has exited.
 fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
     let container = Container::limited(10);
     let (tool, worker) = (named(&container, 7), named(&container, 8));

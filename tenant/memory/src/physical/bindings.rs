@@ -1,9 +1,11 @@
-//! Memory bound to objects that pass on what is written to them: multicast objects, logical endpoints.
+//! Memory bound to objects that pass on what is written to them: multicast objects, logical
+//! endpoints.
 //!
-//! The object itself costs nothing. A binding is a reference to what is bound, like a mapping, and ends when it is unbound, or with the
-//! object's last handle and mapping. Objects are made to be shared: once others have one, it outlives this process, and so does what is
-//! bound to it. So that is exported as long as it is bound; and where our last handle of a shared object goes with memory still bound, for
-//! good, because nobody tells us of the object's end.
+//! The object itself costs nothing. A binding is a reference to what is bound, like a mapping, and
+//! ends when it is unbound, or with the object's last handle and mapping. Objects are made to be
+//! shared: once others have one, it outlives this process, and so does what is bound to it. So that
+//! is exported as long as it is bound; and where our last handle of a shared object goes with
+//! memory still bound, for good, because nobody tells us of the object's end.
 
 use std::mem::ManuallyDrop;
 
@@ -60,7 +62,8 @@ impl<'a> Physical<'a> {
 }
 
 impl Reference<'_> {
-    /// The driver bound it to an object, on behalf of a GPU, or of that on which it lies: the reference is the binding's.
+    /// The driver bound it to an object, on behalf of a GPU, or of that on which it lies: the
+    /// reference is the binding's.
     pub fn bound(self, object: Handle, gpu: Option<Gpu>, offset: u64, length: Bytes) {
         let Self { tables, record } = *ManuallyDrop::new(self);
         let change = tables.physical.lock().bind(object, gpu, offset, length.0, record);

@@ -1,6 +1,7 @@
 //! Which handles, mappings, bindings and tiles refer to which memory.
 //!
-//! Nothing in here calls the driver or the ledger; what has to be refunded comes back as a [`FreeOutcome`].
+//! Nothing in here calls the driver or the ledger; what has to be refunded comes back as a
+//! [`FreeOutcome`].
 
 mod bindings;
 mod tiles;
@@ -157,8 +158,8 @@ impl PhysicalTable {
         self.mapped.insert(address.0, Mapping { length: length.0, record, serial }).map(|_| ())
     }
 
-    /// Exports the first mapping from an address on that begins before `end`. Returns where to go on, and what is to be entered as
-    /// exported, if it was not.
+    /// Exports the first mapping from an address on that begins before `end`. Returns where to go
+    /// on, and what is to be entered as exported, if it was not.
     pub(in crate::physical) fn export_mapped(
         &mut self,
         from: u64,
@@ -178,8 +179,8 @@ impl PhysicalTable {
         is_first.then_some((record.gpu, record.bytes))
     }
 
-    /// Lets a handle have a reference of `record` that has been added. If the handle was another's, that one's are gone.
-    /// None: no host memory.
+    /// Lets a handle have a reference of `record` that has been added. If the handle was another's,
+    /// that one's are gone. None: no host memory.
     pub(in crate::physical) fn hold(&mut self, handle: Handle, record: RecordId) -> Option<FreeOutcome> {
         if let Some(held) = self.handles.get(handle.0).filter(|held| held.record == record) {
             held.references = held.references.saturating_add(1);
@@ -222,8 +223,8 @@ impl PhysicalTable {
         self.drop_references(record, 1)
     }
 
-    /// The driver has given this value to memory that it took in. If it is held by more than those who are releasing it, that is
-    /// our own memory; else it is not on the books.
+    /// The driver has given this value to memory that it took in. If it is held by more than those
+    /// who are releasing it, that is our own memory; else it is not on the books.
     pub(in crate::physical) fn received(&mut self, handle: Handle) -> FreeOutcome {
         match self.handles.get(handle.0) {
             Some(held) if held.references > held.leaving => {

@@ -1,4 +1,5 @@
-//! Physical memory: every path, and whole histories of calls that overlap, against a driver in the plainest form.
+//! Physical memory: every path, and whole histories of calls that overlap, against a driver in the
+//! plainest form.
 
 mod model;
 

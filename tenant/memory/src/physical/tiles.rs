@@ -1,7 +1,8 @@
 //! Physical memory in parts of arrays: tiles of sparse ones, all of deferred ones.
 //!
-//! Each tile is a reference to the memory that is mapped there, from before the driver is asked until the stream has come to what takes
-//! its place, or the array is gone. A tile has a name that no other of its array has: level, layer and place, or the tail and the place in that.
+//! Each tile is a reference to the memory that is mapped there, from before the driver is asked
+//! until the stream has come to what takes its place, or the array is gone. A tile has a name that
+//! no other of its array has: level, layer and place, or the tail and the place in that.
 
 use std::mem::ManuallyDrop;
 
@@ -15,7 +16,8 @@ use crate::handles::{ArrayId, Handle};
 use crate::tables::Tables;
 
 impl<'a> Physical<'a> {
-    /// Memory is about to be mapped into parts of an array: a reference for each, if it is on the books.
+    /// Memory is about to be mapped into parts of an array: a reference for each, if it is on the
+    /// books.
     pub fn begin_tile_map(self, handle: Handle, tiles: Tiles) -> Option<PendingTileMap<'a>> {
         let count = tiles.names().count() as u64;
         let record = self.tables.physical.lock().refer_times(handle, count)?;
@@ -82,7 +84,8 @@ pub struct PendingTileMap<'a> {
 }
 
 impl<'a> PendingTileMap<'a> {
-    /// The driver will have mapped it when the stream comes to it; what was there before goes then. The array is of that context.
+    /// The driver will have mapped it when the stream comes to it; what was there before goes then.
+    /// The array is of that context.
     pub fn tiled(self, array: ArrayId, tiles: Tiles, context: Option<Context>) -> ReplacedTiles<'a> {
         let Self { tables, record, .. } = *ManuallyDrop::new(self);
         let owner = context.map(Context::owner);
@@ -101,7 +104,8 @@ impl Drop for PendingTileMap<'_> {
     }
 }
 
-/// What was in tiles, until the stream has come to what took it out. Dropped without [`ReplacedTiles::unmapped`]: it stays charged.
+/// What was in tiles, until the stream has come to what took it out. Dropped without
+/// [`ReplacedTiles::unmapped`]: it stays charged.
 #[derive(Debug)]
 #[must_use = "what was in the tiles stays charged"]
 pub struct ReplacedTiles<'a> {

@@ -11,12 +11,13 @@ use crate::handles::PoolId;
 use crate::ledger::{Denied, WaitBudget};
 
 impl Pools<'_> {
-    /// Allocates `size` bytes of a pool: charges, makes the `call`, looks at what the pool holds then. `undo` frees what the
-    /// call has allocated, in the same stream; `is_busy` says whether the stream still has something to do.
+    /// Allocates `size` bytes of a pool: charges, makes the `call`, looks at what the pool holds
+    /// then. `undo` frees what the call has allocated, in the same stream; `is_busy` says whether
+    /// the stream still has something to do.
     ///
     /// # Errors
-    /// [`PoolError`]. What the pool holds is then within the limit again; where the stream does not come to the free within a second,
-    /// what remains is shown and blocks new allocations.
+    /// [`PoolError`]. What the pool holds is then within the limit again; where the stream does not
+    /// come to the free within a second, what remains is shown and blocks new allocations.
     pub fn allocate<E>(
         self,
         id: PoolId,
@@ -66,7 +67,8 @@ impl Pools<'_> {
         let now = if self.tables.ledger.try_charge(at.gpu, Column::Used, likely.charged).is_ok() {
             Some(likely)
         } else {
-            // It may do with what it holds; if that is in too many pieces, or of other streams, it grows.
+            // It may do with what it holds; if that is in too many pieces, or of other streams, it
+            // grows.
             self.may_hold(at, likely.size).then_some(Reservation::charged(Bytes::ZERO, likely.size))
         };
         match now.map(|reservation| self.try_allocate(at, reservation, call, undo)) {
@@ -75,7 +77,8 @@ impl Pools<'_> {
         }
     }
 
-    /// The way of an allocation for which pools must be trimmed, and streams or the dead be waited for.
+    /// The way of an allocation for which pools must be trimmed, and streams or the dead be waited
+    /// for.
     #[cold]
     #[inline(never)]
     fn allocate_waiting<E>(
@@ -89,12 +92,13 @@ impl Pools<'_> {
         let exact = Reservation::charged(least(likely.size), likely.size);
         let mut budget = WaitBudget::default();
         loop {
-            // What was freed in the stream can be had when the stream has come to that; asked before the trim that is to see it.
+            // What was freed in the stream can be had when the stream has come to that; asked
+            // before the trim that is to see it.
             let is_idle = !is_busy();
             self.each_pool(Some(at.gpu), true);
             let mut wait = || !is_idle && self.tables.ledger.sleep_backoff(&mut budget);
-            // Where only the dead are in the way of a chunk they are waited for: under a lesser charge the pool would grow by one all
-            // the same.
+            // Where only the dead are in the way of a chunk they are waited for: under a lesser
+            // charge the pool would grow by one all the same.
             let reservation =
                 if self.tables.ledger.charge_waiting(at.gpu, Column::Used, likely.charged).is_ok() {
                     likely
@@ -148,7 +152,8 @@ impl Pools<'_> {
         }
     }
 
-    /// Gets rid of an excess whose cause was freed in its stream just now: when the stream has come to that, a trim gives it back.
+    /// Gets rid of an excess whose cause was freed in its stream just now: when the stream has come
+    /// to that, a trim gives it back.
     #[cold]
     pub(crate) fn evict_excess(self, at: PoolRef, size: Bytes) -> Denied {
         let (reason, limit) = (Reason::PoolGrew, self.tables.ledger.limit(at.gpu));

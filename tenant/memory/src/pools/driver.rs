@@ -8,7 +8,8 @@ use crate::handles::PoolId;
 
 /// What the driver says of its pools, and what it does with them on our account.
 pub trait PoolDriver: fmt::Debug + Sync {
-    /// What the pool holds of its GPU, used or not (`RESERVED_MEM_CURRENT`). None: the driver does not say.
+    /// What the pool holds of its GPU, used or not (`RESERVED_MEM_CURRENT`). None: the driver does
+    /// not say.
     fn reserved(&self, pool: PoolId) -> Option<Bytes>;
     /// What of that is in use (`USED_MEM_CURRENT`). None: the driver does not say.
     fn used(&self, pool: PoolId) -> Option<Bytes>;

@@ -9,7 +9,8 @@ use crate::exports::{Exports, Route};
 use crate::handles::PoolId;
 
 impl Pools<'_> {
-    /// The driver gave out a handle to a pool: others may hold what comes from it, and what is left of us pays for all that it holds.
+    /// The driver gave out a handle to a pool: others may hold what comes from it, and what is left
+    /// of us pays for all that it holds.
     pub fn exported(self, id: PoolId) {
         if let Lookup::Charged(at) = self.tables.pools.find(id) {
             self.tables.pools.export(at);
@@ -33,8 +34,8 @@ impl Pools<'_> {
         self.tables.pools.point(route.0);
     }
 
-    /// Enters what an exported pool holds as exported. What it holds no more may be held by others, by pointers that they have open or by
-    /// descriptors: how much of it stays charged.
+    /// Enters what an exported pool holds as exported. What it holds no more may be held by others,
+    /// by pointers that they have open or by descriptors: how much of it stays charged.
     pub(super) fn enter_export(self, at: PoolRef) -> Bytes {
         let (more, less) = self.tables.pools.exported(at);
         if more > Bytes::ZERO {

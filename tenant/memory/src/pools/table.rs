@@ -1,9 +1,12 @@
-//! The pools of a process: what is booked for each, what it was last seen to hold, which calls are under way.
+//! The pools of a process: what is booked for each, what it was last seen to hold, which calls are
+//! under way.
 //!
-//! Nothing in here calls the driver or the ledger; what has to be refunded or is lacking comes back as a [`Balance`].
+//! Nothing in here calls the driver or the ledger; what has to be refunded or is lacking comes back
+//! as a [`Balance`].
 //!
-//! *Invariant*, whenever the lock is free: what calls under way were charged in advance is part of what is booked, and what is
-//! booked covers the newest reading, or the lack was handed to a thread that is charging it.
+//! *Invariant*, whenever the lock is free: what calls under way were charged in advance is part of
+//! what is booked, and what is booked covers the newest reading, or the lack was handed to a thread
+//! that is charging it.
 
 mod pool;
 mod retention;
@@ -93,8 +96,8 @@ impl PoolTable {
         }
     }
 
-    /// Takes a pool in that the driver has just made, on `gpu` if it is charged; what stood under its handle is gone. Returns what
-    /// that had.
+    /// Takes a pool in that the driver has just made, on `gpu` if it is charged; what stood under
+    /// its handle is gone. Returns what that had.
     pub(super) fn made(
         &self,
         id: PoolId,
@@ -167,7 +170,8 @@ impl PoolTable {
         }
     }
 
-    /// A descriptor of a piece was given out. It holds the chunks in which the piece lies, of what the pool has.
+    /// A descriptor of a piece was given out. It holds the chunks in which the piece lies, of what
+    /// the pool has.
     pub(super) fn export_descriptor(&self, at: PoolRef, piece: Bytes) {
         if let Some(pool) = self.table.lock().get(at) {
             let chunks = pool.growth.likely(piece).unwrap_or(Bytes::MAX);
@@ -195,7 +199,8 @@ impl PoolTable {
         self.pointers.load(Ordering::Relaxed)
     }
 
-    /// How what is booked for an exported pool differs from what is entered as exported: to be entered more, less.
+    /// How what is booked for an exported pool differs from what is entered as exported: to be
+    /// entered more, less.
     pub(super) fn exported(&self, at: PoolRef) -> (Bytes, Bytes) {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at) else { return (Bytes::ZERO, Bytes::ZERO) };
@@ -273,7 +278,8 @@ impl PoolTable {
         }
     }
 
-    /// The next charged pool after a handle, of a GPU if one is given; and whether it outlives its destruction.
+    /// The next charged pool after a handle, of a GPU if one is given; and whether it outlives its
+    /// destruction.
     pub(super) fn after(&self, last: Option<PoolId>, gpu: Option<Gpu>) -> Option<(PoolRef, bool)> {
         let mut from = match last {
             Some(last) => key(last).checked_add(1)?,
@@ -298,7 +304,8 @@ impl PoolTable {
         }
     }
 
-    /// From here on nobody of us uses the handle. `false`: a call of the program does at this moment, or another thread was here first.
+    /// From here on nobody of us uses the handle. `false`: a call of the program does at this
+    /// moment, or another thread was here first.
     pub(super) fn leave(&self, at: PoolRef) -> bool {
         let mut table = self.table.lock();
         let free = |pool: &&mut Pool| pool.stage != Stage::Leaving && pool.calls == 0;

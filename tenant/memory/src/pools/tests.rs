@@ -192,7 +192,8 @@ fn pool_is_charged_by_what_it_holds() {
     assert_eq!(fixture.used(), Bytes::ZERO);
 }
 
-/// Nobody sees the end of a descriptor. It was taken to hold whatever any exported pool gave back from then on, again and again.
+/// Nobody sees the end of a descriptor. It was taken to hold whatever any exported pool gave back
+/// from then on, again and again.
 #[test]
 fn descriptor_of_a_piece_holds_no_more_than_its_pool_had() {
     let fixture = Fixture::new(100);
@@ -557,8 +558,9 @@ struct Call {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// In any order of calls, looks and what is written down of them, the books say at least what the driver holds, where no pool grows
-    /// by more than was charged; and exactly that once all is quiet.
+    /// In any order of calls, looks and what is written down of them, the books say at least what
+    /// the driver holds, where no pool grows by more than was charged; and exactly that once all is
+    /// quiet.
     #[test]
     fn readings_in_any_order_lose_no_growth(steps in prop::collection::vec((0..7_u8, 0..64_usize, 0..33_u64), 1..200)) {
         let driver = Fake::leaked();
@@ -570,7 +572,8 @@ proptest! {
         let mut readings: Vec<(Ticket, Option<Bytes>)> = Vec::new();
         let read = |look: &mut (Ticket, Option<Bytes>), truth| _ = look.1.get_or_insert(truth);
         let apply = |ledger: &mut Bytes, balance: Balance| {
-            // A reading may be older than its ticket says: then too much is charged, until the next one.
+            // A reading may be older than its ticket says: then too much is charged, until the next
+            // one.
             let added = pools.add(at, balance.shortfall, false);
             *ledger = *ledger - balance.surplus + balance.shortfall - added.surplus;
             assert_eq!(added.shortfall, Bytes::ZERO);

@@ -1,4 +1,5 @@
-//! Starts that succeed, stay out of the way or are refused: regions that cannot be used, and the file that counts before variables.
+//! Starts that succeed, stay out of the way or are refused: regions that cannot be used, and the
+//! file that counts before variables.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -31,8 +32,8 @@ fn refused(container: &Container) -> String {
     }
 }
 
-/// Makes the region, spoils it, and looks what a start makes of it: with a limit a refusal that has `expected` in it, without
-/// one nothing.
+/// Makes the region, spoils it, and looks what a start makes of it: with a limit a refusal that has
+/// `expected` in it, without one nothing.
 fn spoilt(expected: &str, spoil: impl FnOnce(&Path)) {
     let mut container = Container::with(&LIMIT);
     drop(on(&container));
@@ -213,14 +214,15 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Runs `body` as somebody who is not the owner of the tests' files. False: this cannot be done here.
+/// Runs `body` as somebody who is not the owner of the tests' files. False: this cannot be done
+/// here.
 fn as_unprivileged(body: impl FnOnce() + Send) -> bool {
     const UNPRIVILEGED: libc::uid_t = 65534;
     std::thread::scope(|scope| {
         scope
             .spawn(|| {
-                // The system call itself changes the calling thread alone, which ends with this scope.
-                // SAFETY: takes no pointers.
+                // The system call itself changes the calling thread alone, which ends with this
+                // scope. SAFETY: takes no pointers.
                 let changed =
                     unsafe { libc::syscall(libc::SYS_setresuid, UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED) }
                         == 0;
@@ -249,8 +251,8 @@ fn limits_file_precedes_all_variables() {
     assert_eq!(off(&container), Reason::Disabled);
 }
 
-/// The region is the container's to write, and what is registered there is what its processes see of each other. It once was all that they kept of
-/// their limit: a word in a file lifted it.
+/// The region is the container's to write, and what is registered there is what its processes see
+/// of each other. It once was all that they kept of their limit: a word in a file lifted it.
 #[test]
 fn write_into_the_region_lifts_no_limit_from_outside() {
     let container = Container::with(&[]);
@@ -330,7 +332,8 @@ fn gpus_of_a_limits_file_need_not_be_visible() {
     });
 }
 
-/// A GPU that was whole when its container was started, and is cut now: nobody would hold its instances to anything.
+/// A GPU that was whole when its container was started, and is cut now: nobody would hold its
+/// instances to anything.
 #[test]
 fn gpu_of_a_limits_file_partitioned_since_is_refused() {
     let container = Container::with(&[]);

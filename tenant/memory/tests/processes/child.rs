@@ -1,4 +1,5 @@
-//! This program as its own children: started with a role in its environment it plays that, before libtest's `main`, and ends.
+//! This program as its own children: started with a role in its environment it plays that, before
+//! libtest's `main`, and ends.
 //!
 //! A child dies with the thread that started it and, whatever it waits for, after two minutes.
 
@@ -22,7 +23,8 @@ const ROLES: &[(&str, Role)] = &[
 ];
 
 #[used]
-// SAFETY: the loader calls the functions of this section with C's calling convention once the C library is ready.
+// SAFETY: the loader calls the functions of this section with C's calling convention once the C
+// library is ready.
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
@@ -87,6 +89,7 @@ impl Drop for Child {
 }
 
 pub(crate) fn signal(pid: libc::pid_t, signal: i32) {
-    // SAFETY: takes no pointers; the process is ourselves, or one that we have started and not waited for.
+    // SAFETY: takes no pointers; the process is ourselves, or one that we have started and not
+    // waited for.
     unsafe { libc::kill(pid, signal) };
 }

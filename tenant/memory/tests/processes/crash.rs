@@ -1,8 +1,9 @@
 //! A process that dies after any single store.
 //!
-//! The child keeps books of all that a program may do, one machine instruction at a time (ptrace). After each one its words are
-//! compared with what they were; whenever one has changed, a copy of the file is made, which is that of a process that died there: nobody
-//! holds a byte of a copy. In each copy another process must find sound books. What the driver holds at that instant is a word
+//! The child keeps books of all that a program may do, one machine instruction at a time (ptrace).
+//! After each one its words are compared with what they were; whenever one has changed, a copy of
+//! the file is made, which is that of a process that died there: nobody holds a byte of a copy. In
+//! each copy another process must find sound books. What the driver holds at that instant is a word
 //! that the child writes beside them: the books must never say less.
 
 use std::collections::BTreeSet;
@@ -49,7 +50,8 @@ pub(crate) fn life(directory: &Path, _: usize) {
     let starting = tenant.contexts().begin_create(gpu, || None).expect("it fits");
     driver(held(CONTEXT));
     starting.created(ContextId(0x2000), None);
-    // Allocations that the driver makes, in a context and in none; that it refuses; that do not fit.
+    // Allocations that the driver makes, in a context and in none; that it refuses; that do not
+    // fit.
     let mut next = 0x7f00_0000_0000;
     for owner in [Some(context), None, Some(context)] {
         let charge = tenant.charge(gpu, Bytes(5 * MIB)).expect("it fits");
@@ -91,7 +93,8 @@ fn one_instruction(pid: libc::pid_t) {
     assert_eq!(stepped, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// What somebody finds who comes to a container whose only process has died, with so many bytes in the driver's hands.
+/// What somebody finds who comes to a container whose only process has died, with so many bytes in
+/// the driver's hands.
 fn survive(file: &[u8], held: Bytes) {
     let directory = tempfile::tempdir().expect("a directory");
     Region::make(directory.path(), RegionSpec::default()).expect("a region");
@@ -104,7 +107,8 @@ fn survive(file: &[u8], held: Bytes) {
     assert_eq!(usage.draining, usage.total(), "it is the dead one's");
     let view = tenant.view().memory(gpu, LIMIT).expect("a limit is set");
     assert_eq!(view.free, LIMIT - usage.total());
-    // The lock, with the dead one's name in it perhaps, is to be had, and what is left of the limit.
+    // The lock, with the dead one's name in it perhaps, is to be had, and what is left of the
+    // limit.
     let even = Bytes((LIMIT - usage.total()).0 & !(2 * MIB - 1));
     let charge = tenant.charge(gpu, even).expect("what is left is to be had");
     let address = Address(0x7f00_0000_0000);
@@ -156,7 +160,8 @@ fn crash_after_any_single_store_leaves_a_sound_ledger() {
         }
     }
     println!("{} states after {instructions} instructions", seen.len());
-    // Seven charges that succeed: lock, cell, peak where it is higher, unlock. Two refused attempts: lock, unlock, count. Two
-    // contexts under creation and after; what one costs; a free; a refused charge and free, counted; an estate of two words.
+    // Seven charges that succeed: lock, cell, peak where it is higher, unlock. Two refused
+    // attempts: lock, unlock, count. Two contexts under creation and after; what one costs; a free;
+    // a refused charge and free, counted; an estate of two words.
     assert!(seen.len() >= 35, "only {} states were seen: the child was not watched", seen.len());
 }

@@ -12,7 +12,8 @@ use crate::member::{Inside, Member, Truth, reclaim_exited, taken};
 
 const KILLS: usize = 100;
 const WORKERS: usize = 4;
-/// Far more than the workers and all dead ones have at a time: waiting for the dead is tested elsewhere, and would take long.
+/// Far more than the workers and all dead ones have at a time: waiting for the dead is tested
+/// elsewhere, and would take long.
 const LIMIT_MIB: u64 = 16 << 10;
 /// Allocations that a worker has at a time.
 const LIVE: usize = 8;

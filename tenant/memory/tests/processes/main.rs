@@ -1,4 +1,5 @@
-//! Processes of one container: racing at the limit, killed at random, dying after every single store.
+//! Processes of one container: racing at the limit, killed at random, dying after every single
+//! store.
 
 mod child;
 mod crash;

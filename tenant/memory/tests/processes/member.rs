@@ -1,5 +1,5 @@
-//! A process of a container with one GPU, and the truth beside it: words that all processes share and no code under test
-//! touches.
+//! A process of a container with one GPU, and the truth beside it: words that all processes share
+//! and no code under test touches.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -105,7 +105,8 @@ impl Truth {
         let length = WORDS * size_of::<AtomicU64>();
         file.set_len(length as u64).expect("it can grow");
         let (protection, descriptor) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
-        // SAFETY: a fresh mapping at an address of the kernel's choice; the file is as long and never cut.
+        // SAFETY: a fresh mapping at an address of the kernel's choice; the file is as long and
+        // never cut.
         let page =
             unsafe { libc::mmap(ptr::null_mut(), length, protection, libc::MAP_SHARED, descriptor, 0) };
         assert_ne!(page, libc::MAP_FAILED);

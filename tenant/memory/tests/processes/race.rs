@@ -24,7 +24,8 @@ pub(crate) fn rounds(directory: &Path, _: usize) {
     let truth = Truth::open(directory);
     let member = Member::join();
     for round in 0..ROUNDS {
-        // Everybody who comes to the second meeting has seen the first, so the other word is nobody's now.
+        // Everybody who comes to the second meeting has seen the first, so the other word is
+        // nobody's now.
         let granted = truth.word(GRANTED[usize::from(round % 2 == 1)]);
         truth.meet(RACERS);
         let charge = member.tenant.charge(member.gpu, WANTED);

@@ -1,4 +1,5 @@
-//! Stretches of 128 MiB of addresses, each with its regions of 2 MiB, and the list by which they are found.
+//! Stretches of 128 MiB of addresses, each with its regions of 2 MiB, and the list by which they
+//! are found.
 
 use super::entry::{Entry, Offset, REGION_BITS};
 use super::leaf::{Exhausted, Leaf};
@@ -18,8 +19,9 @@ pub(super) fn number(address: u64) -> u64 {
     address >> EXTENT_BITS
 }
 
-/// A stretch in which something lives. Of each region one entry is in place, side by side with its neighbours': allocations of
-/// 2 MiB and more, one after the other, are eight to a cache line, and the list is asked once for 64 of them.
+/// A stretch in which something lives. Of each region one entry is in place, side by side with its
+/// neighbours': allocations of 2 MiB and more, one after the other, are eight to a cache line, and
+/// the list is asked once for 64 of them.
 #[derive(Debug)]
 pub(super) struct Extent {
     /// One entry of each region: the only one, where allocations are of 2 MiB and more.
@@ -49,7 +51,8 @@ impl Extent {
         if is_at(first, offset) { first } else { self.find_in_leaf(address, offset) }
     }
 
-    /// Puts an entry into the region of `address`; returns the one that had its offset, or a vacant one.
+    /// Puts an entry into the region of `address`; returns the one that had its offset, or a vacant
+    /// one.
     #[inline]
     pub(super) fn insert(&mut self, address: u64, entry: Entry) -> Result<Entry, Exhausted> {
         let offset = entry.offset();
@@ -148,15 +151,17 @@ fn is_at(entry: Entry, offset: Offset) -> bool {
     !entry.is_vacant() && entry.offset() == offset
 }
 
-/// Stretches by number: open addressing, linear probing, a power of two of slots or none. A stretch lies apart from the list, so
-/// that a step of growth moves 16 bytes for each.
+/// Stretches by number: open addressing, linear probing, a power of two of slots or none. A stretch
+/// lies apart from the list, so that a step of growth moves 16 bytes for each.
 #[derive(Debug, Default)]
 pub(super) struct Extents {
     slots: Vec<Option<(u64, Box<Extent>)>>,
     used: usize,
-    /// The stretch that became empty last: it stays in the list, because what is freed is often allocated again at once.
+    /// The stretch that became empty last: it stays in the list, because what is freed is often
+    /// allocated again at once.
     idle: Option<u64>,
-    /// An empty stretch, kept for the next one: programs free the last of a stretch and allocate the first of another all day.
+    /// An empty stretch, kept for the next one: programs free the last of a stretch and allocate
+    /// the first of another all day.
     cached: Option<Box<Extent>>,
 }
 
@@ -186,7 +191,8 @@ impl Extents {
         }
     }
 
-    /// Makes the stretch of this number, which is empty, the idle one; drops the one that was before, if it still is.
+    /// Makes the stretch of this number, which is empty, the idle one; drops the one that was
+    /// before, if it still is.
     #[inline(never)]
     fn relieve(&mut self, number: u64) {
         if let Some(former) = self.idle.replace(number)
@@ -255,7 +261,8 @@ impl Extents {
     #[cold]
     #[inline(never)]
     fn make(&mut self, number: u64, mut vacant: usize) -> Result<usize, Exhausted> {
-        // Half full at most. Lists never shrink: at 16 bytes for 128 MiB of addresses they need not.
+        // Half full at most. Lists never shrink: at 16 bytes for 128 MiB of addresses they need
+        // not.
         if self.is_full() {
             self.grow()?;
             vacant = self.index(number).err().ok_or(Exhausted)?;
@@ -289,7 +296,8 @@ impl Extents {
         }
     }
 
-    /// The place of a number, or the vacant one where it would go (in an empty list: beyond its end).
+    /// The place of a number, or the vacant one where it would go (in an empty list: beyond its
+    /// end).
     #[inline]
     fn index(&self, number: u64) -> Result<usize, usize> {
         let mask = self.mask();

@@ -1,6 +1,8 @@
-//! The live allocations of a region: an open-addressed table of at most a few thousand entries of eight bytes.
+//! The live allocations of a region: an open-addressed table of at most a few thousand entries of
+//! eight bytes.
 //!
-//! With a million live allocations what costs is the cache miss, so entries are small and tables are kept more than a third full.
+//! With a million live allocations what costs is the cache miss, so entries are small and tables
+//! are kept more than a third full.
 
 use super::entry::{Entry, Offset};
 use super::spread;
@@ -47,7 +49,8 @@ impl Leaf {
     pub(super) fn remove(&mut self, offset: Offset) -> Entry {
         let Ok(mut hole) = self.index(offset) else { return Entry::VACANT };
         let removed = self.set(hole, Entry::VACANT);
-        // Close the gap: whatever probed past the hole and may lie in it moves up, so that no search ends early.
+        // Close the gap: whatever probed past the hole and may lie in it moves up, so that no
+        // search ends early.
         let mut next = self.after(hole);
         while let Some(&entry) = self.slots.get(next)
             && !entry.is_vacant()
@@ -96,7 +99,8 @@ impl Leaf {
         Ok(())
     }
 
-    /// The place of an offset, or the vacant one where it would go (in an empty table: beyond its end).
+    /// The place of an offset, or the vacant one where it would go (in an empty table: beyond its
+    /// end).
     #[inline]
     fn index(&self, offset: Offset) -> Result<usize, usize> {
         let mut index = self.home(offset);

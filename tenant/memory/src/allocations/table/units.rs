@@ -7,7 +7,8 @@ use super::entry::MOST_UNITS;
 /// The least that a driver allocates, and what sizes are counted in: 31 bits of it are 1 TiB.
 pub(super) const UNIT: u64 = 512;
 
-/// A size as the driver takes it, in units of 512 bytes: below 1 MiB rounded to 512 bytes, else to 2 MiB. None: beyond 1 TiB.
+/// A size as the driver takes it, in units of 512 bytes: below 1 MiB rounded to 512 bytes, else to
+/// 2 MiB. None: beyond 1 TiB.
 #[inline]
 pub(crate) fn units(size: Bytes) -> Option<u32> {
     const MIB: u64 = 1 << 20;

@@ -36,7 +36,8 @@ fn context_is_found_until_it_is_destroyed() {
     assert_eq!(allocate(&allocations, context, 1024), Inserted::Stale);
 }
 
-/// There were places for sixteen such contexts: the first use of another one that ended took its memory off the books.
+/// There were places for sixteen such contexts: the first use of another one that ended took its
+/// memory off the books.
 #[test]
 fn each_context_counts_its_own_uses() {
     let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
@@ -75,7 +76,8 @@ fn reused_handle_is_another_context() {
     assert_eq!(contexts.destroyed(leaving, &allocations), Some(released));
     assert_eq!(contexts.find(0x1000), Some(context));
     assert_eq!(allocations.count(), (1, Bytes(512)));
-    // The same, where the destroying call answers with an error: the handle is another's all the same.
+    // The same, where the destroying call answers with an error: the handle is another's all the
+    // same.
     let leaving = contexts.leave(0x1000).expect("known");
     let last = new(contexts.enter(0x1000, gpu(0), Bytes(1), &allocations));
     let released = Released { gpu: gpu(1), used: Bytes(512), implicit: Bytes(9) };

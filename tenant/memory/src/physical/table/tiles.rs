@@ -11,7 +11,8 @@ pub(in crate::physical) struct Tiled {
     array: u64,
     /// With whose end it goes.
     pub(in crate::physical) owner: Option<Owner>,
-    /// Which destruction it is in, by its serial; 0: none. Another array may have its handle before that has returned.
+    /// Which destruction it is in, by its serial; 0: none. Another array may have its handle before
+    /// that has returned.
     pub(in crate::physical) leaving: u64,
     tiles: Ordered<RecordId>,
 }
@@ -73,7 +74,8 @@ impl PhysicalTable {
         }
     }
 
-    /// Puts memory into a tile, or takes it out; what was there before. A reference to what is put in has been added.
+    /// Puts memory into a tile, or takes it out; what was there before. A reference to what is put
+    /// in has been added.
     pub(in crate::physical) fn tile(
         &mut self,
         array: ArrayId,

@@ -1,5 +1,5 @@
-//! Histories of calls that overlap: what each does before, in, and after the driver is a step of its own. The driver is lists; it
-//! gives freed handles and addresses out again at once.
+//! Histories of calls that overlap: what each does before, in, and after the driver is a step of
+//! its own. The driver is lists; it gives freed handles and addresses out again at once.
 
 use std::collections::BTreeMap;
 
@@ -167,7 +167,8 @@ impl<'a> Fixture<'a> {
         self.held.get(which % self.held.len().max(1)).copied()
     }
 
-    /// Whether a call that names this memory has not reached the driver: a program does not race that with an end of the name.
+    /// Whether a call that names this memory has not reached the driver: a program does not race
+    /// that with an end of the name.
     fn is_named(&self, of: usize) -> bool {
         self.asked.iter().any(|call| match *call {
             Call::Map { id, .. } | Call::Retain { id, .. } | Call::Export { id, .. } => id == of,

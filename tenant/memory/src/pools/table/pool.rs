@@ -20,8 +20,8 @@ pub(crate) struct PoolRef {
 pub(crate) struct Reservation {
     pub(in crate::pools) charged: Bytes,
     pub(in crate::pools) size: Bytes,
-    /// What the pool has for the call already, by an earlier one: not charged again, but not given back either while the call is
-    /// under way.
+    /// What the pool has for the call already, by an earlier one: not charged again, but not given
+    /// back either while the call is under way.
     pub(in crate::pools) kept: Bytes,
 }
 

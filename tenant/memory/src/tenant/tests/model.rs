@@ -188,7 +188,8 @@ impl<'a> Fixture<'a> {
         self.check();
     }
 
-    /// All calls return: the living ones' would, and a dead one's charges stay like its allocations.
+    /// All calls return: the living ones' would, and a dead one's charges stay like its
+    /// allocations.
     fn end(mut self) -> (Vec<Accounting>, u64) {
         while !self.pending.is_empty() {
             self.commit(0, None);
