@@ -19,14 +19,14 @@ use cgpu_memory::{Bytes, Gpu, Tenant};
 use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::devices::DriverOrdinal;
-use crate::order::Unbound;
+use crate::order::RelaxedCapture;
 use crate::{captures, driver, gpus, nvml_uses};
 
 /// The current context's device, as the driver says; none: no context is current, or the driver
 /// does not answer.
 pub(crate) fn of_current() -> Option<Bytes> {
     // In a capture's global mode the driver may take a question amiss.
-    let _unbound = captures::any_global().then(Unbound::begin);
+    let _unbound = captures::any_global().then(RelaxedCapture::begin);
     let (mut free, mut total) = (0, 0);
     // SAFETY: both are writable.
     let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };

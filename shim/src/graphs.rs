@@ -10,7 +10,7 @@ use cgpu_memory::{Address, Bodies, Bytes, Footprint, Gpu, NodeId, PoolDriver, Po
 use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::devices::DriverOrdinal;
-use crate::order::Unbound;
+use crate::order::RelaxedCapture;
 use crate::pools::Source;
 use crate::{driver, process};
 
@@ -46,7 +46,7 @@ impl PoolDriver for Driver {
     }
 
     fn trim(&self, pool: PoolId) {
-        let _unbound = Unbound::begin();
+        let _unbound = RelaxedCapture::begin();
         if let Some(device) = device(pool) {
             // SAFETY: no obligations. What it answers is seen by the next reading.
             let _ = unsafe { driver::cuDeviceGraphMemTrim(device.0) };
@@ -65,7 +65,7 @@ fn device(pool: PoolId) -> Option<DriverOrdinal> {
 
 fn attribute(pool: PoolId, name: CUgraphMem_attribute) -> Option<Bytes> {
     let device = device(pool)?;
-    let _unbound = Unbound::begin();
+    let _unbound = RelaxedCapture::begin();
     let mut number = 0_u64;
     let value = ptr::from_mut(&mut number).cast::<c_void>();
     // SAFETY: the attribute is a number of that size.

@@ -71,7 +71,7 @@ impl Order {
 
     /// Whether the stream still has something to do.
     pub(crate) fn is_busy(self) -> bool {
-        let _unbound = Unbound::begin();
+        let _unbound = RelaxedCapture::begin();
         let answer = if self.per_thread {
             // SAFETY: the stream is that of the program's call.
             unsafe { driver::cuStreamQuery_ptsz(self.stream) }
@@ -134,20 +134,20 @@ fn current() -> usize {
 
 /// While this lives, the calling thread may ask what another thread's capture forbids to all but
 /// those that say they know what they do.
-pub(crate) struct Unbound {
+pub(crate) struct RelaxedCapture {
     before: Option<CUstreamCaptureMode>,
 }
 
-impl Unbound {
-    pub(crate) fn begin() -> Unbound {
+impl RelaxedCapture {
+    pub(crate) fn begin() -> RelaxedCapture {
         let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the mode is writable.
         let exchanged = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
-        Unbound { before: (exchanged == CUresult::SUCCESS).then_some(mode) }
+        RelaxedCapture { before: (exchanged == CUresult::SUCCESS).then_some(mode) }
     }
 }
 
-impl Drop for Unbound {
+impl Drop for RelaxedCapture {
     fn drop(&mut self) {
         if let Some(mut mode) = self.before {
             // SAFETY: the mode is writable; it is the one that was before.

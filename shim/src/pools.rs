@@ -8,7 +8,7 @@ use cgpu_memory::{Bytes, ContextId, Gpu, PoolDriver, PoolId, Tenant};
 
 use crate::devices::DriverOrdinal;
 use crate::driver;
-use crate::order::Unbound;
+use crate::order::RelaxedCapture;
 use crate::process;
 
 /// The driver that the program uses.
@@ -25,7 +25,7 @@ impl PoolDriver for Driver {
     }
 
     fn trim(&self, pool: PoolId) {
-        let _unbound = Unbound::begin();
+        let _unbound = RelaxedCapture::begin();
         // SAFETY: the books let nobody destroy a pool while it is used here. What it answers is
         // seen by the next reading.
         let _ = unsafe { driver::cuMemPoolTrimTo(CUmemoryPool(pool.0), 0) };

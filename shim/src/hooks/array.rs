@@ -4,7 +4,7 @@ use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
 use cgpu_memory::{ArrayId, Bytes, Reason, Shape};
 
-use super::memory::{ask, free};
+use super::memory::{call_retrying, free};
 use crate::current::current;
 use crate::driver;
 use crate::process;
@@ -127,7 +127,7 @@ fn create(shape: Option<Shape>, call: impl Fn() -> CUresult, made: impl FnOnce()
     let Ok(charge) = tenant.charge(gpu, size) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
-    let answer = ask(tenant, gpu, call);
+    let answer = call_retrying(tenant, gpu, call);
     if answer == CUresult::SUCCESS {
         charge.commit(made().address(), Some(context));
     }

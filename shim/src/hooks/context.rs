@@ -4,7 +4,7 @@
 use cgpu_abi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint};
 use cgpu_memory::{ContextId, Reason};
 
-use super::memory::ask;
+use super::memory::call_retrying;
 use super::synchronise::waited;
 use crate::current::{current_handle, known};
 use crate::devices::DriverOrdinal;
@@ -156,7 +156,7 @@ fn create(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUr
     let Ok(starting) = tenant.contexts().begin_create(gpu, || gauge.before()) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
-    let answer = ask(tenant, gpu, call);
+    let answer = call_retrying(tenant, gpu, call);
     if answer == CUresult::SUCCESS {
         // SAFETY: the driver has just written there.
         let made = unsafe { context.read() };

@@ -9,7 +9,7 @@ use cgpu_abi::types::*;
 use cgpu_memory::{Footprint, GraphId, Graphs, PoolError, PoolId, Sending, Tenant};
 
 use super::answer::refuse;
-use super::memory::ask;
+use super::memory::call_retrying;
 use crate::devices::DriverOrdinal;
 use crate::gate::{self, Kernel, Launch};
 use crate::graphs::{self, Driver, UnsupportedGraph};
@@ -341,7 +341,7 @@ fn send(graph: CUgraphExec, sending: Sending, order: Order, call: impl Fn() -> C
         Ok(true) => return call(),
         Err(answer) => return answer,
     }
-    let call = || match ask(tenant, gpu, &call) {
+    let call = || match call_retrying(tenant, gpu, &call) {
         CUresult::SUCCESS => Ok(()),
         answer => Err(answer),
     };

@@ -118,7 +118,7 @@ fn allocate(size: Bytes, call: impl Fn() -> CUresult, made: impl FnOnce() -> u64
     let Ok(charge) = tenant.charge(context.gpu(), size) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
-    let answer = ask(tenant, context.gpu(), call);
+    let answer = call_retrying(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
         charge.commit(Address(made()), Some(context));
     }
@@ -144,7 +144,7 @@ fn allocate_pitched(
         let Ok(charge) = tenant.charge(context.gpu(), Bytes(pitch.saturating_mul(height))) else {
             return CUresult::ERROR_OUT_OF_MEMORY;
         };
-        let answer = ask(tenant, context.gpu(), &call);
+        let answer = call_retrying(tenant, context.gpu(), &call);
         if answer != CUresult::SUCCESS {
             return answer;
         }
@@ -161,7 +161,7 @@ fn allocate_pitched(
 
 /// Makes the call, and while the memory of a process that has just ended is in the way, makes it
 /// again.
-pub(super) fn ask(tenant: &Tenant, gpu: Gpu, call: impl Fn() -> CUresult) -> CUresult {
+pub(super) fn call_retrying(tenant: &Tenant, gpu: Gpu, call: impl Fn() -> CUresult) -> CUresult {
     let mut budget = WaitBudget::default();
     loop {
         let answer = call();

@@ -16,7 +16,7 @@ use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
 use cgpu_memory::{Bytes, Cause, Context, Tenant};
 
-use super::memory::ask;
+use super::memory::call_retrying;
 use crate::current::current;
 use crate::image::{self, Size};
 use crate::process::{self, Accounting};
@@ -184,7 +184,7 @@ pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
     let _going = tenant.implicit().begin_unload(Cause::Limit(limit));
-    let answer = ask(tenant, context.gpu(), call);
+    let answer = call_retrying(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
         growing.grown(Cause::Limit(limit), None);
         tenant.implicit().unloaded(Cause::Limit(limit), Some(context), beyond(former) - beyond(value));
@@ -278,14 +278,14 @@ pub(super) fn make(
     let Ok(growing) = tenant.implicit().begin(context, known, &free) else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
-    let mut answer = ask(tenant, context.gpu(), &call);
+    let mut answer = call_retrying(tenant, context.gpu(), &call);
     let mut made = free();
     if answer == CUresult::SUCCESS && growing.exceeds(made) && undo() == CUresult::SUCCESS {
         if growing.was_returned(made, free()) {
             growing.denied();
             return CUresult::ERROR_OUT_OF_MEMORY;
         }
-        answer = ask(tenant, context.gpu(), &call);
+        answer = call_retrying(tenant, context.gpu(), &call);
         made = None;
     }
     if answer == CUresult::SUCCESS {
@@ -343,7 +343,7 @@ fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -
         Ok(None) => return call(),
         Err(_) => return CUresult::ERROR_OUT_OF_MEMORY,
     };
-    let answer = ask(tenant, context.gpu(), call);
+    let answer = call_retrying(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
         growing.brought(free());
     }

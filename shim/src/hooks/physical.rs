@@ -7,7 +7,7 @@ use cgpu_memory::{Address, Bytes, Gpu, Handle, PoolId, Reason, Tenant};
 
 use super::answer::refuse;
 use super::ipc;
-use super::memory::ask;
+use super::memory::call_retrying;
 use crate::devices::DriverOrdinal;
 use crate::process;
 use crate::{driver, pools};
@@ -44,7 +44,7 @@ pub(crate) unsafe fn cuMemCreate(
             let Ok(charge) = tenant.charge(gpu, Bytes(size as u64)) else {
                 return CUresult::ERROR_OUT_OF_MEMORY;
             };
-            let answer = ask(tenant, gpu, call);
+            let answer = call_retrying(tenant, gpu, call);
             if answer == CUresult::SUCCESS {
                 charge.created(made());
             }

@@ -10,7 +10,7 @@ use cgpu_memory::{
 
 use super::answer::refuse;
 use super::ipc::open;
-use crate::order::{Order, Unbound};
+use crate::order::{Order, RelaxedCapture};
 use crate::pools::{self, Driver, Source};
 use crate::process;
 use crate::{boundary, driver, graphs};
@@ -277,7 +277,7 @@ unsafe fn allocate(
         let made = tenant.pools().allocate(
             PoolId(pool.0),
             Bytes(size as u64),
-            || ask(tenant, pool, &call),
+            || call_retrying(tenant, pool, &call),
             undo,
             || order.is_busy(),
         );
@@ -306,7 +306,7 @@ fn record(
     if let Some(pool) = pool
         && tenant.pools().gpu(PoolId(pool.0)).is_none()
     {
-        let _unbound = Unbound::begin();
+        let _unbound = RelaxedCapture::begin();
         let device = pools::device_of(tenant, order.stream()).unwrap_or_default();
         if let Source::Managed = Source::learn(tenant, pool, device) {
             return refuse(Role::Managed, call);
@@ -318,7 +318,7 @@ fn record(
 
 /// Makes the call, and while the memory of a process that has just ended is in the way, makes it
 /// again.
-fn ask(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresult) -> Result<(), CUresult> {
+fn call_retrying(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresult) -> Result<(), CUresult> {
     let mut budget = WaitBudget::default();
     loop {
         let again =

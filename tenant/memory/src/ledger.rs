@@ -184,8 +184,8 @@ impl Ledger {
 
     /// Books what cannot be refused; counted if it goes over the limit.
     pub(crate) fn force_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
-        let (terms, life) = (|| self.terms(gpu), |owner| self.region.liveness(owner));
-        self.account(gpu).force_charge(column, bytes, terms, LOCK_TIMEOUT, life);
+        let (terms, liveness) = (|| self.terms(gpu), |owner| self.region.liveness(owner));
+        self.account(gpu).force_charge(column, bytes, terms, LOCK_TIMEOUT, liveness);
         if self.total(gpu) > self.limit(gpu) {
             self.count(Reason::ImplicitOverLimit);
         }
@@ -280,8 +280,8 @@ impl Ledger {
 
     /// Charges, if it fits as the books stand.
     pub(crate) fn try_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
-        let life = |owner| self.region.liveness(owner);
-        self.account(gpu).charge(column, bytes, || self.terms(gpu), LOCK_TIMEOUT, life)
+        let liveness = |owner| self.region.liveness(owner);
+        self.account(gpu).charge(column, bytes, || self.terms(gpu), LOCK_TIMEOUT, liveness)
     }
 
     /// The slow path of a charge, which ends with a counted refusal.

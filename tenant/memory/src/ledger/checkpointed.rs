@@ -44,8 +44,8 @@ impl Checkpointed<'_> {
     /// slot is no longer its own.
     pub(crate) fn clear_checkpointed(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
-            let life = |owner| self.ledger.region.liveness(owner);
-            self.ledger.account(gpu).mark_restored(slot, || self.ledger.terms(gpu), LOCK_TIMEOUT, life);
+            let liveness = |owner| self.ledger.region.liveness(owner);
+            self.ledger.account(gpu).mark_restored(slot, || self.ledger.terms(gpu), LOCK_TIMEOUT, liveness);
         }
     }
 
@@ -59,8 +59,8 @@ impl Checkpointed<'_> {
         let mut budget = WaitBudget::default();
         loop {
             self.ledger.sweep();
-            let life = |owner| self.ledger.region.liveness(owner);
-            match self.ledger.account(gpu).restore(slot, || self.ledger.terms(gpu), LOCK_TIMEOUT, life) {
+            let liveness = |owner| self.ledger.region.liveness(owner);
+            match self.ledger.account(gpu).restore(slot, || self.ledger.terms(gpu), LOCK_TIMEOUT, liveness) {
                 Ok(was_checkpointed) => return Ok(was_checkpointed),
                 Err(Refused::Short { used, wanted, limit })
                     if used - self.ledger.usage(gpu).draining + wanted <= limit

@@ -25,8 +25,8 @@ impl<'a> Creations<'a> {
     /// wait.
     pub(crate) fn learn(self, gpu: DeviceIndex) -> Option<Guard<'a>> {
         let lock = &self.ledger.region.gpu(gpu).learning;
-        let life = |owner| self.ledger.region.liveness(owner);
-        lock.acquire(self.ledger.slot_owner(), FIRST_CONTEXT_TIMEOUT, life).ok().map(Acquired::guard)
+        let liveness = |owner| self.ledger.region.liveness(owner);
+        lock.acquire(self.ledger.slot_owner(), FIRST_CONTEXT_TIMEOUT, liveness).ok().map(Acquired::guard)
     }
 
     /// A context is being created: how many others of the container are.

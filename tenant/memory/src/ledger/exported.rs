@@ -34,8 +34,8 @@ impl Exported<'_> {
     }
 
     fn withdraw_any(self, gpu: DeviceIndex, bytes: Bytes, kept: bool) {
-        let life = |owner| self.ledger.region.liveness(owner);
-        self.ledger.account(gpu).withdraw(bytes, kept, || self.ledger.terms(gpu), LOCK_TIMEOUT, life);
+        let liveness = |owner| self.ledger.region.liveness(owner);
+        self.ledger.account(gpu).withdraw(bytes, kept, || self.ledger.terms(gpu), LOCK_TIMEOUT, liveness);
     }
 
     /// Others may hold what this process exported, by handles with these bits.
