@@ -68,7 +68,7 @@ fuzz_target!(|input: &[u8]| {
     });
     let environment = Given(lines.collect());
     let gpus = gpus(shape);
-    let inventory = Inventory { gpus: &gpus, cut: &[], complete: shape & 32 == 0 };
+    let inventory = Inventory { gpus: &gpus, partitioned: &[], complete: shape & 32 == 0 };
     let variables = Variables::read(&environment);
     let _ = variables.unlimited(inventory);
     match variables.verdict(inventory) {

@@ -62,7 +62,7 @@ impl Environment for Inside {
 
 fn start(container: &Container) -> Option<Tenant> {
     let inside = Inside(container.path().to_owned());
-    match Tenant::start(&inside, Inventory { gpus: &[GPU], cut: &[], complete: true }, &CLOCK) {
+    match Tenant::start(&inside, Inventory { gpus: &[GPU], partitioned: &[], complete: true }, &CLOCK) {
         Ok(Start::On(tenant)) => Some(tenant),
         Ok(Start::Off(_)) => None,
         Err(refusal) => {

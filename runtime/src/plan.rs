@@ -162,7 +162,7 @@ pub fn plan(
 ) -> Result<Plan, Refusal> {
     let variables = Variables::read(declared);
     // Whether it is off at all can be told without GPUs; that spares the containers that say `0` a look at them.
-    let nothing = Inventory { gpus: &[], cut: &[], complete: false };
+    let nothing = Inventory { gpus: &[], partitioned: &[], complete: false };
     if let Ok(Verdict::Off(cgpu_settings::Reason::NoLimit | cgpu_settings::Reason::Disabled)) =
         variables.verdict(nothing)
     {
@@ -176,7 +176,7 @@ pub fn plan(
     }
     check_indexes(declared, gpus.iter().map(|gpu| gpu.number.gpu()).collect())?;
     let known: Vec<GpuInfo> = gpus.iter().map(|gpu| gpu.gpu).collect();
-    let settings = match variables.verdict(Inventory { gpus: &known, cut: &[], complete: true })? {
+    let settings = match variables.verdict(Inventory { gpus: &known, partitioned: &[], complete: true })? {
         Verdict::Off(_) => return Ok(Plan::Native),
         Verdict::On(settings) => settings,
     };

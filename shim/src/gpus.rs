@@ -30,7 +30,7 @@ pub(crate) fn inventory(trigger: Trigger) -> Found {
     }
     // The program has started NVML itself, if it is that which asks.
     let is_started = trigger == Trigger::Nvml || nvml_uses::start();
-    let (mut gpus, cut) = is_started.then(nvml_gpus).unwrap_or_default();
+    let (mut gpus, partitioned) = is_started.then(nvml_gpus).unwrap_or_default();
     let listed = !gpus.is_empty();
     if trigger == Trigger::Driver {
         for device in devices() {
@@ -41,7 +41,7 @@ pub(crate) fn inventory(trigger: Trigger) -> Found {
             }
         }
     }
-    Found { complete: listed || !hides, gpus, cut }
+    Found { complete: listed || !hides, gpus, partitioned }
 }
 
 /// Whether the driver answers.
@@ -79,8 +79,8 @@ pub(crate) fn nvml_uuid(device: nvmlDevice_t) -> Option<Uuid> {
 
 /// The instances of a GPU of NVML's that is cut.
 pub(crate) fn instances_of(gpu: nvmlDevice_t) -> impl Iterator<Item = nvmlDevice_t> {
-    let cut = is_partitioned(gpu);
-    cut.then(|| instances(gpu)).into_iter().flatten().map(|(instance, _)| instance)
+    let partitioned = is_partitioned(gpu);
+    partitioned.then(|| instances(gpu)).into_iter().flatten().map(|(instance, _)| instance)
 }
 
 fn devices() -> impl Iterator<Item = DriverOrdinal> {
@@ -180,9 +180,9 @@ fn nvml_gpu(part: &Part) -> Option<GpuInfo> {
 
 fn parts() -> impl Iterator<Item = Part> {
     handles().flat_map(|gpu| {
-        let cut = is_partitioned(gpu);
-        let whole = (!cut).then_some(Part { handle: gpu, gpu, instance: 0 });
-        let instances = cut.then(|| instances(gpu)).into_iter().flatten();
+        let partitioned = is_partitioned(gpu);
+        let whole = (!partitioned).then_some(Part { handle: gpu, gpu, instance: 0 });
+        let instances = partitioned.then(|| instances(gpu)).into_iter().flatten();
         whole.into_iter().chain(instances.map(move |(handle, instance)| Part { handle, gpu, instance }))
     })
 }

@@ -53,7 +53,7 @@ struct Bench {
 
 impl Bench {
     fn new(directory: OsString, stride: u64) -> Self {
-        let inventory = Inventory { gpus: &[GPU], cut: &[], complete: true };
+        let inventory = Inventory { gpus: &[GPU], partitioned: &[], complete: true };
         let Ok(Start::On(tenant)) = Tenant::start(&Benched(directory), inventory, &Monotonic) else {
             eprintln!("the tenant does not start");
             exit(1);

@@ -85,7 +85,7 @@ impl Container {
 
     /// One more process starts, by a clock of its own.
     pub(crate) fn start_by(&self, clock: &'static dyn Clock) -> Result<Start, Refusal> {
-        Tenant::start(&self.environment, Inventory { gpus: &[GPU], cut: &[], complete: true }, clock)
+        Tenant::start(&self.environment, Inventory { gpus: &[GPU], partitioned: &[], complete: true }, clock)
     }
 
     /// One more process, which keeps books.

@@ -68,14 +68,14 @@ impl MonitorInventory {
         let all: Vec<GpuInfo> =
             self.devices.iter().filter(|device| !device.is_partitioned).map(gpu_of).collect();
         let partitioned = self.devices.iter().filter(|device| device.is_partitioned);
-        let cut = partitioned.map(|device| device.uuid).collect();
+        let partitioned = partitioned.map(|device| device.uuid).collect();
         let seen = seen.iter().map(|seen| all.iter().find(|gpu| gpu.uuid == seen.uuid).copied());
         let seen = seen.collect::<Option<Vec<_>>>()?;
         if self.is_beside_monitor {
-            return Some(Found { gpus: all, cut, complete: true });
+            return Some(Found { gpus: all, partitioned, complete: true });
         }
         let complete = !hides && !seen.iter().any(GpuInfo::is_instance);
-        (complete || self.is_limited_from_outside).then_some(Found { gpus: seen, cut, complete })
+        (complete || self.is_limited_from_outside).then_some(Found { gpus: seen, partitioned, complete })
     }
 
     /// The devices that the driver shows, if they are the registered ones. With one that the driver
@@ -90,7 +90,7 @@ impl MonitorInventory {
             (*total > Bytes::ZERO).then_some(GpuInfo { total: *total, ..*seen })
         };
         let gpus = seen.iter().map(known).collect::<Option<Vec<_>>>()?;
-        Some(Found { gpus, cut: Vec::new(), complete: true })
+        Some(Found { gpus, partitioned: Vec::new(), complete: true })
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
     /// The devices found, by the byte of their UUID, and whether these are all.
     fn found(inventory: &MonitorInventory, seen: &[u8], hides: bool) -> Option<(Vec<u8>, bool)> {
         let found = inventory.found(&shown(seen), hides)?;
-        assert_eq!(found.cut, [Uuid([3; 16])]);
+        assert_eq!(found.partitioned, [Uuid([3; 16])]);
         Some((found.gpus.iter().map(|gpu| gpu.uuid.0[0]).collect(), found.complete))
     }
 

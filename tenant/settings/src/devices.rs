@@ -209,13 +209,13 @@ enum Whole {
 fn whole_gpus(gpus: &[GpuInfo]) -> (Vec<Whole>, Vec<u64>) {
     let mut whole = Vec::new();
     let mut indexes = Vec::new();
-    let mut cut = None;
+    let mut partitioned = None;
     for gpu in gpus {
         if !gpu.is_instance() {
             whole.push(Whole::Gpu(*gpu));
-        } else if cut != Some(gpu.whole_order()) {
+        } else if partitioned != Some(gpu.whole_order()) {
             whole.push(Whole::Cut);
-            cut = Some(gpu.whole_order());
+            partitioned = Some(gpu.whole_order());
         }
         indexes.push((whole.len() as u64).saturating_sub(1));
     }

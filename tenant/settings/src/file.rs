@@ -69,7 +69,7 @@ fn gpus(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<GpuLimit>, Stri
     }
     let mut gpus = Vec::new();
     for (&(uuid, limit), ordinal) in limits.gpus.iter().zip(0..) {
-        if inventory.cut.contains(&uuid) {
+        if inventory.partitioned.contains(&uuid) {
             return Err(format!("expected {uuid} whole, found it cut into MIG instances"));
         }
         let visible = inventory.gpus.iter().find(|gpu| gpu.uuid == uuid);

@@ -71,15 +71,15 @@ impl GpuInfo {
 pub struct Found {
     /// [`Inventory::gpus`].
     pub gpus: Vec<GpuInfo>,
-    /// [`Inventory::cut`].
-    pub cut: Vec<Uuid>,
+    /// [`Inventory::partitioned`].
+    pub partitioned: Vec<Uuid>,
     /// [`Inventory::complete`].
     pub complete: bool,
 }
 
 impl Found {
     /// Nothing was looked for.
-    pub const NOTHING: Found = Found { gpus: Vec::new(), cut: Vec::new(), complete: false };
+    pub const NOTHING: Found = Found { gpus: Vec::new(), partitioned: Vec::new(), complete: false };
 
     /// Whether there are none.
     #[must_use]
@@ -90,7 +90,7 @@ impl Found {
     /// As a start takes it.
     #[must_use]
     pub fn as_given(&self) -> Inventory<'_> {
-        Inventory { gpus: &self.gpus, cut: &self.cut, complete: self.complete }
+        Inventory { gpus: &self.gpus, partitioned: &self.partitioned, complete: self.complete }
     }
 }
 
@@ -100,7 +100,7 @@ pub struct Inventory<'a> {
     /// The GPUs, in any order.
     pub gpus: &'a [GpuInfo],
     /// GPUs that are cut into MIG instances, which are among the GPUs in their place.
-    pub cut: &'a [Uuid],
+    pub partitioned: &'a [Uuid],
     /// Whether these are all the container's GPUs (NVML's list, or the driver's with no `CUDA_VISIBLE_DEVICES`). If not, a
     /// place in `NVIDIA_VISIBLE_DEVICES` cannot be told from a GPU that the program hid from itself, and lists that need it
     /// are refused.

@@ -26,7 +26,7 @@ fn gpus(sizes: &[u64]) -> Vec<GpuInfo> {
 }
 
 fn verdict(variables: &[&str], gpus: &[GpuInfo], complete: bool) -> Result<Verdict, Refusal> {
-    Variables::read(&Declared::with(variables)).verdict(Inventory { gpus, cut: &[], complete })
+    Variables::read(&Declared::with(variables)).verdict(Inventory { gpus, partitioned: &[], complete })
 }
 
 /// The limits in MiB by GPU number; a GPU that is not sliced is missing.
@@ -479,7 +479,8 @@ fn bytes_that_are_no_text_are_shown_escaped() {
     let raw = OsString::from_vec(b"3\xff\n\x1b[31m".to_vec());
     environment.variables.insert("ALIYUN_COM_GPU_MEM_CONTAINER".to_owned(), raw);
     let gpus = gpus(&[15109]);
-    let refusal = Variables::read(&environment).verdict(Inventory { gpus: &gpus, cut: &[], complete: true });
+    let refusal =
+        Variables::read(&environment).verdict(Inventory { gpus: &gpus, partitioned: &[], complete: true });
     let said = refusal.expect_err("not text").to_string();
     assert_eq!(
         said,
@@ -506,7 +507,7 @@ proptest! {
         set("NVIDIA_VISIBLE_DEVICES", visible);
         set("ALIYUN_COM_GPU_VISIBLE_DEVICES", sliced);
         let gpus = gpus(&[15109, 23028, 15109]);
-        match Variables::read(&environment).verdict(Inventory { gpus: &gpus, cut: &[], complete }) {
+        match Variables::read(&environment).verdict(Inventory { gpus: &gpus, partitioned: &[], complete }) {
             Ok(Verdict::Off(_)) => {}
             Ok(Verdict::On(settings)) => {
                 prop_assert!(!settings.gpus.is_empty());

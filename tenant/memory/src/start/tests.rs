@@ -340,8 +340,8 @@ fn gpu_of_a_limits_file_partitioned_since_is_refused() {
     let whole = "GPU-11111111-0000-0000-0000-000000000000";
     write_limits(&container, &format!("version 1\ngpu {whole} 7340032\n"));
     let ran = as_unprivileged(|| {
-        let cut = [whole.parse().expect("a UUID")];
-        let inventory = Inventory { gpus: &[GPU], cut: &cut, complete: true };
+        let partitioned = [whole.parse().expect("a UUID")];
+        let inventory = Inventory { gpus: &[GPU], partitioned: &partitioned, complete: true };
         let Err(refusal) = Tenant::start(&container.environment, inventory, container.clock) else {
             panic!("it has started")
         };

@@ -29,7 +29,7 @@ impl Member {
     }
 
     pub(crate) fn join_by(environment: &dyn Environment) -> Self {
-        let inventory = Inventory { gpus: &[GPU], cut: &[], complete: true };
+        let inventory = Inventory { gpus: &[GPU], partitioned: &[], complete: true };
         match Tenant::start(environment, inventory, &Monotonic) {
             Ok(Start::On(tenant)) => {
                 let gpu = tenant.gpu(GPU.uuid).expect("the GPU is sliced");
