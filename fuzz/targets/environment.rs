@@ -6,7 +6,7 @@
 use std::ffi::{CStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
-use cgpu_settings::{Variables, Verdict};
+use cgpu_settings::{Variables, Decision};
 use cgpu_settings::{GpuInfo, Environment, Inventory};
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
@@ -71,9 +71,9 @@ fuzz_target!(|input: &[u8]| {
     let inventory = Inventory { gpus: &gpus, partitioned: &[], complete: shape & 32 == 0 };
     let variables = Variables::read(&environment);
     let _ = variables.unlimited(inventory);
-    match variables.verdict(inventory) {
-        Ok(Verdict::Off(_)) => {}
-        Ok(Verdict::On(settings)) => {
+    match variables.decide(inventory) {
+        Ok(Decision::Off(_)) => {}
+        Ok(Decision::On(settings)) => {
             assert!((1..=16).contains(&settings.gpus.len()) && (1..=25).contains(&settings.weight));
             for (index, limited) in settings.gpus.iter().enumerate() {
                 assert!(limited.limit > Bytes::ZERO && limited.limit <= limited.total, "{limited:?}");

@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStringExt;
 
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::inventory::HostDevice;
+use cgpu_settings::{Decision, Variables};
 use cgpu_settings::{Environment, GpuInfo, Inventory};
-use cgpu_settings::{Variables, Verdict};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
@@ -163,8 +163,8 @@ pub fn plan(
     let variables = Variables::read(declared);
     // Whether it is off at all can be told without GPUs; that spares the containers that say `0` a look at them.
     let nothing = Inventory { gpus: &[], partitioned: &[], complete: false };
-    if let Ok(Verdict::Off(cgpu_settings::Reason::NoLimit | cgpu_settings::Reason::Disabled)) =
-        variables.verdict(nothing)
+    if let Ok(Decision::Off(cgpu_settings::Reason::NoLimit | cgpu_settings::Reason::Disabled)) =
+        variables.decide(nothing)
     {
         return Ok(Plan::Native);
     }
@@ -176,9 +176,9 @@ pub fn plan(
     }
     check_indexes(declared, gpus.iter().map(|gpu| gpu.number.gpu()).collect())?;
     let known: Vec<GpuInfo> = gpus.iter().map(|gpu| gpu.gpu).collect();
-    let settings = match variables.verdict(Inventory { gpus: &known, partitioned: &[], complete: true })? {
-        Verdict::Off(_) => return Ok(Plan::Native),
-        Verdict::On(settings) => settings,
+    let settings = match variables.decide(Inventory { gpus: &known, partitioned: &[], complete: true })? {
+        Decision::Off(_) => return Ok(Plan::Native),
+        Decision::On(settings) => settings,
     };
     if let Some(partitioned) = settings.gpus.iter().find(|limit| is_partitioned(&gpus, limit.uuid)) {
         return Err(Refusal(format!(

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cgpu_settings::{self as settings, Environment, Inventory, Refusal, Settings, Variables, Verdict};
+use cgpu_settings::{self as settings, Decision, Environment, Inventory, Refusal, Settings, Variables};
 use cgpu_shm::clock::Clock;
 use cgpu_shm::gpus::Gpu as Registration;
 use cgpu_shm::grant::{Heartbeat, Monitor};
@@ -72,13 +72,13 @@ pub(crate) fn start(
         Ok(Some(directory)) => candidates(environment, Some(directory)),
         _ => usual,
     };
-    match variables.verdict(inventory).map_err(|refusal| refusal.left_in(&candidates))? {
-        Verdict::On(settings) => open(&settings, &candidates, environment, clock, Source::Inside)
+    match variables.decide(inventory).map_err(|refusal| refusal.left_in(&candidates))? {
+        Decision::On(settings) => open(&settings, &candidates, environment, clock, Source::Inside)
             .map_err(|refusal| refusal.left_in(&candidates)),
-        Verdict::Off(_) if !variables.speak_of_memory() && directory.is_ok() => {
+        Decision::Off(_) if !variables.speak_of_memory() && directory.is_ok() => {
             Ok(share(&variables, inventory, &candidates, environment, clock))
         }
-        Verdict::Off(reason) => Ok(Started::Off(reason)),
+        Decision::Off(reason) => Ok(Started::Off(reason)),
     }
 }
 

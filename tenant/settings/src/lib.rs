@@ -43,7 +43,7 @@ use self::value::{Value, Variable};
 
 /// What the variables and the GPUs come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Decision {
     /// No limit.
     Off(Reason),
     /// Limits.
@@ -135,7 +135,7 @@ impl Variables {
     /// All visible GPUs, without limits: for a container whose compute alone is shared. Native GPUs are left out.
     ///
     /// # Errors
-    /// As for [`Variables::verdict`].
+    /// As for [`Variables::decide`].
     pub fn unlimited(&self, inventory: Inventory<'_>) -> Result<Settings, Refusal> {
         let visible = Visible::resolve(&Listed::read(self.visible.clone())?, inventory)?;
         let sliced = Listed::read(self.sliced.clone())?;
@@ -154,14 +154,14 @@ impl Variables {
     ///
     /// # Errors
     /// The first value that is not understood or does not fit the GPUs.
-    pub fn verdict(&self, inventory: Inventory<'_>) -> Result<Verdict, Refusal> {
-        let Some(container) = &self.container else { return Ok(Verdict::Off(Reason::NoLimit)) };
+    pub fn decide(&self, inventory: Inventory<'_>) -> Result<Decision, Refusal> {
+        let Some(container) = &self.container else { return Ok(Decision::Off(Reason::NoLimit)) };
         if self.is_disabled()? {
-            return Ok(Verdict::Off(Reason::Disabled));
+            return Ok(Decision::Off(Reason::Disabled));
         }
         let amounts = Amounts::read(container.clone())?;
         if amounts.has_zero() {
-            return Ok(Verdict::Off(Reason::NoLimit));
+            return Ok(Decision::Off(Reason::NoLimit));
         }
         self.directory()?;
         let measure = Measure::read(self.device.clone(), self.unit.clone())?;
@@ -171,9 +171,9 @@ impl Variables {
             number(self.high_priority.as_ref(), 0..=1, "set 1 for high priority, or unset it")? == Some(1);
         let gpus = self.gpus(&amounts, &measure, inventory)?;
         if gpus.is_empty() {
-            return Ok(Verdict::Off(Reason::NoGpus));
+            return Ok(Decision::Off(Reason::NoGpus));
         }
-        Ok(Verdict::On(Settings { gpus, name: None, weight, core_percentage, high_priority }))
+        Ok(Decision::On(Settings { gpus, name: None, weight, core_percentage, high_priority }))
     }
 
     /// Whether `CGPU_DISABLE` says so.

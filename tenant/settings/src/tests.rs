@@ -25,26 +25,26 @@ fn gpus(sizes: &[u64]) -> Vec<GpuInfo> {
     (0..).zip(sizes).map(gpu).collect()
 }
 
-fn verdict(variables: &[&str], gpus: &[GpuInfo], complete: bool) -> Result<Verdict, Refusal> {
-    Variables::read(&Declared::with(variables)).verdict(Inventory { gpus, partitioned: &[], complete })
+fn decide(variables: &[&str], gpus: &[GpuInfo], complete: bool) -> Result<Decision, Refusal> {
+    Variables::read(&Declared::with(variables)).decide(Inventory { gpus, partitioned: &[], complete })
 }
 
 /// The limits in MiB by GPU number; a GPU that is not sliced is missing.
 fn limits(variables: &[&str], gpus: &[GpuInfo]) -> Vec<(u8, u64)> {
-    let mut limits: Vec<(u8, u64)> = match verdict(variables, gpus, true).expect("well-formed settings") {
-        Verdict::On(settings) => {
+    let mut limits: Vec<(u8, u64)> = match decide(variables, gpus, true).expect("well-formed settings") {
+        Decision::On(settings) => {
             settings.gpus.iter().map(|gpu| (gpu.uuid.0[15], gpu.limit.0 >> 20)).collect()
         }
-        Verdict::Off(reason) => panic!("off: {reason:?}"),
+        Decision::Off(reason) => panic!("off: {reason:?}"),
     };
     limits.sort_unstable();
     limits
 }
 
 fn sentence(variables: &[&str], gpus: &[GpuInfo], complete: bool) -> String {
-    match verdict(variables, gpus, complete) {
+    match decide(variables, gpus, complete) {
         Err(refusal) => refusal.sentence().to_owned(),
-        Ok(verdict) => panic!("{variables:?} gave {verdict:?}"),
+        Ok(decision) => panic!("{variables:?} gave {decision:?}"),
     }
 }
 
@@ -60,7 +60,7 @@ fn unset_zero_and_any_zero_in_the_list_are_off() {
         &["ALIYUN_COM_GPU_MEM_DEV=15"],
         &["ALIYUN_COM_GPU_SCHD_WEIGHT=4"],
     ] {
-        assert_eq!(verdict(variables, &gpus, true), Ok(Verdict::Off(Reason::NoLimit)), "{variables:?}");
+        assert_eq!(decide(variables, &gpus, true), Ok(Decision::Off(Reason::NoLimit)), "{variables:?}");
     }
 }
 
@@ -69,9 +69,9 @@ fn disable_switches_off() {
     let gpus = gpus(&[15109]);
     for (value, off) in [("true", true), ("1", true), ("false", false), ("0", false)] {
         let disable = format!("CGPU_DISABLE={value}");
-        let verdict =
-            verdict(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", &disable], &gpus, true).expect("well-formed");
-        assert_eq!(verdict == Verdict::Off(Reason::Disabled), off, "{value}");
+        let decision =
+            decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", &disable], &gpus, true).expect("well-formed");
+        assert_eq!(decision == Decision::Off(Reason::Disabled), off, "{value}");
     }
 }
 
@@ -170,8 +170,8 @@ fn only_the_named_gpus_are_sliced_and_places_stay() {
         assert_eq!(limits(&variables, &gpus), expected, "{variables:?}");
     }
     let none =
-        verdict(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_VISIBLE_DEVICES=none"], &gpus, true);
-    assert_eq!(none, Ok(Verdict::Off(Reason::NoGpus)));
+        decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_VISIBLE_DEVICES=none"], &gpus, true);
+    assert_eq!(none, Ok(Decision::Off(Reason::NoGpus)));
 }
 
 /// A whole GPU, a GPU cut into two instances (numbered 4 and 5), and another whole GPU.
@@ -237,11 +237,11 @@ fn hiding_gpus_from_oneself_moves_no_limit() {
     let seen = [all[2], all[1]];
     let named = format!("NVIDIA_VISIBLE_DEVICES={},{},{}", uuid(0), uuid(1), uuid(2));
     let with_uuids = ["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5", &named];
-    let Ok(Verdict::On(settings)) = verdict(&with_uuids, &seen, false) else { panic!("UUIDs need no NVML") };
+    let Ok(Decision::On(settings)) = decide(&with_uuids, &seen, false) else { panic!("UUIDs need no NVML") };
     let limits: Vec<_> = settings.gpus.iter().map(|gpu| (gpu.uuid, gpu.limit.0 >> 30, gpu.ordinal)).collect();
     assert_eq!(limits, [(uuid(1), 4, 1), (uuid(2), 5, 2)]);
     // The same amount for all: places do not matter.
-    let Ok(Verdict::On(settings)) = verdict(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &seen, false) else {
+    let Ok(Decision::On(settings)) = decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &seen, false) else {
         panic!("one amount needs no places")
     };
     assert_eq!(settings.gpus.len(), 2);
@@ -266,9 +266,9 @@ fn shares_of_compute_are_read() {
         "ALIYUN_COM_GPU_CORE_PERCENTAGE=30",
         "ALIYUN_COM_GPU_HIGH_PRIO=1",
     ];
-    let Ok(Verdict::On(settings)) = verdict(&variables, &gpus(&[15109]), true) else { panic!("well-formed") };
+    let Ok(Decision::On(settings)) = decide(&variables, &gpus(&[15109]), true) else { panic!("well-formed") };
     assert_eq!((settings.weight, settings.core_percentage, settings.high_priority), (4, Some(30), true));
-    let Ok(Verdict::On(settings)) = verdict(&variables[..1], &gpus(&[15109]), true) else {
+    let Ok(Decision::On(settings)) = decide(&variables[..1], &gpus(&[15109]), true) else {
         panic!("well-formed")
     };
     assert_eq!((settings.weight, settings.core_percentage, settings.high_priority), (1, None, false));
@@ -276,7 +276,7 @@ fn shares_of_compute_are_read() {
 
 #[test]
 fn no_gpu_is_nothing_to_limit() {
-    assert_eq!(verdict(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &[], true), Ok(Verdict::Off(Reason::NoGpus)));
+    assert_eq!(decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &[], true), Ok(Decision::Off(Reason::NoGpus)));
 }
 
 /// The table of `docs/settings.md`: value, and what is said to it.
@@ -480,7 +480,7 @@ fn bytes_that_are_no_text_are_shown_escaped() {
     environment.variables.insert("ALIYUN_COM_GPU_MEM_CONTAINER".to_owned(), raw);
     let gpus = gpus(&[15109]);
     let refusal =
-        Variables::read(&environment).verdict(Inventory { gpus: &gpus, partitioned: &[], complete: true });
+        Variables::read(&environment).decide(Inventory { gpus: &gpus, partitioned: &[], complete: true });
     let said = refusal.expect_err("not text").to_string();
     assert_eq!(
         said,
@@ -507,9 +507,9 @@ proptest! {
         set("NVIDIA_VISIBLE_DEVICES", visible);
         set("ALIYUN_COM_GPU_VISIBLE_DEVICES", sliced);
         let gpus = gpus(&[15109, 23028, 15109]);
-        match Variables::read(&environment).verdict(Inventory { gpus: &gpus, partitioned: &[], complete }) {
-            Ok(Verdict::Off(_)) => {}
-            Ok(Verdict::On(settings)) => {
+        match Variables::read(&environment).decide(Inventory { gpus: &gpus, partitioned: &[], complete }) {
+            Ok(Decision::Off(_)) => {}
+            Ok(Decision::On(settings)) => {
                 prop_assert!(!settings.gpus.is_empty());
                 for gpu in settings.gpus {
                     prop_assert!(gpu.limit > Bytes::ZERO && gpu.limit <= gpu.total);
