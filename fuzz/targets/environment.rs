@@ -83,8 +83,8 @@ fuzz_target!(|input: &[u8]| {
             }
         }
         Err(refusal) => {
-            let sentence = refusal.sentence();
-            assert!(!sentence.is_empty() && !sentence.contains('\n') && sentence.len() < 1000, "{sentence}");
+            let message = refusal.message();
+            assert!(!message.is_empty() && !message.contains('\n') && message.len() < 1000, "{message}");
         }
     }
 });

@@ -66,7 +66,7 @@ fn start(container: &Container) -> Option<Tenant> {
         Ok(Start::On(tenant)) => Some(tenant),
         Ok(Start::Off(_)) => None,
         Err(refusal) => {
-            assert!(!refusal.sentence().contains('\n') && !refusal.sentence().is_empty());
+            assert!(!refusal.message().contains('\n') && !refusal.message().is_empty());
             None
         }
     }

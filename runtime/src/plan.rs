@@ -36,7 +36,7 @@ impl std::error::Error for Refusal {}
 
 impl From<cgpu_settings::Refusal> for Refusal {
     fn from(refusal: cgpu_settings::Refusal) -> Self {
-        Self(refusal.sentence().to_owned())
+        Self(refusal.message().to_owned())
     }
 }
 
@@ -86,7 +86,7 @@ impl<'a> Declared<'a> {
     /// Whether there can be anything to do: without an amount of memory there is no slice.
     #[must_use]
     pub fn request_memory(&self) -> bool {
-        Variables::read(self).speak_of_memory()
+        Variables::read(self).request_memory()
     }
 
     /// Whether they name GPUs at all, as the vendor's runtime reads them.

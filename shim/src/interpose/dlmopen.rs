@@ -91,7 +91,7 @@ fn refuse(handle: *mut c_void) {
     unsafe { libc::dlclose(handle) };
     // Only the loader can set what `dlerror` says. It begins with the name of a file that cannot be
     // opened.
-    let sentence = c"libcuda.so.1 in a namespace of its own, where cgpu could not see it";
+    let message = c"libcuda.so.1 in a namespace of its own, where cgpu could not see it";
     // SAFETY: there is no such file.
-    unsafe { real::open_in(libc::LM_ID_BASE, sentence.as_ptr(), libc::RTLD_LAZY) };
+    unsafe { real::open_in(libc::LM_ID_BASE, message.as_ptr(), libc::RTLD_LAZY) };
 }

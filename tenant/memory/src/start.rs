@@ -45,7 +45,7 @@ pub fn is_called_for(environment: &dyn Environment) -> bool {
     // What is not understood is for the start to refuse.
     let Ok(directory) = variables.directory() else { return true };
     let made = |candidate: &Candidate| candidate.directory.join("use").exists();
-    variables.speak_of_memory()
+    variables.request_memory()
         || limits.symlink_metadata().is_ok()
         || candidates(environment, directory.as_deref()).iter().any(made)
 }
@@ -75,7 +75,7 @@ pub(crate) fn start(
     match variables.decide(inventory).map_err(|refusal| refusal.left_in(&candidates))? {
         Decision::On(settings) => open(&settings, &candidates, environment, clock, Source::Inside)
             .map_err(|refusal| refusal.left_in(&candidates)),
-        Decision::Off(_) if !variables.speak_of_memory() && directory.is_ok() => {
+        Decision::Off(_) if !variables.request_memory() && directory.is_ok() => {
             Ok(share(&variables, inventory, &candidates, environment, clock))
         }
         Decision::Off(reason) => Ok(Started::Off(reason)),

@@ -114,7 +114,7 @@ impl Variables {
 
     /// Whether they ask for a limit, or expressly for none.
     #[must_use]
-    pub fn speak_of_memory(&self) -> bool {
+    pub fn request_memory(&self) -> bool {
         self.container.is_some()
     }
 

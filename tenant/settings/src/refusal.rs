@@ -1,4 +1,4 @@
-//! Why the shim refuses to start: one sentence, in `CGPU_DIR/refused` and once on stderr.
+//! Why the shim refuses to start: one message, in `CGPU_DIR/refused` and once on stderr.
 
 use std::fmt;
 use std::fs::{DirBuilder, OpenOptions};
@@ -7,20 +7,20 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 
 use cgpu_shm::paths::Candidate;
 
-/// A refusal to start. `cuInit` answers `CUDA_ERROR_INVALID_VALUE`; the sentence says what was expected, what came, and what to
+/// A refusal to start. `cuInit` answers `CUDA_ERROR_INVALID_VALUE`; the message says what was expected, what was found and what to
 /// do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    sentence: String,
-    /// Where the sentence may be left, best first.
+    message: String,
+    /// Where the message may be left, best first.
     places: Vec<Candidate>,
 }
 
 impl Refusal {
-    /// A refusal with this sentence; line breaks become blanks.
+    /// A refusal with this message; line breaks become blanks.
     #[must_use]
-    pub fn new(sentence: impl Into<String>) -> Self {
-        Self { sentence: sentence.into().replace(['\n', '\r'], " "), places: Vec::new() }
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into().replace(['\n', '\r'], " "), places: Vec::new() }
     }
 
     /// The same, to be left in the first of `places` that can be written.
@@ -30,24 +30,24 @@ impl Refusal {
         self
     }
 
-    /// The sentence, on one line.
+    /// The message, on one line.
     #[must_use]
-    pub fn sentence(&self) -> &str {
-        &self.sentence
+    pub fn message(&self) -> &str {
+        &self.message
     }
 
-    /// Writes the sentence to the file `refused` in the container's directory, where there is one to write to, and as one line
+    /// Writes the message to the file `refused` in the container's directory, where there is one to write to, and as one line
     /// to stderr. The only text that the shim ever prints: the caller calls this once per process.
     pub fn announce(&self) {
         // Where it cannot be written, stderr still has it.
         let _ = self.places.iter().any(|place| self.leave(place).is_ok());
-        let line = format!("cgpu: {}\n", self.sentence);
+        let line = format!("cgpu: {}\n", self.message);
         // SAFETY: the pointer and length are those of `line`, which lives through the call. One write, so that the line stays
         // whole between the writes of other threads; a closed stderr is nobody's concern.
         unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
     }
 
-    /// Leaves the sentence in `place`, whose directory is made if need be.
+    /// Leaves the message in `place`, whose directory is made if need be.
     fn leave(&self, place: &Candidate) -> io::Result<()> {
         let mode = if place.owner.is_some() { 0o700 } else { 0o755 };
         match DirBuilder::new().mode(mode).create(&place.directory) {
@@ -66,13 +66,13 @@ impl Refusal {
             .mode(0o644)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(place.directory.join("refused"))?;
-        file.write_all(format!("{}\n", self.sentence).as_bytes())
+        file.write_all(format!("{}\n", self.message).as_bytes())
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.sentence)
+        f.write_str(&self.message)
     }
 }
 

@@ -41,9 +41,9 @@ fn limits(variables: &[&str], gpus: &[GpuInfo]) -> Vec<(u8, u64)> {
     limits
 }
 
-fn sentence(variables: &[&str], gpus: &[GpuInfo], complete: bool) -> String {
+fn message(variables: &[&str], gpus: &[GpuInfo], complete: bool) -> String {
     match decide(variables, gpus, complete) {
-        Err(refusal) => refusal.sentence().to_owned(),
+        Err(refusal) => refusal.message().to_owned(),
         Ok(decision) => panic!("{variables:?} gave {decision:?}"),
     }
 }
@@ -223,11 +223,11 @@ fn instances_go_by_their_own_names() {
         ("1:0", "MIG devices go by their own UUID"),
     ] {
         let visible = format!("NVIDIA_VISIBLE_DEVICES={visible}");
-        let said = sentence(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", &visible], &gpus, true);
+        let said = message(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", &visible], &gpus, true);
         assert!(said.contains(expected), "\n said:     {said}\n expected: {expected}");
     }
     // An index that counts no instance is right without them, too.
-    let said = sentence(&["ALIYUN_COM_GPU_MEM_CONTAINER=3,5"], &gpus[1..2], true);
+    let said = message(&["ALIYUN_COM_GPU_MEM_CONTAINER=3,5"], &gpus[1..2], true);
     assert!(said.contains("2 entries for 1 GPUs"), "{said}");
 }
 
@@ -252,7 +252,7 @@ fn hiding_gpus_from_oneself_moves_no_limit() {
         &["ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_VISIBLE_DEVICES=1"],
     ] {
         assert!(
-            sentence(variables, &seen, false).contains("CUDA_VISIBLE_DEVICES hides some"),
+            message(variables, &seen, false).contains("CUDA_VISIBLE_DEVICES hides some"),
             "{variables:?}"
         );
     }
@@ -289,10 +289,10 @@ fn every_malformed_value_is_refused_with_its_sentence() {
     for value in
         ["abc", "-1", "+1", "1.5", "3GiB", "3,", ",3", "3,,1", "3;1", "1,x,0", "0x3", "18446744073709551616"]
     {
-        let said = sentence(&[&format!("{container}={value}")], &two, true);
+        let said = message(&[&format!("{container}={value}")], &two, true);
         assert_eq!(said, format!("{container} is `{value}`, {numbers}"));
         let said =
-            sentence(&[&format!("{container}=3"), &format!("ALIYUN_COM_GPU_MEM_DEV={value}")], &two, true);
+            message(&[&format!("{container}=3"), &format!("ALIYUN_COM_GPU_MEM_DEV={value}")], &two, true);
         assert_eq!(said, format!("ALIYUN_COM_GPU_MEM_DEV is `{value}`, {numbers}"));
     }
     let many = (0..GPUS + 1).map(|_| 15109).collect::<Vec<u64>>();
@@ -439,7 +439,7 @@ fn every_malformed_value_is_refused_with_its_sentence() {
     ] {
         let empty = variables.is_empty() && gpus.len() == 2;
         let given = if empty { "ALIYUN_COM_GPU_MEM_CONTAINER=" } else { "ALIYUN_COM_GPU_MEM_CONTAINER=3" };
-        let said = sentence(&[&[given], variables].concat(), gpus, true);
+        let said = message(&[&[given], variables].concat(), gpus, true);
         assert!(said.contains(expected), "{variables:?}\n said:     {said}\n expected: {expected}");
         assert!(!said.contains('\n') && said.contains("; "), "one line, with a remedy: {said}");
     }
@@ -468,7 +468,7 @@ fn the_documented_sentences_are_the_ones_said() {
         &["CGPU_DISABLE=yes"],
         &["CGPU_DIR=here"],
     ] {
-        let said = sentence(&[&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], variables].concat(), &two, true);
+        let said = message(&[&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], variables].concat(), &two, true);
         assert!(documented.contains(&format!("| {said} |")), "docs/settings.md lacks: {said}");
     }
 }
@@ -516,7 +516,7 @@ proptest! {
                 }
             }
             Err(refusal) => {
-                let said = refusal.sentence();
+                let said = refusal.message();
                 prop_assert!(said.starts_with("ALIYUN_COM_GPU_") || said.starts_with("NVIDIA_VISIBLE_DEVICES"));
                 prop_assert!(!said.contains('\n'));
             }

@@ -27,7 +27,7 @@ fn off(container: &Container) -> Reason {
 
 fn refused(container: &Container) -> String {
     match container.start() {
-        Err(refusal) => refusal.sentence().to_owned(),
+        Err(refusal) => refusal.message().to_owned(),
         Ok(start) => panic!("expected a refusal, found {start:?}"),
     }
 }
@@ -345,7 +345,7 @@ fn gpu_of_a_limits_file_partitioned_since_is_refused() {
         let Err(refusal) = Tenant::start(&container.environment, inventory, container.clock) else {
             panic!("it has started")
         };
-        let said = refusal.sentence();
+        let said = refusal.message();
         assert!(said.contains(&format!("expected {whole} whole, found it cut into MIG instances")), "{said}");
         // Others' being cut does not concern it.
         assert!(container.start().is_ok());
