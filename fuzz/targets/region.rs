@@ -1,6 +1,6 @@
 //! A container's files as the shim sees them: any bytes, before it starts or while it runs. It
-//! starts or says why not in one sentence; what it is told afterwards harms its own books only: no
-//! panic, no wait without end, nothing let in over a limit that it reads.
+//! starts or says why not in one sentence; what it is told afterwards harms its own accounting
+//! only: no panic, no wait without end, nothing let in over a limit that it reads.
 #![no_main]
 
 use std::ffi::{CStr, OsString};

@@ -34,7 +34,7 @@ pub(crate) fn guard<T: Failed>(body: impl FnOnce() -> T) -> T {
 
 /// What `body` answers; where it panics, `fallback`.
 ///
-/// Unwind safety: the shim's state is atomics, and books that their own crate keeps whole.
+/// Unwind safety: the shim's state is atomics, and accounting that its own crate keeps whole.
 #[inline]
 pub(crate) fn or<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     if !SILENT.load(Relaxed) {

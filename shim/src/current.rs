@@ -6,7 +6,7 @@ use cgpu_memory::{Context, ContextId, Reason, Tenant};
 use crate::devices::DriverOrdinal;
 use crate::{driver, process};
 
-/// The context in which the calling thread works, if it is of a GPU on the books. The driver is
+/// The context in which the calling thread works, if it is of an accounted GPU. The driver is
 /// asked: a runtime may have made it current by a way of its own.
 #[inline]
 pub(crate) fn current(tenant: &Tenant) -> Option<Context> {

@@ -8,7 +8,7 @@ use cgpu_shm::atomic::{AtomicUsize, Ordering::Relaxed};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DriverOrdinal(pub(crate) CUdevice);
 
-/// Which of the driver's devices are on the books, by ordinal.
+/// Which of the driver's devices are accounted, by ordinal.
 pub(crate) struct Devices {
     devices: Vec<Device>,
 }

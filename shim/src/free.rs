@@ -5,7 +5,7 @@
 //! | the driver's (`cuMemGetInfo`) | a context of the device is current |
 //! | NVML's | it is started already, or no monitor tells the same: then it is started ([`crate::nvml_uses`]) |
 //! | the monitor's before, the driver's after | the first context of a container that has a monitor, whose size nobody knows yet |
-//! | what is on no books before, the driver's after | the same where neither can be asked: all that is in use counts as the context's |
+//! | what is not accounted before, the driver's after | the same where neither can be asked: all that is in use counts as the context's |
 //!
 //! Nothing is measured where nothing is left to learn. With a monitor that is so from the second
 //! context on: it is charged what the first one was seen to take, and the monitor's own figure for
@@ -34,7 +34,7 @@ pub(crate) fn of_current() -> Option<Bytes> {
 }
 
 /// The same, while no other thread of this process is in the middle of an allocation or a free on
-/// the GPU: what these take or give back is on the GPU before or after it is on the books, and
+/// the GPU: what these take or give back is on the GPU before or after it is accounted, and
 /// would be measured as something else's. None: others are at it all the time.
 pub(crate) fn of_current_at_rest(tenant: &Tenant, gpu: Gpu) -> Option<Bytes> {
     /// What the process had done when it was last seen at rest.
@@ -94,7 +94,7 @@ enum Measure {
     Current,
     /// By NVML.
     Nvml,
-    /// By the new context, after; before, by what the monitor has told or the books say.
+    /// By the new context, after; before, by what the monitor has told or the accounting says.
     Made,
 }
 

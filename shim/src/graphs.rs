@@ -153,7 +153,7 @@ fn child(node: CUgraphNode) -> Option<CUgraph> {
     (answer == CUresult::SUCCESS).then_some(graph)
 }
 
-/// What a node allocates, if a GPU on the books pays for it.
+/// What a node allocates, if an accounted GPU pays for it.
 fn allocation(
     tenant: &Tenant,
     node: CUgraphNode,

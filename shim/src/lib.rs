@@ -1,5 +1,5 @@
 //! libcgpu.so: the preload shim. A thin crust over `cgpu-memory`: how calls come to us, and what
-//! each of them means for the books.
+//! each of them means for the accounting.
 //!
 //! ```text
 //!   program -> interpose (dlsym, cuGetProcAddress) -> entry -> hooks -> tenant       charge, show, gate

@@ -26,20 +26,20 @@ impl PoolDriver for Driver {
 
     fn trim(&self, pool: PoolId) {
         let _unbound = RelaxedCapture::begin();
-        // SAFETY: the books let nobody destroy a pool while it is used here. What it answers is
-        // seen by the next reading.
+        // SAFETY: the accounting lets no thread destroy a pool while it is used here. What it
+        // answers is seen by the next reading.
         let _ = unsafe { driver::cuMemPoolTrimTo(CUmemoryPool(pool.0), 0) };
     }
 
     fn destroy(&self, pool: PoolId) -> bool {
-        // SAFETY: the program has destroyed it, and the books let nobody use it any more.
+        // SAFETY: the program has destroyed it, and the accounting lets no thread use it any more.
         unsafe { driver::cuMemPoolDestroy(CUmemoryPool(pool.0)) == CUresult::SUCCESS }
     }
 }
 
 /// Whose memory a pool hands out.
 pub(crate) enum Source {
-    /// A GPU that is on the books.
+    /// A GPU that is accounted.
     Gpu(Gpu),
     /// The host, or a GPU that is not sliced.
     Elsewhere,
@@ -199,7 +199,7 @@ fn attribute(pool: CUmemoryPool, name: CUmemPool_attribute) -> Option<u64> {
     let mut number = 0_u64;
     let value = ptr::from_mut(&mut number).cast::<c_void>();
     // SAFETY: no attribute is larger than the place; the pool is there, by the program's word or by
-    // the books'.
+    // the accounting's.
     let answer = unsafe { driver::cuMemPoolGetAttribute(pool, name, value) };
     (answer == CUresult::SUCCESS).then_some(number)
 }

@@ -12,7 +12,7 @@ use crate::{driver, gate, gpus, state};
 /// What an allocating hook has to know.
 #[derive(Clone, Copy)]
 pub(crate) enum Accounting {
-    /// Books are kept: charge.
+    /// Memory is accounted: charge.
     On(&'static Tenant),
     /// The call goes to the driver as it is.
     Pass,
@@ -36,7 +36,7 @@ pub(crate) fn start(trigger: Trigger) -> &'static State {
     state::get().unwrap_or_else(|| start_once(trigger))
 }
 
-/// Which of the driver's devices are on the books; none before the driver is initialised.
+/// Which of the driver's devices are accounted; none before the driver is initialised.
 #[inline]
 pub(crate) fn devices(tenant: &Tenant) -> &'static Devices {
     state::devices().unwrap_or_else(|| learn_devices(tenant))

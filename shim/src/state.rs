@@ -9,7 +9,7 @@
 //!   PAGE -> state -> null        not started: in this process cuInit has not been called
 //!                 -> Off         no limit: every hook is the driver's function
 //!                 -> Refused     the limits cannot be understood or kept: nothing is allocated
-//!                 -> On          books are kept
+//!                 -> On          memory is accounted
 //! ```
 
 use core::ptr;
@@ -27,7 +27,7 @@ pub(crate) enum State {
     Off,
     /// The start was refused.
     Refused(Refusal),
-    /// Books are kept.
+    /// Memory is accounted.
     On(Tenant),
 }
 
@@ -61,7 +61,7 @@ static WITHOUT_WIPE: OnceBox<State> = OnceBox::new();
 /// Whether this process or one of its parents has started.
 static EVER_STARTED: AtomicBool = AtomicBool::new(false);
 
-/// The books of this process, if they are kept.
+/// The tenant of this process, if its memory is accounted.
 #[inline]
 pub(crate) fn tenant() -> Option<&'static Tenant> {
     match get() {
@@ -169,7 +169,7 @@ pub(crate) fn count(reason: Reason) {
 }
 
 /// The state of a process whose kernel cannot wipe a page. It could not be told from its
-/// children's, so no books can be kept.
+/// children's, so no memory can be accounted.
 fn refuse_without_wipe(state: State) -> State {
     match state {
         State::On(_) => State::Refused(Refusal::new(

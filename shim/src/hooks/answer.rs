@@ -33,7 +33,7 @@ pub(crate) fn refuse(role: Role, real: impl FnOnce() -> CUresult) -> CUresult {
     CUresult::ERROR_NOT_SUPPORTED
 }
 
-/// A function whose memory is on other books than ours, or on none: passed, and counted.
+/// A function whose memory is accounted elsewhere or not at all: passed, and counted.
 pub(crate) fn pass(role: Role, real: impl FnOnce() -> CUresult) -> CUresult {
     let tenant = tenant_or_return!(real());
     tenant.count(uncharged(role));

@@ -82,7 +82,7 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
     create(shape, call, || ArrayId::Mipmapped(unsafe { array.read() }.0))
 }
 
-/// Gives back what the array was charged; one that is not on the books goes to the driver all the
+/// Gives back what the array was charged; one that is not accounted goes to the driver all the
 /// same.
 pub(crate) unsafe fn cuArrayDestroy(array: CUarray) -> CUresult {
     // SAFETY: the program's own call.

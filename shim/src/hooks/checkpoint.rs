@@ -1,4 +1,4 @@
-//! Checkpoints of processes: what is taken off the GPUs leaves the books, and is charged again
+//! Checkpoints of processes: what is taken off the GPUs is uncharged, and is charged again
 //! before it comes back.
 
 use cgpu_abi::Role;
@@ -23,7 +23,7 @@ pub(crate) unsafe fn cuCheckpointProcessCheckpoint(
 }
 
 /// It takes again what it had: refused where that does not fit. On other GPUs than before it is
-/// refused altogether, because the process would go on to keep books of the ones it was on.
+/// refused altogether, because the process would go on to account the ones it was on.
 pub(crate) unsafe fn cuCheckpointProcessRestore(
     pid: c_int,
     arguments: *mut CUcheckpointRestoreArgs,

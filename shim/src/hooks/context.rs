@@ -76,7 +76,7 @@ pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUre
     let answer = call();
     if answer != CUresult::SUCCESS {
         // Where another thread has detached the last use meanwhile, there is nothing to take back,
-        // and the context stays on the books: its handle may be another context's by now.
+        // and the context stays accounted: its handle may be another context's by now.
         tenant.contexts().detaching(ContextId(attached.0));
     }
     answer
@@ -181,7 +181,7 @@ fn keep(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUres
     answer
 }
 
-/// Off the books before the call: the driver may give the handle to another thread before it
+/// Uncharged before the call: the driver may give the handle to another thread before it
 /// returns here.
 fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
     let leaving = process::tenant().and_then(|tenant| tenant.contexts().begin_destroy(ContextId(context.0)));

@@ -221,7 +221,7 @@ pub(crate) unsafe fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
     answer
 }
 
-/// What is reserved is read for the books as well; no figure is more than the limit.
+/// What is reserved is read for the accounting as well; no figure is more than the limit.
 pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     device: CUdevice,
     attr: CUgraphMem_attribute,
@@ -243,7 +243,7 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     answer
 }
 
-/// The books, if a graph may have allocated.
+/// The accounting, if a graph may have allocated.
 fn allocating() -> Option<&'static Tenant> {
     if graphs::may_allocate() { process::tenant() } else { None }
 }

@@ -6,7 +6,7 @@ use crate::driver;
 use crate::library::DRIVER;
 use crate::process::{self, State, Trigger};
 
-/// The driver first, then the books. Where the limits cannot be understood or kept, no call
+/// The driver first, then the accounting. Where the limits cannot be understood or kept, no call
 /// succeeds from here on.
 pub(crate) unsafe fn cuInit(flags: c_uint) -> CUresult {
     // SAFETY: the program's own call.

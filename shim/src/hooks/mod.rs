@@ -1,8 +1,8 @@
 //! What each hooked function does: one file for each noun of the driver, each function under the
 //! driver's name for it.
 //!
-//! All of them ask the books ([`cgpu_memory`]) and the real function, in the order that the case
-//! needs; none decides anything. Every hook without a limit is the real call.
+//! All of them ask the accounting ([`cgpu_memory`]) and the real function, in the order that the
+//! case needs; none decides anything. Every hook without a limit is the real call.
 //!
 //! # Safety
 //!

@@ -14,7 +14,7 @@ use crate::{driver, pools};
 
 /// Who pays for memory in a place.
 enum ChargedTo {
-    /// We, for a GPU on the books.
+    /// We, for an accounted GPU.
     Gpu(Gpu),
     /// Nobody: it is the host's or a native GPU's, or there can be no such memory and the driver
     /// says so.

@@ -332,7 +332,7 @@ fn call_retrying(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresul
 }
 
 /// Linear memory is on the table of addresses; a pool's is not, and stays reserved, so that nothing
-/// changes on the books.
+/// changes in the accounting.
 fn free(address: CUdeviceptr, order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(tenant) = process::tenant().filter(|_| address != 0) else { return call() };
     let Some(taken) = tenant.allocations().begin_free_if_known(Address(address)) else {

@@ -67,7 +67,7 @@ unsafe fn map(
     for (entry, tiling) in entries.iter().zip(held) {
         let untiled = match tiling {
             Some(tiling) => tiling.tiled(entry.array, entry.tiles, context),
-            // Taken out, or replaced by what is not on the books.
+            // Taken out, or replaced by what is not accounted.
             None => tenant.physical().unmap_tiles(entry.array, entry.tiles),
         };
         if !untiled.is_empty() {

@@ -29,7 +29,7 @@ fn forked_child_under_a_limit_starts_anew() {
     assert_eq!(run.lines("forks", &[]), expected());
 }
 
-/// All find the same books, though each may have started its own.
+/// All find the same accounting, though each may have started its own.
 #[test]
 fn threads_initialising_at_once_share_one_tenant() {
     for _ in 0..20 {

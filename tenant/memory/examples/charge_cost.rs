@@ -1,4 +1,4 @@
-//! What the books cost: charge, settle, take, freed, without a driver between them.
+//! Cost of the accounting: charge, commit, begin_free, freed, without a driver between them.
 //!
 //! `cargo run --release -p cgpu-memory --example charge_cost` prints nanoseconds for a pair of
 //! allocation and free: for 1, 10,000 and 1,000,000 live allocations, last in first out and at

@@ -57,7 +57,7 @@ impl<'a> Allocations<'a> {
 
     /// Takes the allocation at `address` off the table, before the driver is asked to free it: the
     /// driver may give the address to another thread before the free has returned here. None: not
-    /// on the books, pass the call on (counted).
+    /// accounted, pass the call on (counted).
     #[inline]
     pub fn begin_free(self, address: Address) -> Option<PendingFree<'a>> {
         let taken = self.begin_free_if_known(address);

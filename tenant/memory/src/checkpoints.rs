@@ -4,11 +4,11 @@
 //! takes its memory off the GPUs, and later brings it back. So who makes the checkpoint marks the
 //! other one's cells as away, and no sum counts them (but for what others may hold of them); who
 //! restores takes the mark off where everything fits, before the driver is asked. A death between
-//! marks and calls leaves the books above the truth, never below: the mark comes after the memory
-//! has gone, and goes before it comes back. If two of them are at it at once, the mark of the first
-//! may come when the second has brought the process back already: so who restores looks again when
-//! the driver has answered. What is restored from outside of the container comes with no such word;
-//! the monitor finds it on the GPU, as growth.
+//! marks and calls leaves the accounting above the truth, never below: the mark comes after the
+//! memory has gone, and goes before it comes back. If two of them are at it at once, the mark of
+//! the first may come when the second has brought the process back already: so who restores looks
+//! again when the driver has answered. What is restored from outside of the container comes with no
+//! such word; the monitor finds it on the GPU, as growth.
 
 use cgpu_shm::reason::Reason;
 use cgpu_shm::slots::Word;
@@ -40,7 +40,7 @@ impl<'a> Checkpoints<'a> {
     }
 
     /// The driver has taken the memory of the process with this id off its GPUs. One that is not of
-    /// this container is on the books of its own.
+    /// this container is accounted in its own container.
     pub fn checkpointed(self, pid: u32) {
         if let Some(slot) = self.tables.ledger.checkpointed().slot_of(pid) {
             Gpu::all().for_each(|gpu| self.tables.ledger.checkpointed().mark_checkpointed(gpu, slot));
@@ -123,21 +123,21 @@ mod tests {
         tool.checkpoints().begin_restore(8).expect("it fits").restored();
         assert_eq!(tool.view().usage(gpu()).total(), mib(6));
         // And is its own again.
-        worker.allocations().begin_free(Address(0x20_0000)).expect("on the books").freed();
+        worker.allocations().begin_free(Address(0x20_0000)).expect("accounted").freed();
         assert_eq!(tool.view().usage(gpu()).total(), Bytes::ZERO);
         tool.checkpoints().begin_restore(8).expect("it is there").restored();
         // It never was away, and the driver says so.
         worker.charge(gpu(), mib(4)).expect("it fits").commit(Address(0x20_0000), None);
         drop(tool.checkpoints().begin_restore(8).expect("it is there"));
         assert_eq!(tool.view().usage(gpu()).total(), mib(4));
-        worker.allocations().begin_free(Address(0x20_0000)).expect("on the books").freed();
+        worker.allocations().begin_free(Address(0x20_0000)).expect("accounted").freed();
         // Sent away by one tool while another brings it back: the one's mark comes late.
         worker.charge(gpu(), mib(4)).expect("it fits").commit(Address(0x20_0000), None);
         let restoring = tool.checkpoints().begin_restore(8).expect("it is there");
         tool.checkpoints().checkpointed(8);
         restoring.restored();
         assert_eq!(tool.view().usage(gpu()).total(), mib(4));
-        worker.allocations().begin_free(Address(0x20_0000)).expect("on the books").freed();
+        worker.allocations().begin_free(Address(0x20_0000)).expect("accounted").freed();
         // Whose id is nobody's, or two's, is of another container.
         tool.checkpoints().checkpointed(9);
         let _same = named(&container, 8);
@@ -156,7 +156,7 @@ mod tests {
         worker.charge(gpu(), mib(2)).expect("it fits").commit(Address(0x80_0000), None);
         worker.exports().export(Address(0x20_0000), route);
         tool.exports().begin_import(route).opened(Address(0x1000_0000), None);
-        worker.allocations().begin_free(Address(0x20_0000)).expect("on the books").freed();
+        worker.allocations().begin_free(Address(0x20_0000)).expect("accounted").freed();
         tool.checkpoints().checkpointed(8);
         assert_eq!(tool.view().usage(gpu()).total(), mib(4));
         assert!(tool.charge(gpu(), mib(7)).is_err());

@@ -244,8 +244,8 @@ impl PendingContext<'_> {
             ledger.refund(gpu, Column::Implicit, charged - implicit);
         }
         let entered = Contexts::new(tables).enter(context, gpu, implicit);
-        // Not before the books are right: what others then find gone from the GPU, and not there,
-        // is theirs.
+        // Not before the accounting is right: what others then find gone from the GPU, and not
+        // there, is theirs.
         ledger.creations().end(gpu);
         entered
     }

@@ -88,7 +88,7 @@ impl Container {
         Tenant::start(&self.environment, Inventory { gpus: &[GPU], partitioned: &[], complete: true }, clock)
     }
 
-    /// One more process, which keeps books.
+    /// One more process, which accounts memory.
     pub(crate) fn tenant(&self) -> Tenant {
         match self.start() {
             Ok(Start::On(tenant)) => tenant,

@@ -50,7 +50,7 @@ impl<'a> Exports<'a> {
     }
 
     /// The driver gave out a handle to the linear memory whose first address this is: others may
-    /// hold it from now on, and what is left of us pays for it. Memory that is not on the books is
+    /// hold it from now on, and what is left of us pays for it. Memory that is not accounted is
     /// left as it is.
     pub fn export(self, address: Address, route: Route) {
         let Some((gpu, allocation)) = self.tables.allocations.find(address.0) else { return };

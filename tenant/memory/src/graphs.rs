@@ -197,7 +197,7 @@ impl<'a> Graphs<'a> {
         self.tables.graphs.bodies(node)
     }
 
-    /// What a graph can take of a GPU. None: no host memory for the books of that.
+    /// What a graph can take of a GPU. None: no host memory for the accounting of that.
     fn share(self, gpu: Gpu, bytes: Bytes, driver: &'static dyn PoolDriver) -> Option<Share> {
         let id = PoolId::of_graphs(gpu);
         self.pools().adopt(id, Some(gpu), driver);

@@ -132,7 +132,7 @@ impl<'a> Implicit<'a> {
         })
     }
 
-    /// What came with `cause` is about to go from the GPU, and then from the books. In between
+    /// What came with `cause` is about to go from the GPU, and then from the accounting. In between
     /// these say too much: whoever measured then would take it for something that was charged and
     /// never came, and let others have it.
     pub fn begin_unload(self, cause: Cause) -> PendingUnload<'a> {
@@ -199,7 +199,7 @@ impl PendingImplicit<'_> {
         table.add(cause, context, self.commit(physical_free));
     }
 
-    /// Books what has come: how much.
+    /// Charges what has come: how much.
     fn commit(self, physical_free: Option<Bytes>) -> Bytes {
         let growth = self.measure(physical_free);
         let Self { tables, context, baseline } = *ManuallyDrop::new(self);
@@ -237,7 +237,7 @@ impl Drop for PendingImplicit<'_> {
 }
 
 /// Something that is about to go from the GPU: while this is there, nothing is concluded from what
-/// the GPU says. To be dropped when it has gone from the books, or has not gone.
+/// the GPU says. To be dropped when it has gone from the accounting, or has not gone.
 #[derive(Debug)]
 #[must_use = "it is about the time until it is dropped"]
 pub struct PendingUnload<'a> {

@@ -1,7 +1,7 @@
-//! This process's part in the container's books: charges that wait where waiting helps, refunds,
+//! This process's part in the container's ledger: charges that wait where waiting helps, refunds,
 //! and what is in force.
 //!
-//! The books themselves, and why two charges never go over the limit together nor refuse each
+//! The ledger itself, and why two charges never go over the limit together nor refuse each
 //! other, are [`cgpu_shm::ledger`]. Here is what a refusal is: not the first "does not fit", but
 //! that one that stands when the dead have been looked for and their memory has been waited for.
 
@@ -83,7 +83,7 @@ impl WaitBudget {
     }
 }
 
-/// The books, as this process keeps its part.
+/// The ledger, as this process keeps its part.
 pub(crate) struct Ledger {
     region: Region,
     claim: Claim<LivenessLock>,
@@ -182,7 +182,7 @@ impl Ledger {
             .or_else(|refused| self.charge_slow(gpu, column, bytes, denied, refused))
     }
 
-    /// Books what cannot be refused; counted if it goes over the limit.
+    /// Charges what cannot be refused; counted if it goes over the limit.
     pub(crate) fn force_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
         let (terms, liveness) = (|| self.terms(gpu), |owner| self.region.liveness(owner));
         self.account(gpu).force_charge(column, bytes, terms, LOCK_TIMEOUT, liveness);
@@ -216,7 +216,7 @@ impl Ledger {
         }
     }
 
-    /// What the monitor has measured of this process beyond its books.
+    /// What the monitor has measured of this process beyond its accounting.
     fn unaccounted_delta(&self, gpu: DeviceIndex) -> i64 {
         let slot = self.claim.slot;
         let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
@@ -278,7 +278,7 @@ impl Ledger {
         self.own(gpu).take(bytes, self.terms(gpu))
     }
 
-    /// Charges, if it fits as the books stand.
+    /// Charges, if it fits as the accounting stands.
     pub(crate) fn try_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
         let liveness = |owner| self.region.liveness(owner);
         self.account(gpu).charge(column, bytes, || self.terms(gpu), LOCK_TIMEOUT, liveness)
@@ -378,7 +378,7 @@ impl Ledger {
     pub(crate) fn sweep(&self) {
         let now = self.clock.now();
         let monitor = self.heartbeat.observe(self.region.grant(), now).lives();
-        // Where the dead cannot be looked for, they stay on the books: the refusal stands.
+        // Where the dead cannot be looked for, they stay accounted: the refusal stands.
         let _ = self.region.sweep(now, monitor);
     }
 }

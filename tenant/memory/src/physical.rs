@@ -73,7 +73,7 @@ impl<'a> Physical<'a> {
     }
 
     /// One more reference to the memory behind `handle`, before the driver is asked for what needs
-    /// it. None: it is not on the books.
+    /// it. None: it is not accounted.
     #[must_use]
     pub fn reference(self, handle: Handle) -> Option<Reference<'a>> {
         let record = self.tables.physical.lock().refer(handle)?;
@@ -81,14 +81,14 @@ impl<'a> Physical<'a> {
     }
 
     /// One more reference to the memory that is mapped at `address`, before the driver is asked for
-    /// what needs it. None: it is not on the books.
+    /// what needs it. None: it is not accounted.
     #[must_use]
     pub fn reference_at(self, address: Address) -> Option<Reference<'a>> {
         let record = self.tables.physical.lock().refer_at(address)?;
         Some(Reference { tables: self.tables, record })
     }
 
-    /// The driver took memory in that others have made, or that is not on the books, and names it
+    /// The driver took memory in that others have made, or that is not accounted, and names it
     /// `handle`. Where that is memory of our own after all, it is held once more.
     pub fn received(self, handle: Handle) {
         let outcome = self.tables.physical.lock().received(handle);
@@ -101,7 +101,7 @@ impl<'a> Physical<'a> {
         self.apply(outcome);
     }
 
-    /// A reference of `handle` is about to be released. None: it is not on the books.
+    /// A reference of `handle` is about to be released. None: it is not accounted.
     #[must_use]
     pub fn begin_release(self, handle: Handle) -> Option<PendingRelease<'a>> {
         let generation = self.tables.physical.lock().leave(handle)?;

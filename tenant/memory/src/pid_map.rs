@@ -14,7 +14,7 @@
 //! For the second line to be wrong, an old driver would have to list neighbours under exactly the
 //! numbers that all of ours have in here, and nobody, not even ourselves, under one that does not
 //! exist here. What cannot be told is left out: a figure may be missing then (for an instant while
-//! a process begins: it is on the books before NVML lists it), never be somebody else's.
+//! a process begins: it is accounted before NVML lists it), never be somebody else's.
 
 use crate::view::Member;
 

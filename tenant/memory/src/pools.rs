@@ -143,7 +143,7 @@ impl<'a> Pools<'a> {
         }
     }
 
-    /// Whether this process has pools on the books.
+    /// Whether this process has pools accounted.
     #[inline]
     #[must_use]
     pub fn any(self) -> bool {

@@ -1,4 +1,4 @@
-//! How a process of the container starts to keep books: settings, region, slot, GPUs.
+//! How a process of the container starts to account memory: settings, region, slot, GPUs.
 //!
 //! With a limit set, whatever goes wrong refuses the start; without one, the shim stays out of the
 //! way.
@@ -95,8 +95,8 @@ pub(crate) fn candidates(environment: &dyn Environment, directory: Option<&Path>
     ]
 }
 
-/// Without a limit: books are kept all the same where a monitor has made itself known, because it
-/// shares the compute of whoever keeps them. Nothing that goes wrong here is a reason to refuse.
+/// Without a limit: memory is accounted all the same where a monitor has made itself known, because
+/// it shares the compute of whoever keeps them. Nothing that goes wrong here is a reason to refuse.
 fn share(
     variables: &Variables,
     inventory: Inventory<'_>,

@@ -72,7 +72,7 @@ impl Tenant {
         let tables = Tables::new(ledger);
         for &(_, gpu) in &gpus {
             tables.allocations.open(ContextTable::of_gpu(gpu).owner(), gpu).map_err(|_| {
-                Refusal::new("expected some host memory for the books, found none: free some")
+                Refusal::new("expected some host memory for the accounting, found none: free some")
             })?;
         }
         Ok(Start::On(Self { tables, gpus }))

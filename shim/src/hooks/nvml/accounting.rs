@@ -98,7 +98,7 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats_v2(
 }
 
 impl Sliced {
-    /// Asks by NVML's name of our process `pid`; its greatest use becomes the one on the books,
+    /// Asks by NVML's name of our process `pid`; its greatest use becomes the accounted one,
     /// which all else agrees with. What is asked tells its answer, whether the process lives, and
     /// where its greatest use stands.
     fn account<'a>(

@@ -148,7 +148,7 @@ unsafe fn exchange<T>(
     answer
 }
 
-/// A tool may use NVML and never the driver, so the books may have to be opened from here.
+/// A tool may use NVML and never the driver, so accounting may have to start here.
 fn view(device: nvmlDevice_t, physical_free: Bytes) -> Option<MemoryInfo> {
     let State::On(tenant) = process::start(Trigger::Nvml) else {
         return None;

@@ -52,7 +52,7 @@ struct Sliced {
     parts: Vec<Part>,
 }
 
-/// What of a device is on the books.
+/// What of a device is accounted.
 struct Part {
     gpu: Gpu,
     gpu_instance: c_uint,
@@ -60,7 +60,7 @@ struct Part {
 }
 
 /// Whom a question about the processes on `device` concerns. A tool may use NVML and never the
-/// driver, so the books may have to be opened from here.
+/// driver, so accounting may have to start here.
 fn scope(device: nvmlDevice_t) -> Scope {
     let tenant = match process::start(Trigger::Nvml) {
         State::On(tenant) => tenant,

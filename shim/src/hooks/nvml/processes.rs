@@ -1,6 +1,6 @@
 //! Who is on a GPU: the container's processes, by the ids that they have in there, with what the
-//! books say that each has. Their sum is what the GPU says is used, but for what the dead have
-//! left.
+//! accounting says that each has. Their sum is what the GPU says is used, but for what the dead
+//! have left.
 //!
 //! NVML has a list for each kind of process. A process of ours that it lists as computing through
 //! MPS is in that list and not in the one of those who compute; one that draws is in the list of
@@ -46,7 +46,7 @@ impl Sliced {
     /// Our processes on the GPU, of a kind or all.
     fn residents(&self, kind: Option<Kind>) -> Vec<(Member, &Part)> {
         let mut residents: Vec<_> = self.members().filter(|(member, _)| member.is_resident()).collect();
-        // Who is on the books computes, by itself or by MPS.
+        // Who is accounted computes, by itself or by MPS.
         let (reported, of_these) = match kind {
             None => return residents,
             Some(Kind::Computes) => (Kind::ComputesByMps, false),
@@ -169,7 +169,7 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
         NVML_PROCESS_MODE_COMPUTE => Some(Kind::Computes),
         NVML_PROCESS_MODE_GRAPHICS => Some(Kind::Draws),
         NVML_PROCESS_MODE_MPS => Some(Kind::ComputesByMps),
-        // Of those on no books nothing is known: a mode that is newer than this list is the widest
+        // Of unaccounted ones nothing is known: a mode that is newer than this list is the widest
         // one.
         _ => None,
     };

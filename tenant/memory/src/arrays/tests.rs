@@ -60,7 +60,7 @@ fn array_ends_with_its_context_and_is_freed_like_memory() {
         assert_eq!(charge.commit(array.address(), Some(context)), CommitOutcome::Recorded);
     }
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(12 * MIB), "each has a name of its own");
-    tenant.allocations().begin_free(arrays[0].address()).expect("on the books").freed();
+    tenant.allocations().begin_free(arrays[0].address()).expect("accounted").freed();
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(8 * MIB));
     tenant.contexts().begin_destroy(handle).expect("known").destroyed();
     assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);

@@ -6,11 +6,11 @@
 //! it stands; where none is, what went is shared out evenly.
 //!
 //! Other containers allocate and free between the two readings, as much as they like, and it is not
-//! theirs to say what is on our books: the first figure counts up to [`MAX_CONTEXT_SIZE`] only, and
+//! theirs to say what we account: the first figure counts up to [`MAX_CONTEXT_SIZE`] only, and
 //! a later one moves the size by a quarter at most. So a neighbour's noise costs little and is
 //! mended by the next few contexts.
 //!
-//! The container's own processes are on the books, but a charge is ahead of the driver there and a
+//! The container's own processes are accounted, but a charge is ahead of the driver there and a
 //! free behind it, and what the dead had comes back before it is off them: all of that makes what
 //! went look smaller than it was. So a figure that is *less* than was known counts only if the
 //! container has no other process, dead ones included. (The monitor's figures know better; where
@@ -36,19 +36,19 @@ pub(crate) fn sizes_agree(measured: Bytes, known: Bytes) -> bool {
 pub(crate) struct Baseline {
     /// The GPU's free memory, if it could be read.
     pub(crate) physical_free: Option<Bytes>,
-    /// What the container had on the books.
+    /// What the container had accounted.
     pub(crate) accounted: Bytes,
     /// What was charged for the context in advance; zero: its size was not known.
     pub(crate) charged: Bytes,
     /// Other creations of the container under way.
     pub(crate) concurrent: u64,
-    /// Whether the container has no other process on its books.
+    /// Whether the container has no other process accounted.
     pub(crate) is_alone: bool,
 }
 
 impl Baseline {
     /// What the context costs, by the GPU's free memory after its creation, what the container then
-    /// had on the books without it, and the other creations then under way. None: this creation
+    /// had accounted without it, and the other creations then under way. None: this creation
     /// does not tell.
     ///
     /// Bounded by what was known, because the GPU's free memory is everybody's.
@@ -93,7 +93,7 @@ impl Baseline {
             return None;
         }
         let fall = self.physical_free? - physical_free?;
-        // What others of the container took meanwhile is on the books; those who are still at it
+        // What others of the container took meanwhile is accounted; those who are still at it
         // are not.
         let unexplained = fall - (accounted - self.accounted);
         let size = unexplained.0 / concurrent.saturating_add(1);
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Its frees are the GPU's before they are off the books, its charges on them before they are
+    /// Its frees are the GPU's before they are refunded, its charges on them before they are
     /// the GPU's, and its dead go without a word.
     #[test]
     fn memory_freed_by_other_processes_makes_no_context_smaller() {
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn first_contexts_created_at_once_share_the_fall() {
         // Two begin with 1000 free and end with 400. The first to end sees the other at it, and
-        // books its half.
+        // charges its half.
         assert_eq!(baseline(1000, 0, 0, 0).size(Some(mib(400)), mib(0), 1), Some(mib(300)));
         assert_eq!(baseline(1000, 0, 0, 1).size(Some(mib(400)), mib(300), 0), Some(mib(300)));
     }

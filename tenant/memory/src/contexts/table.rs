@@ -31,7 +31,7 @@ const PAIRS: usize = 2 * MOST;
 /// The handle in a pair whose context is gone: probing goes on past it. No driver's handle is odd.
 const TOMBSTONE: usize = 1;
 
-/// A context on the books: which, and on which GPU.
+/// An accounted context: which, and on which GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Context {
     gpu: DeviceIndex,

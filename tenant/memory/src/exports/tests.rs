@@ -27,7 +27,7 @@ fn allocate(tenant: &Tenant, address: u64, size: Bytes, context: Option<Context>
 }
 
 fn free(tenant: &Tenant, address: u64) {
-    tenant.allocations().begin_free(Address(address)).expect("on the books").freed();
+    tenant.allocations().begin_free(Address(address)).expect("accounted").freed();
 }
 
 /// The handle of that number; the bits of the first ones differ.

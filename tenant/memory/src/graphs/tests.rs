@@ -1,5 +1,5 @@
-//! Graphs that take memory in every way that is known or feared of drivers, against books that must
-//! neither lose nor keep a byte.
+//! Graphs that take memory in every way that is known or feared of drivers, against an accounting
+//! that must neither lose nor keep a byte.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -194,7 +194,7 @@ impl Fixture {
         slot.counter[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// The books are what the driver has reserved.
+    /// The accounting is what the driver has reserved.
     fn holds(&self, bytes: Bytes) {
         assert_eq!((self.used(), self.driver.on(|inside| Bytes(inside.reserved()))), (bytes, bytes));
         assert_eq!(self.tenant.tables.pools.sums(), (bytes, Bytes::ZERO));

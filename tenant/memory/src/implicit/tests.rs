@@ -1,4 +1,4 @@
-//! Code and limits on the books; the monitor's figure for a process.
+//! Code and limits accounted; the monitor's figure for a process.
 
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::grant::GrantWriter;
@@ -35,8 +35,8 @@ fn measure(container: &Container, tenant: &Tenant, bytes: i64) {
 }
 
 /// A module was measured beside a neighbour that allocated, and charged too much; the monitor took
-/// that off, and then the module was unloaded with all that it was charged. The books were short of
-/// the GPU until the next reading, and a sibling got what they were short of.
+/// that off, and then the module was unloaded with all that it was charged. The accounting was
+/// short of the GPU until the next reading, and a sibling got what they were short of.
 #[test]
 fn correction_by_the_monitor_is_not_refunded_twice() {
     let container = Container::limited(50);
@@ -52,7 +52,7 @@ fn correction_by_the_monitor_is_not_refunded_twice() {
     assert_eq!(total(), mib(14));
     tenant.implicit().unloaded(Cause::Module(1), None, Bytes::MAX);
     assert_eq!(total(), mib(10), "the context is still there");
-    // What it has beyond its books does not go with a module.
+    // What it has beyond its accounting does not go with a module.
     load(4);
     measure(&container, &tenant, 3 << 20);
     assert_eq!(total(), mib(17));
@@ -61,8 +61,8 @@ fn correction_by_the_monitor_is_not_refunded_twice() {
 }
 
 /// A reading between the driver's unload and the refund finds less than is booked. It was taken for
-/// memory that had never come, and taken off; with the refund the books were short of the GPU by
-/// all of the module.
+/// memory that had never come, and taken off; with the refund the accounting was short of the GPU
+/// by all of the module.
 #[test]
 fn free_memory_is_not_measured_while_a_module_unloads() {
     let container = Container::limited(50);
@@ -76,7 +76,7 @@ fn free_memory_is_not_measured_while_a_module_unloads() {
     let going = tenant.implicit().begin_unload(Cause::Module(1));
     assert_eq!(creating(), 1);
     tenant.implicit().unloaded(Cause::Module(1), None, Bytes::MAX);
-    assert_eq!(creating(), 1, "until it is gone from the books");
+    assert_eq!(creating(), 1, "until it is gone from the accounting");
     drop((going, other));
     assert_eq!(creating(), 0);
 }
@@ -207,7 +207,7 @@ fn exported_memory_let_go_makes_no_context_smaller() {
     drop(starting);
 }
 
-/// What the monitor has seen to have left the GPU was taken off twice when it left the books.
+/// What the monitor has seen to have left the GPU was taken off twice when it was uncharged.
 #[test]
 fn returned_memory_is_uncharged_once() {
     let container = Container::limited(100);

@@ -40,8 +40,8 @@ impl Checkpointed<'_> {
         }
     }
 
-    /// What a process has on the GPU is there again, whatever the books say. Nothing to do if its
-    /// slot is no longer its own.
+    /// What a process has on the GPU is there again, whatever the accounting says. Nothing to do if
+    /// its slot is no longer its own.
     pub(crate) fn clear_checkpointed(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
             let liveness = |owner| self.ledger.region.liveness(owner);

@@ -51,7 +51,7 @@ impl<'a> Creations<'a> {
         creating.map(u64::from).sum()
     }
 
-    /// Whether the container has no other process on its books, dead or alive.
+    /// Whether the container has no other process accounted, dead or alive.
     pub(crate) fn is_alone(self) -> bool {
         self.ledger.region.slots().occupied().all(|(slot, _)| slot == self.ledger.claim.slot)
     }

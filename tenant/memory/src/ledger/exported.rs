@@ -18,7 +18,7 @@ impl Ledger {
 }
 
 impl Exported<'_> {
-    /// Others may hold `bytes` of what this process has: they outlive it on the books.
+    /// Others may hold `bytes` of what this process has: they stay charged after it has exited.
     pub(crate) fn export(self, gpu: DeviceIndex, bytes: Bytes) {
         self.ledger.own(gpu).export(bytes);
     }

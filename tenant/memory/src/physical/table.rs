@@ -224,7 +224,7 @@ impl PhysicalTable {
     }
 
     /// The driver has given this value to memory that it took in. If it is held by more than those
-    /// who are releasing it, that is our own memory; else it is not on the books.
+    /// who are releasing it, that is our own memory; else it is not accounted.
     pub(in crate::physical) fn received(&mut self, handle: Handle) -> FreeOutcome {
         match self.handles.get(handle.0) {
             Some(held) if held.references > held.leaving => {
@@ -253,7 +253,7 @@ impl PhysicalTable {
         Some(record)
     }
 
-    /// The driver has given this value to memory that is not on the books.
+    /// The driver has given this value to memory that is not accounted.
     pub(in crate::physical) fn forget(&mut self, handle: Handle) -> FreeOutcome {
         let former = self.handles.remove(handle.0);
         former.map_or(FreeOutcome::StillReferenced, |former| {

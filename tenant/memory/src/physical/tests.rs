@@ -28,11 +28,11 @@ fn create(tenant: &Tenant, handle: u64, size: Bytes) {
 }
 
 fn map(tenant: &Tenant, handle: u64, address: u64, size: Bytes) {
-    tenant.physical().reference(Handle(handle)).expect("on the books").mapped(Address(address), size);
+    tenant.physical().reference(Handle(handle)).expect("accounted").mapped(Address(address), size);
 }
 
 fn release(tenant: &Tenant, handle: u64) {
-    tenant.physical().begin_release(Handle(handle)).expect("on the books").released();
+    tenant.physical().begin_release(Handle(handle)).expect("accounted").released();
 }
 
 fn unmap(tenant: &Tenant, address: u64, size: Bytes) {
@@ -66,9 +66,9 @@ fn release_or_unmap_refused_by_the_driver_changes_nothing() {
     let tenant = container.tenant();
     create(&tenant, 1, mib(4));
     map(&tenant, 1, BASE, mib(4));
-    drop(tenant.physical().begin_release(Handle(1)).expect("on the books"));
+    drop(tenant.physical().begin_release(Handle(1)).expect("accounted"));
     drop(tenant.physical().begin_unmap());
-    drop(tenant.physical().reference(Handle(1)).expect("on the books"));
+    drop(tenant.physical().reference(Handle(1)).expect("accounted"));
     // A range that cuts a mapping ends none.
     unmap(&tenant, BASE, mib(2));
     unmap(&tenant, BASE + 2 * MIB, mib(2));
@@ -100,18 +100,18 @@ fn handle_reused_before_the_release_returns_is_the_new_memory() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     create(&tenant, 1, mib(2));
-    let release = tenant.physical().begin_release(Handle(1)).expect("on the books");
+    let release = tenant.physical().begin_release(Handle(1)).expect("accounted");
     create(&tenant, 1, mib(4));
     assert_eq!(used(&tenant), mib(4));
     release.released();
     assert_eq!(used(&tenant), mib(4));
     // Memory of others, and of the host, may get the value as well.
-    let release = tenant.physical().begin_release(Handle(1)).expect("on the books");
+    let release = tenant.physical().begin_release(Handle(1)).expect("accounted");
     tenant.physical().received(Handle(1));
     assert_eq!(used(&tenant), Bytes::ZERO);
     release.released();
     create(&tenant, 1, mib(2));
-    let release = tenant.physical().begin_release(Handle(1)).expect("on the books");
+    let release = tenant.physical().begin_release(Handle(1)).expect("accounted");
     tenant.physical().created_free(Handle(1));
     release.released();
     assert_eq!(used(&tenant), Bytes::ZERO);
@@ -123,10 +123,10 @@ fn handle_reused_for_the_same_memory_is_not_the_released_one() {
     let tenant = container.tenant();
     create(&tenant, 1, mib(2));
     map(&tenant, 1, BASE, mib(2));
-    let first = tenant.physical().begin_release(Handle(1)).expect("on the books");
+    let first = tenant.physical().begin_release(Handle(1)).expect("accounted");
     // The value goes to other memory, and then to the first again, which is still mapped.
     create(&tenant, 1, mib(4));
-    let second = tenant.physical().begin_release(Handle(1)).expect("on the books");
+    let second = tenant.physical().begin_release(Handle(1)).expect("accounted");
     tenant.physical().reference_at(Address(BASE)).expect("mapped there").retained(Handle(1));
     assert_eq!(used(&tenant), mib(2));
     first.released();
@@ -160,7 +160,7 @@ fn pending_map_keeps_memory_released_meanwhile() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     create(&tenant, 1, mib(4));
-    let mapping = tenant.physical().reference(Handle(1)).expect("on the books");
+    let mapping = tenant.physical().reference(Handle(1)).expect("accounted");
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(4));
     mapping.mapped(Address(BASE), mib(4));
@@ -193,7 +193,7 @@ fn import_is_not_charged_and_export_stays_charged() {
     release(&tenant, 1);
     assert_eq!(used(&tenant), Bytes::ZERO);
     create(&tenant, 1, mib(2));
-    tenant.physical().reference(Handle(1)).expect("on the books").exported();
+    tenant.physical().reference(Handle(1)).expect("accounted").exported();
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(2), "somebody may hold it");
     assert_eq!(count(&tenant, Reason::ExportedKept), 1);
@@ -214,12 +214,7 @@ fn exported(tenant: &Tenant) -> Bytes {
 }
 
 fn bind(tenant: &Tenant, object: u64, offset: u64, handle: u64, size: Bytes) {
-    tenant.physical().reference(Handle(handle)).expect("on the books").bound(
-        Handle(object),
-        None,
-        offset,
-        size,
-    );
+    tenant.physical().reference(Handle(handle)).expect("accounted").bound(Handle(object), None, offset, size);
 }
 
 #[test]

@@ -16,8 +16,8 @@ use crate::handles::{ArrayId, Handle};
 use crate::tables::Tables;
 
 impl<'a> Physical<'a> {
-    /// Memory is about to be mapped into parts of an array: a reference for each, if it is on the
-    /// books.
+    /// Memory is about to be mapped into parts of an array: a reference for each, if it is
+    /// accounted.
     pub fn begin_tile_map(self, handle: Handle, tiles: Tiles) -> Option<PendingTileMap<'a>> {
         let count = tiles.names().count() as u64;
         let record = self.tables.physical.lock().refer_times(handle, count)?;

@@ -1,4 +1,4 @@
-//! Pools that grow at their own will, against books that must neither lose nor keep a byte.
+//! Pools that grow at their own will, against an accounting that must neither lose nor keep a byte.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -476,7 +476,7 @@ fn unreadable_pool_is_charged_the_likely_growth() {
     assert_eq!(fixture.used(), Bytes::ZERO);
 }
 
-/// What may happen to pools between two looks at the books.
+/// What may happen to pools between two looks at the accounting.
 #[derive(Clone, Debug)]
 enum Step {
     Allocate { pool: usize, size: u64, growth: u64 },
@@ -507,7 +507,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// After every step the books are what the driver holds, and within the limit.
+    /// After every step the accounting is what the driver holds, and within the limit.
     #[test]
     fn any_history_is_charged_to_the_byte(steps in prop::collection::vec(step(), 1..120)) {
         let fixture = Fixture::new(100);
@@ -558,9 +558,9 @@ struct Call {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// In any order of calls, looks and what is written down of them, the books say at least what
-    /// the driver holds, where no pool grows by more than was charged; and exactly that once all is
-    /// quiet.
+    /// In any order of calls, looks and what is written down of them, the accounting says at least
+    /// what the driver holds, where no pool grows by more than was charged; and exactly that once
+    /// all is quiet.
     #[test]
     fn readings_in_any_order_lose_no_growth(steps in prop::collection::vec((0..7_u8, 0..64_usize, 0..33_u64), 1..200)) {
         let driver = Fake::leaked();

@@ -153,7 +153,7 @@ fn process_without_a_limit_is_accounted_only_for_a_monitor() {
     assert_eq!(off(&container), Reason::NoLimit, "nobody has adopted it");
     GrantWriter::open(container.run()).expect("the grant file").adopt(1);
     let tenant = on(&container);
-    let sliced = tenant.gpu(GPU.uuid).expect("all GPUs are on the books");
+    let sliced = tenant.gpu(GPU.uuid).expect("all GPUs are accounted");
     assert_eq!(tenant.view().limit(sliced), None);
     assert_eq!(tenant.view().memory(sliced, Bytes(1)), None);
     assert!(tenant.charge(sliced, Bytes::from_mib(1 << 10)).is_ok(), "accounted, not limited");
@@ -325,9 +325,9 @@ fn gpus_of_a_limits_file_need_not_be_visible() {
     write_limits(&container, &format!("version 1\ngpu {unseen} 7340032\ngpu {} 5242880\n", GPU.uuid));
     as_unprivileged(|| {
         let tenant = on(&container);
-        let gpu = tenant.gpu(unseen.parse().expect("a UUID")).expect("it is on the books");
+        let gpu = tenant.gpu(unseen.parse().expect("a UUID")).expect("it is accounted");
         assert_eq!(tenant.view().limit(gpu), Some(Bytes::from_mib(7)));
-        let gpu = tenant.gpu(GPU.uuid).expect("it is on the books");
+        let gpu = tenant.gpu(GPU.uuid).expect("it is accounted");
         assert_eq!(tenant.view().limit(gpu), Some(Bytes::from_mib(5)));
     });
 }

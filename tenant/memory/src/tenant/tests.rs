@@ -1,4 +1,4 @@
-//! Books of a process: every path of a charge, and whole histories against a model.
+//! Accounting of a process: every path of a charge, and whole histories against a model.
 
 use cgpu_shm::grant::GrantWriter;
 use cgpu_shm::lock::Liveness;
@@ -63,7 +63,7 @@ fn charge_is_accounted_until_it_is_freed() {
     assert!(allocate(&tenant, 0x1000, Bytes(1000), None));
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(1024));
     // A free that the driver refuses changes nothing.
-    drop(tenant.allocations().begin_free(Address(0x1000)).expect("it is on the books"));
+    drop(tenant.allocations().begin_free(Address(0x1000)).expect("it is accounted"));
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(1024));
     tenant.allocations().begin_free(Address(0x1000)).expect("it is still there").freed();
     assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
@@ -125,12 +125,12 @@ fn address_reused_before_the_free_returns_is_the_new_allocation() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     assert!(allocate(&tenant, 0x20_0000, mib(2), None));
-    let taken = tenant.allocations().begin_free(Address(0x20_0000)).expect("it is on the books");
+    let taken = tenant.allocations().begin_free(Address(0x20_0000)).expect("it is accounted");
     // The driver has freed it and gives the address out again, in another thread.
     assert!(allocate(&tenant, 0x20_0000, mib(4), None));
     taken.freed();
     assert_eq!(tenant.view().usage(gpu()).used, mib(4));
-    let taken = tenant.allocations().begin_free(Address(0x20_0000)).expect("it is on the books");
+    let taken = tenant.allocations().begin_free(Address(0x20_0000)).expect("it is accounted");
     assert!(allocate(&tenant, 0x20_0000, mib(6), None));
     // A free that is said to have failed, of an address that is another's by now.
     drop(taken);

@@ -1,10 +1,10 @@
 //! A process that dies after any single store.
 //!
-//! The child keeps books of all that a program may do, one machine instruction at a time (ptrace).
-//! After each one its words are compared with what they were; whenever one has changed, a copy of
-//! the file is made, which is that of a process that died there: nobody holds a byte of a copy. In
-//! each copy another process must find sound books. What the driver holds at that instant is a word
-//! that the child writes beside them: the books must never say less.
+//! The child accounts all that a program may do, one machine instruction at a time (ptrace). After
+//! each one its words are compared with what they were; whenever one has changed, a copy of the
+//! file is made, which is that of a process that died there: nobody holds a byte of a copy. In each
+//! copy another process must find a sound ledger. What the driver holds at that instant is a word
+//! that the child writes beside them: the accounting must never say less.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -42,7 +42,7 @@ pub(crate) fn life(directory: &Path, _: usize) {
     let (tenant, gpu) = (&member.tenant, member.gpu);
     signal(pid, libc::SIGSTOP);
 
-    // A context whose size is not known: measured, and on the books only then.
+    // A context whose size is not known: measured, and accounted only then.
     let starting = tenant.contexts().begin_create(gpu, || Some(Bytes(100 * MIB))).expect("it fits");
     let context = starting.created(ContextId(0x1000), Some(Bytes(100 * MIB) - CONTEXT));
     driver(held(CONTEXT));
@@ -102,7 +102,7 @@ fn survive(file: &[u8], held: Bytes) {
     let member = Member::join_by(&Inside { directory: directory.path(), limit_mib: LIMIT_MIB });
     let (tenant, gpu) = (&member.tenant, member.gpu);
     let usage = tenant.view().usage(gpu);
-    assert!(usage.total() >= held, "{usage:?} on the books, and {held} with the driver");
+    assert!(usage.total() >= held, "{usage:?} accounted, and {held} with the driver");
     assert!(usage.total() <= LIMIT, "{usage:?}");
     assert_eq!(usage.draining, usage.total(), "it is the dead one's");
     let view = tenant.view().memory(gpu, LIMIT).expect("a limit is set");

@@ -36,8 +36,8 @@ fn context_is_found_until_it_is_destroyed() {
     assert_eq!(allocate(&allocations, context, 1024), Inserted::Stale);
 }
 
-/// There were places for sixteen such contexts: the first use of another one that ended took its
-/// memory off the books.
+/// There were places for sixteen such contexts: the first use of another one that ended uncharged
+/// its memory.
 #[test]
 fn each_context_counts_its_own_uses() {
     let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());

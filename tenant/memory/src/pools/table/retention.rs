@@ -6,7 +6,7 @@
 //! pool grew by less than that call can need, or because calls ran beside it and nobody can tell.
 //!
 //! Who counts on the pool while that happens loses nothing: what a call under way is *kept* is not
-//! given back on the books before it has landed. Either it still has it, or it takes again what a
+//! refunded before it has landed. Either it still has it, or it takes again what a
 //! trim has just freed, or what another call has been charged for and then taken from it.
 
 use cgpu_shm::units::Bytes;

@@ -1,4 +1,4 @@
-//! Whole histories of a container's processes, against books that are kept in the plainest way.
+//! Whole histories of a container's processes, against an accounting in the plainest way.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ impl Accounting {
     }
 }
 
-/// The whole container: the books under test beside the plain ones.
+/// The whole container: the accounting under test beside the plain one.
 struct Fixture<'a> {
     container: &'a Container,
     tenants: &'a [Tenant],
@@ -239,7 +239,7 @@ proptest! {
                 Usage { draining: Bytes::ZERO, ..tenants[0].view().usage(gpu()) },
                 Usage { draining: left, ..tenants[0].view().usage(gpu()) },
             ] {
-                prop_assert_eq!(usage.total(), total, "its memory stays on the books until it is gone");
+                prop_assert_eq!(usage.total(), total, "its memory stays accounted until it is gone");
                 prop_assert_eq!(tenants[0].view().usage(gpu()), usage);
                 region.sweep(container.clock.now(), false).expect("it can be looked for");
             }
