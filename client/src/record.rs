@@ -10,7 +10,7 @@ use serde::Deserialize;
 /// The file, in the container's folder.
 const RECORD: &str = "container";
 /// More than any text of a container that is read.
-const LONGEST: u64 = 64 << 10;
+const MAX_TEXT: u64 = 64 << 10;
 
 #[derive(Deserialize)]
 struct Record {
@@ -35,7 +35,7 @@ pub fn read_text(path: &Path) -> Option<String> {
         return None;
     }
     let mut bytes = Vec::new();
-    file.take(LONGEST).read_to_end(&mut bytes).ok()?;
+    file.take(MAX_TEXT).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -44,12 +44,12 @@ use crate::settings::{GpuSettings, bounds};
 use crate::watcher::Rules;
 
 /// Where metrics are served unless told.
-const METRICS: &str = "127.0.0.1:9445";
+const DEFAULT_METRICS: &str = "127.0.0.1:9445";
 
 /// Where settings survive, for root.
-const STATE: &str = "/var/lib/cgpu";
+const DEFAULT_STATE: &str = "/var/lib/cgpu";
 /// Where the control tree is, for root.
-const TREE: &str = "/run/cgpu_km";
+const DEFAULT_TREE: &str = "/run/cgpu_km";
 /// No tree.
 const NONE: &str = "none";
 
@@ -125,13 +125,13 @@ impl Source<'_> {
 
     /// Where metrics are served: nobody else's business unless told.
     fn endpoint(&self, text: Option<&Spanned<String>>, hami: bool) -> Result<Option<Endpoint>> {
-        let value = text.map_or(METRICS, |text| text.get_ref());
+        let value = text.map_or(DEFAULT_METRICS, |text| text.get_ref());
         if value == "off" {
             return Ok(None);
         }
         let listen = value.parse().map_err(|_| {
             let what = format!(
-                "metrics: expected \"off\" or an address and port such as {METRICS}, found {value:?}"
+                "metrics: expected \"off\" or an address and port such as {DEFAULT_METRICS}, found {value:?}"
             );
             self.wrong(text.map(Spanned::span), &what)
         })?;
@@ -271,12 +271,12 @@ impl Config {
         let root = std::path::absolute(&root)?;
         let is_host = root == Path::new(paths::RUN);
         let tree = source.tree.clone().or(contents.tree.clone());
-        let tree = tree.unwrap_or_else(|| if is_host { TREE.into() } else { root.join("cgpu_km") });
+        let tree = tree.unwrap_or_else(|| if is_host { DEFAULT_TREE.into() } else { root.join("cgpu_km") });
         Ok(Self {
             state: contents
                 .state
                 .clone()
-                .unwrap_or_else(|| if is_host { STATE.into() } else { root.join("state") }),
+                .unwrap_or_else(|| if is_host { DEFAULT_STATE.into() } else { root.join("state") }),
             tree: if tree == Path::new(NONE) { None } else { Some(std::path::absolute(tree)?) },
             root,
             nvml: contents.nvml.clone().unwrap_or_else(|| "libnvidia-ml.so.1".into()),
@@ -345,9 +345,12 @@ mod tests {
         assert_eq!(config.root, Path::new("/x"));
         assert_eq!(config.state, Path::new("/x/state"));
         assert_eq!(config.tree.as_deref(), Some(Path::new("/x/cgpu_km")));
-        assert_eq!(config.start.tuning(DeviceId::default(), Uuid([1; 16])).base, Nanos::from_millis(20));
+        assert_eq!(
+            config.start.tuning(DeviceId::default(), Uuid([1; 16])).base_slice,
+            Nanos::from_millis(20)
+        );
         assert_eq!(load("root = '/x'\ntree = 'none'").unwrap().tree, None);
-        assert_eq!(config.metrics.unwrap().listen.to_string(), METRICS);
+        assert_eq!(config.metrics.unwrap().listen.to_string(), DEFAULT_METRICS);
         assert_eq!(load("root = '/x'\nmetrics = 'off'").unwrap().metrics, None);
         let contents =
             load("root = '/x'\nmetrics = '[::1]:1'\nmetrics_hami = true").unwrap().metrics.unwrap();
@@ -365,7 +368,7 @@ mod tests {
         let gpu = start.gpu(DeviceId::default(), uuid);
         assert_eq!((gpu.policy, gpu.max_inst, gpu.prio_ratio()), (Some(5), Some(4), 80));
         assert!(gpu.work_conserving());
-        assert_eq!(start.tuning(DeviceId::default(), uuid).base, Nanos::from_millis(2));
+        assert_eq!(start.tuning(DeviceId::default(), uuid).base_slice, Nanos::from_millis(2));
         assert_eq!(start.gpu(DeviceId::of_gpu(1), Uuid([2; 16])), GpuSettings::default());
         // An instance goes by its own number, not by its GPU's.
         let instance = |start: &Start| start.gpu(DeviceId::of_instance(0, 1), Uuid([3; 16])).policy;

@@ -1,7 +1,7 @@
 //! The metrics endpoint: `GET /metrics` in the OpenMetrics text format.
 //!
 //! A thread of its own that is a client of the control socket like any other: the daemon gives it a status, as it gives `cgpu smi` one, and never
-//! waits for it. What was rendered is served again for [`FRESH`], so that many scrapers cost the turns no more than one. `docs/observing.md`
+//! waits for it. What was rendered is served again for [`CACHE_TIME`], so that many scrapers cost the turns no more than one. `docs/observing.md`
 //! lists the families.
 //!
 //! | module | what it is |
@@ -23,9 +23,9 @@ mod http;
 mod own;
 
 /// A text is served again for so long.
-const FRESH: Duration = Duration::from_millis(500);
+const CACHE_TIME: Duration = Duration::from_millis(500);
 /// A port that somebody else has is asked for again.
-const RETRY: Duration = Duration::from_secs(10);
+const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Where and what is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,11 +67,11 @@ fn listen(at: SocketAddr) -> TcpListener {
             }
             Err(_) => {}
         }
-        thread::sleep(RETRY);
+        thread::sleep(BIND_RETRY_INTERVAL);
     }
 }
 
-/// Writes the text, at most every [`FRESH`].
+/// Writes the text, at most every [`CACHE_TIME`].
 struct MetricsWriter {
     socket: PathBuf,
     client: Option<Client>,
@@ -82,7 +82,7 @@ struct MetricsWriter {
 impl MetricsWriter {
     /// None: the daemon does not answer.
     fn text(&mut self) -> Option<String> {
-        if self.written.as_ref().is_none_or(|(at, _)| at.elapsed() >= FRESH) {
+        if self.written.as_ref().is_none_or(|(at, _)| at.elapsed() >= CACHE_TIME) {
             self.written = self.write().map(|text| (Instant::now(), text));
         }
         self.written.as_ref().map(|(_, text)| text.clone())

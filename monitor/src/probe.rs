@@ -163,8 +163,8 @@ pub(crate) struct Prober {
 }
 
 /// NVML is asked this often, and where it was missing, looked for.
-const PACE: Duration = Duration::from_secs(1);
-const RETRY: Duration = Duration::from_secs(2);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+const NVML_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Prober {
     /// Starts the thread. It ends with its [`Prober`].
@@ -264,7 +264,7 @@ fn run(
     let mut identities = Vec::new();
     loop {
         if Instant::now() >= due {
-            if library.is_err() && tried.elapsed() >= RETRY {
+            if library.is_err() && tried.elapsed() >= NVML_RETRY_INTERVAL {
                 library = open();
                 tried = Instant::now();
             }
@@ -291,7 +291,7 @@ fn run(
             if results.send(ProbeResult::Sampled(sample)).is_err() {
                 return;
             }
-            due = Instant::now() + PACE;
+            due = Instant::now() + SAMPLE_INTERVAL;
         }
         let request = match requests.recv_timeout(due.saturating_duration_since(Instant::now())) {
             Ok(request) => request,

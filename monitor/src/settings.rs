@@ -145,9 +145,9 @@ pub struct ContainerSettings {
     pub memsize: BTreeMap<String, u64>,
 }
 
-const FILE: &str = "settings.json";
+const SETTINGS_FILE: &str = "settings.json";
 /// What was not understood is kept under this name.
-const ASIDE: &str = "settings.json.refused";
+const REFUSED_FILE: &str = "settings.json.refused";
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl Settings {
     /// # Errors
     /// When the file cannot be read, or what is not understood cannot be set aside: it must not be overwritten then.
     pub fn load(directory: &Path) -> io::Result<Found> {
-        let path = directory.join(FILE);
+        let path = directory.join(SETTINGS_FILE);
         let text = match fs::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -176,7 +176,7 @@ impl Settings {
         match understood.and_then(|settings| settings.check().map(|()| settings)) {
             Ok(settings) => Ok(Found::Settings(settings)),
             Err(reason) => {
-                let aside = directory.join(ASIDE);
+                let aside = directory.join(REFUSED_FILE);
                 fs::rename(&path, &aside)?;
                 Ok(Found::Refused(format!(
                     "{} is not understood and was set aside as {}: {reason}; what people had set is not in force",
@@ -207,7 +207,7 @@ impl Settings {
         fs::create_dir_all(directory)?;
         let draft = directory.join(".settings.json");
         fs::write(&draft, serde_json::to_vec_pretty(self)?)?;
-        fs::rename(draft, directory.join(FILE))
+        fs::rename(draft, directory.join(SETTINGS_FILE))
     }
 
     /// Waits until the disk has what was last saved.
@@ -215,7 +215,7 @@ impl Settings {
     /// # Errors
     /// As the system says.
     pub fn sync(directory: &Path) -> io::Result<()> {
-        fs::File::open(directory.join(FILE))?.sync_all()?;
+        fs::File::open(directory.join(SETTINGS_FILE))?.sync_all()?;
         fs::File::open(directory)?.sync_all()
     }
 }
@@ -247,7 +247,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let text = r#"{"default_memsize":5,"gpus":{"GPU-1":{"policy":null,"max_inst":20,"prio_ratio":80,"work_conserving":false}},
             "containers":{"a":{"weight":3,"high":null,"memsize":{}}}}"#;
-        fs::write(directory.path().join(FILE), text).unwrap();
+        fs::write(directory.path().join(SETTINGS_FILE), text).unwrap();
         let Found::Settings(settings) = Settings::load(directory.path()).unwrap() else { panic!() };
         assert_eq!((settings.default_memsize, settings.gpus["GPU-1"].max_inst), (Some(5), Some(20)));
     }
@@ -265,12 +265,12 @@ mod tests {
             (r#"{"default_memsize":-1}"#, "invalid value"),
         ] {
             let directory = tempfile::tempdir().unwrap();
-            fs::write(directory.path().join(FILE), text).unwrap();
+            fs::write(directory.path().join(SETTINGS_FILE), text).unwrap();
             let found = Settings::load(directory.path()).unwrap();
             let Found::Refused(message) = found else { panic!("{text}: {found:?}") };
             assert!(message.contains(reason), "{text}: {message}");
-            assert_eq!(fs::read_to_string(directory.path().join(ASIDE)).unwrap(), text);
-            assert!(!directory.path().join(FILE).exists());
+            assert_eq!(fs::read_to_string(directory.path().join(REFUSED_FILE)).unwrap(), text);
+            assert!(!directory.path().join(SETTINGS_FILE).exists());
         }
     }
 

@@ -35,7 +35,7 @@ pub const MIN_INTERVAL: Nanos = Nanos::from_millis(500);
 /// Longer than it takes to find a new container's processes.
 pub const SEARCH_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 /// Ended processes that are remembered.
-const REMEMBERED: usize = 32;
+const MAX_REMEMBERED: usize = 32;
 
 /// What the configuration wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -240,7 +240,7 @@ impl Watcher {
         let count = self.counts.entry((order.cause, order.owner)).or_default();
         // One that is made to end has been counted when it was asked to.
         *count += u64::from(order.signal == Signal::Term);
-        if self.ended.len() == REMEMBERED {
+        if self.ended.len() == MAX_REMEMBERED {
             self.ended.pop_front();
         }
         self.ended.push_back(Ended { order, container, at });

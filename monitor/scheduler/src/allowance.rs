@@ -44,8 +44,9 @@ impl Allowance {
     /// Lets it grow by the time that has passed, and fall by what was `taken` of it.
     pub(super) fn pass(&mut self, ratio: u64, time: Nanos, taken: Nanos, tuning: &Tuning) {
         let rest = WHOLE.saturating_sub(ratio);
-        let most = part(tuning.window.0, rest, WHOLE).max(tuning.least);
-        let slice = part(tuning.round.0, rest, WHOLE).min(tuning.base).max(tuning.least).min(most);
+        let most = part(tuning.priority_window.0, rest, WHOLE).max(tuning.min_grant);
+        let slice =
+            part(tuning.max_round.0, rest, WHOLE).min(tuning.base_slice).max(tuning.min_grant).min(most);
         self.credit = ((self.credit + part(time.0, ratio, WHOLE)).min(most + taken) - taken).min(most);
         self.back = part((slice - self.credit).0, WHOLE, ratio);
         if self.credit == Nanos::ZERO {
@@ -68,7 +69,7 @@ mod tests {
         assert_eq!(allowance.lasts(), Nanos::ZERO);
         let ratio = allowance.ratio();
         allowance.pass(ratio, Nanos::from_millis(1000), Nanos::ZERO, &tuning);
-        assert_eq!(allowance.lasts(), tuning.window);
+        assert_eq!(allowance.lasts(), tuning.priority_window);
         let (step, mut passed) = (Nanos::from_micros(100), Nanos::ZERO);
         while allowance.lasts() > Nanos::ZERO {
             allowance.pass(ratio, step, step, &tuning);

@@ -74,11 +74,11 @@ pub(super) enum Outcome {
 }
 
 /// Of its share, in thousandths: costing more, nobody becomes a background tenant.
-const MODEST: u64 = 900;
+const MAX_COST: u64 = 900;
 /// Of its share of what it does alone, in thousandths: a background tenant that does less is better off in the queue.
-const WORTH: u64 = 750;
+const MIN_WORTH: u64 = 750;
 /// Of the gaps that a background tenant must have, in thousandths: with shorter ones, it is one no longer.
-const SHORTER: u64 = 750;
+const MIN_GAP: u64 = 750;
 
 impl Gpu {
     /// Finds out who runs beside the others' turns.
@@ -95,15 +95,16 @@ impl Gpu {
                 Some(_) => self.queue[at].background = None,
                 None if may && !self.holds(tenant.id) => {
                     let limit = self.limit(now, tenant);
-                    let modest = tenant.cost_alone(self.bubble()) <= limit * MODEST / 1000;
+                    let modest = tenant.cost_alone(self.switch_cost()) <= limit * MAX_COST / 1000;
                     let unsure = self.is_unsure(now, tenant);
-                    let sparse = tenant.gap >= self.tuning.sparse && modest && !unsure;
+                    let sparse = tenant.gap >= self.tuning.background_gap && modest && !unsure;
                     let reported = tenant.account.reported;
                     let why = if sparse {
                         Some(Why::Sparse(None))
                     } else {
-                        (!unsure && self.gains_by_sharing(now, at, limit))
-                            .then(|| Why::HostBound(SharedTurns::new(now, self.tuning.shared, reported)))
+                        (!unsure && self.gains_by_sharing(now, at, limit)).then(|| {
+                            Why::HostBound(SharedTurns::new(now, self.tuning.shared_turns_period, reported))
+                        })
                     };
                     self.queue[at].background =
                         why.map(|why| self.grant_background(now, why, limit, reported));
@@ -115,7 +116,7 @@ impl Gpu {
 
     fn grant_background(&mut self, now: Nanos, why: Why, limit: u64, reported: Nanos) -> Background {
         let limit = if let Why::HostBound(_) = why { shared_turns::limit(limit) } else { limit };
-        let granted = part(self.tuning.background_period.0, limit, 1000).max(self.tuning.least);
+        let granted = part(self.tuning.background_period.0, limit, 1000).max(self.tuning.min_grant);
         let word = self.word(now, YOURS);
         Background { word, granted, given: now, since: now, start: reported, seen: reported, why }
     }
@@ -148,7 +149,7 @@ impl Gpu {
                 let tenant = &mut self.queue[at];
                 tenant.background = None;
                 tenant.background_not_before = now + cooldown;
-                tenant.presumed = now + self.tuning.tolerance;
+                tenant.presumed = now + self.tuning.silence_tolerance;
                 return;
             }
         };
@@ -175,19 +176,19 @@ impl Gpu {
         let time = (now - background.since).0.max(1);
         let used = (reported - background.start).0.min(time);
         let saturates = part(used, 1000, time).0 >= self.slices(at) * 9 / 10;
-        let period = Period { cost: tenant.cost_of(used, time, self.bubble()), saturates };
+        let period = Period { cost: tenant.cost_of(used, time, self.switch_cost()), saturates };
         let before = before.unwrap_or(Period { saturates: false, ..period });
         let costly = u64::midpoint(before.cost, period.cost) > limit;
         if costly || (before.saturates && period.saturates) {
             if self.gains_by_sharing(now, at, limit) {
-                let length = Nanos(self.tuning.shared.0 / 8);
+                let length = Nanos(self.tuning.shared_turns_period.0 / 8);
                 return Outcome::Stays(Why::HostBound(SharedTurns::new(now, length, reported)));
             }
             return Outcome::Leaves(self.tuning.background_cooldown);
         }
-        let gap = Nanos(self.tuning.sparse.0 * SHORTER / 1000);
+        let gap = Nanos(self.tuning.background_gap.0 * MIN_GAP / 1000);
         let worth = used.saturating_mul(1000) / tenant.duty().max(1);
-        let is_worth_it = worth.saturating_mul(1000) >= time.saturating_mul(limit * WORTH / 1000);
+        let is_worth_it = worth.saturating_mul(1000) >= time.saturating_mul(limit * MIN_WORTH / 1000);
         if tenant.gap < gap || !is_worth_it {
             return Outcome::Leaves(self.tuning.background_cooldown);
         }
@@ -222,15 +223,15 @@ impl Tenant {
     }
 
     /// What it would take from the others as a background tenant, switches included, in thousandths of the GPU.
-    fn cost_alone(&self, bubble: Nanos) -> u64 {
+    fn cost_alone(&self, switch_cost: Nanos) -> u64 {
         let burst = part(self.gap.0, self.duty(), 1000 - self.duty()).0;
-        let cost = burst.saturating_add(2 * bubble.0);
+        let cost = burst.saturating_add(2 * switch_cost.0);
         part(cost, 1000, self.gap.0.saturating_add(cost)).0
     }
 
     /// The same of what it has used in some time.
-    fn cost_of(&self, used: u64, time: u64, bubble: Nanos) -> u64 {
-        let switches = part(time - used, 2 * bubble.0, self.gap.0.saturating_add(2 * bubble.0)).0;
+    fn cost_of(&self, used: u64, time: u64, switch_cost: Nanos) -> u64 {
+        let switches = part(time - used, 2 * switch_cost.0, self.gap.0.saturating_add(2 * switch_cost.0)).0;
         part(used + switches, 1000, time).0
     }
 }

@@ -10,7 +10,7 @@
 //! - The GPU stays contended while it is silent: no other container fills its queue as if it were
 //!   alone, and the holder has less in flight.
 //! - When it comes back it pre-empts the holder, as every container with credit does. It keeps a
-//!   burst more of credit than others, [`SAVED`] at most, and may use half a burst in advance, so
+//!   burst more of credit than others, [`MAX_SAVED`] at most, and may use half a burst in advance, so
 //!   that no burst is cut off near its end. Both change when it computes, and not how much.
 //! - Its turn is over soon after its work is. The holder's gate tells when the program has waited
 //!   for all that it launched (`notify_slot` in the grant).
@@ -26,15 +26,15 @@ use super::turns::{self, Turn};
 /// Number of bursts after which a container is known.
 const SAMPLES: u32 = 3;
 /// Silences of the usual length for which a container that has gone silent is still expected.
-const LASTING: u64 = 8;
+const EXPECTED_SILENCES: u64 = 8;
 /// Bursts of the usual length after which work without silence is no burst any more.
-const LONG: u64 = 4;
+const MAX_BURST_LENGTHS: u64 = 4;
 /// Number of own turns after which a container that may have bursts is judged without knowing them.
-const JUDGED: u32 = 2 * turns::SAMPLES;
+const MIN_TURNS: u32 = 2 * turns::SAMPLES;
 /// Most credit that a container keeps for a burst.
-const SAVED: Nanos = Nanos::from_millis(10);
+const MAX_SAVED: Nanos = Nanos::from_millis(10);
 /// Least pause within a burst that ends no turn.
-const PAUSE: Nanos = Nanos::from_micros(100);
+const MIN_PAUSE: Nanos = Nanos::from_micros(100);
 
 /// What is learned of a container's bursts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,7 +57,7 @@ impl Bursts {
     /// Takes in a silence before a launch, by a container that has reported so much. A sparse one
     /// ends a burst.
     pub(super) fn learn(&mut self, silence: Nanos, reported: Nanos, tuning: &Tuning) {
-        if silence < tuning.sparse {
+        if silence < tuning.background_gap {
             self.pause = silence.max(Nanos(self.pause.0 / 8 * 7));
             return;
         }
@@ -65,7 +65,7 @@ impl Bursts {
         self.begun = reported;
         self.waits = core::mem::take(&mut self.reported_wait);
         // Not one burst: its gate was open meanwhile, it ran beside others, or has just been seen.
-        if length > tuning.round {
+        if length > tuning.max_round {
             self.samples = 0;
             return;
         }
@@ -84,7 +84,7 @@ impl Bursts {
 
     /// Half a burst.
     fn half(&self) -> Nanos {
-        Nanos(self.length.0 / 2).min(SAVED)
+        Nanos(self.length.0 / 2).min(MAX_SAVED)
     }
 }
 
@@ -98,8 +98,8 @@ impl Gpu {
             && (waits || reported_wait)
             && !tenant.goes_on()
             && !tenant.is_distrusted(now)
-            && length >= self.tuning.run
-            && silence >= Nanos(self.tuning.run.0 / 2 * 3)
+            && length >= self.tuning.min_run
+            && silence >= Nanos(self.tuning.min_run.0 / 2 * 3)
             && tenant.burst_duty >= HOST_BOUND
             && tenant.was_silent_as_usual(now, &self.tuning)
     }
@@ -108,7 +108,7 @@ impl Gpu {
     /// bursts.
     pub(super) fn may_be_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
         let Bursts { length, samples, waits, reported_wait, .. } = tenant.bursts;
-        let long = samples == 0 || length >= self.tuning.run;
+        let long = samples == 0 || length >= self.tuning.min_run;
         self.rule.has_background()
             && (waits || reported_wait)
             && long
@@ -117,7 +117,7 @@ impl Gpu {
 
     /// The same, and for a few turns: it runs beside no others' turns until its bursts are known.
     pub(super) fn is_unsure(&self, now: Nanos, tenant: &Tenant) -> bool {
-        self.may_be_bursty(now, tenant) && tenant.duty.1 < JUDGED
+        self.may_be_bursty(now, tenant) && tenant.duty.1 < MIN_TURNS
     }
 
     /// Whether a container is to tell when the program has waited for all its work. The holder: it
@@ -128,9 +128,9 @@ impl Gpu {
         let pauses = match tenant.background {
             Some(_) => {
                 let usual = !tenant.goes_on() && tenant.was_silent_as_usual(now, &self.tuning);
-                samples > 0 && length >= self.tuning.run && usual
+                samples > 0 && length >= self.tuning.min_run && usual
             }
-            None => tenant.gap >= self.tuning.sparse || tenant.is_host_bound(),
+            None => tenant.gap >= self.tuning.background_gap || tenant.is_host_bound(),
         };
         self.rule.has_background() && (pauses || self.is_bursty(now, tenant))
     }
@@ -139,11 +139,11 @@ impl Gpu {
     /// once. A burst is over when all of it is accounted: else it may not have begun, or may
     /// run longer than predicted.
     pub(super) fn tolerance(&self, now: Nanos, turn: &Turn, holder: &Tenant) -> Nanos {
-        let usual = self.tuning.tolerance;
+        let usual = self.tuning.silence_tolerance;
         if turn.high {
             usual
         } else if self.is_bursty(now, holder) && holder.is_drained() && holder.last() > turn.start {
-            Nanos(holder.bursts.pause.0 * 2).clamp(PAUSE, usual)
+            Nanos(holder.bursts.pause.0 * 2).clamp(MIN_PAUSE, usual)
         } else if self.may_be_bursty(now, holder) {
             // It keeps no turn through its gaps, so that its bursts become known.
             usual
@@ -157,7 +157,7 @@ impl Gpu {
         if !self.is_bursty(now, tenant) {
             return quantum;
         }
-        (quantum + tenant.bursts.length + tenant.bursts.half()).min(quantum.max(SAVED))
+        (quantum + tenant.bursts.length + tenant.bursts.half()).min(quantum.max(MAX_SAVED))
     }
 
     /// What a container may use in advance of what the next rounds bring it.
@@ -169,13 +169,14 @@ impl Gpu {
 impl Tenant {
     /// Whether it has computed for longer than its bursts last.
     fn goes_on(&self) -> bool {
-        self.account.reported - self.bursts.begun > Nanos(self.bursts.length.0.saturating_mul(LONG))
+        self.account.reported - self.bursts.begun
+            > Nanos(self.bursts.length.0.saturating_mul(MAX_BURST_LENGTHS))
     }
 
     /// Whether it was silent for no more than a few times as long as usual, and for a second at
     /// most.
     fn was_silent_as_usual(&self, now: Nanos, tuning: &Tuning) -> bool {
-        let usual = Nanos(self.bursts.silence.0.saturating_mul(LASTING)).min(tuning.quiet);
+        let usual = Nanos(self.bursts.silence.0.saturating_mul(EXPECTED_SILENCES)).min(tuning.idle_after);
         self.bursts.samples == 0 || now - self.active <= usual
     }
 }
@@ -314,9 +315,9 @@ mod tests {
     fn holder_has_less_in_flight_while_a_burst_may_come() {
         let mut gpu = known(FAIR);
         let max_inflight = |gpu: &Gpu| gpu.max_inflight(NOW, gpu.turn.as_ref().unwrap());
-        assert_eq!(max_inflight(&gpu), gpu.tuning.tight);
+        assert_eq!(max_inflight(&gpu), gpu.tuning.priority_inflight);
         gpu.queue[0].waiting = true;
-        assert_eq!(max_inflight(&gpu), gpu.tuning.wide, "it waits in the queue");
+        assert_eq!(max_inflight(&gpu), gpu.tuning.uncontested_inflight, "it waits in the queue");
     }
 
     #[test]
@@ -355,7 +356,7 @@ mod tests {
         };
         assert_eq!(grant(&mut gpu, 2 * MS), ms(3));
         gpu.queue[0].bursts.length = ms(40);
-        assert_eq!(candidates(&gpu)[0].most, SAVED);
+        assert_eq!(candidates(&gpu)[0].most, MAX_SAVED);
         assert_eq!(grant(&mut gpu, 2 * MS), ms(12), "two slices at most");
         gpu.queue[0].bursts.samples = 0;
         assert_eq!((candidates(&gpu)[0].most, grant(&mut gpu, 2 * MS)), (ms(6), ms(2)));
@@ -371,7 +372,7 @@ mod tests {
         see(&mut gpu.queue[0], NOW + us(1), &[TenantReport { inflight: 1, ends: NOW.0 + 1, ..settled }]);
         assert_eq!(tolerance(&gpu), ms(1), "some of it may run for longer than predicted");
         see(&mut gpu.queue[0], NOW + us(1), &[settled]);
-        assert_eq!(tolerance(&gpu), PAUSE);
+        assert_eq!(tolerance(&gpu), MIN_PAUSE);
         gpu.queue[0].bursts.pause = us(300);
         assert_eq!(tolerance(&gpu), us(600));
         gpu.queue[0].bursts.pause = us(740);

@@ -36,7 +36,7 @@ impl Tenant {
         let took = now - since;
         if cause != Cause::Overrun {
             // Half as much again, and it is forgotten by quarters.
-            let wanted = Nanos(took.0 + took.0 / 2).min(tuning.long_drain);
+            let wanted = Nanos(took.0 + took.0 / 2).min(tuning.max_drain_timeout);
             self.long.wait = wanted.max(Nanos(self.long.wait.0 / 4 * 3 + wanted.0 / 4));
         } else if self.long.wait > tuning.drain_timeout() && took >= self.long.wait {
             self.long =
@@ -56,8 +56,8 @@ impl Tenant {
         self.long.beside = None;
         // Beside one other it had half of the GPU, more or less.
         let alone = (from - since) + Nanos((now - from).0 / 2);
-        if by_itself && now >= self.long.retry_at && alone <= tuning.long_drain {
-            self.long.wait = (now - since).min(tuning.long_drain);
+        if by_itself && now >= self.long.retry_at && alone <= tuning.max_drain_timeout {
+            self.long.wait = (now - since).min(tuning.max_drain_timeout);
         }
     }
 }

@@ -41,14 +41,17 @@ impl Gpu {
             self.next_bump = now + self.cadence(now);
         }
         // Who came to its gate before it was armed did not ring.
-        let next_step = if anew { now + self.tuning.spacing } else { self.next_step_at(now) };
+        let next_step = if anew { now + self.tuning.min_step_interval } else { self.next_step_at(now) };
         Plan { orders, next_step }
     }
 
     pub(super) fn cadence(&self, now: Nanos) -> Nanos {
         let calm = self.turn.is_none()
-            && self.queue.iter().all(|tenant| tenant.has_doorbell && now - tenant.active > self.tuning.quiet);
-        if calm { self.tuning.slow_bump } else { self.tuning.bump }
+            && self
+                .queue
+                .iter()
+                .all(|tenant| tenant.has_doorbell && now - tenant.active > self.tuning.idle_after);
+        if calm { self.tuning.idle_bump_interval } else { self.tuning.bump_interval }
     }
 
     /// What the container's gate is to say now.
@@ -99,7 +102,8 @@ impl Gpu {
             Some(Turn { phase: Phase::Closing { .. }, .. }) => {
                 let notify_slot = tenant.last_to_end();
                 // Where the end is well foretold nobody need tell.
-                let notify_requested = !tenant.waiting || tenant.late.max(tenant.early) > self.tuning.lead;
+                let notify_requested =
+                    !tenant.waiting || tenant.late.max(tenant.early) > self.tuning.wakeup_lead;
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
                 Gate { turn, notify_slot, notify_requested, concurrent, ..before }
             }
@@ -125,7 +129,7 @@ impl Gpu {
 
     /// Work that a container whose gate is open may have in flight; zero: any.
     fn backlog(&self, at: usize) -> Nanos {
-        let (alone, beside_others) = self.tuning.backlog;
+        let (alone, beside_others) = self.tuning.open_inflight;
         match self.sharing {
             _ if !self.is_member(&self.queue[at]) => Nanos::ZERO,
             Sharing::Open => alone,
@@ -144,9 +148,9 @@ impl Gpu {
         }
         let bump = self.next_bump.min(self.next_full_scan);
         let Some(turn) = self.turn.as_ref().filter(|_| self.sharing == Sharing::Contended) else {
-            return bump.min(self.next_credit(now)).max(now + tuning.spacing);
+            return bump.min(self.next_credit(now)).max(now + tuning.min_step_interval);
         };
-        let Some(holder) = self.find(turn.holder) else { return now + tuning.spacing };
+        let Some(holder) = self.find(turn.holder) else { return now + tuning.min_step_interval };
         let due = match turn.phase {
             Phase::Running => {
                 let quiet_since = self.quiet_since(turn, holder);
@@ -157,19 +161,19 @@ impl Gpu {
                 let pending = self.queue.iter().filter(|other| other.id != turn.holder);
                 let back =
                     pending.filter(|other| other.returned > turn.start && self.wants(now, other)).count();
-                let run = turn.start + tuning.run;
+                let run = turn.start + tuning.min_run;
                 let run = if back > 0 && run > now { run } else { Nanos::MAX };
                 let quiet = if close { quiet } else { Nanos::MAX };
                 (turn.end - self.lead(now, holder)).min(quiet).min(run).min(self.next_allowance(now))
             }
-            Phase::Closing { least, .. } if holder.is_distrusted(now) => least - tuning.lead,
+            Phase::Closing { least, .. } if holder.is_distrusted(now) => least - tuning.wakeup_lead,
             Phase::Closing { since, least, .. } => {
                 let limit = since + self.drain_timeout(now, holder);
-                limit.min((now + holder.remaining(now)).max(least) - tuning.lead)
+                limit.min((now + holder.remaining(now)).max(least) - tuning.wakeup_lead)
             }
             Phase::Vacant { .. } => Nanos::MAX,
         };
-        bump.min(due).max(now + tuning.spacing)
+        bump.min(due).max(now + tuning.min_step_interval)
     }
 }
 

@@ -61,9 +61,9 @@ pub struct Share<'a> {
 }
 
 /// A turn closes, drains, passes on: no step needs more.
-const STEPS: usize = 4;
+const MAX_STEPS: usize = 4;
 /// Percent that high priority may take, unless told.
-const PRIO_RATIO: u32 = 80;
+const DEFAULT_PRIO_RATIO: u32 = 80;
 
 impl Gpu {
     /// A GPU that nobody shares yet.
@@ -73,7 +73,7 @@ impl Gpu {
             tuning,
             policy,
             rule: policy,
-            allowance: Allowance::new(PRIO_RATIO),
+            allowance: Allowance::new(DEFAULT_PRIO_RATIO),
             summoned: None,
             sharing: Sharing::Open,
             queue: Vec::new(),
@@ -99,7 +99,7 @@ impl Gpu {
         // No state at all: whatever is first is news.
         let mut tenant = Tenant::new(id, entitlement, Gate::without_grant(0xff), self.charged);
         // One round's worth: a newcomer does not wait for the next round.
-        tenant.balance = signed(self.tuning.base);
+        tenant.balance = signed(self.tuning.base_slice);
         self.queue.push(tenant);
     }
 
@@ -196,14 +196,14 @@ impl Gpu {
 
     /// What a switch between containers costs, as the turns have shown; none before there were enough of them.
     #[must_use]
-    pub fn switch_cost(&self) -> Option<Nanos> {
-        self.queue.iter().filter_map(Tenant::learned_bubble).min()
+    pub fn learned_switch_cost(&self) -> Option<Nanos> {
+        self.queue.iter().filter_map(Tenant::learned_switch_cost).min()
     }
 
     /// The mean slice of those who share the GPU equally.
     #[must_use]
     pub const fn slice(&self) -> Nanos {
-        self.tuning.base
+        self.tuning.base_slice
     }
 
     /// Who must be looked at before a step at this time; `notified`: somebody's bell was heard.
@@ -293,7 +293,7 @@ impl Gpu {
         self.set_sharing(now);
         self.update_background(before, now);
         if self.sharing == Sharing::Contended {
-            for _ in 0..STEPS {
+            for _ in 0..MAX_STEPS {
                 if !self.advance_turn(now) {
                     break;
                 }
@@ -306,7 +306,7 @@ impl Gpu {
     /// is known again.
     fn skip_lost(&mut self, before: Nanos, now: Nanos) -> Nanos {
         // A GPU that is open is not looked at, and charges nobody.
-        if now - before < self.tuning.lost || self.sharing == Sharing::Open {
+        if now - before < self.tuning.lost_after || self.sharing == Sharing::Open {
             return before;
         }
         if let Some(turn) = &mut self.turn {
@@ -317,10 +317,10 @@ impl Gpu {
 
     /// Slices as long as the learned cost of a switch asks for, where they are not set. Small changes of it change nothing.
     fn calibrate(&mut self) {
-        let Some(cost) = self.switch_cost() else { return };
-        let (base, wanted) = (self.tuning.base, self.tuning.base_for(cost));
+        let Some(cost) = self.learned_switch_cost() else { return };
+        let (base, wanted) = (self.tuning.base_slice, self.tuning.base_for(cost));
         if wanted.0.abs_diff(base.0) > base.0 / 5 {
-            self.tuning = Tuning { base: wanted, ..self.tuning };
+            self.tuning = Tuning { base_slice: wanted, ..self.tuning };
         }
     }
 
@@ -350,7 +350,7 @@ impl Gpu {
             for tenant in &mut self.queue {
                 tenant.queued = tenant.gate.turn & 0xff != WAIT;
                 if tenant.is_active(now, &self.tuning) {
-                    tenant.presumed = now + self.tuning.tolerance;
+                    tenant.presumed = now + self.tuning.silence_tolerance;
                 }
             }
         } else {

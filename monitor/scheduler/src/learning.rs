@@ -20,9 +20,11 @@ impl Tenant {
     /// Learns how well the end of its work is foretold: how long before or after the end of its turn it was over.
     pub(super) fn learn_end(&mut self, closed: &Closed, early: Nanos, late: Nanos, tuning: &Tuning) {
         if closed.cause == Cause::Spent {
-            let learn = |mean: Nanos, seen: Nanos| Nanos((mean.0 * 7 + seen.min(tuning.drain).0) / 8);
+            let learn =
+                |mean: Nanos, seen: Nanos| Nanos((mean.0 * 7 + seen.min(tuning.base_drain_timeout).0) / 8);
             // Three halves of the mean.
-            self.late = learn(self.late, Nanos(late.min(tuning.drain).0 * 3 / 2)).min(tuning.bound);
+            self.late = learn(self.late, Nanos(late.min(tuning.base_drain_timeout).0 * 3 / 2))
+                .min(tuning.default_inflight);
             self.early = learn(self.early, early);
         }
     }
@@ -30,26 +32,31 @@ impl Tenant {
     /// Learns from an accounted turn: what a switch costs, and how much its processes overlap.
     pub(super) fn learn(&mut self, closed: &Closed, reported: Nanos, finding: Finding, tuning: &Tuning) {
         let held = closed.end - closed.start;
-        if finding == Finding::Distrusted || held < tuning.tolerance || closed.excluded > Nanos::ZERO {
+        if finding == Finding::Distrusted || held < tuning.silence_tolerance || closed.excluded > Nanos::ZERO
+        {
             return;
         }
         let missing = held - reported;
-        if closed.handed && closed.cause == Cause::Spent && reported <= held && missing <= tuning.bubble_most
+        if closed.handed
+            && closed.cause == Cause::Spent
+            && reported <= held
+            && missing <= tuning.max_switch_cost
         {
-            let (mean, samples) = self.bubble;
+            let (mean, samples) = self.switch_cost;
             let mean = if samples == 0 { missing } else { Nanos((mean.0 * 7 + missing.0) / 8) };
-            self.bubble = (mean, samples.saturating_add(1));
+            self.switch_cost = (mean, samples.saturating_add(1));
         }
         // Where it fell silent, its gap was longer than what was waited for.
-        let cycle =
-            held + if closed.cause == Cause::Silent { self.gap - tuning.tolerance } else { Nanos::ZERO };
+        let cycle = held
+            + if closed.cause == Cause::Silent { self.gap - tuning.silence_tolerance } else { Nanos::ZERO };
         let duty = (reported.0.saturating_mul(1000) / cycle.0.max(1)).min(1000);
         // A report of more than was held is in part of work from before the turn.
         if finding != Finding::Over {
             let (mean, samples) = self.duty;
             let mean = if samples == 0 { duty } else { u64::midpoint(mean, duty) };
             self.duty = (mean, samples.saturating_add(1));
-            let switch = if closed.handed { self.bubble.0.max(tuning.bubble) } else { Nanos::ZERO };
+            let switch =
+                if closed.handed { self.switch_cost.0.max(tuning.assumed_switch_cost) } else { Nanos::ZERO };
             self.high_duty = high(self.high_duty, reported, cycle);
             // Silence at the end of a turn says nothing of how much it computes before.
             let worked = match closed.cause {
@@ -67,8 +74,8 @@ impl Tenant {
     }
 
     /// Its learned switch cost, once it stands on enough turns.
-    pub(super) fn learned_bubble(&self) -> Option<Nanos> {
-        (self.bubble.1 >= SAMPLES).then_some(self.bubble.0)
+    pub(super) fn learned_switch_cost(&self) -> Option<Nanos> {
+        (self.switch_cost.1 >= SAMPLES).then_some(self.switch_cost.0)
     }
 }
 
@@ -101,7 +108,7 @@ mod tests {
     fn lateness_counts_up_to_what_may_be_in_flight() {
         let mut tenant = tenant();
         (0..100).for_each(|_| tenant.learn_end(&closed(6000, true), Nanos::ZERO, ms(10), &TUNING));
-        assert_eq!(tenant.late, TUNING.bound);
+        assert_eq!(tenant.late, TUNING.default_inflight);
     }
 
     #[test]
@@ -116,13 +123,13 @@ mod tests {
     fn switch_cost_is_learned_from_turns_that_were_used_up() {
         let mut tenant = tenant();
         for turns in 1..=4 {
-            assert_eq!(tenant.learned_bubble(), None, "before turn {turns}");
+            assert_eq!(tenant.learned_switch_cost(), None, "before turn {turns}");
             tenant.learn(&closed(6000, true), us(5_900), Finding::Fits, &TUNING);
         }
-        assert_eq!(tenant.learned_bubble(), Some(us(100)));
+        assert_eq!(tenant.learned_switch_cost(), Some(us(100)));
         // An eighth of the way with each turn.
         tenant.learn(&closed(6000, true), us(5_740), Finding::Fits, &TUNING);
-        assert_eq!(tenant.learned_bubble(), Some(us(120)));
+        assert_eq!(tenant.learned_switch_cost(), Some(us(120)));
     }
 
     #[test]
@@ -136,7 +143,7 @@ mod tests {
         ] {
             let mut tenant = tenant();
             tenant.learn(&closed, us(reported_us), finding, &TUNING);
-            assert_eq!(tenant.bubble, (Nanos::ZERO, 0), "{name}");
+            assert_eq!(tenant.switch_cost, (Nanos::ZERO, 0), "{name}");
         }
     }
 
@@ -150,11 +157,11 @@ mod tests {
         ] {
             let mut tenant = tenant();
             tenant.learn(&closed, us(reported_us), finding, &TUNING);
-            assert_eq!((tenant.bubble, tenant.duty), ((Nanos::ZERO, 0), (999, 0)), "{name}");
+            assert_eq!((tenant.switch_cost, tenant.duty), ((Nanos::ZERO, 0), (999, 0)), "{name}");
         }
         let mut tenant = tenant();
         tenant.learn(&closed(1000, true), us(900), Finding::Fits, &TUNING);
-        assert_eq!((tenant.bubble, tenant.duty), ((us(100), 1), (900, 1)));
+        assert_eq!((tenant.switch_cost, tenant.duty), ((us(100), 1), (900, 1)));
     }
 
     #[test]

@@ -82,8 +82,10 @@ impl Gpu {
     pub(super) fn is_supreme(&self, now: Nanos, holder: &Tenant) -> bool {
         let tuning = &self.tuning;
         let rival = |other: &Tenant| other.id != holder.id && other.is_high(now) && self.is_member(other);
-        let tells = holder.foretold > Nanos::ZERO && now - holder.foretold < tuning.quiet;
-        tells && self.allowance.lasts() > tuning.base + tuning.wide && !self.queue.iter().any(rival)
+        let tells = holder.foretold > Nanos::ZERO && now - holder.foretold < tuning.idle_after;
+        tells
+            && self.allowance.lasts() > tuning.base_slice + tuning.uncontested_inflight
+            && !self.queue.iter().any(rival)
     }
 
     /// The first in the queue of high priority that wants the GPU.

@@ -31,7 +31,7 @@ impl Gpu {
             return;
         }
         let whole = self.whole();
-        let (time, most) = ((to - from).0, self.tuning.round.0.saturating_mul(MOST_ROUNDS));
+        let (time, most) = ((to - from).0, self.tuning.max_round.0.saturating_mul(MOST_ROUNDS));
         let mut claims = Vec::with_capacity(self.queue.len());
         for at in 0..self.queue.len() {
             let tenant = &self.queue[at];
@@ -53,7 +53,7 @@ impl Gpu {
             }
         }
         let sum = claims.iter().map(|claim| i128::from(claim.2)).sum::<i128>();
-        let excess = u64::try_from(sum - i128::from(self.tuning.round.0)).unwrap_or(0);
+        let excess = u64::try_from(sum - i128::from(self.tuning.max_round.0)).unwrap_or(0);
         let weights = claims.iter().map(|claim| claim.1).sum::<u64>();
         for (at, weight, _) in claims {
             let tenant = &mut self.queue[at];

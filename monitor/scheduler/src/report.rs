@@ -49,11 +49,11 @@ pub struct Process {
 }
 
 /// No process has that much in flight, nor reports so much more than the time that passed: an hour.
-const MOST_INFLIGHT: u64 = 3_600_000_000_000;
+const MAX_INFLIGHT: u64 = 3_600_000_000_000;
 /// No process has that many threads.
-const MOST_THREADS: u64 = 65_536;
+const MAX_THREADS: u64 = 65_536;
 /// Clocks are the same; a word may be read a moment after our own look at the clock.
-const SKEW: u64 = 1_000_000;
+const CLOCK_SKEW: u64 = 1_000_000;
 
 /// A process as accepted, how much its GPU time has grown, and how many values were invalid.
 pub(super) fn validate(report: &TenantReport, before: Option<&Process>, now: Nanos) -> (Process, Nanos, u64) {
@@ -66,20 +66,20 @@ pub(super) fn validate(report: &TenantReport, before: Option<&Process>, now: Nan
             0
         }
     };
-    let soon = now.0.saturating_add(SKEW);
+    let soon = now.0.saturating_add(CLOCK_SKEW);
     let active = check(report.active, report.active <= soon);
     let last = check(report.last, report.last <= soon);
-    let waiting = check(report.waiting, report.waiting <= MOST_THREADS);
-    let inflight = check(report.inflight, report.inflight <= MOST_INFLIGHT);
-    let ends = check(report.ends, inflight == 0 || report.ends <= now.0.saturating_add(MOST_INFLIGHT));
-    let spent = check(report.spent, report.spent <= MOST_INFLIGHT.saturating_mul(10));
+    let waiting = check(report.waiting, report.waiting <= MAX_THREADS);
+    let inflight = check(report.inflight, report.inflight <= MAX_INFLIGHT);
+    let ends = check(report.ends, inflight == 0 || report.ends <= now.0.saturating_add(MAX_INFLIGHT));
+    let spent = check(report.spent, report.spent <= MAX_INFLIGHT.saturating_mul(10));
     let known = before.filter(|before| before.slot == report.slot && before.generation == report.generation);
     let growth = match known {
         // The first sight of a process is where its time begins for us.
         None => 0,
         Some(before) => {
             let growth = report.busy.wrapping_sub(before.busy);
-            let most = now.0.saturating_sub(before.read.0).saturating_add(MOST_INFLIGHT);
+            let most = now.0.saturating_sub(before.read.0).saturating_add(MAX_INFLIGHT);
             check(growth, growth <= most)
         }
     };
@@ -179,7 +179,7 @@ mod tests {
             let now = Nanos(now);
             let (process, ..) = validate(&report, None, now);
             prop_assert!(process.active <= now && process.last <= now);
-            prop_assert!(process.ends <= now + Nanos(MOST_INFLIGHT));
+            prop_assert!(process.ends <= now + Nanos(MAX_INFLIGHT));
         }
     }
 }

@@ -40,7 +40,7 @@ impl Gpu {
             })
             .collect();
         // Nobody loses anything by one that has used up its allowance.
-        refill::next(&queue, summoned, self.tuning.least).or_else(|| high.map(|at| (0, at)))
+        refill::next(&queue, summoned, self.tuning.min_grant).or_else(|| high.map(|at| (0, at)))
     }
 
     pub(super) fn candidate(&self, now: Nanos, tenant: &Tenant) -> Candidate {
@@ -58,7 +58,7 @@ impl Gpu {
     /// What a round brings to a container: by those who share the GPU at present, and what is kept idle.
     pub(super) fn quantum(&self, now: Nanos, tenant: &Tenant) -> Nanos {
         if tenant.is_high(now) {
-            return self.tuning.base;
+            return self.tuning.base_slice;
         }
         let burns = self.rule.burns();
         let mut busy: Vec<u64> = self
@@ -68,18 +68,18 @@ impl Gpu {
             .filter(|tenant| burns || tenant.is_active(now, &self.tuning))
             .map(|tenant| self.rule.weight(&tenant.entitlement))
             .collect();
-        let mut base = self.tuning.base;
+        let mut base = self.tuning.base_slice;
         if self.rule.is_fixed() {
             let (count, idle) = (busy.len() as u64, WHOLE.saturating_sub(busy.iter().sum()));
             // Switches must fit into what nobody was promised: the less that is, the fewer of them. Long kernels are their own slices.
-            if count > 1 && self.queue.iter().all(|tenant| tenant.tail <= self.tuning.run) {
-                let most = Nanos(self.tuning.round.0 / 5 * 3);
-                let round = part(count * self.bubble().0, WHOLE, idle).min(most);
+            if count > 1 && self.queue.iter().all(|tenant| tenant.tail <= self.tuning.min_run) {
+                let most = Nanos(self.tuning.max_round.0 / 5 * 3);
+                let round = part(count * self.switch_cost().0, WHOLE, idle).min(most);
                 base = base.max(Nanos(round.0 / count));
             }
             busy.extend((idle > 0).then_some(idle));
         }
-        refill::quantum(self.rule.weight(&tenant.entitlement), &busy, base, self.tuning.round)
+        refill::quantum(self.rule.weight(&tenant.entitlement), &busy, base, self.tuning.max_round)
     }
 
     /// Begins so many rounds. `holder` wants the GPU though it does not wait.
@@ -97,12 +97,12 @@ impl Gpu {
 
     /// What the next turn grants: the balance, and never more than two rounds' worth at once.
     pub(super) fn grant(&self, id: TenantId) -> Nanos {
-        let Some(tenant) = self.find(id) else { return self.tuning.least };
+        let Some(tenant) = self.find(id) else { return self.tuning.min_grant };
         let balance = Nanos(u64::try_from(tenant.balance).unwrap_or(0));
-        let most = Nanos(tenant.quantum.0.saturating_mul(2)).min(self.tuning.round);
+        let most = Nanos(tenant.quantum.0.saturating_mul(2)).min(self.tuning.max_round);
         // Debt is repaid, so this changes when it computes, and not how much.
         let balance = balance + self.advance_of(self.now, tenant);
-        balance.min(most).max(self.tuning.least.min(tenant.quantum))
+        balance.min(most).max(self.tuning.min_grant.min(tenant.quantum))
     }
 
     /// GPU time in the container's own measure: processes that overlap report more than the GPU was held.

@@ -31,16 +31,16 @@ use super::turns::SAMPLES;
 pub(super) const HOST_BOUND: u64 = 800;
 /// The high duty of a container that has shared turns, until its own ones are measured: two of them
 /// for one that computes 60 %.
-pub(super) const MEASURED_ANEW: u64 = 850;
+pub(super) const INITIAL_DUTY: u64 = 850;
 /// Stretches after which a container must do as much as in turns; before, three quarters.
-const TRIAL: u64 = 4;
+const TRIAL_PERIODS: u64 = 4;
 /// What it must do then, in thousandths of what it did in turns.
-const AS_MUCH: u64 = 970;
-const ROUGHLY_AS_MUCH: u64 = 750;
+const MIN_YIELD: u64 = 970;
+const MIN_TRIAL_YIELD: u64 = 750;
 /// Most doublings of the time until the next attempt.
-const MOST_DOUBLINGS: u32 = 4;
+const MAX_DOUBLINGS: u32 = 4;
 /// What the GPU's own slicing leaves of its time to those that share it, in thousandths.
-const SLICED: u64 = 900;
+const SLICED_SHARE: u64 = 900;
 
 /// A container that shares the turns of another one.
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +64,8 @@ impl SharedTurns {
 /// While turns are shared, switches take a part of both: below an even share the grant is less, so
 /// that each has its part of what both compute.
 pub(super) fn limit(share: u64) -> u64 {
-    let slices = SLICED / 2;
-    if share >= slices { share } else { share * slices / (slices + (1000 - SLICED) * share / 1000) }
+    let slices = SLICED_SHARE / 2;
+    if share >= slices { share } else { share * slices / (slices + (1000 - SLICED_SHARE) * share / 1000) }
 }
 
 impl Tenant {
@@ -89,7 +89,7 @@ impl Gpu {
     /// What the GPU's own slicing gives a container at this place in the queue that computes all the
     /// time, in thousandths.
     pub(super) fn slices(&self, at: usize) -> u64 {
-        SLICED / (self.background_tenants(at) as u64 + 2)
+        SLICED_SHARE / (self.background_tenants(at) as u64 + 2)
     }
 
     /// Number of other containers that have turns. While a third one computes beside both, what two
@@ -104,18 +104,19 @@ impl Gpu {
     pub(super) fn judge_shared(&mut self, now: Nanos, at: usize, shared: SharedTurns, over: bool) -> Outcome {
         let in_turns = self.limit(now, &self.queue[at]) * self.queue[at].duty() / 1000;
         let alone_with_one = self.in_line(now, at) <= 1;
-        let (trial, base) = (TRIAL * self.tuning.background_period.0, self.tuning.background_cooldown);
+        let (trial, base) =
+            (TRIAL_PERIODS * self.tuning.background_period.0, self.tuning.background_cooldown);
         let tenant = &mut self.queue[at];
         let time = (now - shared.since).0.max(1);
         let used = part((tenant.account.reported - shared.reported).0.min(time), 1000, time).0;
-        let least = if time >= trial { AS_MUCH } else { ROUGHLY_AS_MUCH };
+        let least = if time >= trial { MIN_YIELD } else { MIN_TRIAL_YIELD };
         if over && used < in_turns * least / 1000 {
             let doublings = tenant.failed_trials;
-            tenant.failed_trials = (doublings + 1).min(MOST_DOUBLINGS);
+            tenant.failed_trials = (doublings + 1).min(MAX_DOUBLINGS);
             return Outcome::Leaves(Nanos(base.0 << doublings));
         }
         if now >= shared.until || !alone_with_one {
-            (tenant.high_duty, tenant.failed_trials) = (MEASURED_ANEW, 0);
+            (tenant.high_duty, tenant.failed_trials) = (INITIAL_DUTY, 0);
             // Beside others its gaps are in part theirs.
             tenant.gap = Nanos::ZERO;
             return Outcome::Leaves(Nanos::ZERO);
@@ -236,7 +237,7 @@ mod tests {
         assert!(background(&gpu).is_some());
         observe(&mut gpu, 3990, 4000, ms(4));
         assert!(background(&gpu).is_none());
-        assert_eq!((gpu.queue[0].high_duty, gpu.queue[0].gap), (MEASURED_ANEW, Nanos::ZERO));
+        assert_eq!((gpu.queue[0].high_duty, gpu.queue[0].gap), (INITIAL_DUTY, Nanos::ZERO));
         assert!(
             gpu.queue[0].background_not_before <= NOW + ms(4000),
             "it may share turns again when that is measured"

@@ -91,7 +91,7 @@ pub(super) struct Tenant {
     /// How much more its processes report together than the time held, in thousandths, at least 1000.
     pub(super) overlap: u64,
     /// Learned cost of a switch to it, and from how many turns.
-    pub(super) bubble: (Nanos, u32),
+    pub(super) switch_cost: (Nanos, u32),
     /// Its last turn, not yet accounted.
     pub(super) closed: Option<super::turns::Closed>,
     pub(super) gate: Gate,
@@ -145,7 +145,7 @@ impl Tenant {
             early: Nanos::ZERO,
             tail: Nanos::ZERO,
             overlap: 1000,
-            bubble: (Nanos::ZERO, 0),
+            switch_cost: (Nanos::ZERO, 0),
             closed: None,
             gate,
             newly_notified: false,
@@ -169,7 +169,7 @@ impl Tenant {
             busy += u32::from(growth > Nanos::ZERO);
             if invalid > 0 {
                 self.account.anomalies.invalid = self.account.anomalies.invalid.saturating_add(invalid);
-                self.distrusted_until = now + tuning.distrust;
+                self.distrusted_until = now + tuning.distrust_period;
             }
             processes.push(process);
         }
@@ -202,17 +202,18 @@ impl Tenant {
             self.bursts.note_wait();
         }
         // Who rings has a reason, and writes it down first.
-        let silent = !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active;
+        let silent =
+            !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active_window;
         if observation.unreadable || (observation.notified && silent && observation.presence.open) {
             self.account.anomalies.invalid = self.account.anomalies.invalid.saturating_add(1);
-            self.distrusted_until = now + tuning.distrust;
+            self.distrusted_until = now + tuning.distrust_period;
         }
         if self.dormant.is_some_and(|print| print != self.print()) {
             self.dormant = None;
             (self.returned, self.away) = (now, Nanos::MAX);
         }
         if self.active > active {
-            if self.active - active > tuning.active {
+            if self.active - active > tuning.active_window {
                 self.awake = self.active;
             } else if self.background.is_some() {
                 // Beside others its work ends later than predicted: only what was measured counts.
@@ -232,7 +233,7 @@ impl Tenant {
         let over = if self.is_drained() { self.last() } else { ends };
         let came = if self.active > active { self.active } else { now };
         // Whatever it says, it had the GPU until its gate closed.
-        (came - active.max(over)).min(now - self.given + tuning.tolerance)
+        (came - active.max(over)).min(now - self.given + tuning.silence_tolerance)
     }
 
     /// A quarter of the way to each gap seen; work without gaps lets the memory fade.
@@ -248,7 +249,7 @@ impl Tenant {
 
     /// Whether it has launched lately, or has something to do.
     pub(super) fn is_active(&self, now: Nanos, tuning: &Tuning) -> bool {
-        let launched = self.active > Nanos::ZERO && now - self.active < tuning.active;
+        let launched = self.active > Nanos::ZERO && now - self.active < tuning.active_window;
         let busy = (self.waiting && self.dormant.is_none()) || self.latest_end() > now || self.overrun;
         launched || busy || self.is_distrusted(now)
     }
@@ -320,7 +321,7 @@ impl Tenant {
     /// How long it may be silent and keep its turn.
     pub(super) fn tolerance(&self, tuning: &Tuning) -> Nanos {
         let four = Nanos(self.gap.0.saturating_mul(4));
-        if four <= self.quantum { tuning.tolerance.max(four) } else { tuning.tolerance }
+        if four <= self.quantum { tuning.silence_tolerance.max(four) } else { tuning.silence_tolerance }
     }
 
     /// The process that launched last.

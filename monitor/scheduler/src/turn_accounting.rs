@@ -23,7 +23,7 @@ impl Gpu {
         self.beside.add(to, Nanos(part.0 * runners));
         for tenant in self.queue.iter_mut().filter(|tenant| tenant.overrun) {
             if tenant.queued {
-                tenant.owe(part, self.tuning.debt);
+                tenant.owe(part, self.tuning.max_debt);
             } else {
                 tenant.balance = tenant.balance.saturating_sub(signed(part));
             }
@@ -36,7 +36,7 @@ impl Gpu {
     /// Finds out whose work runs beside others' turns.
     pub(super) fn watch_overruns(&mut self, now: Nanos) {
         let holder = self.turn.as_ref().map(|turn| turn.holder);
-        let tolerance = self.tuning.tolerance;
+        let tolerance = self.tuning.silence_tolerance;
         for tenant in &mut self.queue {
             tenant.learn_overrun(now, &self.tuning);
             let end = tenant.latest_end();
@@ -70,7 +70,7 @@ impl Gpu {
 
     /// Accounts a closed turn: charges what it cost, instead of what was assumed when it ended.
     pub(super) fn account_closed_turn(&mut self, now: Nanos, at: usize) {
-        let bubble = self.bubble();
+        let switch_cost = self.switch_cost();
         let tuning = self.tuning;
         let tenant = &mut self.queue[at];
         let Some(mut closed) = tenant.closed.take() else { return };
@@ -87,13 +87,13 @@ impl Gpu {
             && turn.phase == Phase::Running
         {
             // For a moment the GPU goes on with what it has; after that they have it in turns.
-            let part = late.min(tuning.bound) + Nanos((late - tuning.bound).0 / 2);
+            let part = late.min(tuning.default_inflight) + Nanos((late - tuning.default_inflight).0 / 2);
             turn.end = turn.end + part;
             turn.start = turn.start + part;
             closed.end = closed.end + part;
         }
         let reported = tenant.account.reported - closed.reported;
-        let (charge, finding) = closed.charge(reported, trusted, bubble);
+        let (charge, finding) = closed.charge(reported, trusted, switch_cost);
         tenant.learn_end(&closed, early, late, &tuning);
         tenant.learn(&closed, reported, finding, &tuning);
         match finding {
@@ -118,8 +118,8 @@ impl Gpu {
     }
 
     /// What a switch costs, by the honest ones: who claims the least decides, so that a claim of much gains nothing.
-    pub(super) fn bubble(&self) -> Nanos {
-        self.switch_cost().unwrap_or(self.tuning.bubble).min(self.tuning.bubble_most)
+    pub(super) fn switch_cost(&self) -> Nanos {
+        self.learned_switch_cost().unwrap_or(self.tuning.assumed_switch_cost).min(self.tuning.max_switch_cost)
     }
 }
 

@@ -7,7 +7,7 @@ use cgpu_shm::units::Nanos;
 use super::step::TenantId;
 
 /// How many are kept: half a second of the usual slices.
-pub const MOST: usize = 96;
+pub const MAX_TURNS: usize = 96;
 
 /// A turn that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) struct TurnHistory(VecDeque<PastTurn>);
 
 impl TurnHistory {
     pub(super) fn note(&mut self, turn: PastTurn) {
-        if self.0.len() == MOST {
+        if self.0.len() == MAX_TURNS {
             self.0.pop_front();
         }
         self.0.push_back(turn);
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn oldest_turns_are_dropped() {
         let mut history = TurnHistory::default();
-        for start in 0..MOST as u64 + 3 {
+        for start in 0..MAX_TURNS as u64 + 3 {
             history.note(PastTurn {
                 holder: TenantId(start % 2),
                 start: Nanos(start),
@@ -52,6 +52,6 @@ mod tests {
             });
         }
         let starts: Vec<u64> = history.turns().map(|turn| turn.start.0).collect();
-        assert_eq!((starts.len(), starts[0]), (MOST, 3));
+        assert_eq!((starts.len(), starts[0]), (MAX_TURNS, 3));
     }
 }

@@ -64,9 +64,13 @@ impl Gpu {
         let remaining = if distrusted { Nanos::ZERO } else { holder.remaining(now) };
         match turn.phase {
             // Nothing but the clock tells what a distrusted holder has in flight.
-            Phase::Closing { least, cause, .. } if remaining <= tuning.lead || distrusted => {
+            Phase::Closing { least, cause, .. } if remaining <= tuning.wakeup_lead || distrusted => {
                 let boundary = (now + remaining).max(least).max(turn.start);
-                if now + tuning.lead < least { Decision::Keep } else { Decision::Over { boundary, cause } }
+                if now + tuning.wakeup_lead < least {
+                    Decision::Keep
+                } else {
+                    Decision::Over { boundary, cause }
+                }
             }
             Phase::Closing { since, .. } if now >= since + self.drain_timeout(now, holder) => {
                 Decision::Over { boundary: now.max(turn.start), cause: Cause::Overrun }
@@ -103,7 +107,7 @@ impl Gpu {
                 if self.is_outranked(now, turn.holder) {
                     return Decision::Close(Cause::Preempted);
                 }
-                let may = !strict && !turn.high && now >= turn.start + tuning.run;
+                let may = !strict && !turn.high && now >= turn.start + tuning.min_run;
                 if may && self.is_summoned_away(now, turn.holder) {
                     return Decision::Close(Cause::Preempted);
                 }
@@ -118,11 +122,11 @@ impl Gpu {
     /// How long before the end of its turn it is decided who goes on. Whose next turn follows has it before its work has run out.
     pub(super) fn lead(&self, now: Nanos, holder: &Tenant) -> Nanos {
         if holder.is_distrusted(now) {
-            self.tuning.bound
+            self.tuning.default_inflight
         } else if holder.remaining(now) > Nanos::ZERO && self.goes_on(now, holder) {
-            self.tuning.ahead
+            self.tuning.extension_lead
         } else {
-            self.tuning.lead
+            self.tuning.wakeup_lead
         }
     }
 
@@ -139,7 +143,7 @@ impl Gpu {
     pub(super) fn comes_back(&self, now: Nanos, tenant: &Tenant, start: Nanos) -> bool {
         let holder = self.turn.as_ref().and_then(|turn| self.find(turn.holder));
         let in_burst = holder.is_some_and(|holder| self.is_bursty(now, holder));
-        let was_away = !in_burst || tenant.away >= self.tuning.sparse;
+        let was_away = !in_burst || tenant.away >= self.tuning.background_gap;
         tenant.returned > start
             && was_away
             && self.wants(now, tenant)
@@ -151,7 +155,7 @@ impl Gpu {
     /// Whether it could have a turn at once.
     fn has_credit(&self, now: Nanos, tenant: &Tenant) -> bool {
         let candidate = self.candidate(now, tenant);
-        if self.rule.is_fixed() { candidate.has_slice() } else { candidate.has_credit(self.tuning.least) }
+        if self.rule.is_fixed() { candidate.has_slice() } else { candidate.has_credit(self.tuning.min_grant) }
     }
 
     /// Whether another container is to have its turn here at the same time as on its other GPUs.
@@ -165,9 +169,9 @@ impl Gpu {
         let Some(holder) = self.find(turn.holder) else { return Nanos::ZERO };
         if self.has_high(now) {
             return match holder.is_high(now) {
-                true if turn.high && self.is_supreme(now, holder) => self.tuning.wide,
+                true if turn.high && self.is_supreme(now, holder) => self.tuning.uncontested_inflight,
                 true => Nanos::ZERO,
-                false => self.tuning.tight,
+                false => self.tuning.priority_inflight,
             };
         }
         // Nothing but the clock tells what that one has in flight.
@@ -178,16 +182,16 @@ impl Gpu {
         let mut others = self.queue.iter().filter(|other| other.id != turn.holder && self.is_member(other));
         let waits = |other: &Tenant| other.waiting && !self.comes_back(now, other, turn.start);
         if others.clone().any(|other| self.is_bursty(now, other) && !waits(other)) {
-            return self.tuning.tight;
+            return self.tuning.priority_inflight;
         }
         let is_uncontested = others.all(|other| in_line(other) || !other.is_active(now, &self.tuning));
         // Turns that follow another GPU's end when those do.
-        if is_uncontested && self.summoned.is_none() { self.tuning.wide } else { Nanos::ZERO }
+        if is_uncontested && self.summoned.is_none() { self.tuning.uncontested_inflight } else { Nanos::ZERO }
     }
 
     /// What an honest holder, who was told so, has in flight at most.
     fn drain_bound(&self, max_inflight: Nanos) -> Nanos {
-        if max_inflight > Nanos::ZERO { max_inflight } else { self.tuning.bound }
+        if max_inflight > Nanos::ZERO { max_inflight } else { self.tuning.default_inflight }
     }
 
     /// Since when nothing is known to run for the holder.
@@ -202,7 +206,7 @@ impl Gpu {
         let (bound, ahead) = (self.drain_bound(holder.gate.max_inflight), holder.remaining(now));
         let distrusted = holder.is_distrusted(now);
         if let Some(holder) = self.queue.iter_mut().find(|tenant| tenant.id == turn.holder) {
-            let remaining = holder.remaining(now).min(self.tuning.drain);
+            let remaining = holder.remaining(now).min(self.tuning.base_drain_timeout);
             holder.tail = Nanos((holder.tail.0 * 3 + remaining.0) / 4);
         }
         // What is in flight will run, and is its as well: whoever has used up its turn by one long kernel has none of it left for another.
@@ -271,10 +275,10 @@ impl Gpu {
         // Nobody wanted a vacant turn: its time is nobody's. What it cost before was charged when it fell vacant.
         let end = if let Phase::Vacant { since } = turn.phase { since } else { boundary };
         self.history.note(PastTurn { holder: turn.holder, start: turn.start, end: end.max(turn.start) });
-        let bubble = if turn.handed { self.bubble() } else { Nanos::ZERO };
-        let turn = if idle { turn } else { self.charge(end - bubble, turn) };
+        let switch_cost = if turn.handed { self.switch_cost() } else { Nanos::ZERO };
+        let turn = if idle { turn } else { self.charge(end - switch_cost, turn) };
         let (start, by, presumed) =
-            (turn.start, now + self.tuning.report_timeout, now + self.tuning.tolerance);
+            (turn.start, now + self.tuning.report_timeout, now + self.tuning.silence_tolerance);
         let Some(at) = self.queue.iter().position(|tenant| tenant.id == turn.holder) else { return };
         let tenant = &mut self.queue[at];
         tenant.steady = cause == Cause::Spent || (cause == Cause::Preempted && tenant.steady);
@@ -311,7 +315,7 @@ impl Gpu {
         self.account_closed_turn(now, at);
         self.refill(now, rounds, None);
         let handed = from != Some(holder);
-        let bubble = if handed { self.bubble() } else { Nanos::ZERO };
+        let switch_cost = if handed { self.switch_cost() } else { Nanos::ZERO };
         let word = self.word(now, YOURS);
         let grant = self.grant(holder);
         let granted = self.measure(holder, grant);
@@ -324,7 +328,7 @@ impl Gpu {
             holder,
             word,
             start: boundary,
-            end: boundary + bubble + grant,
+            end: boundary + switch_cost + grant,
             granted,
             handed,
             excluded: Nanos::ZERO,

@@ -120,15 +120,15 @@ impl Turn {
 
 impl Closed {
     /// What the turn is charged, given what was reported for it and what a switch costs.
-    pub(super) fn charge(&self, reported: Nanos, trusted: bool, bubble: Nanos) -> (Nanos, Finding) {
+    pub(super) fn charge(&self, reported: Nanos, trusted: bool, switch_cost: Nanos) -> (Nanos, Finding) {
         let held = self.end - self.start - self.excluded;
-        let bubble = if self.handed { bubble } else { Nanos::ZERO };
-        let allowance = Nanos(bubble.0 + bubble.0 / 2);
+        let switch_cost = if self.handed { switch_cost } else { Nanos::ZERO };
+        let allowance = Nanos(switch_cost.0 + switch_cost.0 / 2);
         let (charge, finding) = if !trusted {
             (held, Finding::Distrusted)
         } else if reported > held {
             // Processes that overlap add up to more than the GPU was held; a switch cost no less for it.
-            (held - bubble, Finding::Over)
+            (held - switch_cost, Finding::Over)
         } else if reported < held - allowance {
             (held - allowance, Finding::Under)
         } else {
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn report_counts_only_within_the_switch_cost() {
-        let bubble = Nanos::from_micros(100);
+        let switch_cost = Nanos::from_micros(100);
         for (reported, trusted, charge, finding) in [
             (5900, true, 5900, Finding::Fits),
             (5850, true, 5850, Finding::Fits),
@@ -161,7 +161,7 @@ mod tests {
             (5900, false, 6000, Finding::Distrusted),
         ] {
             assert_eq!(
-                closed(6000, true).charge(Nanos::from_micros(reported), trusted, bubble),
+                closed(6000, true).charge(Nanos::from_micros(reported), trusted, switch_cost),
                 (Nanos::from_micros(charge), finding),
                 "reported {reported}"
             );
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_switch_there_is_no_bubble() {
+    fn turn_without_a_switch_has_no_switch_cost() {
         let (charge, _) = closed(6000, false).charge(Nanos::ZERO, true, Nanos::from_micros(100));
         assert_eq!(charge, Nanos::from_micros(6000));
     }

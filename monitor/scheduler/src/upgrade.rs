@@ -52,7 +52,7 @@ pub struct TenantState {
     /// See `Tenant::duty`.
     pub duty: (u64, u32),
     /// Cost of a switch to it, ns, and from how many turns that is known.
-    pub bubble: (u64, u32),
+    pub switch_cost: (u64, u32),
     /// What it says is worth nothing until then.
     pub distrusted_until: u64,
 }
@@ -81,7 +81,7 @@ impl Gpu {
                 early: tenant.early.0,
                 overlap: tenant.overlap,
                 duty: tenant.duty,
-                bubble: (tenant.bubble.0.0, tenant.bubble.1),
+                switch_cost: (tenant.switch_cost.0.0, tenant.switch_cost.1),
                 distrusted_until: tenant.distrusted_until.0,
             };
             (tenant.id, state)
@@ -111,7 +111,7 @@ impl Gpu {
         tenant.early = Nanos(state.early);
         tenant.overlap = state.overlap.max(1000);
         tenant.duty = (state.duty.0.min(1000), state.duty.1);
-        tenant.bubble = (Nanos(state.bubble.0), state.bubble.1);
+        tenant.switch_cost = (Nanos(state.switch_cost.0), state.switch_cost.1);
         tenant.distrusted_until = Nanos(state.distrusted_until);
     }
 }
@@ -140,7 +140,7 @@ mod tests {
         tenant.account.turns = 4;
         tenant.account.anomalies.over = 1;
         (tenant.gap, tenant.late, tenant.early) = (Nanos(1), Nanos(2), Nanos(3));
-        (tenant.overlap, tenant.duty, tenant.bubble) = (1500, (700, 5), (Nanos(80), 6));
+        (tenant.overlap, tenant.duty, tenant.switch_cost) = (1500, (700, 5), (Nanos(80), 6));
         let (gpu_state, states) = old.transfer(Nanos(10));
         // As it goes over the socket.
         let text = serde_json::to_string(&(gpu_state, &states[1].1)).unwrap();
@@ -151,7 +151,7 @@ mod tests {
         new.restore_tenant(TenantId(2), &state);
         let (again, after) = new.transfer(Nanos(11));
         assert_eq!((again, after[1].1), (gpu_state, states[1].1));
-        assert_eq!((state.balance, state.charged, state.bubble), (-4_000_000, 500, (80, 6)));
+        assert_eq!((state.balance, state.charged, state.switch_cost), (-4_000_000, 500, (80, 6)));
         assert_eq!(after[0].1, states[0].1, "nobody else's changes");
     }
 

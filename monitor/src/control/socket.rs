@@ -18,9 +18,9 @@ use super::answer;
 use crate::host::Host;
 
 /// Clients at once; more wait.
-const MOST: usize = 64;
+const MAX_CLIENTS: usize = 64;
 /// The longest request.
-const LONGEST: usize = 64 << 10;
+const MAX_REQUEST: usize = 64 << 10;
 
 /// The socket and those who are connected.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl Socket {
     pub(crate) fn accept(&mut self) -> Option<(u64, &UnixStream)> {
         let (stream, _) = self.listener.accept().ok()?;
         stream.set_nonblocking(true).ok()?;
-        if self.clients.len() >= MOST {
+        if self.clients.len() >= MAX_CLIENTS {
             return None;
         }
         let own = rustix::process::geteuid().as_raw();
@@ -191,7 +191,7 @@ impl Client {
             Ok(0) => false,
             Ok(count) => {
                 self.line.extend_from_slice(&bytes[..count]);
-                self.line.len() <= LONGEST
+                self.line.len() <= MAX_REQUEST
             }
             Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
         }

@@ -115,7 +115,7 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
         sharing: sharing(device.scheduler.sharing()),
         turns: device.scheduler.turns(),
         utilization: device.sample.utilization,
-        switch_us: device.scheduler.switch_cost().map(|cost| cost.0 / 1000),
+        switch_us: device.scheduler.learned_switch_cost().map(|cost| cost.0 / 1000),
         slice_us: device.scheduler.slice().0 / 1000,
         unknown_processes: on_gpu.map(|(pid, _)| *pid).filter(|pid| !ours(pid)).collect(),
     }

@@ -32,7 +32,7 @@ use channel::RequestSender;
 use files::Files;
 
 /// Where a mount is made that is put beneath another, below the monitor's root.
-const ASIDE: &str = ".tree";
+const STAGING_MOUNT: &str = ".tree";
 
 /// A mounted tree. It is unmounted when it is dropped.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Tree {
         let name = format!("cgpu:{}", root.display());
         let at = mounts::place(at)?;
         let config = options(&name);
-        let session = match beneath(&at, &name, &root.join(ASIDE), &sender, &config) {
+        let session = match beneath(&at, &name, &root.join(STAGING_MOUNT), &sender, &config) {
             Some(session) => session,
             None => {
                 clear(&at, &name)?;

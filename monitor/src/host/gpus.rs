@@ -14,15 +14,13 @@ use crate::config::Start;
 use crate::settings::GpuSettings;
 
 /// GPUs that are kept; a container can name sixteen, and may make them up where there is no NVML.
-const MOST_GPUS: usize = 64;
+const MAX_GPUS: usize = 64;
 
 impl Host {
     /// The GPU of this name. One that NVML does not know is no GPU, unless there is no NVML.
     pub(super) fn find_gpu(&mut self, uuid: Uuid) {
         let is_known = self.devices.iter().any(|device| device.known);
-        if is_known
-            || self.devices.len() >= MOST_GPUS
-            || self.devices.iter().any(|device| device.uuid == uuid)
+        if is_known || self.devices.len() >= MAX_GPUS || self.devices.iter().any(|device| device.uuid == uuid)
         {
             return;
         }

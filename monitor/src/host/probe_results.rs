@@ -12,12 +12,12 @@ use super::{Change, Host, Process};
 use crate::probe::{ProbeResult, Sample};
 
 /// How long NVML is waited for at the start: its own takes a second or two.
-const FIRST: Duration = Duration::from_secs(10);
+const FIRST_SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Host {
     /// Waits for NVML's first answer, so that whoever asks us finds the GPUs.
     pub(crate) fn wait_for_first_sample(&mut self, now: Nanos) {
-        if let Some(results) = self.prober.first(FIRST) {
+        if let Some(results) = self.prober.first(FIRST_SAMPLE_TIMEOUT) {
             self.take_results(now, [results]);
         } else {
             tracing::warn!("NVML has not answered yet; going on without");

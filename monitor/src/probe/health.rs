@@ -7,7 +7,7 @@ use cgpu_inventory::health::{HealthCheck, Report};
 use cgpu_shm::units::Nanos;
 
 /// Different errors of a GPU that are remembered; there are some two hundred in all.
-const REMEMBERED: usize = 64;
+const MAX_REMEMBERED: usize = 64;
 
 /// What was reported, by GPU and number: each error's last time.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ impl Reports {
     pub(super) fn add(&mut self, report: Report, now: Nanos) {
         let errors = self.last.entry(report.gpu).or_default();
         errors.insert(report.xid, now);
-        if errors.len() > REMEMBERED
+        if errors.len() > MAX_REMEMBERED
             && let Some(oldest) = errors.iter().min_by_key(|(_, at)| **at).map(|(xid, _)| *xid)
         {
             errors.remove(&oldest);
@@ -87,6 +87,6 @@ mod tests {
             reports.add(Report { gpu: Some(0), xid }, at(xid));
         }
         let errors = reports.of(0, at(1000));
-        assert_eq!((errors.len(), errors[0].xid), (REMEMBERED, 1000 - REMEMBERED as u64));
+        assert_eq!((errors.len(), errors[0].xid), (MAX_REMEMBERED, 1000 - MAX_REMEMBERED as u64));
     }
 }

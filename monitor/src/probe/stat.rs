@@ -5,7 +5,7 @@ use std::fs;
 use crate::watcher::ProcessId;
 
 /// Further than any tree of processes is deep.
-const DEEPEST: usize = 256;
+const MAX_DEPTH: usize = 256;
 
 /// What `/proc/PID/stat` says.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl ProcessId {
 pub(super) fn ancestry(pid: u32) -> Vec<ProcessId> {
     let mut line: Vec<ProcessId> = Vec::new();
     let mut next = pid;
-    while line.len() < DEEPEST && line.iter().all(|id| id.pid != next) {
+    while line.len() < MAX_DEPTH && line.iter().all(|id| id.pid != next) {
         let Some(stat) = Stat::of(next) else { break };
         line.push(ProcessId { pid: next, start_time: stat.start_time });
         next = stat.parent;

@@ -280,10 +280,10 @@ fn next_turn_is_decided_early_only_where_the_holder_goes_on() {
         change(&mut gpu);
         gpu.lead(NOW, &gpu.queue[0])
     };
-    assert_eq!(lead(|_| (), us(500)), TUNING.ahead);
-    assert_eq!(lead(|_| (), Nanos::ZERO), TUNING.lead, "nothing is in flight");
-    assert_eq!(lead(|gpu| gpu.queue[1].waiting = true, us(500)), TUNING.lead);
-    assert_eq!(lead(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1), us(500)), TUNING.bound);
+    assert_eq!(lead(|_| (), us(500)), TUNING.extension_lead);
+    assert_eq!(lead(|_| (), Nanos::ZERO), TUNING.wakeup_lead, "nothing is in flight");
+    assert_eq!(lead(|gpu| gpu.queue[1].waiting = true, us(500)), TUNING.wakeup_lead);
+    assert_eq!(lead(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1), us(500)), TUNING.default_inflight);
 }
 
 #[test]
@@ -370,10 +370,10 @@ fn holder_has_more_in_flight_where_no_other_container_would_wait_for_it() {
         change(&mut gpu);
         max_inflight(&gpu)
     };
-    assert_eq!(max_inflight_after(|_| ()), TUNING.wide, "the other one is in the queue");
+    assert_eq!(max_inflight_after(|_| ()), TUNING.uncontested_inflight, "the other one is in the queue");
     assert_eq!(max_inflight_after(others_idle), Nanos::ZERO, "the other one may come back");
     let silent = |gpu: &mut Gpu| (gpu.queue[1].waiting, gpu.queue[1].active) = (false, NOW - ms(20));
-    assert_eq!(max_inflight_after(silent), TUNING.wide);
+    assert_eq!(max_inflight_after(silent), TUNING.uncontested_inflight);
     let back = |gpu: &mut Gpu| {
         (gpu.queue[1].returned, gpu.queue[1].away, gpu.queue[1].balance) = (NOW + us(1), ms(1), 6 * MS);
     };
@@ -388,7 +388,7 @@ fn holder_has_more_in_flight_where_no_other_container_would_wait_for_it() {
 fn ordinary_holder_has_less_in_flight_beside_high_priority() {
     let mut gpu = taken(FAIR);
     gpu.queue[1].entitlement.high = true;
-    assert_eq!(max_inflight(&gpu), TUNING.tight);
+    assert_eq!(max_inflight(&gpu), TUNING.priority_inflight);
 }
 
 #[test]
@@ -397,7 +397,7 @@ fn high_priority_has_more_in_flight_while_it_cannot_lose_its_turn() {
     rank(&mut gpu);
     assert_eq!(max_inflight(&gpu), Nanos::ZERO, "it does not tell when its work ends");
     gpu.queue[0].foretold = NOW;
-    assert_eq!(max_inflight(&gpu), TUNING.wide);
+    assert_eq!(max_inflight(&gpu), TUNING.uncontested_inflight);
     gpu.turn.as_mut().unwrap().high = false;
     assert_eq!(max_inflight(&gpu), Nanos::ZERO, "its turn was given to it as to any other container");
 }

@@ -541,7 +541,7 @@ fn switch_cost_is_learned() {
         let tenants = [(1, SATURATING), (1, SATURATING)];
         let mut harness = Harness::with(FAIR, &tenants, 1024 * US, switch_us * US, Tuning::DEFAULT, 7);
         harness.run_for(2 * SECOND);
-        let learned = harness.scheduler.switch_cost().expect("many turns").0 / US;
+        let learned = harness.scheduler.learned_switch_cost().expect("many turns").0 / US;
         println!("{switch_us} us: learned {learned} us");
         // What the hand-over itself leaves idle is part of it.
         assert!((switch_us * 8 / 10..=switch_us + 60).contains(&learned), "{switch_us} us: {learned} us");
