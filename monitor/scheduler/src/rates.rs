@@ -16,7 +16,7 @@ use super::step::TenantId;
 use super::tenants::Tenant;
 
 /// Rounds' worth of credit that one container can have.
-const MOST_ROUNDS: u64 = 4;
+const MAX_ROUNDS: u64 = 4;
 
 impl Gpu {
     /// What the shares of all members are parts of: the GPU, or their sum where more was promised than there is.
@@ -31,7 +31,7 @@ impl Gpu {
             return;
         }
         let whole = self.whole();
-        let (time, most) = ((to - from).0, self.tuning.max_round.0.saturating_mul(MOST_ROUNDS));
+        let (time, most) = ((to - from).0, self.tuning.max_round.0.saturating_mul(MAX_ROUNDS));
         let mut claims = Vec::with_capacity(self.queue.len());
         for at in 0..self.queue.len() {
             let tenant = &self.queue[at];
