@@ -345,7 +345,7 @@ impl Container {
     }
 
     /// Those of its processes that are to be searched for on the host; none: nobody, or a search is under way.
-    pub(crate) fn to_search(&mut self) -> Option<Search> {
+    pub(crate) fn begin_search(&mut self) -> Option<Search> {
         let region = self.region.as_ref().filter(|_| !self.searching)?;
         let slot_process = |&(slot, generation): &(SlotIndex, u64)| {
             let seen = region.seen.slots.get(slot.get())?;

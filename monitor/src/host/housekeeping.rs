@@ -64,7 +64,7 @@ impl Host {
 
     /// Has those processes searched for on the host that have not been.
     pub(super) fn find_processes(&mut self, tenant: TenantId) {
-        if let Some(search) = self.containers.get_mut(&tenant).and_then(Container::to_search) {
+        if let Some(search) = self.containers.get_mut(&tenant).and_then(Container::begin_search) {
             self.prober.find(search);
         }
     }

@@ -69,28 +69,28 @@ const RECORD: usize = offset_of!(Use, header) + offset_of!(UseHeader, gpu);
 #[test]
 fn one_search_at_a_time_however_many_slots_are_locked() {
     let mut fixture = Fixture::new();
-    assert_eq!(fixture.container.to_search(), None);
+    assert_eq!(fixture.container.begin_search(), None);
     let mut claims: Vec<_> = (0..100).map(|_| fixture.claim()).collect();
     fixture.refresh();
-    let search = fixture.container.to_search().unwrap();
+    let search = fixture.container.begin_search().unwrap();
     assert_eq!(search.processes.len(), 100);
     for _ in 0..50 {
         claims.push(fixture.claim());
         fixture.refresh();
-        assert_eq!(fixture.container.to_search(), None, "a search is under way");
+        assert_eq!(fixture.container.begin_search(), None, "a search is under way");
     }
     assert!(!fixture.container.identity().searched);
     let heard = fixture.container.found(&search, ourselves(100));
     assert_eq!(fixture.container.host_ids.len(), 100);
     // Their deaths are heard of at once, but not of so many that nobody else's would be.
     assert_eq!((heard.len(), fixture.container.exits.len()), (MAX_EXIT_WATCHES, MAX_EXIT_WATCHES));
-    let rest = fixture.container.to_search().unwrap();
+    let rest = fixture.container.begin_search().unwrap();
     assert_eq!(rest.processes.len(), 50);
     // What was found in files that were replaced meanwhile is of nobody, and the next search may begin.
     let elsewhere = Search { file: (0, 0), ..rest.clone() };
     assert_eq!(fixture.container.found(&elsewhere, ourselves(50)), []);
     assert_eq!(fixture.container.host_ids.len(), 100);
-    assert_eq!(fixture.container.to_search().as_ref(), Some(&rest));
+    assert_eq!(fixture.container.begin_search().as_ref(), Some(&rest));
     fixture.container.found(&rest, (0..50).map(|_| None).collect());
     assert!(fixture.container.identity().searched, "found or not, all have been searched for");
 }
@@ -100,7 +100,7 @@ fn process_that_left_its_slot_still_belongs_to_its_container() {
     let mut fixture = Fixture::new();
     let claim = fixture.claim();
     fixture.refresh();
-    let search = fixture.container.to_search().unwrap();
+    let search = fixture.container.begin_search().unwrap();
     let own = ProcessId::of(std::process::id()).unwrap();
     fixture.container.found(&search, ourselves(1));
     assert_eq!(fixture.container.exits.len(), 1);
