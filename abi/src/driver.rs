@@ -4,7 +4,7 @@ use crate::row::{Flavour, Row, views, word};
 
 macro_rules! rows {
     ($($kind:ident $symbol:ident { $name:literal, $flavour:ident, $version:literal, $since:literal }
-        $role:ident $treatment:ident $played:ident $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+        $role:ident $treatment:ident $simulated:ident $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         /// Every symbol of the CUDA driver, in the order of the table.
         pub static DRIVER: &[Row] = &[$(Row {
             symbol: stringify!($symbol),
@@ -15,7 +15,7 @@ macro_rules! rows {
             kind: word!($kind),
             role: crate::Role::$role,
             treatment: crate::Treatment::$treatment,
-            played: word!($played),
+            simulated: word!($simulated),
             reason: $reason,
         }),*];
     };

@@ -19,7 +19,7 @@
 //! | version | from which version `cuGetProcAddress` hands it out, as 12040; 0: never |
 //! | since | the first header that has it, as 1204; 0: none has |
 //! | role, treatment | [`Role`], [`Treatment`] |
-//! | played | `played` when the simulated driver implements it, `stub` when it only answers NOT_SUPPORTED |
+//! | played | `simulated` when the simulated driver implements it, `stub` when it only answers NOT_SUPPORTED |
 //! | reason | why it is treated so |
 //! | arguments | of a `hook` or `call`; `()` also for a refused function that is not played, whatever its arguments |
 //! | answer | left out: `CUresult`, in NVML's table `nvmlReturn_t` |
@@ -54,7 +54,7 @@
 //! ```
 //!
 //! A callback that treats rows by kind takes them apart one at a time, as `pointers!(@field …)` does. `$kind`,
-//! `$treatment` and `$played` are plain words, so an inner rule can match them literally.
+//! `$treatment` and `$simulated` are plain words, so an inner rule can match them literally.
 //!
 //! # Adding or changing a row
 //!
@@ -68,7 +68,7 @@
 //!   row with an installed header (`CUDA_HEADER_DIR=… cargo test -p cgpu-abi --test header`).
 //! - `BLESS=1 cargo test -p cgpu-abi --test support` writes `docs/support.md` anew; read the difference.
 //!
-//! To have the simulator play one more function, change `stub` into `played`; to type it, give the arguments as well.
+//! To have the simulator play one more function, change `stub` into `simulated`; to type it, give the arguments as well.
 #![allow(non_camel_case_types, reason = "the vendor's own names")]
 
 mod completeness;

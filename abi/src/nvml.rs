@@ -4,7 +4,7 @@ use crate::row::{NvmlRow, views, word};
 
 macro_rules! rows {
     ($($kind:ident $symbol:ident { $since:literal }
-        $role:ident $treatment:ident $played:ident $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+        $role:ident $treatment:ident $simulated:ident $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         /// Every symbol of NVML, in the order of the table.
         pub static NVML: &[NvmlRow] = &[$(NvmlRow {
             symbol: stringify!($symbol),
@@ -12,7 +12,7 @@ macro_rules! rows {
             kind: word!($kind),
             role: crate::Role::$role,
             treatment: crate::Treatment::$treatment,
-            played: word!($played),
+            simulated: word!($simulated),
             reason: $reason,
         }),*];
     };

@@ -8,241 +8,241 @@ macro_rules! nvml_table {
             $([$($through)*])?
 
             // Start and end.
-            hook nvmlInit { 1200 } Starts Tracked played "counts the users of the library in this process"
+            hook nvmlInit { 1200 } Starts Tracked simulated "counts the users of the library in this process"
                 ();
-            hook nvmlInit_v2 { 1200 } Starts Tracked played "counts the users of the library in this process"
+            hook nvmlInit_v2 { 1200 } Starts Tracked simulated "counts the users of the library in this process"
                 ();
-            hook nvmlInitWithFlags { 1200 } Starts Tracked played "counts the users of the library in this process"
+            hook nvmlInitWithFlags { 1200 } Starts Tracked simulated "counts the users of the library in this process"
                 (flags: c_uint);
-            hook nvmlShutdown { 1200 } Starts Tracked played "counts the users of the library in this process"
+            hook nvmlShutdown { 1200 } Starts Tracked simulated "counts the users of the library in this process"
                 ();
             pass nvmlInternalGetExportTable { 0 } Routes Passed stub "private tables pass untouched: they are the vendor's own";
-            call nvmlErrorString { 1200 } Passes Passed played "names a result"
+            call nvmlErrorString { 1200 } Passes Passed simulated "names a result"
                 (result: nvmlReturn_t) -> *const c_char;
 
             // What the GPU says about its memory.
-            hook nvmlDeviceGetMemoryInfo { 1200 } Reports Virtualised played "total is the limit, and agrees with cuMemGetInfo to the byte"
+            hook nvmlDeviceGetMemoryInfo { 1200 } Reports Virtualised simulated "total is the limit, and agrees with cuMemGetInfo to the byte"
                 (device: nvmlDevice_t, memory: *mut nvmlMemory_t);
-            hook nvmlDeviceGetMemoryInfo_v2 { 1200 } Reports Virtualised played "total is the limit, and agrees with cuMemGetInfo to the byte"
+            hook nvmlDeviceGetMemoryInfo_v2 { 1200 } Reports Virtualised simulated "total is the limit, and agrees with cuMemGetInfo to the byte"
                 (device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t);
-            call nvmlDeviceGetBAR1MemoryInfo { 1200 } Reports Passed played "the window through which the host sees the GPU, not its memory"
+            call nvmlDeviceGetBAR1MemoryInfo { 1200 } Reports Passed simulated "the window through which the host sees the GPU, not its memory"
                 (device: nvmlDevice_t, bar1_memory: *mut nvmlBAR1Memory_t);
-            hook nvmlDeviceGetMemoryLimits_v1 { 1304 } Reports Virtualised played "the vendor's own limit per control group: no more than ours"
+            hook nvmlDeviceGetMemoryLimits_v1 { 1304 } Reports Virtualised simulated "the vendor's own limit per control group: no more than ours"
                 (device: nvmlDevice_t, limits: *mut nvmlGetMemoryLimits_v1_t);
             hook nvmlDeviceGetConfComputeMemSizeInfo { 1202 } Reports Virtualised stub "memory under confidential computing: no more than the limit"
                 (device: nvmlDevice_t, mem_info: *mut nvmlConfComputeMemSizeInfo_t);
             hook nvmlDeviceGetConfComputeProtectedMemoryUsage { 1202 } Reports Virtualised stub "total is the limit, and agrees with cuMemGetInfo to the byte"
                 (device: nvmlDevice_t, memory: *mut nvmlMemory_t);
-            hook nvmlDeviceGetAttributes { 1200 } Reports Virtualised played "a MIG instance is as large as its limit"
+            hook nvmlDeviceGetAttributes { 1200 } Reports Virtualised simulated "a MIG instance is as large as its limit"
                 (device: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t);
-            hook nvmlDeviceGetAttributes_v2 { 1200 } Reports Virtualised played "a MIG instance is as large as its limit"
+            hook nvmlDeviceGetAttributes_v2 { 1200 } Reports Virtualised simulated "a MIG instance is as large as its limit"
                 (device: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t);
-            call nvmlDeviceGetFieldValues { 1200 } Reports Passed played "no field up to 13.5 is a size of memory or tells of a process"
+            call nvmlDeviceGetFieldValues { 1200 } Reports Passed simulated "no field up to 13.5 is a size of memory or tells of a process"
                 (device: nvmlDevice_t, values_count: c_int, values: *mut nvmlFieldValue_t);
 
             // Who uses the GPU, and how much.
-            hook nvmlDeviceGetComputeRunningProcesses { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
+            hook nvmlDeviceGetComputeRunningProcesses { 1200 } Reports Virtualised simulated "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
-            hook nvmlDeviceGetComputeRunningProcesses_v2 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
+            hook nvmlDeviceGetComputeRunningProcesses_v2 { 1200 } Reports Virtualised simulated "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t);
-            hook nvmlDeviceGetComputeRunningProcesses_v3 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
+            hook nvmlDeviceGetComputeRunningProcesses_v3 { 1200 } Reports Virtualised simulated "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
-            hook nvmlDeviceGetGraphicsRunningProcesses { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
+            hook nvmlDeviceGetGraphicsRunningProcesses { 1200 } Reports Virtualised simulated "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
-            hook nvmlDeviceGetGraphicsRunningProcesses_v2 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
+            hook nvmlDeviceGetGraphicsRunningProcesses_v2 { 1200 } Reports Virtualised simulated "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t);
-            hook nvmlDeviceGetGraphicsRunningProcesses_v3 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
+            hook nvmlDeviceGetGraphicsRunningProcesses_v3 { 1200 } Reports Virtualised simulated "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
-            hook nvmlDeviceGetMPSComputeRunningProcesses { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
+            hook nvmlDeviceGetMPSComputeRunningProcesses { 1200 } Reports Virtualised simulated "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
-            hook nvmlDeviceGetMPSComputeRunningProcesses_v2 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
+            hook nvmlDeviceGetMPSComputeRunningProcesses_v2 { 1200 } Reports Virtualised simulated "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t);
-            hook nvmlDeviceGetMPSComputeRunningProcesses_v3 { 1200 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
+            hook nvmlDeviceGetMPSComputeRunningProcesses_v3 { 1200 } Reports Virtualised simulated "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
-            hook nvmlDeviceGetAccountingPids { 1200 } Reports Virtualised played "only the container's processes, by their ids in it"
+            hook nvmlDeviceGetAccountingPids { 1200 } Reports Virtualised simulated "only the container's processes, by their ids in it"
                 (device: nvmlDevice_t, count: *mut c_uint, pids: *mut c_uint);
-            hook nvmlDeviceGetAccountingStats { 1200 } Reports Virtualised played "only of the container's processes, by their ids in it"
+            hook nvmlDeviceGetAccountingStats { 1200 } Reports Virtualised simulated "only of the container's processes, by their ids in it"
                 (device: nvmlDevice_t, pid: c_uint, stats: *mut nvmlAccountingStats_t);
-            hook nvmlDeviceGetAccountingStats_v2 { 1303 } Reports Virtualised played "only of the container's processes, by their ids in it"
+            hook nvmlDeviceGetAccountingStats_v2 { 1303 } Reports Virtualised simulated "only of the container's processes, by their ids in it"
                 (device: nvmlDevice_t, stats: *mut nvmlAccountingStats_v2_t);
-            hook nvmlDeviceGetProcessesUtilizationInfo { 1204 } Reports Virtualised played "only the container's processes, by their ids in it"
+            hook nvmlDeviceGetProcessesUtilizationInfo { 1204 } Reports Virtualised simulated "only the container's processes, by their ids in it"
                 (device: nvmlDevice_t, proceses_util_info: *mut nvmlProcessesUtilizationInfo_t);
-            hook nvmlDeviceGetRunningProcessDetailList { 1202 } Reports Virtualised played "only the container's processes, by their ids and memory in it"
+            hook nvmlDeviceGetRunningProcessDetailList { 1202 } Reports Virtualised simulated "only the container's processes, by their ids and memory in it"
                 (device: nvmlDevice_t, plist: *mut nvmlProcessDetailList_t);
-            hook nvmlDeviceGetProcessUtilization { 1200 } Reports Virtualised played "only the container's processes, by their ids in it"
+            hook nvmlDeviceGetProcessUtilization { 1200 } Reports Virtualised simulated "only the container's processes, by their ids in it"
                 (device: nvmlDevice_t, utilization: *mut nvmlProcessUtilizationSample_t, process_samples_count: *mut c_uint, last_seen_time_stamp: c_ulonglong);
             hook nvmlDeviceGetEncoderSessions { 1200 } Reports Virtualised stub "only the container's processes, by their ids in it"
                 (device: nvmlDevice_t, session_count: *mut c_uint, session_infos: *mut nvmlEncoderSessionInfo_t);
             hook nvmlDeviceGetFBCSessions { 1200 } Reports Virtualised stub "only the container's processes, by their ids in it"
                 (device: nvmlDevice_t, session_count: *mut c_uint, session_info: *mut nvmlFBCSessionInfo_t);
-            call nvmlDeviceGetUtilizationRates { 1200 } Reports Passed played "the whole GPU's utilisation, as on a GPU that is shared"
+            call nvmlDeviceGetUtilizationRates { 1200 } Reports Passed simulated "the whole GPU's utilisation, as on a GPU that is shared"
                 (device: nvmlDevice_t, utilization: *mut nvmlUtilization_t);
-            call nvmlDeviceGetSamples { 1200 } Reports Passed played "the whole GPU's counters, as on a GPU that is shared"
+            call nvmlDeviceGetSamples { 1200 } Reports Passed simulated "the whole GPU's counters, as on a GPU that is shared"
                 (device: nvmlDevice_t, kind: nvmlSamplingType_t, last_seen_time_stamp: c_ulonglong, sample_val_type: *mut nvmlValueType_t, sample_count: *mut c_uint, samples: *mut nvmlSample_t);
             pass nvmlDevicePerfMetricsGetSamples_v1 { 1304 } Reports Passed stub "the whole GPU's counters, as on a GPU that is shared";
             pass nvmlGpmMetricsGet { 1200 } Reports Passed stub "the whole GPU's counters, as on a GPU that is shared";
-            call nvmlSystemGetProcessName { 1200 } Reports Passed played "the name of a process whose id is known already"
+            call nvmlSystemGetProcessName { 1200 } Reports Passed simulated "the name of a process whose id is known already"
                 (pid: c_uint, name: *mut c_char, length: c_uint);
-            call nvmlDeviceClearAccountingPids { 1200 } Passes Passed played "switches or clears accounting, which needs the host's root"
+            call nvmlDeviceClearAccountingPids { 1200 } Passes Passed simulated "switches or clears accounting, which needs the host's root"
                 (device: nvmlDevice_t);
-            call nvmlDeviceGetAccountingBufferSize { 1200 } Passes Passed played "switches or clears accounting, which needs the host's root"
+            call nvmlDeviceGetAccountingBufferSize { 1200 } Passes Passed simulated "switches or clears accounting, which needs the host's root"
                 (device: nvmlDevice_t, buffer_size: *mut c_uint);
-            call nvmlDeviceGetAccountingMode { 1200 } Passes Passed played "switches or clears accounting, which needs the host's root"
+            call nvmlDeviceGetAccountingMode { 1200 } Passes Passed simulated "switches or clears accounting, which needs the host's root"
                 (device: nvmlDevice_t, mode: *mut nvmlEnableState_t);
-            call nvmlDeviceSetAccountingMode { 1200 } Passes Passed played "switches or clears accounting, which needs the host's root"
+            call nvmlDeviceSetAccountingMode { 1200 } Passes Passed simulated "switches or clears accounting, which needs the host's root"
                 (device: nvmlDevice_t, mode: nvmlEnableState_t);
 
             // Which GPUs there are.
-            hook nvmlDeviceGetCount { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetCount { 1200 } Passes Guarded simulated "GPUs are hidden by the container's runtime, not by us"
                 (device_count: *mut c_uint);
-            hook nvmlDeviceGetCount_v2 { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetCount_v2 { 1200 } Passes Guarded simulated "GPUs are hidden by the container's runtime, not by us"
                 (device_count: *mut c_uint);
-            hook nvmlDeviceGetHandleByIndex { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByIndex { 1200 } Passes Guarded simulated "GPUs are hidden by the container's runtime, not by us"
                 (index: c_uint, device: *mut nvmlDevice_t);
-            hook nvmlDeviceGetHandleByIndex_v2 { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByIndex_v2 { 1200 } Passes Guarded simulated "GPUs are hidden by the container's runtime, not by us"
                 (index: c_uint, device: *mut nvmlDevice_t);
-            hook nvmlDeviceGetHandleByPciBusId { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByPciBusId { 1200 } Passes Guarded simulated "GPUs are hidden by the container's runtime, not by us"
                 (pci_bus_id: *const c_char, device: *mut nvmlDevice_t);
-            hook nvmlDeviceGetHandleByPciBusId_v2 { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByPciBusId_v2 { 1200 } Passes Guarded simulated "GPUs are hidden by the container's runtime, not by us"
                 (pci_bus_id: *const c_char, device: *mut nvmlDevice_t);
-            hook nvmlDeviceGetHandleBySerial { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleBySerial { 1200 } Passes Guarded simulated "GPUs are hidden by the container's runtime, not by us"
                 (serial: *const c_char, device: *mut nvmlDevice_t);
-            hook nvmlDeviceGetHandleByUUID { 1200 } Passes Guarded played "GPUs are hidden by the container's runtime, not by us"
+            hook nvmlDeviceGetHandleByUUID { 1200 } Passes Guarded simulated "GPUs are hidden by the container's runtime, not by us"
                 (uuid: *const c_char, device: *mut nvmlDevice_t);
-            call nvmlDeviceGetIndex { 1200 } Passes Passed played "GPUs are hidden by the container's runtime, not by us"
+            call nvmlDeviceGetIndex { 1200 } Passes Passed simulated "GPUs are hidden by the container's runtime, not by us"
                 (device: nvmlDevice_t, index: *mut c_uint);
-            call nvmlDeviceGetMinorNumber { 1200 } Passes Passed played "GPUs are hidden by the container's runtime, not by us"
+            call nvmlDeviceGetMinorNumber { 1200 } Passes Passed simulated "GPUs are hidden by the container's runtime, not by us"
                 (device: nvmlDevice_t, minor_number: *mut c_uint);
-            call nvmlDeviceGetName { 1200 } Passes Passed played "GPUs are hidden by the container's runtime, not by us"
+            call nvmlDeviceGetName { 1200 } Passes Passed simulated "GPUs are hidden by the container's runtime, not by us"
                 (device: nvmlDevice_t, name: *mut c_char, length: c_uint);
-            call nvmlDeviceGetUUID { 1200 } Passes Passed played "GPUs are hidden by the container's runtime, not by us"
+            call nvmlDeviceGetUUID { 1200 } Passes Passed simulated "GPUs are hidden by the container's runtime, not by us"
                 (device: nvmlDevice_t, uuid: *mut c_char, length: c_uint);
             pass nvmlDeviceGetHandleByUUIDV { 1209 } Passes Passed stub "GPUs are hidden by the container's runtime, not by us";
-            hook nvmlSystemGetCudaDriverVersion { 1200 } Passes Guarded played "reads a version"
+            hook nvmlSystemGetCudaDriverVersion { 1200 } Passes Guarded simulated "reads a version"
                 (cuda_driver_version: *mut c_int);
-            hook nvmlSystemGetCudaDriverVersion_v2 { 1200 } Passes Guarded played "reads a version"
+            hook nvmlSystemGetCudaDriverVersion_v2 { 1200 } Passes Guarded simulated "reads a version"
                 (cuda_driver_version: *mut c_int);
-            hook nvmlSystemGetDriverVersion { 1200 } Passes Guarded played "reads a version"
+            hook nvmlSystemGetDriverVersion { 1200 } Passes Guarded simulated "reads a version"
                 (version: *mut c_char, length: c_uint);
-            hook nvmlSystemGetNVMLVersion { 1200 } Passes Guarded played "reads a version"
+            hook nvmlSystemGetNVMLVersion { 1200 } Passes Guarded simulated "reads a version"
                 (version: *mut c_char, length: c_uint);
 
             // The GPU's properties.
-            call nvmlDeviceGetApplicationsClock { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetApplicationsClock { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_mhz: *mut c_uint);
-            call nvmlDeviceGetArchitecture { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetArchitecture { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, arch: *mut nvmlDeviceArchitecture_t);
-            call nvmlDeviceGetBoardId { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetBoardId { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, board_id: *mut c_uint);
-            call nvmlDeviceGetBrand { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetBrand { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, kind: *mut nvmlBrandType_t);
-            call nvmlDeviceGetClock { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetClock { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_id: nvmlClockId_t, clock_mhz: *mut c_uint);
-            call nvmlDeviceGetClockInfo { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetClockInfo { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, kind: nvmlClockType_t, clock: *mut c_uint);
-            call nvmlDeviceGetComputeInstanceId { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetComputeInstanceId { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, id: *mut c_uint);
-            call nvmlDeviceGetComputeMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetComputeMode { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, mode: *mut nvmlComputeMode_t);
-            call nvmlDeviceGetCudaComputeCapability { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetCudaComputeCapability { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, major: *mut c_int, minor: *mut c_int);
-            call nvmlDeviceGetCurrPcieLinkGeneration { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetCurrPcieLinkGeneration { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, curr_link_gen: *mut c_uint);
-            call nvmlDeviceGetCurrPcieLinkWidth { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetCurrPcieLinkWidth { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, curr_link_width: *mut c_uint);
-            call nvmlDeviceGetCurrentClocksEventReasons { 1202 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetCurrentClocksEventReasons { 1202 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, clocks_event_reasons: *mut c_ulonglong);
-            call nvmlDeviceGetCurrentClocksThrottleReasons { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetCurrentClocksThrottleReasons { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, clocks_throttle_reasons: *mut c_ulonglong);
-            call nvmlDeviceGetDecoderUtilization { 1200 } Reports Passed played "the whole GPU's utilisation, as on a GPU that is shared"
+            call nvmlDeviceGetDecoderUtilization { 1200 } Reports Passed simulated "the whole GPU's utilisation, as on a GPU that is shared"
                 (device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
-            call nvmlDeviceGetDefaultApplicationsClock { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetDefaultApplicationsClock { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, clock_type: nvmlClockType_t, clock_mhz: *mut c_uint);
-            call nvmlDeviceGetDefaultEccMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetDefaultEccMode { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, default_mode: *mut nvmlEnableState_t);
-            call nvmlDeviceGetDeviceHandleFromMigDeviceHandle { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetDeviceHandleFromMigDeviceHandle { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (mig_device: nvmlDevice_t, device: *mut nvmlDevice_t);
-            call nvmlDeviceGetDisplayActive { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetDisplayActive { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, is_active: *mut nvmlEnableState_t);
-            call nvmlDeviceGetDisplayMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetDisplayMode { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, display: *mut nvmlEnableState_t);
-            call nvmlDeviceGetEccMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetEccMode { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, current: *mut nvmlEnableState_t, pending: *mut nvmlEnableState_t);
-            call nvmlDeviceGetEncoderUtilization { 1200 } Reports Passed played "the whole GPU's utilisation, as on a GPU that is shared"
+            call nvmlDeviceGetEncoderUtilization { 1200 } Reports Passed simulated "the whole GPU's utilisation, as on a GPU that is shared"
                 (device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint);
-            call nvmlDeviceGetEnforcedPowerLimit { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetEnforcedPowerLimit { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, limit: *mut c_uint);
-            call nvmlDeviceGetFanSpeed { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetFanSpeed { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, speed: *mut c_uint);
-            call nvmlDeviceGetFanSpeed_v2 { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetFanSpeed_v2 { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, fan: c_uint, speed: *mut c_uint);
-            call nvmlDeviceGetGpuInstanceId { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetGpuInstanceId { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, id: *mut c_uint);
-            call nvmlDeviceGetMaxClockInfo { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetMaxClockInfo { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, kind: nvmlClockType_t, clock: *mut c_uint);
-            call nvmlDeviceGetMaxMigDeviceCount { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetMaxMigDeviceCount { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, count: *mut c_uint);
-            call nvmlDeviceGetMaxPcieLinkGeneration { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetMaxPcieLinkGeneration { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, max_link_gen: *mut c_uint);
-            call nvmlDeviceGetMaxPcieLinkWidth { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetMaxPcieLinkWidth { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, max_link_width: *mut c_uint);
-            call nvmlDeviceGetMemoryBusWidth { 1200 } Passes Passed played "the chips and their clocks and faults, not what is in use"
+            call nvmlDeviceGetMemoryBusWidth { 1200 } Passes Passed simulated "the chips and their clocks and faults, not what is in use"
                 (device: nvmlDevice_t, bus_width: *mut c_uint);
-            call nvmlDeviceGetMemoryErrorCounter { 1200 } Passes Passed played "the chips and their clocks and faults, not what is in use"
+            call nvmlDeviceGetMemoryErrorCounter { 1200 } Passes Passed simulated "the chips and their clocks and faults, not what is in use"
                 (device: nvmlDevice_t, error_type: nvmlMemoryErrorType_t, counter_type: nvmlEccCounterType_t, location_type: nvmlMemoryLocation_t, count: *mut c_ulonglong);
-            call nvmlDeviceGetMigDeviceHandleByIndex { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetMigDeviceHandleByIndex { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, index: c_uint, mig_device: *mut nvmlDevice_t);
-            call nvmlDeviceGetMigMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetMigMode { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, current_mode: *mut c_uint, pending_mode: *mut c_uint);
-            call nvmlDeviceGetMultiGpuBoard { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetMultiGpuBoard { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, multi_gpu_bool: *mut c_uint);
-            call nvmlDeviceGetNumFans { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetNumFans { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, num_fans: *mut c_uint);
-            call nvmlDeviceGetNumGpuCores { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetNumGpuCores { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, num_cores: *mut c_uint);
-            call nvmlDeviceGetNvLinkState { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetNvLinkState { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, link: c_uint, is_active: *mut nvmlEnableState_t);
-            call nvmlDeviceGetPciInfo { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetPciInfo { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, pci: *mut nvmlPciInfo_t);
-            call nvmlDeviceGetPciInfo_v2 { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetPciInfo_v2 { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, pci: *mut nvmlPciInfo_t);
-            call nvmlDeviceGetPciInfo_v3 { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetPciInfo_v3 { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, pci: *mut nvmlPciInfo_t);
-            call nvmlDeviceGetPcieThroughput { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetPcieThroughput { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, counter: nvmlPcieUtilCounter_t, value: *mut c_uint);
-            call nvmlDeviceGetPerformanceState { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetPerformanceState { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, state: *mut nvmlPstates_t);
-            call nvmlDeviceGetPersistenceMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetPersistenceMode { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, mode: *mut nvmlEnableState_t);
-            call nvmlDeviceGetPowerManagementDefaultLimit { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetPowerManagementDefaultLimit { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, default_limit: *mut c_uint);
-            call nvmlDeviceGetPowerManagementLimit { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetPowerManagementLimit { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, limit: *mut c_uint);
-            call nvmlDeviceGetPowerManagementLimitConstraints { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetPowerManagementLimitConstraints { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, min_limit: *mut c_uint, max_limit: *mut c_uint);
-            call nvmlDeviceGetPowerManagementMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetPowerManagementMode { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, mode: *mut nvmlEnableState_t);
-            call nvmlDeviceGetPowerState { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetPowerState { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, state: *mut nvmlPstates_t);
-            call nvmlDeviceGetPowerUsage { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetPowerUsage { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, power: *mut c_uint);
-            call nvmlDeviceGetSerial { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetSerial { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, serial: *mut c_char, length: c_uint);
-            call nvmlDeviceGetSupportedClocksThrottleReasons { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetSupportedClocksThrottleReasons { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, supported_clocks_throttle_reasons: *mut c_ulonglong);
-            call nvmlDeviceGetTemperature { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetTemperature { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, sensor_type: nvmlTemperatureSensors_t, temperature: *mut c_uint);
-            call nvmlDeviceGetTemperatureThreshold { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetTemperatureThreshold { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, threshold_type: nvmlTemperatureThresholds_t, temperature: *mut c_uint);
-            call nvmlDeviceGetTotalEccErrors { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetTotalEccErrors { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, error_type: nvmlMemoryErrorType_t, counter_type: nvmlEccCounterType_t, ecc_counts: *mut c_ulonglong);
-            call nvmlDeviceGetTotalEnergyConsumption { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetTotalEnergyConsumption { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, energy: *mut c_ulonglong);
-            call nvmlDeviceGetVbiosVersion { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetVbiosVersion { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, version: *mut c_char, length: c_uint);
-            call nvmlDeviceGetVirtualizationMode { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetVirtualizationMode { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, virtual_mode: *mut nvmlGpuVirtualizationMode_t);
-            call nvmlDeviceIsMigDeviceHandle { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceIsMigDeviceHandle { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, is_mig_device: *mut c_uint);
             pass nvmlDeviceGetNvLinkCapability { 1200 } Passes Passed stub "reads about links between GPUs";
             pass nvmlDeviceGetNvLinkErrorCounter { 1200 } Passes Passed stub "reads about links between GPUs";
@@ -367,13 +367,13 @@ macro_rules! nvml_table {
             pass nvmlDeviceGetSramEccErrorStatus { 1204 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts { 1300 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetSupportedClocksEventReasons { 1202 } Passes Passed stub "reads a property that the limit does not change";
-            call nvmlDeviceGetSupportedEventTypes { 1200 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetSupportedEventTypes { 1200 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, event_types: *mut c_ulonglong);
             pass nvmlDeviceGetSupportedGraphicsClocks { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetSupportedMemoryClocks { 1200 } Passes Passed stub "the chips and their clocks and faults, not what is in use";
             pass nvmlDeviceGetSupportedPerformanceStates { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetTargetFanSpeed { 1200 } Passes Passed stub "reads a property that the limit does not change";
-            call nvmlDeviceGetTemperatureV { 1208 } Passes Passed played "reads a property that the limit does not change"
+            call nvmlDeviceGetTemperatureV { 1208 } Passes Passed simulated "reads a property that the limit does not change"
                 (device: nvmlDevice_t, temperature: *mut nvmlTemperature_t);
             pass nvmlDeviceGetThermalSettings { 1200 } Passes Passed stub "reads a property that the limit does not change";
             pass nvmlDeviceGetTopologyCommonAncestor { 1200 } Passes Passed stub "reads a property that the limit does not change";
@@ -427,7 +427,7 @@ macro_rules! nvml_table {
             pass nvmlDeviceSetGpuOperationMode { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
             pass nvmlDeviceSetHostname_v1 { 1300 } Passes Passed stub "changes or services the GPU, which needs the host's root";
             pass nvmlDeviceSetMemClkVfOffset { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
-            call nvmlDeviceSetMemoryLimits_v1 { 1304 } Passes Passed played "changes or services the GPU, which needs the host's root"
+            call nvmlDeviceSetMemoryLimits_v1 { 1304 } Passes Passed simulated "changes or services the GPU, which needs the host's root"
                 (device: nvmlDevice_t, limits: *mut nvmlSetMemoryLimits_v1_t);
             pass nvmlDeviceSetMemoryLockedClocks { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
             pass nvmlDeviceSetMigMode { 1200 } Passes Passed stub "changes or services the GPU, which needs the host's root";
@@ -455,7 +455,7 @@ macro_rules! nvml_table {
             pass nvmlDeviceWorkloadPowerProfileSetRequestedProfiles { 1208 } Passes Passed stub "changes or services the GPU, which needs the host's root";
             pass nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1 { 1301 } Passes Passed stub "changes or services the GPU, which needs the host's root";
             pass nvmlDeviceDiscoverGpus { 1200 } Passes Passed stub "watches the GPU";
-            call nvmlDeviceRegisterEvents { 1200 } Passes Passed played "watches the GPU"
+            call nvmlDeviceRegisterEvents { 1200 } Passes Passed simulated "watches the GPU"
                 (device: nvmlDevice_t, event_types: c_ulonglong, set: nvmlEventSet_t);
 
             // MIG instances.
@@ -564,18 +564,18 @@ macro_rules! nvml_table {
             pass nvmlUnitGetTemperature { 1200 } Passes Passed stub "the host around the GPU";
             pass nvmlUnitGetUnitInfo { 1200 } Passes Passed stub "the host around the GPU";
             pass nvmlUnitSetLedState { 1200 } Passes Passed stub "the host around the GPU";
-            call nvmlEventSetCreate { 1200 } Passes Passed played "waits for errors of the GPU"
+            call nvmlEventSetCreate { 1200 } Passes Passed simulated "waits for errors of the GPU"
                 (set: *mut nvmlEventSet_t);
-            call nvmlEventSetFree { 1200 } Passes Passed played "waits for errors of the GPU"
+            call nvmlEventSetFree { 1200 } Passes Passed simulated "waits for errors of the GPU"
                 (set: nvmlEventSet_t);
             pass nvmlEventSetGetContextCount_v1 { 1304 } Passes Passed stub "waits for errors of the GPU";
             pass nvmlEventSetGetContextData_v1 { 1304 } Passes Passed stub "waits for errors of the GPU";
             pass nvmlEventSetGetContextInfo_v1 { 1304 } Passes Passed stub "waits for errors of the GPU";
             pass nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1 { 1304 } Passes Passed stub "waits for errors of the GPU";
             pass nvmlEventSetRegisterGpuOperationalEvents_v1 { 1304 } Passes Passed stub "waits for errors of the GPU";
-            call nvmlEventSetWait { 1200 } Passes Passed played "waits for errors of the GPU"
+            call nvmlEventSetWait { 1200 } Passes Passed simulated "waits for errors of the GPU"
                 (set: nvmlEventSet_t, data: *mut nvmlEventData_t, timeout_ms: c_uint);
-            call nvmlEventSetWait_v2 { 1200 } Passes Passed played "waits for errors of the GPU"
+            call nvmlEventSetWait_v2 { 1200 } Passes Passed simulated "waits for errors of the GPU"
                 (set: nvmlEventSet_t, data: *mut nvmlEventData_t, timeout_ms: c_uint);
             pass nvmlEventSetWait_v3 { 1304 } Passes Passed stub "waits for errors of the GPU";
             pass nvmlGpmMigSampleGet { 1200 } Passes Passed stub "samples the whole GPU's counters";

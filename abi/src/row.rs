@@ -101,7 +101,7 @@ pub struct Row {
     /// What we do about it.
     pub treatment: Treatment,
     /// Whether the simulated driver implements it. Otherwise its export answers `CUDA_ERROR_NOT_SUPPORTED`.
-    pub played: bool,
+    pub simulated: bool,
     /// Why it is treated so.
     pub reason: &'static str,
 }
@@ -134,7 +134,7 @@ pub struct NvmlRow {
     /// What we do about it.
     pub treatment: Treatment,
     /// Whether the simulated NVML implements it. Otherwise its export answers `NVML_ERROR_NOT_SUPPORTED`.
-    pub played: bool,
+    pub simulated: bool,
     /// Why it is treated so.
     pub reason: &'static str,
 }
@@ -202,7 +202,7 @@ macro_rules! word {
     (none) => {
         $crate::Flavour::None
     };
-    (played) => {
+    (simulated) => {
         true
     };
     (stub) => {
@@ -214,7 +214,7 @@ pub(crate) use word;
 /// Makes the positions of a table's symbols and the types of its functions. Two rows of one symbol do not compile.
 macro_rules! views {
     ([$types:ident, $answer:ident] $($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident
-        $played:ident $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+        $simulated:ident $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         /// The position of each symbol in the table.
         #[allow(non_upper_case_globals, missing_docs, reason = "the vendor's own names")]
         pub mod index {

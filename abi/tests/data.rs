@@ -137,7 +137,7 @@ struct Common {
     kind: Kind,
     role: Role,
     treatment: Treatment,
-    played: bool,
+    simulated: bool,
     reason: &'static str,
 }
 
@@ -149,7 +149,7 @@ fn rows() -> Vec<Common> {
                 kind: row.kind,
                 role: row.role,
                 treatment: row.treatment,
-                played: row.played,
+                simulated: row.simulated,
                 reason: row.reason,
             })
         };
@@ -290,7 +290,7 @@ fn versions_and_flavours_of_a_function_are_treated_alike() {
 #[test]
 fn what_is_played_has_its_arguments() {
     for row in rows() {
-        assert!(!row.played || row.kind != Kind::Pass, "{}", row.symbol);
+        assert!(!row.simulated || row.kind != Kind::Pass, "{}", row.symbol);
     }
 }
 

@@ -24,19 +24,19 @@ struct Prototype {
 
 macro_rules! driver_prototypes {
     ($($kind:ident $symbol:ident { $name:literal, $flavour:ident, $version:literal, $since:literal } $role:ident
-        $treatment:ident $played:ident $reason:literal $(($($arg:ident: $type:ty),*) $(-> $ret:ty)?)?;)*) => {
-        vec![$($(driver_prototypes!(@one $treatment $played $symbol $since ($($type),*) $(-> $ret)?),)?)*]
+        $treatment:ident $simulated:ident $reason:literal $(($($arg:ident: $type:ty),*) $(-> $ret:ty)?)?;)*) => {
+        vec![$($(driver_prototypes!(@one $treatment $simulated $symbol $since ($($type),*) $(-> $ret)?),)?)*]
     };
     // Refused and not played: the row does not give the arguments.
     (@one Refused stub $symbol:ident $since:literal () ) => { None };
-    (@one $treatment:ident $played:ident $symbol:ident $since:literal ($($type:ty),*)) => {
+    (@one $treatment:ident $simulated:ident $symbol:ident $since:literal ($($type:ty),*)) => {
         prototype!($symbol $since ($($type),*) CUresult)
     };
 }
 
 macro_rules! nvml_prototypes {
     ($($kind:ident $symbol:ident { $since:literal } $role:ident
-        $treatment:ident $played:ident $reason:literal $(($($arg:ident: $type:ty),*) $(-> $ret:ty)?)?;)*) => {
+        $treatment:ident $simulated:ident $reason:literal $(($($arg:ident: $type:ty),*) $(-> $ret:ty)?)?;)*) => {
         vec![$($(nvml_prototypes!(@one $symbol $since ($($type),*) $(-> $ret)?),)?)*]
     };
     (@one $symbol:ident $since:literal ($($type:ty),*)) => { prototype!($symbol $since ($($type),*) nvmlReturn_t) };

@@ -44,7 +44,7 @@ struct Entry {
     symbol: &'static str,
     role: Role,
     treatment: Treatment,
-    played: bool,
+    simulated: bool,
     reason: &'static str,
 }
 
@@ -56,7 +56,7 @@ macro_rules! entries {
                 symbol: row.symbol,
                 role: row.role,
                 treatment: row.treatment,
-                played: row.played,
+                simulated: row.simulated,
                 reason: row.reason,
             })
             .collect::<Vec<_>>()
@@ -109,8 +109,8 @@ fn counts(out: &mut String, entries: &[Entry]) {
             let text = if count == 0 { String::new() } else { count.to_string() };
             write!(out, " {text} |").unwrap();
         }
-        let played = chosen.iter().filter(|entry| entry.played).count();
-        writeln!(out, " {} | {played} |", chosen.len()).unwrap();
+        let simulated = chosen.iter().filter(|entry| entry.simulated).count();
+        writeln!(out, " {} | {simulated} |", chosen.len()).unwrap();
     };
     for (role, name) in ROLES {
         line(name, &|entry| entry.role == role);
@@ -131,8 +131,9 @@ fn roles(out: &mut String, entries: &[Entry]) {
             let treated_so: Vec<_> = of_role.iter().filter(|entry| entry.treatment == treatment).collect();
             for group in groups(&treated_so) {
                 let (first, symbols) = (group[0], group.iter().map(|entry| entry.symbol).collect::<Vec<_>>());
-                let played = if first.played { "yes" } else { "no" };
-                writeln!(out, "| {treated} | {} | {played} | {} |", first.reason, listed(&symbols)).unwrap();
+                let simulated = if first.simulated { "yes" } else { "no" };
+                writeln!(out, "| {treated} | {} | {simulated} | {} |", first.reason, listed(&symbols))
+                    .unwrap();
             }
         }
     }
@@ -142,8 +143,9 @@ fn roles(out: &mut String, entries: &[Entry]) {
 fn groups<'a>(entries: &[&&'a Entry]) -> Vec<Vec<&'a Entry>> {
     let mut groups: Vec<Vec<&Entry>> = Vec::new();
     for &&entry in entries {
-        let same =
-            |group: &&mut Vec<&Entry>| (group[0].reason, group[0].played) == (entry.reason, entry.played);
+        let same = |group: &&mut Vec<&Entry>| {
+            (group[0].reason, group[0].simulated) == (entry.reason, entry.simulated)
+        };
         match groups.iter_mut().find(same) {
             Some(group) => group.push(entry),
             None => groups.push(vec![entry]),

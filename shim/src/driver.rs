@@ -43,7 +43,7 @@ fn absent() -> CUresult {
 }
 
 macro_rules! functions {
-    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $played:ident $reason:literal
+    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
         $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         $(function! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
     };
@@ -74,7 +74,7 @@ pub(crate) mod address {
     use super::*;
 
     macro_rules! addresses {
-        ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $played:ident $reason:literal
+        ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
             $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
             $(address! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
         };

@@ -17,7 +17,7 @@ use cgpu_abi::{DRIVER, NVML, Role, driver_table, nvml_table};
 use crate::{boundary, driver, hooks, nvml};
 
 macro_rules! exports {
-    ([$types:ident $answer:ident] $($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $played:ident
+    ([$types:ident $answer:ident] $($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident
         $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         use cgpu_abi::$types::*;
         $(export! { [$answer $role $treatment] $kind $symbol $(($($args)*))? })*
@@ -85,7 +85,7 @@ macro_rules! function {
 }
 
 macro_rules! addresses {
-    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $played:ident $reason:literal
+    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
         $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         [$(address!($kind $symbol)),*]
     };

@@ -18,7 +18,7 @@ fn absent() -> nvmlReturn_t {
 }
 
 macro_rules! functions {
-    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $played:ident $reason:literal
+    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
         $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         $(function! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
     };

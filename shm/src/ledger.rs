@@ -177,7 +177,7 @@ impl<'a> Account<'a> {
 
     /// Charges `bytes` to this process if the container then keeps the terms that `terms` reads.
     ///
-    /// `patience` and `life` as for [`SlotLock::acquire`].
+    /// `timeout` and `life` as for [`SlotLock::acquire`].
     ///
     /// # Errors
     /// [`Refused`], and nothing is charged.
@@ -187,7 +187,7 @@ impl<'a> Account<'a> {
         column: Column,
         bytes: Bytes,
         terms: impl Fn() -> T,
-        patience: Nanos,
+        timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) -> Result<(), Refused> {
         match column {
@@ -196,7 +196,7 @@ impl<'a> Account<'a> {
             Column::Used => {}
             Column::Implicit => self.mine.tick(),
         }
-        self.charge_locked(column, bytes, || terms().into(), patience, life)?;
+        self.charge_locked(column, bytes, || terms().into(), timeout, life)?;
         self.mine.raise_peak();
         Ok(())
     }
@@ -207,11 +207,11 @@ impl<'a> Account<'a> {
         column: Column,
         bytes: Bytes,
         terms: impl Fn() -> LimitWord,
-        patience: Nanos,
+        timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) -> Result<(), Refused> {
         // A dead owner's cell is either raised or not; both are right, so a lock taken over needs nothing.
-        let guard = self.lock.acquire(self.me, patience, life).map_err(Refused::Held)?.guard();
+        let guard = self.lock.acquire(self.me, timeout, life).map_err(Refused::Held)?.guard();
         // Read inside: whoever opens a cell under this limit was before us here, or will be after us and reads none older.
         let terms = current_limit(terms);
         let limit = terms.limit;
@@ -245,15 +245,15 @@ impl<'a> Account<'a> {
     /// Gives back `bytes` of implicit memory that is gone from the GPU with what was in it, a context: what was measured of this process
     /// before says nothing any more.
     ///
-    /// `terms`, `patience` and `life` as for [`Account::book`].
+    /// `terms`, `timeout` and `life` as for [`Account::book`].
     pub fn end<T: Into<LimitWord>>(
         &self,
         bytes: Bytes,
         terms: impl Fn() -> T,
-        patience: Nanos,
+        timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) -> Bytes {
-        self.change_unchecked(terms, patience, life, || {
+        self.change_unchecked(terms, timeout, life, || {
             self.mine.outdate();
             self.shrink(bytes)
         })
@@ -269,17 +269,17 @@ impl<'a> Account<'a> {
     /// Books `bytes` that the driver has taken already, whether they fit or not: growth that cannot be refused. Saturates. If the
     /// container then claims more than the limit, no spare part is left.
     ///
-    /// `patience` and `life` as for [`SlotLock::acquire`]; where the lock is not had, the spare parts are cleared without it.
+    /// `timeout` and `life` as for [`SlotLock::acquire`]; where the lock is not had, the spare parts are cleared without it.
     pub fn force_charge<T: Into<LimitWord>>(
         &self,
         column: Column,
         bytes: Bytes,
         terms: impl Fn() -> T,
-        patience: Nanos,
+        timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) {
         self.mine.tick();
-        self.change_unchecked(terms, patience, life, || match column {
+        self.change_unchecked(terms, timeout, life, || match column {
             Column::Used => _ = self.mine.update(|held| Some(held.raised_at_most(bytes))),
             Column::Implicit => {
                 let raise = |implicit: u64| Some(implicit.saturating_add(bytes.0));
@@ -293,16 +293,16 @@ impl<'a> Account<'a> {
     /// `kept`: they had left this process before. Then the monitor may have seen them leave the
     /// GPU, and taken them off; they count again until they are given back.
     ///
-    /// `terms`, `patience` and `life` as for [`Account::book`].
+    /// `terms`, `timeout` and `life` as for [`Account::book`].
     pub fn withdraw<T: Into<LimitWord>>(
         &self,
         bytes: Bytes,
         kept: bool,
         terms: impl Fn() -> T,
-        patience: Nanos,
+        timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) {
-        self.change_unchecked(terms, patience, life, || {
+        self.change_unchecked(terms, timeout, life, || {
             let left = if kept { bytes } else { Bytes::ZERO };
             count_withdrawn(self.withdrawn, left);
             self.mine.withdraw(bytes);
@@ -314,11 +314,11 @@ impl<'a> Account<'a> {
     fn change_unchecked<T: Into<LimitWord>, R>(
         &self,
         terms: impl Fn() -> T,
-        patience: Nanos,
+        timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
         change: impl FnOnce() -> R,
     ) -> R {
-        let guard = self.lock.acquire(self.me, patience, life).map(Acquired::guard);
+        let guard = self.lock.acquire(self.me, timeout, life).map(Acquired::guard);
         let changed = change();
         if guard.is_err() || self.claimed() > current_limit(terms).limit {
             self.close();
@@ -342,23 +342,23 @@ impl<'a> Account<'a> {
     /// A process that was checkpointed is back, as the driver says, whoever has sent it away or brought it back meanwhile: it counts, whether
     /// that fits or not.
     ///
-    /// `terms`, `patience` and `life` as for [`Account::book`].
+    /// `terms`, `timeout` and `life` as for [`Account::book`].
     pub fn mark_restored<T: Into<LimitWord>>(
         &self,
         slot: SlotIndex,
         terms: impl Fn() -> T,
-        patience: Nanos,
+        timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) {
         if let Some(cell) = self.cells.get(slot.get()).filter(|cell| is_checkpointed(cell)) {
-            self.change_unchecked(terms, patience, life, || clear_checkpointed(cell));
+            self.change_unchecked(terms, timeout, life, || clear_checkpointed(cell));
         }
     }
 
     /// A process that was checkpointed is about to take back what it had on the GPU, if the container then keeps the terms. `false`: it is
     /// there, and there is nothing to do.
     ///
-    /// `patience` and `life` as for [`SlotLock::acquire`].
+    /// `timeout` and `life` as for [`SlotLock::acquire`].
     ///
     /// # Errors
     /// [`Refused`], and it is away as before.
@@ -366,11 +366,11 @@ impl<'a> Account<'a> {
         &self,
         slot: SlotIndex,
         terms: impl Fn() -> T,
-        patience: Nanos,
+        timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) -> Result<bool, Refused> {
         let Some(cell) = self.cells.get(slot.get()) else { return Ok(false) };
-        let _guard = self.lock.acquire(self.me, patience, life).map_err(Refused::Held)?.guard();
+        let _guard = self.lock.acquire(self.me, timeout, life).map_err(Refused::Held)?.guard();
         if !is_checkpointed(cell) {
             return Ok(false);
         }

@@ -134,7 +134,7 @@ impl SlotLock {
 
     /// Takes the lock, waiting for it if need be; takes it over from an owner that `life` calls dead.
     ///
-    /// `patience` counts only time in which one and the same living owner kept it; it is rounded up to multiples of [`DOUBT`].
+    /// `timeout` counts only time in which one and the same living owner kept it; it is rounded up to multiples of [`DOUBT`].
     ///
     /// # Errors
     /// [`HeldBy`] when patience ran out.
@@ -142,12 +142,12 @@ impl SlotLock {
     pub fn acquire(
         &self,
         me: Owner,
-        patience: Nanos,
+        timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) -> Result<Acquired<'_>, HeldBy> {
         match self.try_acquire(me) {
             Some(guard) => Ok(Acquired::Clean(guard)),
-            None => self.wait(me, patience, life),
+            None => self.wait(me, timeout, life),
         }
     }
 
@@ -156,7 +156,7 @@ impl SlotLock {
     fn wait(
         &self,
         me: Owner,
-        patience: Nanos,
+        timeout: Nanos,
         mut life: impl FnMut(Owner) -> Liveness,
     ) -> Result<Acquired<'_>, HeldBy> {
         for () in core::iter::repeat_n((), LOOKS) {
@@ -189,7 +189,7 @@ impl SlotLock {
                     }
                     continue;
                 }
-                if waited >= patience {
+                if waited >= timeout {
                     return Err(HeldBy(owner));
                 }
             }
@@ -250,7 +250,7 @@ mod tests {
         Owner::new(SlotIndex(slot), Generation::FIRST)
     }
 
-    const PATIENCE: Nanos = Nanos::from_millis(10);
+    const TIMEOUT: Nanos = Nanos::from_millis(10);
 
     #[test]
     fn an_owner_is_its_slot_and_user() {
@@ -281,7 +281,7 @@ mod tests {
             asked.set(asked.get() + 1);
             Liveness::Alive
         };
-        assert_eq!(lock.acquire(owner(2), PATIENCE, life).map(|_| ()), Err(HeldBy(owner(1))));
+        assert_eq!(lock.acquire(owner(2), TIMEOUT, life).map(|_| ()), Err(HeldBy(owner(1))));
         assert!(asked.get() > 0);
     }
 
@@ -289,7 +289,7 @@ mod tests {
     fn the_dead_are_succeeded_and_named() {
         let lock = SlotLock::default();
         core::mem::forget(lock.try_acquire(owner(1)));
-        match lock.acquire(owner(2), PATIENCE, |_| Liveness::Dead) {
+        match lock.acquire(owner(2), TIMEOUT, |_| Liveness::Dead) {
             Ok(Acquired::TakenOver(guard, dead)) => {
                 assert_eq!(dead, owner(1));
                 assert_eq!(lock.owner(), Some(owner(2)));
@@ -313,7 +313,7 @@ mod tests {
     fn a_bit_without_an_owner_is_a_free_lock() {
         let lock = SlotLock::default();
         lock.word.store(SLEEPERS, Ordering::Relaxed);
-        assert!(matches!(lock.acquire(owner(2), PATIENCE, |_| Liveness::Alive), Ok(Acquired::Clean(_))));
+        assert!(matches!(lock.acquire(owner(2), TIMEOUT, |_| Liveness::Alive), Ok(Acquired::Clean(_))));
     }
 
     #[test]
@@ -365,8 +365,8 @@ mod tests {
         let lock = SlotLock::default();
         let _guard = lock.try_acquire(owner(1)).unwrap();
         let begun = Instant::now();
-        assert!(lock.acquire(owner(2), PATIENCE, |_| Liveness::Alive).is_err());
-        assert!(begun.elapsed() >= PATIENCE.duration());
+        assert!(lock.acquire(owner(2), TIMEOUT, |_| Liveness::Alive).is_err());
+        assert!(begun.elapsed() >= TIMEOUT.duration());
     }
 
     #[test]

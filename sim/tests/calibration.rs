@@ -1,11 +1,11 @@
 //! The simulator must show what is known of real GPUs before it may judge anybody.
 
-mod scene;
+mod fixture;
 
 use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::Command;
 use cgpu_sim::{Kernel, Nanos};
-use scene::{Habit, Scene, ratio};
+use fixture::{Fixture, Habit, ratio};
 
 const SECOND: Nanos = Nanos::from_millis(1_000);
 
@@ -16,44 +16,44 @@ fn assert_near(what: &str, value: f64, expected: f64, tolerance: f64) {
 /// XSched (OSDI'25): two identical saturating processes get .45/.45 of a GV100.
 #[test]
 fn two_saturating_tenants_get_45_percent_each() {
-    let mut scene = Scene::new(1, Figures::default());
-    scene.tenant(0, "spin_60us", Habit::Saturate);
-    scene.tenant(0, "spin_60us", Habit::Saturate);
-    scene.run_until(SECOND);
+    let mut fixture = Fixture::new(1, Figures::default());
+    fixture.tenant(0, "spin_60us", Habit::Saturate);
+    fixture.tenant(0, "spin_60us", Habit::Saturate);
+    fixture.run_until(SECOND);
     for who in 0..2 {
-        assert_near("share", scene.share(who), 0.455, 0.005);
+        assert_near("share", fixture.share(who), 0.455, 0.005);
     }
 }
 
 /// The same paper: .48/.48 on a K40m, which a switch cost of about 40 us explains.
 #[test]
 fn two_saturating_tenants_get_48_percent_each_where_switching_is_cheap() {
-    let mut scene = Scene::new(1, Figures { switch: Nanos::from_micros(40), ..Figures::default() });
-    scene.tenant(0, "spin_60us", Habit::Saturate);
-    scene.tenant(0, "spin_60us", Habit::Saturate);
-    scene.run_until(SECOND);
+    let mut fixture = Fixture::new(1, Figures { switch: Nanos::from_micros(40), ..Figures::default() });
+    fixture.tenant(0, "spin_60us", Habit::Saturate);
+    fixture.tenant(0, "spin_60us", Habit::Saturate);
+    fixture.run_until(SECOND);
     for who in 0..2 {
-        assert_near("share", scene.share(who), 0.481, 0.005);
+        assert_near("share", fixture.share(who), 0.481, 0.005);
     }
 }
 
 #[test]
 fn a_tenant_alone_gets_the_whole_gpu() {
-    let mut scene = Scene::new(1, Figures::default());
-    scene.tenant(0, "spin_20us", Habit::Saturate);
-    scene.run_until(SECOND);
-    assert_near("share", scene.share(0), 1.0, 0.001);
+    let mut fixture = Fixture::new(1, Figures::default());
+    fixture.tenant(0, "spin_20us", Habit::Saturate);
+    fixture.run_until(SECOND);
+    assert_near("share", fixture.share(0), 1.0, 0.001);
 }
 
 #[test]
 fn time_is_shared_equally_whatever_the_length_of_kernels() {
-    let mut scene = Scene::new(1, Figures::default());
-    scene.tenant(0, "spin_60us", Habit::Saturate);
-    scene.tenant(0, "spin_5ms", Habit::Saturate);
-    scene.tenant(0, "lognormal_200us_1.0", Habit::Saturate);
-    scene.run_until(SECOND);
+    let mut fixture = Fixture::new(1, Figures::default());
+    fixture.tenant(0, "spin_60us", Habit::Saturate);
+    fixture.tenant(0, "spin_5ms", Habit::Saturate);
+    fixture.tenant(0, "lognormal_200us_1.0", Habit::Saturate);
+    fixture.run_until(SECOND);
     for who in 0..3 {
-        assert_near("share", scene.share(who), 1_024.0 / (3.0 * 1_124.0), 0.005);
+        assert_near("share", fixture.share(who), 1_024.0 / (3.0 * 1_124.0), 0.005);
     }
 }
 
@@ -61,10 +61,10 @@ fn time_is_shared_equally_whatever_the_length_of_kernels() {
 #[test]
 fn waiting_for_every_launch_costs_8_to_150_percent() {
     let loss = |kernel: &str, micros: u64| {
-        let mut scene = Scene::new(1, Figures::default());
-        scene.tenant(0, kernel, Habit::Synchronise);
-        scene.run_until(SECOND);
-        let completed = scene.completed(0);
+        let mut fixture = Fixture::new(1, Figures::default());
+        fixture.tenant(0, kernel, Habit::Synchronise);
+        fixture.run_until(SECOND);
+        let completed = fixture.completed(0);
         ratio(SECOND, Nanos::from_micros(micros * completed)) - 1.0
     };
     let losses = [loss("spin_6us", 6), loss("spin_20us", 20), loss("spin_60us", 60), loss("spin_113us", 113)];
@@ -77,10 +77,10 @@ fn waiting_for_every_launch_costs_8_to_150_percent() {
 #[test]
 fn ten_launches_in_flight_cost_less_than_one_percent() {
     let rate = |habit| {
-        let mut scene = Scene::new(1, Figures::default());
-        scene.tenant(0, "spin_20us", habit);
-        scene.run_until(SECOND);
-        scene.share(0)
+        let mut fixture = Fixture::new(1, Figures::default());
+        fixture.tenant(0, "spin_20us", habit);
+        fixture.run_until(SECOND);
+        fixture.share(0)
     };
     let free = rate(Habit::Saturate);
     assert!(rate(Habit::Bound(10)) > 0.99 * free);
@@ -90,46 +90,46 @@ fn ten_launches_in_flight_cost_less_than_one_percent() {
 /// What a slice is for: a tenant that waits for each launch pays for its neighbour's slice and two switches every time.
 #[test]
 fn a_synchronising_tenant_starves_beside_a_saturating_one() {
-    let mut scene = Scene::new(1, Figures::default());
-    scene.tenant(0, "spin_60us", Habit::Synchronise);
-    scene.tenant(0, "spin_60us", Habit::Saturate);
-    scene.run_until(SECOND);
+    let mut fixture = Fixture::new(1, Figures::default());
+    fixture.tenant(0, "spin_60us", Habit::Synchronise);
+    fixture.tenant(0, "spin_60us", Habit::Saturate);
+    fixture.run_until(SECOND);
     let cycle = 1_024.0 + 100.0 + 60.0 + 100.0;
-    assert_near("share", scene.share(0), 60.0 / cycle, 0.005);
-    assert!(scene.share(1) > 0.75);
+    assert_near("share", fixture.share(0), 60.0 / cycle, 0.005);
+    assert!(fixture.share(1) > 0.75);
 }
 
 #[test]
 fn idle_contexts_forfeit_their_slices() {
-    let mut scene = Scene::new(1, Figures::default());
-    scene.tenant(0, "spin_60us", Habit::Saturate);
-    let timeline = &mut scene.timeline();
+    let mut fixture = Fixture::new(1, Figures::default());
+    fixture.tenant(0, "spin_60us", Habit::Saturate);
+    let timeline = &mut fixture.timeline();
     for process in 10..20 {
         timeline.attach(process, 1);
         timeline.create_context(process, 0).unwrap();
     }
-    scene.run_until(SECOND);
-    assert_near("share", scene.share(0), 1.0, 0.001);
+    fixture.run_until(SECOND);
+    assert_near("share", fixture.share(0), 1.0, 0.001);
 }
 
 #[test]
 fn gpus_compute_side_by_side() {
-    let mut scene = Scene::new(3, Figures::default());
+    let mut fixture = Fixture::new(3, Figures::default());
     for gpu in [0, 1, 2, 2] {
-        scene.tenant(gpu, "spin_60us", Habit::Saturate);
+        fixture.tenant(gpu, "spin_60us", Habit::Saturate);
     }
-    scene.run_until(SECOND);
-    assert_near("first GPU", scene.share(0), 1.0, 0.001);
-    assert_near("second GPU", scene.share(1), 1.0, 0.001);
-    assert_near("third GPU", scene.share(2) + scene.share(3), 0.91, 0.01);
+    fixture.run_until(SECOND);
+    assert_near("first GPU", fixture.share(0), 1.0, 0.001);
+    assert_near("second GPU", fixture.share(1), 1.0, 0.001);
+    assert_near("third GPU", fixture.share(2) + fixture.share(3), 0.91, 0.01);
 }
 
 /// As large as anybody is promised: 25 tenants of 8 streams with 1000 kernels queued in each.
 #[test]
 fn a_crowd_is_served_equally() {
-    let mut scene = Scene::new(1, Figures::default());
+    let mut fixture = Fixture::new(1, Figures::default());
     for process in 0..25 {
-        let mut timeline = scene.timeline();
+        let mut timeline = fixture.timeline();
         timeline.attach(process, 1);
         let context = timeline.create_context(process, 0).unwrap();
         for _ in 0..8 {
@@ -140,24 +140,24 @@ fn a_crowd_is_served_equally() {
         }
     }
     let cycle = Nanos(25 * 1_124_000);
-    scene.run_until(Nanos(40 * cycle.0));
-    for each in scene.timeline().processes(0) {
+    fixture.run_until(Nanos(40 * cycle.0));
+    for each in fixture.timeline().processes(0) {
         assert_near("share", ratio(each.busy, Nanos(40 * cycle.0)), 1_024.0 / 28_100.0, 0.001);
     }
     // The work, and the switches between slices, the first included.
-    scene.run_until(Nanos(25 * 8 * 10_000_000 + 25 * 80 * 100_000));
-    assert_eq!(scene.timeline().engine_time(0).busy, Nanos(25 * 8 * 10_000_000));
+    fixture.run_until(Nanos(25 * 8 * 10_000_000 + 25 * 80 * 100_000));
+    assert_eq!(fixture.timeline().engine_time(0).busy, Nanos(25 * 8 * 10_000_000));
 }
 
 #[test]
 fn the_same_seed_gives_the_same_history() {
     let history = |seed| {
-        let mut scene = Scene::new(2, Figures { seed, ..Figures::default() });
-        scene.tenant(0, "lognormal_60us_0.8", Habit::Saturate);
-        scene.tenant(0, "lognormal_300us_0.5", Habit::Bound(3));
-        scene.tenant(1, "lognormal_100us_0.3", Habit::Synchronise);
-        scene.run_until(SECOND);
-        (0..3).map(|who| (scene.completed(who), scene.share(who))).collect::<Vec<_>>()
+        let mut fixture = Fixture::new(2, Figures { seed, ..Figures::default() });
+        fixture.tenant(0, "lognormal_60us_0.8", Habit::Saturate);
+        fixture.tenant(0, "lognormal_300us_0.5", Habit::Bound(3));
+        fixture.tenant(1, "lognormal_100us_0.3", Habit::Synchronise);
+        fixture.run_until(SECOND);
+        (0..3).map(|who| (fixture.completed(who), fixture.share(who))).collect::<Vec<_>>()
     };
     assert_eq!(history(1), history(1));
     assert_ne!(history(1), history(2));
@@ -171,8 +171,8 @@ fn events_on_the_null_stream_serialise_streams() {
     // One stream copies while the other computes.
     let end = |with_events: bool| {
         let figures = Figures { launch_latency: Nanos::ZERO, switch: Nanos::ZERO, ..Figures::default() };
-        let mut scene = Scene::new(1, figures);
-        let mut timeline = scene.timeline();
+        let mut fixture = Fixture::new(1, figures);
+        let mut timeline = fixture.timeline();
         timeline.attach(0, 1);
         let context = timeline.create_context(0, 0).unwrap();
         let [copies, computes] = [(); 2].map(|()| timeline.create_stream(context, true).unwrap());
@@ -203,16 +203,16 @@ fn events_on_the_null_stream_serialise_streams() {
 #[test]
 fn utilisation_is_of_the_last_whole_window() {
     let figures = Figures::default();
-    let mut scene = Scene::new(1, figures);
-    scene.tenant(0, "spin_60us", Habit::Saturate);
+    let mut fixture = Fixture::new(1, figures);
+    fixture.tenant(0, "spin_60us", Habit::Saturate);
     let window = figures.window;
-    scene.run_until(Nanos(window.0 - 1));
-    assert_eq!(scene.timeline().utilisation(0, Nanos(window.0 - 1)), 0, "no window is whole yet");
-    scene.run_until(Nanos(3 * window.0));
-    assert!(scene.timeline().utilisation(0, Nanos(3 * window.0)) >= 99);
-    scene.tenant(0, "spin_60us", Habit::Saturate);
-    scene.run_until(Nanos(10 * window.0));
-    let samples = scene.timeline().process_samples(0, Nanos(9 * window.0), Nanos(10 * window.0));
+    fixture.run_until(Nanos(window.0 - 1));
+    assert_eq!(fixture.timeline().utilisation(0, Nanos(window.0 - 1)), 0, "no window is whole yet");
+    fixture.run_until(Nanos(3 * window.0));
+    assert!(fixture.timeline().utilisation(0, Nanos(3 * window.0)) >= 99);
+    fixture.tenant(0, "spin_60us", Habit::Saturate);
+    fixture.run_until(Nanos(10 * window.0));
+    let samples = fixture.timeline().process_samples(0, Nanos(9 * window.0), Nanos(10 * window.0));
     assert_eq!(samples.iter().map(|sample| sample.percent).collect::<Vec<_>>(), [45, 45]);
     assert!(samples.iter().all(|sample| sample.at == Nanos(10 * window.0)));
 }

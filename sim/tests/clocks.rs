@@ -1,13 +1,13 @@
 //! Two clocks for one model: the virtual one, on which a run is the same to the byte every time, and the real one, which agrees.
 
-mod scene;
+mod fixture;
 
 use cgpu_sim::clock::{Clock, VirtualClock};
 use cgpu_sim::machine::{CopyKind, Launch, Pitched, StreamKind};
 use cgpu_sim::settings::Figures;
 use cgpu_sim::trace::Trace;
 use cgpu_sim::{Bytes, GpuSpec, Kernel, Machine, Nanos, Settings};
-use scene::{Habit, Scene, ratio};
+use fixture::{Fixture, Habit, ratio};
 
 const SECOND: Nanos = Nanos::from_millis(1_000);
 
@@ -24,15 +24,15 @@ fn settings(directory: &tempfile::TempDir, figures: Figures) -> Settings {
 #[test]
 fn the_same_seed_gives_the_same_trace_byte_for_byte() {
     let trace = |seed| {
-        let mut scene = Scene::new(2, Figures { seed, ..Figures::default() });
-        scene.timeline().trace();
-        scene.tenant(0, "lognormal_60us_0.8", Habit::Saturate);
-        scene.tenant(0, "lognormal_300us_0.5", Habit::Bound(3));
-        scene.tenant(1, "lognormal_100us_0.3", Habit::Synchronise);
-        scene.tenant(1, "spin_2ms", Habit::Saturate);
-        scene.run_until(SECOND);
+        let mut fixture = Fixture::new(2, Figures { seed, ..Figures::default() });
+        fixture.timeline().trace();
+        fixture.tenant(0, "lognormal_60us_0.8", Habit::Saturate);
+        fixture.tenant(0, "lognormal_300us_0.5", Habit::Bound(3));
+        fixture.tenant(1, "lognormal_100us_0.3", Habit::Synchronise);
+        fixture.tenant(1, "spin_2ms", Habit::Saturate);
+        fixture.run_until(SECOND);
         let mut spans = Vec::new();
-        let lost = scene.timeline().take_spans(SECOND, &mut spans);
+        let lost = fixture.timeline().take_spans(SECOND, &mut spans);
         assert_eq!(lost, 0);
         Trace::of_spans(spans).chrome()
     };
@@ -95,12 +95,12 @@ fn several_clients_on_one_virtual_clock_give_the_same_trace_byte_for_byte() {
 fn the_real_clock_agrees_with_the_virtual_one_on_shares_within_2_percent() {
     // Queues of half a second at least: whoever drives them may lose the processor for a while.
     let tenants = [(0, 1_000_u64), (0, 3_000), (0, 700), (1, 2_000)];
-    let mut scene = Scene::new(2, Figures::default());
+    let mut fixture = Fixture::new(2, Figures::default());
     for (gpu, micros) in tenants {
-        scene.tenant(gpu, &format!("spin_{micros}us"), Habit::Saturate);
+        fixture.tenant(gpu, &format!("spin_{micros}us"), Habit::Saturate);
     }
-    scene.run_until(Nanos(2 * SECOND.0));
-    let on_virtual: Vec<f64> = (0..tenants.len()).map(|who| scene.share(who)).collect();
+    fixture.run_until(Nanos(2 * SECOND.0));
+    let on_virtual: Vec<f64> = (0..tenants.len()).map(|who| fixture.share(who)).collect();
 
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let settings = settings(&directory, Figures::default());

@@ -13,14 +13,14 @@ use cgpu_sim::machine::{
 use cgpu_sim::settings::Figures;
 use cgpu_sim::{Bytes, Error, Footprint, GpuSpec, Kernel, Machine, Nanos, Settings};
 
-struct Stage {
+struct Setup {
     machine: Machine,
     context: ContextId,
     stream: StreamId,
     _directory: tempfile::TempDir,
 }
 
-impl Stage {
+impl Setup {
     fn new() -> Self {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let settings = Settings {
@@ -81,189 +81,189 @@ fn chain(count: usize, micros: u64) -> Vec<(Work, Vec<usize>)> {
 
 #[test]
 fn a_chain_takes_the_sum_of_its_kernels_and_one_latency() {
-    let stage = Stage::new();
-    let plan = stage.plan(chain(50, 20));
-    assert_eq!(stage.time(&plan), Nanos::from_micros(50 * 20) + stage.around());
+    let setup = Setup::new();
+    let plan = setup.plan(chain(50, 20));
+    assert_eq!(setup.time(&plan), Nanos::from_micros(50 * 20) + setup.around());
 }
 
 #[test]
 fn a_launch_costs_the_host_one_call() {
-    let stage = Stage::new();
-    let figures = *stage.machine.figures();
-    let plan = stage.plan(chain(500, 20));
-    let begun = stage.machine.now();
-    stage.launch_on(stage.stream, &plan, &mut Flight::default());
+    let setup = Setup::new();
+    let figures = *setup.machine.figures();
+    let plan = setup.plan(chain(500, 20));
+    let begun = setup.machine.now();
+    setup.launch_on(setup.stream, &plan, &mut Flight::default());
     let cost = Nanos(figures.launch_cost.0 + 500 * figures.node_cost.0);
-    assert_eq!(stage.machine.now() - begun, cost);
+    assert_eq!(setup.machine.now() - begun, cost);
 }
 
 #[test]
 fn branches_overlap_where_the_gpu_has_room() {
-    let stage = Stage::new();
-    let buffer = stage.machine.allocate(stage.context, Bytes(8 << 20)).unwrap();
+    let setup = Setup::new();
+    let buffer = setup.machine.allocate(setup.context, Bytes(8 << 20)).unwrap();
     let host = vec![1_u8; 8 << 20];
     let from = host.as_ptr().expose_provenance() as u64;
     let up = Work::Copy(CopyKind::HostToDevice, Pitched::line(buffer, from, 8 << 20));
-    let figures = *stage.machine.figures();
+    let figures = *setup.machine.figures();
     let copying = figures.copy_latency + Nanos((8 << 20) * 1_000 / figures.copy_rate);
     // A kernel beside the copy, and one after both.
-    let plan = stage.plan(vec![(up, vec![]), (kernel(100), vec![]), (kernel(10), vec![0, 1])]);
-    assert_eq!(stage.time(&plan), copying + Nanos::from_micros(10) + stage.around());
+    let plan = setup.plan(vec![(up, vec![]), (kernel(100), vec![]), (kernel(10), vec![0, 1])]);
+    assert_eq!(setup.time(&plan), copying + Nanos::from_micros(10) + setup.around());
 }
 
 #[test]
 fn small_kernels_of_branches_share_the_gpu() {
-    let stage = Stage::new();
+    let setup = Setup::new();
     let quarter = Footprint::of_blocks(1, 4, 128);
     let small = |micros| Work::Kernel(Launch { footprint: quarter, ..spin(micros) });
-    let plan = stage.plan((0..4).map(|_| (small(100), vec![])).collect());
-    assert_eq!(stage.time(&plan), Nanos::from_micros(100) + stage.around());
+    let plan = setup.plan((0..4).map(|_| (small(100), vec![])).collect());
+    assert_eq!(setup.time(&plan), Nanos::from_micros(100) + setup.around());
     // A fifth one has to wait.
-    let plan = stage.plan((0..5).map(|_| (small(100), vec![])).collect());
-    assert_eq!(stage.time(&plan), Nanos::from_micros(200) + stage.around());
+    let plan = setup.plan((0..5).map(|_| (small(100), vec![])).collect());
+    assert_eq!(setup.time(&plan), Nanos::from_micros(200) + setup.around());
     // In a chain they take turns, however much room there is.
     let after = |n: usize| n.checked_sub(1).into_iter().collect();
-    let plan = stage.plan((0..4).map(|n| (small(100), after(n))).collect());
-    assert_eq!(stage.time(&plan), Nanos::from_micros(400) + stage.around());
+    let plan = setup.plan((0..4).map(|n| (small(100), after(n))).collect());
+    assert_eq!(setup.time(&plan), Nanos::from_micros(400) + setup.around());
 }
 
 #[test]
 fn launches_of_one_graph_run_one_after_the_other() {
-    let stage = Stage::new();
-    let other = stage.machine.create_stream(stage.context, StreamKind::NonBlocking).unwrap();
-    let (seen, begun) = (Arc::new(Mutex::new(Vec::new())), stage.machine.now());
+    let setup = Setup::new();
+    let other = setup.machine.create_stream(setup.context, StreamKind::NonBlocking).unwrap();
+    let (seen, begun) = (Arc::new(Mutex::new(Vec::new())), setup.machine.now());
     let note = |what: usize| {
         let seen = Arc::clone(&seen);
         Work::Call(Arc::new(move || seen.lock().unwrap().push(what)))
     };
-    let plan = stage.plan(vec![(note(1), vec![]), (kernel(1_000), vec![0]), (note(2), vec![1])]);
+    let plan = setup.plan(vec![(note(1), vec![]), (kernel(1_000), vec![0]), (note(2), vec![1])]);
     let mut flight = Flight::default();
-    for stream in [stage.stream, other, stage.stream, other] {
-        stage.launch_on(stream, &plan, &mut flight);
+    for stream in [setup.stream, other, setup.stream, other] {
+        setup.launch_on(stream, &plan, &mut flight);
     }
-    stage.machine.synchronize_context(stage.context).unwrap();
+    setup.machine.synchronize_context(setup.context).unwrap();
     assert_eq!(*seen.lock().unwrap(), [1, 2, 1, 2, 1, 2, 1, 2]);
-    assert!(stage.machine.now() - begun >= Nanos::from_millis(4));
-    stage.machine.check().unwrap();
+    assert!(setup.machine.now() - begun >= Nanos::from_millis(4));
+    setup.machine.check().unwrap();
 }
 
 #[test]
 fn a_graph_has_its_place_in_the_stream() {
-    let stage = Stage::new();
+    let setup = Setup::new();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let note = |what: &'static str| {
         let seen = Arc::clone(&seen);
         move || seen.lock().unwrap().push(what)
     };
-    stage.machine.launch(stage.stream, spin(500)).unwrap();
-    stage.machine.host_function(stage.stream, Box::new(note("before"))).unwrap();
+    setup.machine.launch(setup.stream, spin(500)).unwrap();
+    setup.machine.host_function(setup.stream, Box::new(note("before"))).unwrap();
     let steps =
         vec![(Work::Call(Arc::new(note("one"))), vec![]), (Work::Call(Arc::new(note("two"))), vec![0])];
-    let plan = stage.plan(steps);
-    stage.launch_on(stage.stream, &plan, &mut Flight::default());
-    stage.machine.host_function(stage.stream, Box::new(note("after"))).unwrap();
-    stage.machine.synchronize_stream(stage.stream).unwrap();
+    let plan = setup.plan(steps);
+    setup.launch_on(setup.stream, &plan, &mut Flight::default());
+    setup.machine.host_function(setup.stream, Box::new(note("after"))).unwrap();
+    setup.machine.synchronize_stream(setup.stream).unwrap();
     assert_eq!(*seen.lock().unwrap(), ["before", "one", "two", "after"]);
 }
 
 #[test]
 fn graphs_longer_and_wider_than_any_queue_run_to_their_end() {
-    let stage = Stage::new();
-    let plan = stage.plan(chain(6_000, 1));
-    assert_eq!(stage.time(&plan), Nanos::from_micros(6_000) + stage.around());
+    let setup = Setup::new();
+    let plan = setup.plan(chain(6_000, 1));
+    assert_eq!(setup.time(&plan), Nanos::from_micros(6_000) + setup.around());
     let wide = (0..3_000).map(|_| (kernel(1), vec![])).collect();
-    let plan = stage.plan(wide);
-    assert_eq!(stage.time(&plan), Nanos::from_micros(3_000) + stage.around());
+    let plan = setup.plan(wide);
+    assert_eq!(setup.time(&plan), Nanos::from_micros(3_000) + setup.around());
     // Launched again and again without waiting: the rings fill up, and the launch blocks.
-    let plan = stage.plan(chain(800, 1));
+    let plan = setup.plan(chain(800, 1));
     let mut flight = Flight::default();
-    let begun = stage.machine.now();
-    (0..20).for_each(|_| stage.launch_on(stage.stream, &plan, &mut flight));
-    stage.machine.synchronize_stream(stage.stream).unwrap();
-    assert!(stage.machine.now() - begun >= Nanos::from_micros(20 * 800));
-    stage.machine.check().unwrap();
+    let begun = setup.machine.now();
+    (0..20).for_each(|_| setup.launch_on(setup.stream, &plan, &mut flight));
+    setup.machine.synchronize_stream(setup.stream).unwrap();
+    assert!(setup.machine.now() - begun >= Nanos::from_micros(20 * 800));
+    setup.machine.check().unwrap();
 }
 
 #[test]
 fn a_graph_spans_gpus() {
-    let stage = Stage::new();
-    let other = stage.machine.create_context(1).unwrap();
-    let at = |n: usize| if n.is_multiple_of(2) { stage.context } else { other };
+    let setup = Setup::new();
+    let other = setup.machine.create_context(1).unwrap();
+    let at = |n: usize| if n.is_multiple_of(2) { setup.context } else { other };
     let chain = |n: usize| Step { context: at(n), after: n.checked_sub(1).into_iter().collect() };
     let graph = (Plan::new((0..10).map(chain).collect()), vec![kernel(100); 10]);
     // The other GPU changes to its context once.
-    let switch = stage.machine.figures().switch;
-    assert_eq!(stage.time(&graph), Nanos::from_micros(1_000) + switch + stage.around());
+    let switch = setup.machine.figures().switch;
+    assert_eq!(setup.time(&graph), Nanos::from_micros(1_000) + switch + setup.around());
     // Beside each other; none of the GPUs has to wait for the other.
     let free = |n: usize| Step { context: at(n), after: vec![] };
     let graph = (Plan::new((0..10).map(free).collect()), vec![kernel(100); 10]);
-    assert_eq!(stage.time(&graph), Nanos::from_micros(500) + stage.around());
+    assert_eq!(setup.time(&graph), Nanos::from_micros(500) + setup.around());
 }
 
 #[test]
 fn a_crowd_of_graphs_shares_the_tracks_there_are() {
-    let stage = Stage::new();
+    let setup = Setup::new();
     let graph =
-        stage.plan((0..64).map(|n| (kernel(1), if n < 32 { vec![] } else { vec![n - 32] })).collect());
+        setup.plan((0..64).map(|n| (kernel(1), if n < 32 { vec![] } else { vec![n - 32] })).collect());
     let mut flights: Vec<Flight> = (0..40).map(|_| Flight::default()).collect();
     for _ in 0..4 {
         for flight in &mut flights {
-            let stream = stage.machine.create_stream(stage.context, StreamKind::NonBlocking).unwrap();
-            stage.launch_on(stream, &graph, flight);
-            stage.machine.destroy_stream(stream).unwrap();
+            let stream = setup.machine.create_stream(setup.context, StreamKind::NonBlocking).unwrap();
+            setup.launch_on(stream, &graph, flight);
+            setup.machine.destroy_stream(stream).unwrap();
         }
     }
-    let begun = stage.machine.context_busy(stage.context).unwrap();
-    stage.machine.synchronize_context(stage.context).unwrap();
-    assert!(stage.machine.context_busy(stage.context).unwrap() > begun);
-    assert_eq!(stage.machine.processes(0).unwrap()[0].kernels, 1 + 4 * 40 * 64);
-    stage.machine.check().unwrap();
+    let begun = setup.machine.context_busy(setup.context).unwrap();
+    setup.machine.synchronize_context(setup.context).unwrap();
+    assert!(setup.machine.context_busy(setup.context).unwrap() > begun);
+    assert_eq!(setup.machine.processes(0).unwrap()[0].kernels, 1 + 4 * 40 * 64);
+    setup.machine.check().unwrap();
 }
 
 #[test]
 fn bytes_move_and_are_filled_in_order() {
-    let stage = Stage::new();
-    let first = stage.machine.allocate(stage.context, Bytes(4096)).unwrap();
-    let second = stage.machine.allocate(stage.context, Bytes(4096)).unwrap();
+    let setup = Setup::new();
+    let first = setup.machine.allocate(setup.context, Bytes(4096)).unwrap();
+    let second = setup.machine.allocate(setup.context, Bytes(4096)).unwrap();
     let mut host = vec![0_u8; 4096];
     let to = host.as_mut_ptr().expose_provenance() as u64;
     let fill = Fill { to: first, value: 0xab, size: 1, elements: 4096, rows: 1, pitch: 0 };
-    let plan = stage.plan(vec![
+    let plan = setup.plan(vec![
         (Work::Fill(fill), vec![]),
         (Work::Copy(CopyKind::DeviceToDevice, Pitched::line(second, first, 4096)), vec![0]),
         (Work::Copy(CopyKind::DeviceToHost, Pitched::line(to, second, 4096)), vec![1]),
     ]);
-    stage.time(&plan);
+    setup.time(&plan);
     assert!(host.iter().all(|&byte| byte == 0xab));
 }
 
 #[test]
 fn what_cannot_be_launched_leaves_nothing_behind() {
-    let stage = Stage::new();
-    let buffer = stage.machine.allocate(stage.context, Bytes(1 << 20)).unwrap();
+    let setup = Setup::new();
+    let buffer = setup.machine.allocate(setup.context, Bytes(1 << 20)).unwrap();
     let fill = Fill { to: buffer, value: 1, size: 1, elements: 1 << 20, rows: 1, pitch: 0 };
-    let (plan, works) = stage.plan(vec![(kernel(10), vec![]), (Work::Fill(fill), vec![0])]);
-    stage.machine.free(buffer).unwrap();
+    let (plan, works) = setup.plan(vec![(kernel(10), vec![]), (Work::Fill(fill), vec![0])]);
+    setup.machine.free(buffer).unwrap();
     let mut flight = Flight::default();
     // SAFETY: no host memory.
-    let refused = unsafe { stage.machine.launch_plan(stage.stream, &plan, &works, &mut flight) };
+    let refused = unsafe { setup.machine.launch_plan(setup.stream, &plan, &works, &mut flight) };
     assert_eq!(refused, Err(Error::NoAllocation));
-    assert!(stage.machine.is_context_done(stage.context).unwrap());
+    assert!(setup.machine.is_context_done(setup.context).unwrap());
     assert_eq!(flight.last(), None);
 }
 
 #[test]
 fn a_context_takes_its_graphs_with_it() {
-    let stage = Stage::new();
-    let plan = stage.plan(chain(100, 1_000));
-    stage.launch_on(stage.stream, &plan, &mut Flight::default());
-    stage.machine.destroy_context(stage.context).unwrap();
-    stage.machine.check().unwrap();
-    let context = stage.machine.create_context(0).unwrap();
-    let stream = stage.machine.create_stream(context, StreamKind::Blocking).unwrap();
+    let setup = Setup::new();
+    let plan = setup.plan(chain(100, 1_000));
+    setup.launch_on(setup.stream, &plan, &mut Flight::default());
+    setup.machine.destroy_context(setup.context).unwrap();
+    setup.machine.check().unwrap();
+    let context = setup.machine.create_context(0).unwrap();
+    let stream = setup.machine.create_stream(context, StreamKind::Blocking).unwrap();
     let plan = Plan::new(vec![Step { context, after: vec![] }]);
-    stage.launch_on(stream, &(plan, vec![kernel(5)]), &mut Flight::default());
-    stage.machine.synchronize_stream(stream).unwrap();
+    setup.launch_on(stream, &(plan, vec![kernel(5)]), &mut Flight::default());
+    setup.machine.synchronize_stream(stream).unwrap();
 }
 
 /// Where a child finds the segment.

@@ -5,12 +5,12 @@
 //! that it raises or lowers by how far off the limit it saw the process. Users report that a limit of 50 % runs at 80 to 100: a
 //! block is no time, integers of late windows are no feedback, and the gain grows with the square of the multiprocessors.
 
-mod scene;
+mod fixture;
 
 use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{ContextId, Forecast, StreamId, Ticket};
 use cgpu_sim::{GpuSpec, Kernel, Nanos};
-use scene::{Scene, ratio};
+use fixture::{Fixture, ratio};
 
 /// How often the watcher looks.
 const WATCH: Nanos = Nanos::from_millis(120);
@@ -72,8 +72,8 @@ struct Program {
 }
 
 impl Program {
-    fn new(scene: &mut Scene, process: usize, limiter: Limiter) -> Self {
-        let mut timeline = scene.timeline();
+    fn new(fixture: &mut Fixture, process: usize, limiter: Limiter) -> Self {
+        let mut timeline = fixture.timeline();
         timeline.attach(process, pid(process));
         let context = timeline.create_context(process, 0).unwrap();
         let stream = timeline.create_stream(context, false).unwrap();
@@ -84,10 +84,10 @@ impl Program {
         self.launches_at.min(self.looks_at)
     }
 
-    fn act(&mut self, scene: &mut Scene, kernel: Kernel, blocks: i64) {
-        let now = scene.now;
-        let (launch_cost, visibility) = (scene.figures.launch_cost, scene.figures.visibility);
-        let mut timeline = scene.timeline();
+    fn act(&mut self, fixture: &mut Fixture, kernel: Kernel, blocks: i64) {
+        let now = fixture.now;
+        let (launch_cost, visibility) = (fixture.figures.launch_cost, fixture.figures.visibility);
+        let mut timeline = fixture.timeline();
         timeline.advance(now);
         if self.looks_at <= now {
             timeline.settle(0, now);
@@ -133,20 +133,20 @@ fn pid(process: usize) -> u32 {
 /// Of the GPU's time, how much programs under such limits get over 6 s, once the law has had 6 s to settle.
 fn shares(percents: &[i64], kernel: &str, blocks: i64) -> Vec<f64> {
     let gpu = GpuSpec::fallback()[0];
-    let mut scene = Scene::new(1, Figures::default());
+    let mut fixture = Fixture::new(1, Figures::default());
     let mut programs: Vec<Program> = percents
         .iter()
         .enumerate()
-        .map(|(process, &percent)| Program::new(&mut scene, process, Limiter::new(&gpu, percent)))
+        .map(|(process, &percent)| Program::new(&mut fixture, process, Limiter::new(&gpu, percent)))
         .collect();
     let mut busy_until = |end: Nanos| -> Vec<Nanos> {
         while let Some(program) = programs.iter_mut().min_by_key(|program| program.next())
             && program.next() <= end
         {
-            scene.now = program.next();
-            program.act(&mut scene, Kernel::named(kernel), blocks);
+            fixture.now = program.next();
+            program.act(&mut fixture, Kernel::named(kernel), blocks);
         }
-        let mut timeline = scene.timeline();
+        let mut timeline = fixture.timeline();
         timeline.advance(end);
         timeline.settle(0, end);
         timeline.check().unwrap();

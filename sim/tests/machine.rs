@@ -9,13 +9,13 @@ use cgpu_sim::machine::{CopyKind, Fill, Launch, Pitched, StreamKind, WaitConditi
 use cgpu_sim::settings::Figures;
 use cgpu_sim::{Bytes, Error, GpuSpec, Kernel, Machine, Nanos, Settings};
 
-struct Stage {
+struct Setup {
     _directory: tempfile::TempDir,
     settings: Settings,
     clock: VirtualClock,
 }
 
-impl Stage {
+impl Setup {
     fn new() -> Self {
         Self::with(Figures::default())
     }
@@ -48,8 +48,8 @@ fn address_of<T>(word: &T) -> u64 {
 
 #[test]
 fn a_launch_takes_latency_length_and_visibility() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     machine.launch(stream, spin(10)).unwrap();
@@ -70,8 +70,8 @@ fn a_launch_takes_latency_length_and_visibility() {
 
 #[test]
 fn a_full_queue_blocks_until_there_is_room() {
-    let stage = Stage::with(Figures { queue_depth: 16, ..Figures::default() });
-    let machine = stage.machine();
+    let setup = Setup::with(Figures { queue_depth: 16, ..Figures::default() });
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let figures = *machine.figures();
@@ -85,8 +85,8 @@ fn a_full_queue_blocks_until_there_is_room() {
 
 #[test]
 fn events_are_ordered_and_measure_what_lies_between() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let [start, middle, end] = [(); 3].map(|()| machine.create_event(context, true).unwrap());
@@ -116,8 +116,8 @@ fn events_are_ordered_and_measure_what_lies_between() {
 /// A record that another follows is told as complete at once, without the time until the last one can be seen.
 #[test]
 fn an_event_that_is_told_as_complete_has_a_time() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let [start, end, next] = [(); 3].map(|()| machine.create_event(context, true).unwrap());
@@ -127,7 +127,7 @@ fn an_event_that_is_told_as_complete_has_a_time() {
     machine.record_event(next, stream).unwrap();
     assert!(!machine.is_event_done(end).unwrap());
     while !machine.is_event_done(end).unwrap() {
-        stage.clock.set(machine.now() + Nanos(100));
+        setup.clock.set(machine.now() + Nanos(100));
     }
     assert!(!machine.is_event_done(next).unwrap(), "the last one is not to be seen yet");
     assert_eq!(machine.elapsed(start, end), Ok(Some(61_000)));
@@ -135,8 +135,8 @@ fn an_event_that_is_told_as_complete_has_a_time() {
 
 #[test]
 fn an_event_recorded_again_forgets_its_first_record() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let [fast, slow] = [(); 2].map(|()| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
     let event = machine.create_event(context, true).unwrap();
@@ -151,8 +151,8 @@ fn an_event_recorded_again_forgets_its_first_record() {
 
 #[test]
 fn a_stream_waits_for_an_event_of_another_gpu() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let [here, there] = [0, 1].map(|gpu| machine.create_context(gpu).unwrap());
     let [first, second] =
         [here, there].map(|context| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
@@ -170,8 +170,8 @@ fn a_stream_waits_for_an_event_of_another_gpu() {
 
 #[test]
 fn the_legacy_stream_is_a_barrier_for_blocking_streams_only() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let legacy = machine.legacy_stream(context).unwrap();
     let blocking = machine.create_stream(context, StreamKind::Blocking).unwrap();
@@ -194,8 +194,8 @@ fn the_legacy_stream_is_a_barrier_for_blocking_streams_only() {
 
 #[test]
 fn memory_operations_happen_in_the_order_of_the_stream() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let words: [AtomicU64; 2] = Default::default();
@@ -213,7 +213,7 @@ fn memory_operations_happen_in_the_order_of_the_stream() {
     assert_eq!(words[0].load(Ordering::Acquire), 0, "the kernel before it has not run");
     machine.wait(first).unwrap();
     assert_eq!(words[0].load(Ordering::Acquire), 1);
-    stage.clock.set(machine.now() + Nanos::from_millis(50));
+    setup.clock.set(machine.now() + Nanos::from_millis(50));
     assert!(!machine.is_done(second).unwrap());
     assert_eq!(words[1].load(Ordering::Acquire), 0);
     gate.store(3, Ordering::Release);
@@ -228,8 +228,8 @@ fn memory_operations_happen_in_the_order_of_the_stream() {
 
 #[test]
 fn host_functions_hold_their_stream_and_nobody_else() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let (calls, heard) = channel();
@@ -245,8 +245,8 @@ fn host_functions_hold_their_stream_and_nobody_else() {
 
 #[test]
 fn copies_carry_bytes_and_take_the_time_of_their_engine() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let size = 12_000_000_u64;
@@ -283,8 +283,8 @@ fn copies_carry_bytes_and_take_the_time_of_their_engine() {
 
 #[test]
 fn pitched_copies_and_fills_touch_their_rows_only() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let device = machine.allocate(context, Bytes(512)).unwrap();
@@ -315,8 +315,8 @@ fn pitched_copies_and_fills_touch_their_rows_only() {
 
 #[test]
 fn copies_run_beside_kernels_of_others() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let [computes, copies] = [(); 2].map(|()| machine.create_context(0).unwrap());
     let [kernels, bytes] =
         [computes, copies].map(|context| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
@@ -339,8 +339,8 @@ fn copies_run_beside_kernels_of_others() {
 
 #[test]
 fn memory_is_exact_to_the_byte() {
-    let stage = Stage::new();
-    let [machine, other] = [stage.machine(), stage.machine()];
+    let setup = Setup::new();
+    let [machine, other] = [setup.machine(), setup.machine()];
     let start = machine.memory_info(1).unwrap();
     assert_eq!(start.total, Bytes::from_mib(4_096));
     assert!(start.reserved >= Bytes::from_mib(200) && start.used == Bytes::ZERO);
@@ -369,8 +369,8 @@ fn memory_is_exact_to_the_byte() {
 
 #[test]
 fn addresses_are_unique_also_across_gpus() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let contexts = [0, 1].map(|gpu| machine.create_context(gpu).unwrap());
     let mut ranges = Vec::new();
     for round in 0..200_u64 {
@@ -390,8 +390,8 @@ fn addresses_are_unique_also_across_gpus() {
 
 #[test]
 fn a_destroyed_context_takes_everything_with_it() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let event = machine.create_event(context, true).unwrap();
@@ -400,7 +400,7 @@ fn a_destroyed_context_takes_everything_with_it() {
     machine.launch(stream, Launch::whole(Kernel::Persistent)).unwrap();
     machine.record_event(event, stream).unwrap();
     let never = machine.host_function(stream, Box::new(move || held.store(1, Ordering::Relaxed))).unwrap();
-    stage.clock.set(machine.now() + Nanos::from_millis(5));
+    setup.clock.set(machine.now() + Nanos::from_millis(5));
     assert!(!machine.is_done(never).unwrap());
     machine.destroy_context(context).unwrap();
     machine.wait(never).unwrap();
@@ -414,8 +414,8 @@ fn a_destroyed_context_takes_everything_with_it() {
 
 #[test]
 fn what_belongs_to_others_is_refused() {
-    let stage = Stage::new();
-    let [machine, other] = [stage.machine(), stage.machine()];
+    let setup = Setup::new();
+    let [machine, other] = [setup.machine(), setup.machine()];
     let context = other.create_context(0).unwrap();
     let stream = other.create_stream(context, StreamKind::Blocking).unwrap();
     let event = other.create_event(context, true).unwrap();
@@ -427,8 +427,8 @@ fn what_belongs_to_others_is_refused() {
 
 #[test]
 fn peers_that_start_on_two_gpus_meet_and_end() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let streams = [0, 1].map(|gpu| {
         let context = machine.create_context(gpu).unwrap();
         machine.create_stream(context, StreamKind::NonBlocking).unwrap()
@@ -436,7 +436,7 @@ fn peers_that_start_on_two_gpus_meet_and_end() {
     for name in ["wait_peer_3", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"] {
         let launch = Launch::whole(Kernel::named(name));
         let first = machine.launch(streams[0], launch).unwrap();
-        stage.clock.set(machine.now() + Nanos::from_millis(20));
+        setup.clock.set(machine.now() + Nanos::from_millis(20));
         assert!(!machine.is_done(first).unwrap(), "{name} spins until its peer has started");
         let second = machine.launch(streams[1], launch).unwrap();
         machine.wait(first).unwrap();
@@ -446,8 +446,8 @@ fn peers_that_start_on_two_gpus_meet_and_end() {
 
 #[test]
 fn a_collective_of_a_process_with_one_gpu_waits_for_nobody() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let kernel = Kernel::named("ncclDevKernel_AllGather_RING_LL");
@@ -458,8 +458,8 @@ fn a_collective_of_a_process_with_one_gpu_waits_for_nobody() {
 
 #[test]
 fn slots_of_streams_are_used_again_without_confusion() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let ticket = machine.launch(stream, spin(1_000)).unwrap();
@@ -475,8 +475,8 @@ fn slots_of_streams_are_used_again_without_confusion() {
 
 #[test]
 fn code_takes_memory_a_block_at_a_time_and_keeps_it() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let used = || machine.memory_info(0).unwrap().used.0 >> 20;
     let (before, begun) = (used(), machine.now());
@@ -498,8 +498,8 @@ fn code_takes_memory_a_block_at_a_time_and_keeps_it() {
 
 #[test]
 fn named_events_belong_to_every_process() {
-    let stage = Stage::new();
-    let [maker, other] = [stage.machine(), stage.machine()];
+    let setup = Setup::new();
+    let [maker, other] = [setup.machine(), setup.machine()];
     let [here, there] = [&maker, &other].map(|machine| {
         let context = machine.create_context(0).unwrap();
         (context, machine.create_stream(context, StreamKind::NonBlocking).unwrap())
@@ -539,8 +539,8 @@ fn named_events_belong_to_every_process() {
 /// Whoever waits for an event of a process that ends goes on, as for any work that is dropped.
 #[test]
 fn waiters_for_the_events_of_a_process_that_ends_go_on() {
-    let stage = Stage::new();
-    let [maker, other] = [stage.machine(), stage.machine()];
+    let setup = Setup::new();
+    let [maker, other] = [setup.machine(), setup.machine()];
     let context = maker.create_context(0).unwrap();
     let event = maker.create_event(context, false).unwrap();
     maker.name_event(event).unwrap();
@@ -560,8 +560,8 @@ fn waiters_for_the_events_of_a_process_that_ends_go_on() {
 /// MPS, seen from two processes: each takes its kernel's own time beside the other.
 #[test]
 fn merged_processes_compute_beside_each_other() {
-    let stage = Stage::with(Figures { mps: 1, ..Figures::default() });
-    let machines = [stage.machine(), stage.machine()];
+    let setup = Setup::with(Figures { mps: 1, ..Figures::default() });
+    let machines = [setup.machine(), setup.machine()];
     let half = |machine: &Machine| machine.gpus()[0].footprint(216, 256, 0, 32).unwrap();
     let streams = machines.each_ref().map(|machine| {
         let context = machine.create_context(0).unwrap();
@@ -587,8 +587,8 @@ fn merged_processes_compute_beside_each_other() {
 /// On a real clock: what a host function waits for may be what the program's thread does next.
 #[test]
 fn host_functions_are_never_called_by_a_thread_of_the_program() {
-    let stage = Stage::new();
-    let machine = Machine::open(&stage.settings).unwrap();
+    let setup = Setup::new();
+    let machine = Machine::open(&setup.settings).unwrap();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let (calls, heard) = channel();

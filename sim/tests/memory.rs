@@ -114,7 +114,7 @@ struct Player {
 }
 
 /// A GPU with processes, descriptors on their way, and what the books must say.
-struct World {
+struct Harness {
     directory: tempfile::TempDir,
     clock: VirtualClock,
     players: Vec<Option<Player>>,
@@ -127,13 +127,13 @@ struct World {
     told: BTreeMap<&'static str, usize>,
 }
 
-impl World {
+impl Harness {
     fn new(seed: u64) -> Self {
         let clock = VirtualClock::default();
         clock.set(Nanos::from_millis(1));
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let draws = Draws(seed << 32);
-        let mut world = Self {
+        let mut harness = Self {
             directory,
             clock,
             players: (0..3).map(|_| None).collect(),
@@ -144,8 +144,8 @@ impl World {
             draws,
             told: BTreeMap::new(),
         };
-        (0..3).for_each(|who| world.join(who));
-        world
+        (0..3).for_each(|who| harness.join(who));
+        harness
     }
 
     fn machine(&self) -> Machine {
@@ -456,20 +456,20 @@ fn the_books_are_those_of_a_plain_model_and_end_at_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut told = BTreeMap::new();
     for seed in 0..24 {
-        let mut world = World::new(seed);
+        let mut harness = Harness::new(seed);
         for step in 0..250 {
-            let who = world.draws.below(3);
-            world.act(who);
-            world.compare(step);
+            let who = harness.draws.below(3);
+            harness.act(who);
+            harness.compare(step);
         }
-        (0..3).for_each(|who| world.leave(who));
-        world.descriptors.clear();
-        world.team_descriptors.clear();
-        let machine = world.machine();
+        (0..3).for_each(|who| harness.leave(who));
+        harness.descriptors.clear();
+        harness.team_descriptors.clear();
+        let machine = harness.machine();
         assert_eq!(machine.memory_info(0).unwrap().used, Bytes::ZERO, "seed {seed}");
-        assert_eq!(files(world.directory.path()), 0, "seed {seed}");
+        assert_eq!(files(harness.directory.path()), 0, "seed {seed}");
         machine.check().unwrap();
-        for (what, times) in world.told {
+        for (what, times) in harness.told {
             *told.entry(what).or_insert(0) += times;
         }
     }
@@ -631,14 +631,14 @@ fn of_killed_processes_nothing_stays() {
         children.push(child(directory.path()));
     }
     drop(children);
-    let patience = Instant::now() + Duration::from_secs(30);
+    let timeout = Instant::now() + Duration::from_secs(30);
     loop {
         // Looks for the dead, and for exports that nobody keeps.
         machine.processes(0).unwrap();
         if machine.memory_info(0).unwrap().used == Bytes::ZERO && files(directory.path()) == 0 {
             break;
         }
-        assert!(Instant::now() < patience, "{:?}", machine.memory_info(0));
+        assert!(Instant::now() < timeout, "{:?}", machine.memory_info(0));
         std::thread::sleep(Duration::from_millis(5));
     }
     machine.check().unwrap();

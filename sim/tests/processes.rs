@@ -19,7 +19,7 @@ use cgpu_sim::{Bytes, Error, GpuSpec, Kernel, Machine, Nanos, Settings};
 const ROLE: &str = "CGPU_SIM_TEST_ROLE";
 const STATE: &str = "CGPU_SIM_TEST_STATE";
 
-struct Stage {
+struct Setup {
     directory: tempfile::TempDir,
     figures: Figures,
 }
@@ -33,7 +33,7 @@ fn settings(state: &Path) -> Settings {
     }
 }
 
-impl Stage {
+impl Setup {
     fn new() -> Self {
         Self { directory: tempfile::tempdir_in("/dev/shm").unwrap(), figures: Figures::default() }
     }
@@ -123,9 +123,9 @@ fn address_of<T>(word: &T) -> u64 {
 }
 
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(30);
+    let timeout = Instant::now() + Duration::from_secs(30);
     while !is_so() {
-        assert!(Instant::now() < patience, "{what}");
+        assert!(Instant::now() < timeout, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -214,9 +214,9 @@ fn churn_once(machine: &Machine, seed: u64, word: &'static AtomicU64) {
 
 #[test]
 fn two_processes_share_a_gpu_equally_and_lose_a_tenth() {
-    let stage = Stage::new();
-    let machine = stage.machine();
-    let children = [stage.child("saturate slowly"), stage.child("saturate slowly")];
+    let setup = Setup::new();
+    let machine = setup.machine();
+    let children = [setup.child("saturate slowly"), setup.child("saturate slowly")];
     let busy = |pid| {
         let uses = machine.processes(0).unwrap();
         uses.iter().find(|each| each.pid == pid).map_or(Nanos::ZERO, |each| each.busy)
@@ -239,8 +239,8 @@ fn two_processes_share_a_gpu_equally_and_lose_a_tenth() {
 
 #[test]
 fn memory_writes_appear_without_any_call() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let word = AtomicU64::new(0);
@@ -263,8 +263,8 @@ fn memory_writes_appear_without_any_call() {
 
 #[test]
 fn a_wait_on_memory_ends_when_the_program_writes() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let gate = AtomicU32::new(0);
@@ -279,8 +279,8 @@ fn a_wait_on_memory_ends_when_the_program_writes() {
 
 #[test]
 fn host_functions_run_in_order_beside_the_program() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let word = Arc::new(AtomicU64::new(0));
@@ -304,8 +304,8 @@ fn host_functions_run_in_order_beside_the_program() {
 
 #[test]
 fn dilation_slows_device_time_only() {
-    let stage = Stage::new();
-    let path = stage.directory.path().join("slow");
+    let setup = Setup::new();
+    let path = setup.directory.path().join("slow");
     let machine = Machine::open(&Settings { dilation_milli: 10_000, ..settings(&path) }).unwrap();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
@@ -319,9 +319,9 @@ fn dilation_slows_device_time_only() {
 
 #[test]
 fn a_dead_process_keeps_its_memory_for_a_while_and_not_for_ever() {
-    let stage = Stage::new();
-    let machine = stage.machine();
-    let child = stage.child("persist");
+    let setup = Setup::new();
+    let machine = setup.machine();
+    let child = setup.child("persist");
     eventually("it has a context", || machine.memory_info(0).unwrap().used > Bytes::ZERO);
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
@@ -337,8 +337,8 @@ fn a_dead_process_keeps_its_memory_for_a_while_and_not_for_ever() {
 
 #[test]
 fn a_forked_child_has_a_machine_of_its_own() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     // SAFETY: the child takes no lock but the allocator's, which glibc keeps usable after fork, and ends without
     // destructors.
@@ -351,7 +351,7 @@ fn a_forked_child_has_a_machine_of_its_own() {
             && machine.free(1) == Err(Error::Forked)
             && machine.is_inherited();
         drop(machine);
-        let own = stage.machine();
+        let own = setup.machine();
         let works = own.create_context(0).and_then(|context| own.allocate(context, Bytes(1))).is_ok();
         // SAFETY: ends this process at once.
         unsafe { libc::_exit(i32::from(!(told && works))) };
@@ -365,9 +365,9 @@ fn a_forked_child_has_a_machine_of_its_own() {
 
 #[test]
 fn processes_that_churn_leave_nothing() {
-    let stage = Stage::new();
-    let machine = stage.machine();
-    let children: Vec<_> = (0..4).map(|_| stage.child("churn briefly")).collect();
+    let setup = Setup::new();
+    let machine = setup.machine();
+    let children: Vec<_> = (0..4).map(|_| setup.child("churn briefly")).collect();
     children.into_iter().for_each(Watched::finish);
     // Processes that end without dropping their machine are dead like any other.
     eventually("all is free", || {
@@ -381,18 +381,18 @@ fn processes_that_churn_leave_nothing() {
 
 #[test]
 fn four_hundred_kills_at_any_instant_disturb_nobody() {
-    let stage = Stage::hasty();
-    let machine = stage.machine();
+    let setup = Setup::hasty();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let kernels = |pid: u32| {
         let uses = (0..2).flat_map(|gpu| machine.processes(gpu).unwrap());
         uses.filter(|each| each.pid == pid).map(|each| each.kernels).sum::<u64>()
     };
-    let survivor = stage.child("saturate slowly");
+    let survivor = setup.child("saturate slowly");
     eventually("it computes", || kernels(survivor.pid()) > 0);
-    let mut victims: Vec<_> = (0..2).map(|_| stage.child("press")).collect();
-    victims.push(stage.child("churn"));
+    let mut victims: Vec<_> = (0..2).map(|_| setup.child("press")).collect();
+    victims.push(setup.child("churn"));
     let mut kills = 0;
     while kills < 400 || machine.deaths_in_lock() < 50 {
         assert!(kills < 4_000, "of {kills} only {} died inside the lock", machine.deaths_in_lock());
@@ -415,7 +415,7 @@ fn four_hundred_kills_at_any_instant_disturb_nobody() {
             (0..2).all(|gpu| machine.processes(gpu).unwrap().iter().all(|each| each.pid != pid))
         });
         machine.check().unwrap();
-        victims.push(stage.child(if kills % 3 == 0 { "churn" } else { "press" }));
+        victims.push(setup.child(if kills % 3 == 0 { "churn" } else { "press" }));
     }
     println!("{kills} kills, {} inside the lock", machine.deaths_in_lock());
     victims.into_iter().for_each(Watched::kill);
@@ -431,11 +431,11 @@ fn four_hundred_kills_at_any_instant_disturb_nobody() {
 /// A stopped process may hold the segment's lock; the GPU goes on all the same, and so does the process later.
 #[test]
 fn stops_at_any_instant_hold_nobody_up() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
-    let children: Vec<_> = (0..3).map(|_| stage.child("churn")).collect();
+    let children: Vec<_> = (0..3).map(|_| setup.child("churn")).collect();
     eventually("all have begun", || {
         machine.processes(0).unwrap().len() + machine.processes(1).unwrap().len() > 3
     });
@@ -456,9 +456,9 @@ fn stops_at_any_instant_hold_nobody_up() {
 /// As NVML tells it: a program in another PID namespace goes by its id in ours.
 #[test]
 fn a_process_of_another_pid_namespace_goes_by_its_id_in_ours() {
-    let stage = Stage::new();
-    let machine = stage.machine();
-    let Some(inside) = stage.child_in_a_namespace("persist") else {
+    let setup = Setup::new();
+    let machine = setup.machine();
+    let Some(inside) = setup.child_in_a_namespace("persist") else {
         eprintln!("skipped: no PID namespace to be had (unshare)");
         return;
     };

@@ -138,7 +138,7 @@ fn mode() -> impl Strategy<Value = Mode> {
     any::<(bool, bool)>().prop_map(|(mps, slows)| Mode { mps, slows })
 }
 
-struct World {
+struct Harness {
     words: Plain,
     figures: Figures,
     now: Nanos,
@@ -148,7 +148,7 @@ struct World {
     outside: Vec<Ticket>,
 }
 
-impl World {
+impl Harness {
     fn new() -> Self {
         Self::with(Mode::default())
     }
@@ -383,7 +383,7 @@ proptest! {
 
     #[test]
     fn the_state_is_always_one_that_makes_sense(deeds in deeds(), mode in mode()) {
-        World::with(mode).play(&deeds, |timeline, now| {
+        Harness::with(mode).play(&deeds, |timeline, now| {
             timeline.advance(now);
             timeline.check().unwrap();
             assert_eq!(timeline.now(), now);
@@ -393,8 +393,8 @@ proptest! {
     /// It does not matter when, or how often, anybody looks: host jitter never reaches device time.
     #[test]
     fn looking_changes_nothing(deeds in deeds(), often in 1..2_000_u64, mode in mode()) {
-        let rarely = World::with(mode).play(&deeds, |_, _| {});
-        let frequently = World::with(mode).play(&deeds, |timeline, now| {
+        let rarely = Harness::with(mode).play(&deeds, |_, _| {});
+        let frequently = Harness::with(mode).play(&deeds, |timeline, now| {
             while timeline.now() < now {
                 let next = (timeline.now() + Nanos(often * 1_000)).min(now);
                 timeline.advance(next);
@@ -407,19 +407,19 @@ proptest! {
     /// A forecast comes true to the nanosecond if nothing new arrives, and trying it leaves no trace.
     #[test]
     fn forecasts_come_true(deeds in deeds(), mode in mode()) {
-        let mut world = World::with(mode);
-        deeds.iter().for_each(|deed| world.act(deed));
-        let now = world.now;
-        let streams = world.streams.clone();
+        let mut harness = Harness::with(mode);
+        deeds.iter().for_each(|deed| harness.act(deed));
+        let now = harness.now;
+        let streams = harness.streams.clone();
         for &(stream, _) in &streams {
-            let mut timeline = world.timeline();
+            let mut timeline = harness.timeline();
             timeline.advance(now);
             let tail = timeline.tail(stream);
             let forecast = timeline.forecast(&[tail]);
             prop_assert_eq!(timeline.forecast(&[tail]), forecast);
             timeline.check().unwrap();
         }
-        let mut timeline = world.timeline();
+        let mut timeline = harness.timeline();
         let tails: Vec<_> = streams.iter().map(|&(stream, _)| timeline.tail(stream)).collect();
         match timeline.forecast(&tails) {
             Forecast::At(at) => {
@@ -448,26 +448,26 @@ proptest! {
         kernels in proptest::collection::vec((0..6_usize, 1..3_000_u64, 1..14_u64), 1..60),
         mps in any::<bool>(),
     ) {
-        let mut world = World::with(Mode { mps, slows: false });
+        let mut harness = Harness::with(Mode { mps, slows: false });
         for process in 0..PROCESSES {
-            world.act(&Deed::Context { process, gpu: 0 });
-            world.act(&Deed::Stream { context: process, blocking: false, priority: 0 });
-            world.act(&Deed::Stream { context: process, blocking: false, priority: -1 });
+            harness.act(&Deed::Context { process, gpu: 0 });
+            harness.act(&Deed::Stream { context: process, blocking: false, priority: 0 });
+            harness.act(&Deed::Stream { context: process, blocking: false, priority: -1 });
         }
-        let (begun, latency) = (world.now, world.figures.launch_latency);
+        let (begun, latency) = (harness.now, harness.figures.launch_latency);
         let (mut lengths, mut area, mut longest) = (Nanos::ZERO, 0, Nanos::ZERO);
         let mut last = Vec::new();
         for &(stream, micros, tenths) in &kernels {
             let cost = Nanos::from_micros(micros);
-            let (id, _) = world.streams[stream];
+            let (id, _) = harness.streams[stream];
             let footprint = Footprint::of_blocks(tenths, 10, 10);
-            if let Ok(ticket) = world.timeline().launch_in(id, Kernel::Spin(Some(cost)), footprint, begun) {
+            if let Ok(ticket) = harness.timeline().launch_in(id, Kernel::Spin(Some(cost)), footprint, begun) {
                 (lengths, area) = (lengths + cost, area + micros * tenths.min(10));
                 longest = longest.max(cost);
                 last.push(ticket);
             }
         }
-        let mut timeline = world.timeline();
+        let mut timeline = harness.timeline();
         let slices = lengths.0 / 1_024_000 + 2 * kernels.len() as u64 + 2;
         timeline.advance(begun + lengths + latency + Nanos(slices * 100_000));
         prop_assert!(last.iter().all(|&ticket| timeline.is_done(ticket)));
@@ -482,26 +482,26 @@ proptest! {
     fn work_is_conserved(
         kernels in proptest::collection::vec((0..6_usize, 1..3_000_u64, 0..400_u64), 1..120),
     ) {
-        let mut world = World::new();
+        let mut harness = Harness::new();
         for process in 0..PROCESSES {
-            world.act(&Deed::Context { process, gpu: 0 });
-            world.act(&Deed::Stream { context: process, blocking: false, priority: 0 });
-            world.act(&Deed::Stream { context: process, blocking: true, priority: -2 });
+            harness.act(&Deed::Context { process, gpu: 0 });
+            harness.act(&Deed::Stream { context: process, blocking: false, priority: 0 });
+            harness.act(&Deed::Stream { context: process, blocking: true, priority: -2 });
         }
         let mut launched = Nanos::ZERO;
         let mut last = [None; 6];
         for &(stream, micros, gap) in &kernels {
-            world.act(&Deed::Pass(gap));
+            harness.act(&Deed::Pass(gap));
             let cost = Nanos::from_micros(micros);
-            let now = world.now;
-            let (id, _) = world.streams[stream];
-            if let Ok(ticket) = world.timeline().launch(id, Kernel::Spin(Some(cost)), now) {
+            let now = harness.now;
+            let (id, _) = harness.streams[stream];
+            if let Ok(ticket) = harness.timeline().launch(id, Kernel::Spin(Some(cost)), now) {
                 launched = launched + cost;
                 last[stream] = Some(ticket);
             }
         }
-        let begun = world.now;
-        let mut timeline = world.timeline();
+        let begun = harness.now;
+        let mut timeline = harness.timeline();
         // The engine is never idle while there is work, so this much is enough: work, and a switch for every slice of
         // it.
         let slices = launched.0 / 1_024_000 + 2 * kernels.len() as u64 + 2;

@@ -7,13 +7,13 @@ use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::ClockRate;
 use cgpu_sim::{Error, Kernel, Machine, Nanos, Settings};
 
-struct Stage {
+struct Setup {
     _directory: tempfile::TempDir,
     settings: Settings,
     clock: VirtualClock,
 }
 
-impl Stage {
+impl Setup {
     fn new() -> Self {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let state = directory.path().join("segment");
@@ -35,9 +35,9 @@ fn times(machine: &Machine, base: EventId, event: EventId) -> (i64, i64) {
 
 #[test]
 fn event_times_are_those_of_the_timeline_within_half_a_microsecond() {
-    let stage = Stage::new();
+    let setup = Setup::new();
     // A neighbour cuts our kernels into slices.
-    let [machine, neighbour] = [stage.machine(), stage.machine()];
+    let [machine, neighbour] = [setup.machine(), setup.machine()];
     let beside = neighbour.create_context(0).unwrap();
     let beside = neighbour.create_stream(beside, StreamKind::NonBlocking).unwrap();
     let context = machine.create_context(0).unwrap();
@@ -74,8 +74,8 @@ fn event_times_are_those_of_the_timeline_within_half_a_microsecond() {
 /// On the real clock, too: what the host sees after an event never lies before it.
 #[test]
 fn event_times_never_run_backwards_on_the_real_clock() {
-    let stage = Stage::new();
-    let machine = Machine::open(&stage.settings).unwrap();
+    let setup = Setup::new();
+    let machine = Machine::open(&setup.settings).unwrap();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let [base, event] = [(); 2].map(|()| machine.create_event(context, true).unwrap());
@@ -97,8 +97,8 @@ fn event_times_never_run_backwards_on_the_real_clock() {
 
 #[test]
 fn elapsed_times_lose_precision_as_a_float_of_milliseconds_does() {
-    let stage = Stage::new();
-    let machine = stage.machine();
+    let setup = Setup::new();
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let [base, early, late] = [(); 3].map(|()| machine.create_event(context, true).unwrap());
@@ -106,7 +106,7 @@ fn elapsed_times_lose_precision_as_a_float_of_milliseconds_does() {
     machine.record_event(base, stream).unwrap();
     machine.synchronize_event(base).unwrap();
     // 1000 s later, 20 us apart.
-    stage.clock.set(machine.now() + Nanos::from_millis(1_000_000));
+    setup.clock.set(machine.now() + Nanos::from_millis(1_000_000));
     machine.record_event(early, stream).unwrap();
     spin(20).unwrap();
     machine.record_event(late, stream).unwrap();
@@ -125,20 +125,20 @@ fn elapsed_times_lose_precision_as_a_float_of_milliseconds_does() {
 
 #[test]
 fn a_clock_that_drifts_or_steps_shows_in_elapsed_times_and_nowhere_else() {
-    let mut stage = Stage::new();
-    stage.settings.figures.clock_rate = ClockRate(-100_000);
-    let machine = stage.machine();
+    let mut setup = Setup::new();
+    setup.settings.figures.clock_rate = ClockRate(-100_000);
+    let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let events = [(); 4].map(|()| machine.create_event(context, true).unwrap());
     let record_after = |event, seconds: u64| {
-        stage.clock.set(machine.now() + Nanos::from_millis(1_000 * seconds));
+        setup.clock.set(machine.now() + Nanos::from_millis(1_000 * seconds));
         machine.record_event(event, stream).unwrap();
         machine.synchronize_event(event).unwrap();
     };
     record_after(events[0], 1);
     record_after(events[1], 10);
-    let another = stage.machine();
+    let another = setup.machine();
     another.set_clock(0, ClockRate(50_000), 0).unwrap();
     record_after(events[2], 10);
     another.set_clock(0, ClockRate(50_000), -20_000_000_000).unwrap();

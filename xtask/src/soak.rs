@@ -33,8 +33,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     match words[..] {
         [] => {
             let words = ["--operations", "1000000", "--filling", "600"].map(String::from);
-            let played = handover::run(&TEST, "cgpu-differential", &words)?;
-            let all = [played, tree(SECONDS, KILLS)?, policies(TURNS)?];
+            let simulated = handover::run(&TEST, "cgpu-differential", &words)?;
+            let all = [simulated, tree(SECONDS, KILLS)?, policies(TURNS)?];
             Ok(if all == [ExitCode::SUCCESS; 3] { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         ["tree"] => tree(SECONDS, KILLS),

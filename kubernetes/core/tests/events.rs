@@ -320,7 +320,7 @@ fn on_or_nowhere(api: &Api, node: &str) -> Vec<Arc<PodRequest>> {
     listed.filter_map(|pod| PodRequest::of(pod, Dialects::default()).map(Arc::new)).collect()
 }
 
-struct World {
+struct Harness {
     api: Api,
     extenders: Vec<Extender>,
     random: Rng,
@@ -329,7 +329,7 @@ struct World {
     confirms: bool,
 }
 
-impl World {
+impl Harness {
     fn new(seed: u64, confirms: bool) -> Self {
         let mut random = Rng::with_seed(seed);
         let mut api = Api::default();
@@ -565,29 +565,29 @@ fn pod(number: u64, containers: &serde_json::Value) -> Pod {
 }
 
 /// So many events of pods, among everything else.
-fn run(seed: u64, events: u64) -> World {
-    let mut world = World::new(seed, true);
+fn run(seed: u64, events: u64) -> Harness {
+    let mut harness = Harness::new(seed, true);
     let mut step = 0_u64;
-    while world.api.pod_events() < events {
-        world.step();
+    while harness.api.pod_events() < events {
+        harness.step();
         step += 1;
-        assert_eq!(world.api.fault, None, "seed {seed}, step {step}");
+        assert_eq!(harness.api.fault, None, "seed {seed}, step {step}");
         if step.is_multiple_of(5000) {
             assert!(
-                world.extenders.iter().all(|extender| extender.cluster.is_valid()),
+                harness.extenders.iter().all(|extender| extender.cluster.is_valid()),
                 "seed {seed}, step {step}"
             );
         }
     }
-    world.settle();
-    assert_eq!(world.api.fault, None, "seed {seed}, at rest");
-    world.check_at_rest();
-    world
+    harness.settle();
+    assert_eq!(harness.api.fault, None, "seed {seed}, at rest");
+    harness.check_at_rest();
+    harness
 }
 
 /// It was a fight: GPUs were taken by thousands of pods, writes met others', and everything that can go wrong did.
-fn was_a_fight(world: &World) {
-    let api = &world.api;
+fn was_a_fight(harness: &Harness) {
+    let api = &harness.api;
     println!("{} events of pods over {NODES} nodes: {:?}", api.pod_events(), api.counts);
     for what in OF_PODS {
         assert!(api.counted(what) > 10, "{what}: {:?}", api.counts);
@@ -605,7 +605,7 @@ fn was_a_fight(world: &World) {
     ] {
         assert!(api.counted(what) > 0, "{what}: {:?}", api.counts);
     }
-    let units = world.extenders[0].cluster.nodes().map(|(node, _)| NodeGpus::units(node));
+    let units = harness.extenders[0].cluster.nodes().map(|(node, _)| NodeGpus::units(node));
     assert!(units.sum::<u64>() > 1000);
 }
 
@@ -634,10 +634,10 @@ fn other_seeds() {
 /// The rules above are what keeps GPUs from being given twice: without the look before a binding they are.
 #[test]
 fn without_confirmation_gpus_are_given_twice() {
-    let mut world = World::new(1, false);
+    let mut harness = Harness::new(1, false);
     let given_twice = (0..100_000).any(|_| {
-        world.step();
-        world.api.fault.is_some()
+        harness.step();
+        harness.api.fault.is_some()
     });
     assert!(given_twice);
 }
@@ -646,13 +646,13 @@ fn without_confirmation_gpus_are_given_twice() {
 #[test]
 fn gpus_are_given_once_while_nodes_come_and_go() {
     for (seed, events) in [(105, 9_000), (102, 11_000), (100, 35_000)] {
-        let mut world = World::new(seed, true);
+        let mut harness = Harness::new(seed, true);
         for event in 0..events {
-            world.step();
+            harness.step();
             if event % 8 == 0 {
-                world.change_node();
+                harness.change_node();
             }
-            assert_eq!(world.api.fault, None, "seed {seed}, event {event}");
+            assert_eq!(harness.api.fault, None, "seed {seed}, event {event}");
         }
     }
 }

@@ -159,7 +159,7 @@ fn a_stopped_owner_is_named_and_not_robbed() {
 
     let member = Member::join(directory.path());
     let lock = &member.region.gpu(member.gpu).lock;
-    let acquire = |patience| lock.acquire(member.me(), patience, |owner| member.region.liveness(owner));
+    let acquire = |timeout| lock.acquire(member.me(), timeout, |owner| member.region.liveness(owner));
     let Err(HeldBy(holder)) = acquire(Nanos::from_millis(20)) else { panic!("a living owner was robbed") };
     assert_eq!(member.region.slot(holder.slot()).pid.load(Ordering::Relaxed), owner.pid().cast_unsigned());
 

@@ -100,7 +100,7 @@ impl Checked {
             && what.rows * what.slices == 1
             && what.width <= STAGED;
         if is_staged {
-            return copy::stage(driver, stream, kind, what).map(|()| None);
+            return copy::setup(driver, stream, kind, what).map(|()| None);
         }
         // SAFETY: host ranges stay valid until the copy is done: the call waits for it, or the
         // program has promised it by pinning them or by the access it chose.

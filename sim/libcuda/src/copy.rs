@@ -70,7 +70,7 @@ pub(crate) fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched)
     let what = Pitched { to: to.address, from: from.address, ..what };
     if manner == Manner::Asynchronous && from.side == Side::Pageable && what.rows == 1 && what.width <= STAGED
     {
-        return stage(driver, stream, kind, what);
+        return setup(driver, stream, kind, what);
     }
     // SAFETY: host ranges stay valid until the copy is done: we wait for it below, or the program has promised it by calling an
     // asynchronous function with pinned memory.
@@ -93,7 +93,7 @@ pub(crate) fn kind(to: Side, from: Side) -> CopyKind {
 }
 
 /// Takes a copy's bytes at once, and lets the GPU copy them when it comes to it.
-pub(crate) fn stage(driver: &Driver, stream: StreamId, kind: CopyKind, what: Pitched) -> Answer {
+pub(crate) fn setup(driver: &Driver, stream: StreamId, kind: CopyKind, what: Pitched) -> Answer {
     let bytes = usize::try_from(what.width).map_err(|_| INVALID_VALUE)?;
     let source = usize::try_from(what.from).map_err(|_| INVALID_VALUE)?;
     // SAFETY: the program says that it may be read, and nobody changes it while the call lasts.

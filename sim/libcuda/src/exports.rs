@@ -13,7 +13,7 @@ use crate::argument::Received;
 use crate::call;
 
 /// The functions behind the rows that are played.
-mod played {
+mod simulated {
     pub(super) use crate::array::*;
     pub(super) use crate::assembly::*;
     pub(super) use crate::batch::*;
@@ -64,8 +64,8 @@ unsafe impl Sync for Pointer {}
 
 macro_rules! exports {
     ($($kind:ident $symbol:ident { $name:literal, $flavour:ident, $version:literal, $since:literal }
-        $role:ident $treatment:ident $played:ident $reason:literal $(($($arguments:tt)*))?;)*) => {
-        $(export!($played $flavour $symbol $(($($arguments)*))?);)*
+        $role:ident $treatment:ident $simulated:ident $reason:literal $(($($arguments:tt)*))?;)*) => {
+        $(export!($simulated $flavour $symbol $(($($arguments)*))?);)*
 
         /// The exported functions, in the order of the table.
         pub(crate) static POINTERS: &[Pointer] = &[$(Pointer($symbol as *const c_void)),*];
@@ -79,7 +79,7 @@ macro_rules! export {
             call::stub(driver_index::$symbol)
         }
     };
-    (played $flavour:ident $symbol:ident ($($argument:ident: $type:ty),*)) => {
+    (simulated $flavour:ident $symbol:ident ($($argument:ident: $type:ty),*)) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
             let describe = |_arguments: &mut Arguments| {
@@ -89,7 +89,7 @@ macro_rules! export {
                 // SAFETY: a pointer among the arguments is one that the program gave to this function of the driver, whose contract
                 // is that it is NULL or valid for what the function does with it.
                 $(let $argument = unsafe { Received::received($argument) };)*
-                played::$symbol(_call, $($argument),*)
+                simulated::$symbol(_call, $($argument),*)
             })
         }
     };

@@ -1,6 +1,6 @@
 //! The simulated GPU as `libcuda.so.1`: loads in place of the driver.
 //!
-//! Every symbol of the table is exported. A row that says `played` calls the function of the same name in one of the modules below,
+//! Every symbol of the table is exported. A row that says `simulated` calls the function of the same name in one of the modules below,
 //! one module per noun of the driver API; all other rows share an export that answers NOT_SUPPORTED. What a call does to the GPU
 //! is [`cgpu_sim::Machine`]'s part; here are the driver's manners: handles, current contexts, argument checks, error codes.
 //!

@@ -15,7 +15,7 @@ use crate::argument::Received;
 use crate::library;
 
 /// The functions behind the rows that are played.
-mod played {
+mod simulated {
     pub(super) use crate::accounting::*;
     pub(super) use crate::board::*;
     pub(super) use crate::device::*;
@@ -30,9 +30,9 @@ mod played {
 }
 
 macro_rules! exports {
-    ($($kind:ident $symbol:ident { $since:literal } $role:ident $treatment:ident $played:ident $reason:literal
+    ($($kind:ident $symbol:ident { $since:literal } $role:ident $treatment:ident $simulated:ident $reason:literal
         $(($($arguments:tt)*) $(-> $answer:ty)?)?;)*) => {
-        $(export!($played $symbol $(($($arguments)*) $(-> $answer)?)?);)*
+        $(export!($simulated $symbol $(($($arguments)*) $(-> $answer)?)?);)*
     };
 }
 
@@ -43,7 +43,7 @@ macro_rules! export {
             watched(nvml_index::$symbol, |_| (), || nvmlReturn_t::ERROR_NOT_SUPPORTED)
         }
     };
-    (played $symbol:ident ($($argument:ident: $type:ty),*)) => {
+    (simulated $symbol:ident ($($argument:ident: $type:ty),*)) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $symbol($($argument: $type),*) -> nvmlReturn_t {
             let describe = |_arguments: &mut Arguments| {
@@ -53,14 +53,14 @@ macro_rules! export {
                 // SAFETY: a pointer among the arguments is one that the program gave to this function of NVML, whose contract is that
                 // it is NULL or valid for what the function does with it.
                 $(let $argument = unsafe { Received::received($argument) };)*
-                result(played::$symbol($($argument),*))
+                result(simulated::$symbol($($argument),*))
             })
         }
     };
-    (played $symbol:ident ($($argument:ident: $type:ty),*) -> $answer:ty) => {
+    (simulated $symbol:ident ($($argument:ident: $type:ty),*) -> $answer:ty) => {
         #[unsafe(no_mangle)]
         extern "C" fn $symbol($($argument: $type),*) -> $answer {
-            played::$symbol($($argument),*)
+            simulated::$symbol($($argument),*)
         }
     };
 }

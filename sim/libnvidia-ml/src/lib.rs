@@ -1,6 +1,6 @@
 //! The simulated GPU as `libnvidia-ml.so.1`: what NVML tells about the segment that the simulated driver's processes share.
 //!
-//! Every symbol of the table is exported. A row that says `played` calls the function of the same name in one of the modules below;
+//! Every symbol of the table is exported. A row that says `simulated` calls the function of the same name in one of the modules below;
 //! all other rows share an export that answers NOT_SUPPORTED.
 //!
 //! | module | what it tells |

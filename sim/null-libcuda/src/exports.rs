@@ -17,7 +17,7 @@ pub(crate) struct Pointer(pub(crate) *const c_void);
 unsafe impl Sync for Pointer {}
 
 macro_rules! exports {
-    ($($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident $played:ident $reason:literal
+    ($($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
         $(($($arguments:tt)*) $(-> $answer:ty)?)?;)*) => {
         /// The functions whose arguments are known.
         pub(crate) trait Driver {

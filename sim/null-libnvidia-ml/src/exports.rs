@@ -8,7 +8,7 @@ use cgpu_abi::nvml_types::*;
 use crate::answers::Null;
 
 macro_rules! exports {
-    ($($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident $played:ident $reason:literal
+    ($($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
         $(($($arguments:tt)*) $(-> $answer:ty)?)?;)*) => {
         /// The functions whose arguments are known.
         pub(crate) trait Nvml {

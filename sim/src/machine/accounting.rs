@@ -3,7 +3,7 @@
 use cgpu_shm::units::{Bytes, Nanos};
 
 use super::Machine;
-use super::books::{REAP, as_seen};
+use super::utilisation::{REAP, as_seen};
 use crate::error::Error;
 use crate::identity::Identity;
 use crate::timeline::GroupLimit;

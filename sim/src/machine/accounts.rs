@@ -7,10 +7,10 @@ use cgpu_shm::units::Bytes;
 
 use super::{ContextId, Core};
 use crate::error::Error;
-use crate::memory::{Books, Exported};
+use crate::memory::{Accounting, Exported};
 use crate::timeline::{Bound, ExportId, ExportKind, Lingering, Site};
 
-impl Books for Core {
+impl Accounting for Core {
     fn reserve(&self, context: ContextId, size: Bytes) -> Result<(), Error> {
         self.with(|timeline, _| {
             self.own_context(timeline, context)?;

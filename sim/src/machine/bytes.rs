@@ -4,7 +4,7 @@ use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::work::{Fill, Pitched, WaitCondition, Width};
 use crate::error::Error;
-use crate::memory::{Books, Memory};
+use crate::memory::{Accounting, Memory};
 use crate::words::index;
 
 pub(super) fn is_met(condition: WaitCondition, width: Width, word: u64, value: u64) -> bool {
@@ -22,25 +22,33 @@ pub(super) fn is_met(condition: WaitCondition, width: Width, word: u64, value: u
     }
 }
 
-pub(super) fn move_bytes(books: &impl Books, memory: &mut Memory, copy: &Pitched) -> Result<(), Error> {
+pub(super) fn move_bytes(
+    accounting: &impl Accounting,
+    memory: &mut Memory,
+    copy: &Pitched,
+) -> Result<(), Error> {
     for slice in 0..copy.slices {
         for row in 0..copy.rows {
             let to = copy.to + slice * copy.to_pitch.1 + row * copy.to_pitch.0;
             let from = copy.from + slice * copy.from_pitch.1 + row * copy.from_pitch.0;
-            memory.gather(books, from, copy.width)?;
+            memory.gather(accounting, from, copy.width)?;
             let source = memory.bytes(from, copy.width, false)?;
             let target = memory.bytes(to, copy.width, true)?;
             // SAFETY: device ranges were checked to lie in live allocations when the copy was enqueued, and their bytes
             // stay mapped until the machine is dropped; host ranges are valid by the contract of `Machine::copy`; they
             // may overlap.
             unsafe { core::ptr::copy(source, target, index(copy.width)) };
-            memory.spread(books, to, copy.width)?;
+            memory.spread(accounting, to, copy.width)?;
         }
     }
     Ok(())
 }
 
-pub(super) fn fill_bytes(books: &impl Books, memory: &mut Memory, fill: &Fill) -> Result<(), Error> {
+pub(super) fn fill_bytes(
+    accounting: &impl Accounting,
+    memory: &mut Memory,
+    fill: &Fill,
+) -> Result<(), Error> {
     let size = index(fill.size);
     let element = &fill.value.to_le_bytes()[..size];
     let width = fill.elements * fill.size;
@@ -48,7 +56,7 @@ pub(super) fn fill_bytes(books: &impl Books, memory: &mut Memory, fill: &Fill) -
         let start = fill.to + row * fill.pitch;
         if element.iter().all(|&byte| byte == 0) {
             memory.clear(start, width)?;
-            memory.spread(books, start, width)?;
+            memory.spread(accounting, start, width)?;
             continue;
         }
         let to = memory.bytes(start, width, true)?;
@@ -56,7 +64,7 @@ pub(super) fn fill_bytes(books: &impl Books, memory: &mut Memory, fill: &Fill) -
         // until the machine is dropped, and whoever else reaches them holds the memory's lock, which we hold.
         let row = unsafe { core::slice::from_raw_parts_mut(to, index(width)) };
         repeat(row, element);
-        memory.spread(books, start, width)?;
+        memory.spread(accounting, start, width)?;
     }
     Ok(())
 }
@@ -74,7 +82,7 @@ fn repeat(row: &mut [u8], element: &[u8]) {
 }
 
 pub(super) fn write_word(
-    books: &impl Books,
+    accounting: &impl Accounting,
     memory: &mut Memory,
     (address, width): (u64, Width),
     value: u64,
@@ -96,15 +104,15 @@ pub(super) fn write_word(
             word.store(value, Ordering::Release);
         }
     }
-    memory.spread(books, address, width.bytes())
+    memory.spread(accounting, address, width.bytes())
 }
 
 pub(super) fn read_word(
-    books: &impl Books,
+    accounting: &impl Accounting,
     memory: &mut Memory,
     (address, width): (u64, Width),
 ) -> Result<u64, Error> {
-    memory.gather(books, address, width.bytes())?;
+    memory.gather(accounting, address, width.bytes())?;
     let from = memory.bytes(address, width.bytes(), false)?;
     Ok(match width {
         Width::Four => {

@@ -59,7 +59,7 @@ impl Machine {
                 .map(|process| (self.core.segment.identity(process, timeline.pid_of(process)), process))
                 .collect())
         })?;
-        let found = super::books::as_seen(drivers, |process, id| (id, process));
+        let found = super::utilisation::as_seen(drivers, |process, id| (id, process));
         let its = found.into_iter().find(|(id, _)| *id == pid);
         its.map(|(_, process)| process).ok_or(Error::Invalid("no such process uses the GPU"))
     }

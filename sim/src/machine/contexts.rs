@@ -4,7 +4,7 @@ use cgpu_shm::units::Bytes;
 
 use super::{ContextId, Machine, StreamId, lock};
 use crate::error::Error;
-use crate::memory::Books;
+use crate::memory::Accounting;
 
 impl Machine {
     /// Makes a context on a GPU, with its legacy default stream.

@@ -18,7 +18,6 @@
 mod accounting;
 mod accounts;
 mod allocations;
-mod books;
 mod bytes;
 mod checkpoints;
 mod contexts;
@@ -35,6 +34,7 @@ mod shares;
 mod streams;
 mod teams;
 mod trail;
+mod utilisation;
 mod work;
 
 use core::mem::ManuallyDrop;
@@ -53,9 +53,9 @@ pub use crate::timeline::{
     SemaphoreId, Site, StreamId, Team, Ticket, Xid,
 };
 pub use accounting::Life;
+use utilisation::REAP;
+pub use utilisation::Utilisation;
 pub use allocations::MemoryInfo;
-use books::REAP;
-pub use books::Utilisation;
 pub use checkpoints::Entered;
 pub use events::milliseconds;
 pub use graph::Flight;

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::effects::Effect;
 use super::{Machine, StreamId, Ticket};
 use crate::error::Error;
-use crate::memory::Books;
+use crate::memory::Accounting;
 use crate::timeline::{Command, ExportKind, SemaphoreId};
 
 impl Machine {

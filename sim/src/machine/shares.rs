@@ -6,7 +6,7 @@ use cgpu_shm::units::Bytes;
 
 use super::{ContextId, Core, Machine, lock};
 use crate::error::Error;
-use crate::memory::{Books, Exported, Memory, Offer, Origin};
+use crate::memory::{Accounting, Exported, Memory, Offer, Origin};
 use crate::segment::Transaction;
 use crate::timeline::{ExportId, ExportKind, Site, Timeline};
 

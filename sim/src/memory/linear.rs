@@ -8,7 +8,7 @@
 use cgpu_shm::units::Bytes;
 
 use super::space::Space;
-use super::{Allocation, Books, GRANULE, Memory, Origin};
+use super::{Accounting, Allocation, GRANULE, Memory, Origin};
 use crate::error::Error;
 use crate::timeline::ContextId;
 
@@ -48,7 +48,7 @@ impl Memory {
     /// Allocates in a context.
     pub(crate) fn allocate(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         context: ContextId,
         size: Bytes,
     ) -> Result<u64, Error> {
@@ -63,11 +63,11 @@ impl Memory {
         }
         let taken = rounded(size);
         let address = if size.0 >= LARGE {
-            self.take_granules(books, context, gpu, taken)?
+            self.take_granules(accounting, context, gpu, taken)?
         } else if let Some(address) = home.blocks.take(taken) {
             address
         } else {
-            let block = self.take_granules(books, context, gpu, GRANULE)?;
+            let block = self.take_granules(accounting, context, gpu, GRANULE)?;
             if let Some(home) = self.contexts.get_mut(&context) {
                 home.blocks.give(block + taken, GRANULE - taken, block..block + GRANULE);
             }
@@ -79,20 +79,22 @@ impl Memory {
 
     fn take_granules(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         context: ContextId,
         gpu: usize,
         length: u64,
     ) -> Result<u64, Error> {
         let address = self.take_addresses(gpu, length)?;
-        books.reserve(context, Bytes(length)).inspect_err(|_| self.give_addresses(gpu, address, length))?;
+        accounting
+            .reserve(context, Bytes(length))
+            .inspect_err(|_| self.give_addresses(gpu, address, length))?;
         Ok(address)
     }
 
     /// Frees an allocation of a context.
     pub(super) fn free_linear(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         allocation: Allocation,
         told: Told,
     ) -> Result<(), Error> {
@@ -101,7 +103,7 @@ impl Memory {
         self.live.remove(&address).ok_or(Error::NoAllocation)?;
         let taken = rounded(size);
         if size.0 >= LARGE {
-            return self.give_granules(books, context, gpu, (address, taken), told);
+            return self.give_granules(accounting, context, gpu, (address, taken), told);
         }
         let home = self.contexts.get_mut(&context).ok_or(Error::NoAllocation)?;
         let block = address / GRANULE * GRANULE;
@@ -110,12 +112,12 @@ impl Memory {
             return Ok(());
         }
         home.blocks.remove(start, length);
-        self.give_granules(books, context, gpu, (start, length), told)
+        self.give_granules(accounting, context, gpu, (start, length), told)
     }
 
     fn give_granules(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         context: ContextId,
         gpu: usize,
         (start, length): (u64, u64),
@@ -127,8 +129,8 @@ impl Memory {
         }
         self.give_addresses(gpu, start, length);
         match (shared, told) {
-            (Some(shared), _) => books.let_go(shared.export),
-            (None, Told::Now) => books.release(context, Bytes(length)),
+            (Some(shared), _) => accounting.let_go(shared.export),
+            (None, Told::Now) => accounting.release(context, Bytes(length)),
             (None, Told::Already) => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! Device memory of this process: which addresses it has, what lies there, and the bytes behind them.
 //!
 //! All of this is the process's own. What others need to know is how many bytes of the GPU it has, and that is in the
-//! segment ([`Books`]): a process's death needs no repair here, live allocations cost the segment nothing, however
+//! segment ([`Accounting`]): a process's death needs no repair here, live allocations cost the segment nothing, however
 //! many, and most small ones never touch it.
 //!
 //! | module | what it is |
@@ -97,7 +97,7 @@ pub(crate) struct Exported {
 }
 
 /// The GPU's books, in the segment. Not asked with the segment locked.
-pub(crate) trait Books {
+pub(crate) trait Accounting {
     /// Takes memory for a context.
     fn reserve(&self, context: ContextId, size: Bytes) -> Result<(), Error>;
     /// Gives a context's memory back.
@@ -237,25 +237,25 @@ impl Memory {
     }
 
     /// Frees an allocation of this process, or closes an imported one.
-    pub(crate) fn free(&mut self, books: &impl Books, address: u64) -> Result<(), Error> {
+    pub(crate) fn free(&mut self, accounting: &impl Accounting, address: u64) -> Result<(), Error> {
         let allocation = *self.live.get(&address).ok_or(Error::NoAllocation)?;
         match allocation.origin {
-            Origin::Context(_) => self.free_linear(books, allocation, linear::Told::Now),
-            Origin::Pool(_) => self.free_pooled_now(books, address),
-            Origin::Imported(_) => self.close(books, address),
+            Origin::Context(_) => self.free_linear(accounting, allocation, linear::Told::Now),
+            Origin::Pool(_) => self.free_pooled_now(accounting, address),
+            Origin::Imported(_) => self.close(accounting, address),
             Origin::Opened(_) => Err(Error::NoAllocation),
         }
     }
 
     /// A context is gone, and its memory with it: the books know it already, but for what others may hold.
-    pub(crate) fn forget(&mut self, books: &impl Books, context: ContextId) {
+    pub(crate) fn forget(&mut self, accounting: &impl Accounting, context: ContextId) {
         let its: Vec<Allocation> =
             self.live.values().filter(|allocation| allocation.context() == Some(context)).copied().collect();
         for allocation in its {
             // Each is live: it was found there. What cannot be told to the books is told by the process's end.
             let _ = match allocation.origin {
-                Origin::Opened(_) => self.close_all(books, allocation.address),
-                _ => self.free_linear(books, allocation, linear::Told::Already),
+                Origin::Opened(_) => self.close_all(accounting, allocation.address),
+                _ => self.free_linear(accounting, allocation, linear::Told::Already),
             };
         }
         self.contexts.remove(&context);

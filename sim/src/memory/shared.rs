@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use cgpu_shm::units::Bytes;
 
 use super::span::Source;
-use super::{Allocation, Books, Exported, GRANULE, Memory, Origin, system};
+use super::{Accounting, Allocation, Exported, GRANULE, Memory, Origin, system};
 use crate::error::Error;
 use crate::timeline::ExportId;
 use crate::words::index;
@@ -47,19 +47,19 @@ pub struct Offer {
 
 impl Memory {
     /// Offers the allocation of a context that holds a byte to other processes.
-    pub(crate) fn offer(&mut self, books: &impl Books, address: u64) -> Result<Offer, Error> {
+    pub(crate) fn offer(&mut self, accounting: &impl Accounting, address: u64) -> Result<Offer, Error> {
         let allocation = self.find(address).ok_or(Error::NoAllocation)?;
         let Origin::Context(context) = allocation.origin else { return Err(Error::NoAllocation) };
         let (start, length) = Self::granules_of(&allocation);
         let shared = match self.shared.get(&start) {
             Some(shared) => *shared,
             None => {
-                let exported = books.export_of(context, Bytes(length))?;
+                let exported = accounting.export_of(context, Bytes(length))?;
                 let shared = Shared { export: exported.export, serial: exported.serial };
                 if let Err(error) = self.move_into(allocation.gpu, (start, length), &exported) {
                     // As it was: the context's.
-                    books.let_go(exported.export)?;
-                    books.reserve(context, Bytes(length))?;
+                    accounting.let_go(exported.export)?;
+                    accounting.reserve(context, Bytes(length))?;
                     return Err(error);
                 }
                 self.shared.insert(start, shared);
@@ -172,7 +172,7 @@ impl Memory {
     }
 
     /// Closes an allocation of another process once.
-    pub(crate) fn close(&mut self, books: &impl Books, address: u64) -> Result<(), Error> {
+    pub(crate) fn close(&mut self, accounting: &impl Accounting, address: u64) -> Result<(), Error> {
         let (&base, opened) = self.opened.range_mut(..=address).next_back().ok_or(Error::NoAllocation)?;
         let uses = opened.uses.get_mut(&(address - base)).ok_or(Error::NoAllocation)?;
         *uses -= 1;
@@ -188,13 +188,13 @@ impl Memory {
         self.opened.remove(&base);
         self.unalias(gpu, base, length)?;
         self.give_addresses(gpu, base, length);
-        books.let_go(export)
+        accounting.let_go(export)
     }
 
     /// Closes an allocation of another process, however often it is open.
-    pub(super) fn close_all(&mut self, books: &impl Books, address: u64) -> Result<(), Error> {
+    pub(super) fn close_all(&mut self, accounting: &impl Accounting, address: u64) -> Result<(), Error> {
         while self.live.contains_key(&address) {
-            self.close(books, address)?;
+            self.close(accounting, address)?;
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ impl Count {
     }
 }
 
-impl Books for Count {
+impl Accounting for Count {
     fn reserve(&self, _: ContextId, size: Bytes) -> Result<(), Error> {
         self.add(size)
     }
@@ -81,68 +81,68 @@ fn sizes_are_rounded_as_a_driver_does() {
 
 #[test]
 fn small_allocations_share_blocks_and_return_them() {
-    let (mut memory, books) = memory();
+    let (mut memory, accounting) = memory();
     let addresses: Vec<u64> =
-        (0..4_096).map(|_| memory.allocate(&books, CONTEXT, Bytes(512)).unwrap()).collect();
-    assert_eq!(books.taken.get(), GRANULE);
-    let one_more = memory.allocate(&books, CONTEXT, Bytes(1)).unwrap();
-    assert_eq!(books.taken.get(), 2 * GRANULE);
-    memory.free(&books, one_more).unwrap();
-    assert_eq!(books.taken.get(), GRANULE);
+        (0..4_096).map(|_| memory.allocate(&accounting, CONTEXT, Bytes(512)).unwrap()).collect();
+    assert_eq!(accounting.taken.get(), GRANULE);
+    let one_more = memory.allocate(&accounting, CONTEXT, Bytes(1)).unwrap();
+    assert_eq!(accounting.taken.get(), 2 * GRANULE);
+    memory.free(&accounting, one_more).unwrap();
+    assert_eq!(accounting.taken.get(), GRANULE);
     let (last, rest) = addresses.split_last().unwrap();
     for &address in rest {
-        memory.free(&books, address).unwrap();
-        assert_eq!(books.taken.get(), GRANULE);
+        memory.free(&accounting, address).unwrap();
+        assert_eq!(accounting.taken.get(), GRANULE);
     }
-    memory.free(&books, *last).unwrap();
-    assert_eq!(books.taken.get(), 0);
-    assert_eq!(memory.free(&books, *last), Err(Error::NoAllocation));
+    memory.free(&accounting, *last).unwrap();
+    assert_eq!(accounting.taken.get(), 0);
+    assert_eq!(memory.free(&accounting, *last), Err(Error::NoAllocation));
 }
 
 #[test]
 fn a_million_live_allocations_fit() {
-    let (mut memory, books) = memory();
+    let (mut memory, accounting) = memory();
     let live: Vec<u64> =
-        (0..1_000_000).map(|_| memory.allocate(&books, CONTEXT, Bytes(1)).unwrap()).collect();
+        (0..1_000_000).map(|_| memory.allocate(&accounting, CONTEXT, Bytes(1)).unwrap()).collect();
     assert_eq!(memory.find(live[777_777]).unwrap().address, live[777_777]);
-    assert_eq!(books.taken.get(), (1_000_000_u64 * 512).next_multiple_of(GRANULE));
-    live.into_iter().for_each(|address| memory.free(&books, address).unwrap());
-    assert_eq!(books.taken.get(), 0);
+    assert_eq!(accounting.taken.get(), (1_000_000_u64 * 512).next_multiple_of(GRANULE));
+    live.into_iter().for_each(|address| memory.free(&accounting, address).unwrap());
+    assert_eq!(accounting.taken.get(), 0);
 }
 
 #[test]
 fn a_refused_reservation_leaves_no_trace() {
-    let (mut memory, books) = memory();
-    books.refuses.set(true);
-    assert_eq!(memory.allocate(&books, CONTEXT, Bytes(5)), Err(Error::OutOfMemory));
-    books.refuses.set(false);
-    let address = memory.allocate(&books, CONTEXT, Bytes(3 << 20)).unwrap();
+    let (mut memory, accounting) = memory();
+    accounting.refuses.set(true);
+    assert_eq!(memory.allocate(&accounting, CONTEXT, Bytes(5)), Err(Error::OutOfMemory));
+    accounting.refuses.set(false);
+    let address = memory.allocate(&accounting, CONTEXT, Bytes(3 << 20)).unwrap();
     assert_eq!(address % GRANULE, 0);
     assert!(memory.find(address + (3 << 20) - 1).is_some());
     assert!(memory.find(address + (3 << 20)).is_none());
     assert!(memory.admits(address, 3 << 20, true));
     assert!(!memory.admits(address + 1, 3 << 20, true));
-    assert_eq!(memory.offer(&books, address), Err(Error::Full("exports")));
+    assert_eq!(memory.offer(&accounting, address), Err(Error::Full("exports")));
 }
 
 #[test]
 fn sizes_that_no_gpu_has_are_refused_before_they_are_rounded() {
-    let (mut memory, books) = memory();
+    let (mut memory, accounting) = memory();
     let pool = memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::ZERO });
     let order = Order { stream: None, after: None };
     for size in [TOTAL.0 + 1, u64::MAX] {
-        assert_eq!(memory.allocate(&books, CONTEXT, Bytes(size)), Err(Error::OutOfMemory));
+        assert_eq!(memory.allocate(&accounting, CONTEXT, Bytes(size)), Err(Error::OutOfMemory));
         assert_eq!(memory.take_pooled(pool, Bytes(size), &order), Err(Error::OutOfMemory));
     }
     let huge = Bytes(u64::MAX / GRANULE * GRANULE);
     let place = PhysicalPlace::On(0.into());
-    assert_eq!(memory.create_physical(&books, place, huge, false.into()), Err(Error::OutOfMemory));
+    assert_eq!(memory.create_physical(&accounting, place, huge, false.into()), Err(Error::OutOfMemory));
 }
 
 #[test]
 fn clearing_reaches_every_byte_and_keeps_its_neighbours() {
-    let (mut memory, books) = memory();
-    let address = memory.allocate(&books, CONTEXT, Bytes(4 * GRANULE)).unwrap();
+    let (mut memory, accounting) = memory();
+    let address = memory.allocate(&accounting, CONTEXT, Bytes(4 * GRANULE)).unwrap();
     let all = memory.bytes(address, 4 * GRANULE, true).unwrap();
     // SAFETY: the allocation's bytes, mapped as long as `memory`.
     unsafe { all.write_bytes(7, index(4 * GRANULE)) };
@@ -170,36 +170,36 @@ fn write(memory: &mut Memory, address: u64, value: u8) {
 
 #[test]
 fn freed_bytes_are_let_go() {
-    let (mut memory, books) = memory();
-    let address = memory.allocate(&books, CONTEXT, Bytes(GRANULE)).unwrap();
+    let (mut memory, accounting) = memory();
+    let address = memory.allocate(&accounting, CONTEXT, Bytes(GRANULE)).unwrap();
     write(&mut memory, address + 7, 9);
     assert_eq!(read(&mut memory, address + 7), 9);
-    memory.free(&books, address).unwrap();
-    let again = memory.allocate(&books, CONTEXT, Bytes(GRANULE)).unwrap();
+    memory.free(&accounting, address).unwrap();
+    let again = memory.allocate(&accounting, CONTEXT, Bytes(GRANULE)).unwrap();
     assert_eq!(again, address);
     assert_eq!(read(&mut memory, address + 7), 0);
 }
 
 #[test]
 fn a_context_takes_its_allocations_with_it() {
-    let (mut memory, books) = memory();
+    let (mut memory, accounting) = memory();
     let other = ContextId(2);
     memory.adopt(other, 0);
-    let gone = memory.allocate(&books, CONTEXT, Bytes(100)).unwrap();
-    let stays = memory.allocate(&books, other, Bytes(100)).unwrap();
+    let gone = memory.allocate(&accounting, CONTEXT, Bytes(100)).unwrap();
+    let stays = memory.allocate(&accounting, other, Bytes(100)).unwrap();
     assert_ne!(gone / GRANULE, stays / GRANULE, "blocks belong to contexts");
-    memory.forget(&books, CONTEXT);
+    memory.forget(&accounting, CONTEXT);
     assert_eq!(memory.find(gone), None);
     assert!(memory.find(stays).is_some());
 }
 
 #[test]
 fn physical_memory_lives_as_long_as_a_handle_or_a_mapping() {
-    let (mut memory, books) = memory();
+    let (mut memory, accounting) = memory();
     let files = Files::beside("/nonexistent".as_ref());
     let two = Bytes(2 * GRANULE);
     let at = memory.physicals.reserve(Bytes(8 * GRANULE), 0, 0).unwrap();
-    let id = memory.create_physical(&books, PhysicalPlace::On(0.into()), two, false.into()).unwrap();
+    let id = memory.create_physical(&accounting, PhysicalPlace::On(0.into()), two, false.into()).unwrap();
     memory.map(&files, at, two, id).unwrap();
     memory.map(&files, at + 2 * GRANULE, two, id).unwrap();
     assert!(!memory.admits(at, 1, false), "nobody reaches it yet");
@@ -212,27 +212,27 @@ fn physical_memory_lives_as_long_as_a_handle_or_a_mapping() {
     assert!(!memory.admits(at, 4 * GRANULE + 1, true));
     write(&mut memory, at + 5, 3);
     assert_eq!(read(&mut memory, at + 2 * GRANULE + 5), 3, "both show the same");
-    memory.release_physical(&books, id).unwrap();
-    assert_eq!(memory.release_physical(&books, id), Err(Error::NoAllocation));
-    memory.unmap(&books, at, two).unwrap();
-    assert_eq!(books.taken.get(), 2 * GRANULE, "a mapping keeps it");
+    memory.release_physical(&accounting, id).unwrap();
+    assert_eq!(memory.release_physical(&accounting, id), Err(Error::NoAllocation));
+    memory.unmap(&accounting, at, two).unwrap();
+    assert_eq!(accounting.taken.get(), 2 * GRANULE, "a mapping keeps it");
     assert_eq!(memory.physicals.retain(at + 3 * GRANULE), Ok(id));
-    memory.unmap(&books, at + 2 * GRANULE, two).unwrap();
-    assert_eq!(books.taken.get(), 2 * GRANULE, "a handle keeps it");
+    memory.unmap(&accounting, at + 2 * GRANULE, two).unwrap();
+    assert_eq!(accounting.taken.get(), 2 * GRANULE, "a handle keeps it");
     assert!(memory.physicals.unreserve(at, two).is_err(), "not as it was reserved");
     memory.physicals.unreserve(at, Bytes(8 * GRANULE)).unwrap();
-    memory.release_physical(&books, id).unwrap();
-    assert_eq!(books.taken.get(), 0);
+    memory.release_physical(&accounting, id).unwrap();
+    assert_eq!(accounting.taken.get(), 0);
 }
 
 #[test]
 fn host_memory_behind_a_handle_costs_the_gpu_nothing_and_can_be_touched() {
-    let (mut memory, books) = memory();
+    let (mut memory, accounting) = memory();
     let files = Files::beside("/nonexistent".as_ref());
     let size = Bytes(GRANULE);
     let at = memory.physicals.reserve(size, 0, 0).unwrap();
-    let id = memory.create_physical(&books, PhysicalPlace::Host, size, false.into()).unwrap();
-    assert_eq!(books.taken.get(), 0);
+    let id = memory.create_physical(&accounting, PhysicalPlace::Host, size, false.into()).unwrap();
+    assert_eq!(accounting.taken.get(), 0);
     memory.map(&files, at, size, id).unwrap();
     let both = [(Side::Gpu(0), Access::ReadWrite), (Side::Host, Access::ReadWrite)];
     memory.set_access(&files, at, size, &both).unwrap();
@@ -240,9 +240,9 @@ fn host_memory_behind_a_handle_costs_the_gpu_nothing_and_can_be_touched() {
     // SAFETY: the mapping was just made reachable for the host.
     unsafe { place.write(4) };
     assert_eq!(read(&mut memory, at + 9), 4);
-    memory.unmap(&books, at, size).unwrap();
-    memory.release_physical(&books, id).unwrap();
-    let gpu = memory.create_physical(&books, PhysicalPlace::On(0.into()), size, false.into()).unwrap();
+    memory.unmap(&accounting, at, size).unwrap();
+    memory.release_physical(&accounting, id).unwrap();
+    let gpu = memory.create_physical(&accounting, PhysicalPlace::On(0.into()), size, false.into()).unwrap();
     memory.map(&files, at, size, gpu).unwrap();
     assert!(memory.set_access(&files, at, size, &both).is_err(), "the host does not reach the GPU's");
     assert_eq!(memory.physicals.access(at, Side::Gpu(0)), Ok(Access::None), "and nothing of it stays");
@@ -251,26 +251,26 @@ fn host_memory_behind_a_handle_costs_the_gpu_nothing_and_can_be_touched() {
 #[test]
 fn pools_grow_in_chunks_and_give_whole_ones_back() {
     const CHUNK: Bytes = Bytes::from_mib(32);
-    let (mut memory, books) = memory();
+    let (mut memory, accounting) = memory();
     let pool = memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::ZERO });
     let order = Order { stream: None, after: None };
     let allocate = |memory: &mut Memory, size: u64| {
         assert_eq!(memory.take_pooled(pool, Bytes(size), &order), Ok(None));
-        memory.grow_pool(&books, pool, Bytes(size), CHUNK).unwrap();
+        memory.grow_pool(&accounting, pool, Bytes(size), CHUNK).unwrap();
         memory.take_pooled(pool, Bytes(size), &order).unwrap().unwrap().address
     };
     let small = allocate(&mut memory, 100);
     assert_eq!(memory.pools.usage(pool).unwrap().reserved, CHUNK);
     assert_eq!(memory.pools.usage(pool).unwrap().used, Bytes(512));
     let large = allocate(&mut memory, (40 << 20) + 1);
-    assert_eq!(books.taken.get(), CHUNK.0 + (42 << 20));
-    memory.free_pooled_now(&books, large).unwrap();
-    memory.trim(&books, pool, Bytes::ZERO).unwrap();
-    assert_eq!(books.taken.get(), CHUNK.0, "a chunk in use stays");
-    memory.destroy_pool(&books, pool).unwrap();
-    assert_eq!(books.taken.get(), CHUNK.0, "and so does its pool");
-    memory.free_pooled_now(&books, small).unwrap();
-    assert_eq!(books.taken.get(), 0);
+    assert_eq!(accounting.taken.get(), CHUNK.0 + (42 << 20));
+    memory.free_pooled_now(&accounting, large).unwrap();
+    memory.trim(&accounting, pool, Bytes::ZERO).unwrap();
+    assert_eq!(accounting.taken.get(), CHUNK.0, "a chunk in use stays");
+    memory.destroy_pool(&accounting, pool).unwrap();
+    assert_eq!(accounting.taken.get(), CHUNK.0, "and so does its pool");
+    memory.free_pooled_now(&accounting, small).unwrap();
+    assert_eq!(accounting.taken.get(), 0);
     assert_eq!(memory.pools.usage(pool), Err(Error::NoPool));
 }
 
@@ -278,15 +278,15 @@ fn pools_grow_in_chunks_and_give_whole_ones_back() {
 fn what_was_freed_in_a_stream_is_had_again_where_the_order_allows() {
     use crate::timeline::{StreamId, Ticket};
 
-    let (mut memory, books) = memory();
+    let (mut memory, accounting) = memory();
     let pool =
         memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::from_mib(2) });
     let size = Bytes::from_mib(2);
     let [a, b] = [StreamId(1), StreamId(2)];
     let free = Ticket { stream: a, number: 7 };
-    memory.grow_pool(&books, pool, size, size).unwrap();
+    memory.grow_pool(&accounting, pool, size, size).unwrap();
     assert_eq!(
-        memory.grow_pool(&books, pool, size, size),
+        memory.grow_pool(&accounting, pool, size, size),
         Err(Error::OutOfMemory),
         "it may not grow further"
     );

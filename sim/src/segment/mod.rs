@@ -45,7 +45,7 @@ pub use lineage::Lineage;
 
 /// How long one living holder of the lock is waited for before it is left behind. Sections take microseconds, and a
 /// descheduled holder on a busy host some milliseconds.
-const PATIENCE: Nanos = Nanos::from_millis(20);
+const TIMEOUT: Nanos = Nanos::from_millis(20);
 /// How many times that one who copies an area is waited for. A death is noticed at once all the same.
 const COPYING: u32 = 100;
 /// How many times that a thread waits for another of its own process: they stop and go on together.
@@ -375,7 +375,7 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
     let mut copying = 0;
     for _ in 0..PATIENCES {
         let judge = |owner| if Some(owner) == overdue { Liveness::Dead } else { life(mapping, owner) };
-        match preamble.lock.acquire(seat.owner(), PATIENCE, judge) {
+        match preamble.lock.acquire(seat.owner(), TIMEOUT, judge) {
             Ok(Acquired::TakenOver(guard, owner)) if life(mapping, owner) == Liveness::Alive => {
                 let generation = preamble.generation[owner.slot().get()].load(Ordering::Acquire);
                 areas::strand(preamble, generation << 8 | u64::from(owner.slot().0));

@@ -38,7 +38,7 @@ impl<W: Words> Timeline<'_, W> {
 
     fn forecast_until(&mut self, done: impl Fn(&Self) -> bool) -> Forecast {
         self.words.attempt();
-        let mut played = 0;
+        let mut simulated = 0;
         let answer = loop {
             if done(self) {
                 break Forecast::At(self.now());
@@ -47,10 +47,10 @@ impl<W: Words> Timeline<'_, W> {
                 None => break Forecast::Unknown,
                 // What a death takes with it can be more than an attempt should hold.
                 Some((at, Due::Process(_))) => break Forecast::NotBefore(at),
-                Some((at, _)) if played == EVENTS => break Forecast::NotBefore(at),
+                Some((at, _)) if simulated == EVENTS => break Forecast::NotBefore(at),
                 Some((at, due)) => self.step(at, due),
             }
-            played += 1;
+            simulated += 1;
         };
         self.words.forget();
         answer

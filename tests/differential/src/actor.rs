@@ -12,7 +12,7 @@ use crate::line::{self, Line};
 
 /// Where everything is: the built files, the simulated GPU, the container.
 #[derive(Clone, Debug)]
-pub struct Stage {
+pub struct Setup {
     /// `target/test`.
     pub dist: PathBuf,
     /// The actor's program.
@@ -44,7 +44,7 @@ pub struct Second {
     pub swapped: bool,
 }
 
-impl Stage {
+impl Setup {
     fn limits(&self) -> String {
         let second = self.second.map(|second| format!(",{}", second.limit_mib));
         format!("{}{}", self.limit_mib, second.unwrap_or_default())
@@ -68,8 +68,8 @@ impl Actor {
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start(stage: &Stage, seed: u64) -> Result<Self> {
-        let mut program = Program::new(&stage.actor);
+    pub fn start(setup: &Setup, seed: u64) -> Result<Self> {
+        let mut program = Program::new(&setup.actor);
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             if ["CGPU_", "ALIYUN_COM_GPU_", "CUDA_", "NVIDIA_"].iter().any(|ours| name.starts_with(ours)) {
@@ -77,24 +77,24 @@ impl Actor {
             }
         }
         program
-            .env("LD_PRELOAD", stage.dist.join("libcgpu.so"))
-            .env("LD_LIBRARY_PATH", stage.dist.join("sim"))
-            .env("CGPU_DIR", &stage.container)
-            .env("ALIYUN_COM_GPU_MEM_CONTAINER", stage.limits())
+            .env("LD_PRELOAD", setup.dist.join("libcgpu.so"))
+            .env("LD_LIBRARY_PATH", setup.dist.join("sim"))
+            .env("CGPU_DIR", &setup.container)
+            .env("ALIYUN_COM_GPU_MEM_CONTAINER", setup.limits())
             .env("CGPU_MEM_UNIT", "MiB")
-            .env("CGPU_SIM_GPUS", &stage.gpus)
-            .env("CGPU_SIM_STATE", &stage.state)
-            .env("CGPU_SIM_DRIVER", stage.driver.to_string())
+            .env("CGPU_SIM_GPUS", &setup.gpus)
+            .env("CGPU_SIM_STATE", &setup.state)
+            .env("CGPU_SIM_DRIVER", setup.driver.to_string())
             .env("CGPU_SIM_SEED", seed.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        if let Some(faults) = &stage.faults {
+        if let Some(faults) = &setup.faults {
             program.env("CGPU_SIM_FAULT", faults);
         }
-        if stage.second.is_some_and(|second| second.swapped) {
+        if setup.second.is_some_and(|second| second.swapped) {
             program.env("CUDA_VISIBLE_DEVICES", "1,0");
         }
-        if stage.names {
+        if setup.names {
             program.env(NAMES, seed.to_string());
         }
         // SAFETY: between fork and exec only async-signal-safe calls are allowed; prctl is a bare system call.
@@ -102,7 +102,7 @@ impl Actor {
         let (line, theirs) = line::pair()?;
         theirs.give_to(&mut program);
         let mut process =
-            program.spawn().with_context(|| format!("cannot start {}", stage.actor.display()))?;
+            program.spawn().with_context(|| format!("cannot start {}", setup.actor.display()))?;
         let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
             bail!("the actor has no pipes");
         };

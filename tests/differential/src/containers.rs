@@ -28,12 +28,12 @@ use anyhow::{Context, Result, bail, ensure};
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use tenant::Tenant;
 
-use crate::actor::{Actor, Stage};
+use crate::actor::{Actor, Setup};
 use crate::command::Command;
 use crate::host::Host;
 use crate::model::MIB;
+use crate::oracle::Oracle;
 use crate::play::Files;
-use crate::witness::Witness;
 
 pub use race::{Raced, Racing, race};
 pub use ways::Way;
@@ -118,7 +118,7 @@ impl Due {
 /// A container: who is in it, and who was, as long as the GPU knows them.
 struct Container {
     name: String,
-    stage: Stage,
+    setup: Setup,
     /// What a context takes.
     context: u64,
     members: Mutex<Vec<Member>>,
@@ -130,7 +130,7 @@ struct Container {
 
 impl Container {
     fn new(host: &Host, name: &str, (files, limit_mib): (&Files, u64), between_calls: bool) -> Result<Self> {
-        let stage = Stage {
+        let setup = Setup {
             dist: files.dist.clone(),
             actor: files.actor.clone(),
             state: files.folder.join(STATE),
@@ -142,13 +142,13 @@ impl Container {
             faults: None,
             names: false,
         };
-        std::fs::create_dir_all(&stage.container)?;
+        std::fs::create_dir_all(&setup.container)?;
         // Somebody who makes the books; the witness can open them then, and the GPU.
-        undertaker(&stage)?;
-        let context = Witness::open(&stage.container, &stage.state, &stage.gpus)?.context_cost();
+        undertaker(&setup)?;
+        let context = Oracle::open(&setup.container, &setup.state, &setup.gpus)?.context_cost();
         Ok(Self {
             name: name.to_owned(),
-            stage,
+            setup,
             context,
             members: Mutex::default(),
             calling: RwLock::default(),
@@ -157,10 +157,10 @@ impl Container {
     }
 
     /// What the GPU says that it holds, its dead processes among the others.
-    fn held(&self, witness: &Witness) -> Result<u64> {
+    fn held(&self, oracle: &Oracle) -> Result<u64> {
         let between = self.between_calls.then(|| self.calling.write());
         let mut members = self.members();
-        let held = witness.held()?;
+        let held = oracle.held()?;
         drop(between);
         members.retain(|member| !member.ended || held.contains_key(&member.pid));
         Ok(members.iter().filter_map(|member| held.get(&member.pid)).sum())
@@ -172,9 +172,9 @@ impl Container {
 
     /// What came unasked with what each process has, and is not on its books: what the books do not know, at most. Of one that has no books
     /// any more the GPU has nothing either.
-    fn unbooked(&self, books: &mut Witness) -> Result<BTreeMap<u32, u64>> {
+    fn unbooked(&self, accounting: &mut Oracle) -> Result<BTreeMap<u32, u64>> {
         let due: Vec<(u32, Due)> = self.members().iter().map(|member| (member.pid, member.due)).collect();
-        let booked = books.implicit()?;
+        let booked = accounting.implicit()?;
         // What the books have too much for one thing the monitor takes off: it makes up for nothing else.
         let short =
             |(pid, due): (u32, Due)| Some((pid, due.unseen + due.booked.saturating_sub(*booked.get(&pid)?)));
@@ -193,7 +193,7 @@ impl Container {
     }
 
     fn limit(&self) -> u64 {
-        self.stage.limit_mib * MIB
+        self.setup.limit_mib * MIB
     }
 }
 
@@ -275,7 +275,7 @@ fn run(plan: &Filling, files: &Files) -> Result<Vec<Filled>> {
 /// What is seen of a container, look by look.
 struct Watched<'a> {
     container: &'a Container,
-    witness: Witness,
+    oracle: Oracle,
     peak: u64,
     unasked: u64,
     unseen: Duration,
@@ -286,10 +286,10 @@ struct Watched<'a> {
 /// Looks at the GPU until the end.
 fn watch<'a>(containers: &'a [Container], host: &Host, end: &End) -> Result<Vec<Watched<'a>>> {
     let open = |container: &'a Container| {
-        let stage = &container.stage;
-        let witness = Witness::open(&stage.container, &stage.state, &stage.gpus)?;
+        let setup = &container.setup;
+        let oracle = Oracle::open(&setup.container, &setup.state, &setup.gpus)?;
         let none = Duration::ZERO;
-        Ok(Watched { container, witness, peak: 0, unasked: 0, unseen: none, since: None })
+        Ok(Watched { container, oracle, peak: 0, unasked: 0, unseen: none, since: None })
     };
     let mut all = containers.iter().map(open).collect::<Result<Vec<_>>>()?;
     while !end.is_there() {
@@ -305,9 +305,9 @@ impl Watched<'_> {
     fn look(&mut self, host: &Host) -> Result<()> {
         let container = self.container;
         // Before and after: what was booked only later, or went meanwhile, is in one of them.
-        let mut unbooked = container.unbooked(&mut self.witness)?;
-        let held = container.held(&self.witness)?;
-        for (pid, bytes) in container.unbooked(&mut self.witness)? {
+        let mut unbooked = container.unbooked(&mut self.oracle)?;
+        let held = container.held(&self.oracle)?;
+        for (pid, bytes) in container.unbooked(&mut self.oracle)? {
             let known = unbooked.entry(pid).or_default();
             *known = bytes.max(*known);
         }
@@ -323,8 +323,8 @@ impl Watched<'_> {
             self.since = None;
             return Ok(());
         }
-        let growth = host.growth(&container.stage.container)?;
-        let held = container.held(&self.witness)?;
+        let growth = host.growth(&container.setup.container)?;
+        let held = container.held(&self.oracle)?;
         let unshown = held.saturating_sub(container.limit().saturating_add_signed(growth));
         if unshown == 0 {
             self.since = None;
@@ -343,12 +343,12 @@ impl Watched<'_> {
 /// Waits until nothing of a container is on the books nor on the GPU, but not forever: what is left there.
 fn left(container: &Container) -> Result<(u64, u64)> {
     let deadline = Instant::now() + FORGETTING;
-    let stage = &container.stage;
-    let mut books = Witness::open(&stage.container, &stage.state, &stage.gpus)?;
+    let setup = &container.setup;
+    let mut accounting = Oracle::open(&setup.container, &setup.state, &setup.gpus)?;
     loop {
         // Without a monitor it is the next process that buries the dead.
-        undertaker(stage)?;
-        let left = (books.total()?.all, container.held(&books)?);
+        undertaker(setup)?;
+        let left = (accounting.total()?.all, container.held(&accounting)?);
         if left == (0, 0) || Instant::now() > deadline {
             return Ok(left);
         }
@@ -356,8 +356,8 @@ fn left(container: &Container) -> Result<(u64, u64)> {
     }
 }
 
-fn undertaker(stage: &Stage) -> Result<()> {
-    let mut actor = Actor::start(stage, 0)?;
+fn undertaker(setup: &Setup) -> Result<()> {
+    let mut actor = Actor::start(setup, 0)?;
     ensure!(actor.perform(&Command::Init)?.code == 0, "cuInit was refused");
     actor.kill()
 }

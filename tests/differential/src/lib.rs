@@ -15,6 +15,6 @@ pub mod containers;
 pub mod host;
 pub mod line;
 pub mod model;
+pub mod oracle;
 pub mod play;
 pub mod random;
-pub mod witness;

@@ -70,14 +70,14 @@ fn run(arguments: &Arguments) -> Result<()> {
     if let Some(operations) = arguments.racing {
         return run_race(arguments, operations, dist, actor);
     }
-    let (mut played, mut kills, mut overshoot, mut leak) = (0, 0, 0, 0);
+    let (mut simulated, mut kills, mut overshoot, mut leak) = (0, 0, 0, 0);
     for seed in arguments.seed.. {
-        if played >= arguments.operations {
+        if simulated >= arguments.operations {
             break;
         }
         let plan = Plan {
             seed,
-            operations: arguments.play.min(arguments.operations - played),
+            operations: arguments.play.min(arguments.operations - simulated),
             processes: arguments.processes,
             limit_mib: arguments.limit_mib,
             refusals: arguments.refusals,
@@ -88,11 +88,11 @@ fn run(arguments: &Arguments) -> Result<()> {
         let folder = folder()?;
         let files = Files { dist: dist.clone(), actor: actor.clone(), folder: folder.path().to_owned() };
         let outcome = play(&plan, &files, |_| {})?;
-        played += outcome.operations;
+        simulated += outcome.operations;
         kills += outcome.kills;
         overshoot = outcome.overshoot.max(overshoot);
         leak += outcome.leak;
-        eprintln!("  seed {seed}: {played} of {} steps, {outcome:?}", arguments.operations);
+        eprintln!("  seed {seed}: {simulated} of {} steps, {outcome:?}", arguments.operations);
     }
     if arguments.filling > 0 {
         let folder = folder()?;
@@ -112,7 +112,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     println!(
         "{}",
         serde_json::json!({
-            "operations": played,
+            "operations": simulated,
             "kills": kills,
             "mem_overshoot_bytes": overshoot,
             "mem_leak_bytes": leak,

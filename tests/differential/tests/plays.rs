@@ -97,9 +97,9 @@ fn the_third_seed_of_a_soak_that_failed() {
 #[test]
 fn memory_that_goes_between_processes_that_die_in_every_order() {
     let routes = vec![Route::Exchange];
-    let played = (100..110).map(|seed| Plan { seed, operations: 1000, kill_once_in: 100, ..plan(6) });
-    let played = played.map(|plan| plays(&Plan { refusals: true, routes: routes.clone(), ..plan }));
-    let kills: u64 = played.map(|outcome| outcome.kills).sum();
+    let simulated = (100..110).map(|seed| Plan { seed, operations: 1000, kill_once_in: 100, ..plan(6) });
+    let simulated = simulated.map(|plan| plays(&Plan { refusals: true, routes: routes.clone(), ..plan }));
+    let kills: u64 = simulated.map(|outcome| outcome.kills).sum();
     assert!(kills > 50, "{kills}");
 }
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{Child, Outcome, Scene, mounted, skip};
+use crate::{Child, Fixture, Outcome, mounted, skip};
 
 /// A runtime that starts containers here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Runtime {
 
 /// Containers of one runtime, on the simulated GPUs of a scene.
 pub struct Yard<'a> {
-    scene: &'a Scene,
+    fixture: &'a Fixture,
     runtime: Runtime,
     program: PathBuf,
     /// Not in the scene's folder: memory may be mounted so that nothing can be run from there.
@@ -71,12 +71,12 @@ pub(crate) fn unmount_below(folder: &Path) {
 }
 
 impl<'a> Yard<'a> {
-    /// Containers on the GPUs of `scene`; None, after recording the skip, where the runtime cannot start any here.
+    /// Containers on the GPUs of `fixture`; None, after recording the skip, where the runtime cannot start any here.
     ///
     /// # Panics
     /// If what it needs cannot be written.
     #[must_use]
-    pub fn open(test: &str, scene: &'a Scene, runtime: Runtime, gpus: &str) -> Option<Self> {
+    pub fn open(test: &str, fixture: &'a Fixture, runtime: Runtime, gpus: &str) -> Option<Self> {
         let name = runtime.name();
         // SAFETY: no obligations; geteuid cannot fail.
         if unsafe { libc::geteuid() } != 0 {
@@ -87,19 +87,19 @@ impl<'a> Yard<'a> {
             skip(test, name, &format!("{name} is not installed"));
             return None;
         };
-        let text = format!("root = {:?}\nsim = {gpus:?}\nruntime = {program:?}\n", scene.root());
-        fs::write(scene.path("runtime.toml"), text).expect("a configuration");
+        let text = format!("root = {:?}\nsim = {gpus:?}\nruntime = {program:?}\n", fixture.root());
+        fs::write(fixture.path("runtime.toml"), text).expect("a configuration");
         let bundles = tempfile::Builder::new().prefix("cgpu-bundles-").tempdir().expect("a temporary folder");
-        let yard = Self { scene, runtime, program, bundles };
+        let yard = Self { fixture, runtime, program, bundles };
         // Whether it can start anything here, without us.
         let bundle = yard.bundle("probe", &[], &["true"]);
         let mut probe = yard.elsewhere(&yard.program);
-        probe.arg("--root").arg(scene.path("state")).args(["run", "--bundle"]).arg(&bundle).arg("probe");
+        probe.arg("--root").arg(fixture.path("state")).args(["run", "--bundle"]).arg(&bundle).arg("probe");
         let outcome = Outcome::of(yard.placed(probe));
         // The simulated GPUs as the monitor of the scene sees them.
         let _ = std::os::unix::fs::symlink(
-            scene.root().join("gpus").join(gpus.replace('/', "+")),
-            scene.path("gpus"),
+            fixture.root().join("gpus").join(gpus.replace('/', "+")),
+            fixture.path("gpus"),
         );
         if outcome.code() != Some(0) {
             skip(test, name, &format!("{name} starts no containers here: {}", outcome.stderr.trim()));
@@ -109,7 +109,7 @@ impl<'a> Yard<'a> {
     }
 
     fn elsewhere(&self, program: &Path) -> Command {
-        let mut command = self.scene.native(program);
+        let mut command = self.fixture.native(program);
         for name in ["LD_LIBRARY_PATH", "CGPU_SIM_GPUS", "CGPU_SIM_STATE", "CGPU_SIM_DILATION"] {
             command.env_remove(name);
         }
@@ -129,9 +129,9 @@ impl<'a> Yard<'a> {
     /// `cgpu-runtime` with these arguments.
     #[must_use]
     pub fn runtime(&self, arguments: &[&str]) -> Command {
-        let mut command = self.elsewhere(&self.scene.dist().file("cgpu-runtime"));
-        command.arg("--cgpu-config").arg(self.scene.path("runtime.toml"));
-        command.arg("--root").arg(self.scene.path("state")).args(arguments);
+        let mut command = self.elsewhere(&self.fixture.dist().file("cgpu-runtime"));
+        command.arg("--cgpu-config").arg(self.fixture.path("runtime.toml"));
+        command.arg("--root").arg(self.fixture.path("state")).args(arguments);
         self.placed(command)
     }
 
@@ -141,7 +141,7 @@ impl<'a> Yard<'a> {
     /// If it cannot be started.
     #[must_use]
     pub fn quiet(&self, arguments: &[&str]) -> Outcome {
-        let log = self.scene.path("quiet");
+        let log = self.fixture.path("quiet");
         let mut outcome = Outcome::of(quietly(&self.runtime(arguments), &log));
         outcome.stderr += &fs::read_to_string(&log).unwrap_or_default();
         outcome
@@ -151,14 +151,14 @@ impl<'a> Yard<'a> {
     #[must_use]
     pub fn bare(&self, arguments: &[&str]) -> Command {
         let mut command = self.elsewhere(&self.program);
-        command.arg("--root").arg(self.scene.path("state")).args(arguments);
+        command.arg("--root").arg(self.fixture.path("state")).args(arguments);
         self.placed(command)
     }
 
     /// Where the configuration for `cgpu-runtime` lies.
     #[must_use]
     pub fn config(&self) -> PathBuf {
-        self.scene.path("runtime.toml")
+        self.fixture.path("runtime.toml")
     }
 
     /// A bundle whose image has a shell, some tools and our C programs.
@@ -169,14 +169,14 @@ impl<'a> Yard<'a> {
     pub fn bundle(&self, id: &str, variables: &[&str], arguments: &[&str]) -> PathBuf {
         let bundle = self.bundles.path().join(id);
         let rootfs = bundle.join("rootfs");
-        furnish(self.scene, &rootfs);
+        furnish(self.fixture, &rootfs);
         let mut env = vec!["PATH=/bin"];
         env.extend(variables);
         let mut config = configuration(&env, arguments);
         // By default the id alone names the control group, and tests that run beside each other use the same ids.
-        let scene = self.scene.path("");
-        let scene = scene.file_name().expect("a name").to_string_lossy();
-        config["linux"]["cgroupsPath"] = format!("/{scene}-{id}").into();
+        let fixture = self.fixture.path("");
+        let fixture = fixture.file_name().expect("a name").to_string_lossy();
+        config["linux"]["cgroupsPath"] = format!("/{fixture}-{id}").into();
         fs::write(bundle.join("config.json"), config.to_string()).expect("a configuration");
         bundle
     }
@@ -211,7 +211,7 @@ impl<'a> Yard<'a> {
 
     fn start_bundle_by(&self, by: &dyn Fn(&[&str]) -> Command, id: &str, bundle: &Path) -> Boxed<'_> {
         // The container's process must not hold the test's pipes.
-        let log = self.scene.path(&format!("{id}.out"));
+        let log = self.fixture.path(&format!("{id}.out"));
         let create = by(&["create", "--bundle", &bundle.to_string_lossy(), id]);
         Outcome::of(quietly(&create, &log)).exits_or_shows(0, &log);
         let boxed = Boxed { yard: self, id: id.to_owned() };
@@ -235,7 +235,7 @@ impl<'a> Yard<'a> {
     /// If it is not refused.
     #[must_use]
     pub fn refused_bundle(&self, id: &str, bundle: &Path) -> String {
-        let log = self.scene.path(&format!("{id}.json"));
+        let log = self.fixture.path(&format!("{id}.json"));
         let outcome = self.quiet(&[
             "--log",
             &log.to_string_lossy(),
@@ -263,7 +263,7 @@ impl<'a> Yard<'a> {
     /// The container's folder on this host.
     #[must_use]
     pub fn folder(&self, id: &str) -> PathBuf {
-        self.scene.root().join("containers").join(id)
+        self.fixture.root().join("containers").join(id)
     }
 }
 
@@ -329,21 +329,21 @@ fn quietly(command: &Command, log: &Path) -> Command {
 ///
 /// # Panics
 /// If a file cannot be copied.
-pub fn furnish(scene: &Scene, rootfs: &Path) {
+pub fn furnish(fixture: &Fixture, rootfs: &Path) {
     for folder in ["bin", "etc", "proc", "dev", "sys", "tmp", "run"] {
         fs::create_dir_all(rootfs.join(folder)).expect("a folder");
     }
     let tools = ["sh", "sleep", "env", "cat", "true", "ls"]
         .map(|name| find(name).unwrap_or_else(|| panic!("no {name}")));
-    let ours =
-        ["init", "meminfo", "alloc_fill", "visible", "hold", "worker"].map(|name| scene.dist().program(name));
+    let ours = ["init", "meminfo", "alloc_fill", "visible", "hold", "worker"]
+        .map(|name| fixture.dist().program(name));
     let mut libraries = BTreeSet::new();
     for program in tools.iter().chain(&ours) {
         fs::copy(program, rootfs.join("bin").join(program.file_name().expect("a name"))).expect("a copy");
         libraries.extend(needed(program));
     }
     for library in ["libcgpu.so", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"] {
-        libraries.extend(needed(&scene.dist().file(library)));
+        libraries.extend(needed(&fixture.dist().file(library)));
     }
     for library in libraries {
         let to = rootfs.join(library.strip_prefix("/").expect("an absolute path"));

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::containers::{find, is_reachable, unmount_below};
-use crate::{Child, Outcome, Scene, furnish, mounted, skip};
+use crate::{Child, Fixture, Outcome, furnish, mounted, skip};
 
 /// Longer than any test that has a daemon.
 const LIFETIME: Duration = Duration::from_secs(600);
 /// How long it may take to come and to go.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 /// The image that is made.
 const IMAGE: &str = "local/cuda";
 
@@ -41,8 +41,8 @@ impl Docker {
     /// # Panics
     /// If what it needs cannot be written.
     #[must_use]
-    pub fn start(test: &str, scene: &Scene, gpus: &str) -> Option<Self> {
-        Self::start_with(test, scene, gpus, &[])
+    pub fn start(test: &str, fixture: &Fixture, gpus: &str) -> Option<Self> {
+        Self::start_with(test, fixture, gpus, &[])
     }
 
     /// The same with more options for the daemon.
@@ -50,8 +50,8 @@ impl Docker {
     /// # Panics
     /// As above.
     #[must_use]
-    pub fn start_with(test: &str, scene: &Scene, gpus: &str, options: &[&'static str]) -> Option<Self> {
-        Self::furnished(test, scene, gpus, options, None)
+    pub fn start_with(test: &str, fixture: &Fixture, gpus: &str, options: &[&'static str]) -> Option<Self> {
+        Self::furnished(test, fixture, gpus, options, None)
     }
 
     /// One that gives its containers a user namespace: their users are this host's from 100000 on.
@@ -59,13 +59,13 @@ impl Docker {
     /// # Panics
     /// As above.
     #[must_use]
-    pub fn start_remapped(test: &str, scene: &Scene, gpus: &str) -> Option<Self> {
-        if !is_reachable(&scene.dist().file("libcgpu.so")) {
+    pub fn start_remapped(test: &str, fixture: &Fixture, gpus: &str) -> Option<Self> {
+        if !is_reachable(&fixture.dist().file("libcgpu.so")) {
             skip(test, "userns", "what was built lies where other users cannot come to");
             return None;
         }
         // The host's own lists stay as they are: the daemon sees others.
-        let ranges = scene.path("ranges");
+        let ranges = fixture.path("ranges");
         fs::write(&ranges, "daemon:100000:65536\n").expect("a list");
         let list = ranges.display();
         let setup = format!(
@@ -73,13 +73,13 @@ impl Docker {
         );
         // Its root must be able to come to what is mounted, as it can below /run.
         let open = |folder: &Path| fs::set_permissions(folder, fs::Permissions::from_mode(0o755));
-        open(&scene.path("")).expect("our own folder");
-        Self::furnished(test, scene, gpus, &["--userns-remap=daemon"], Some(setup))
+        open(&fixture.path("")).expect("our own folder");
+        Self::furnished(test, fixture, gpus, &["--userns-remap=daemon"], Some(setup))
     }
 
     fn furnished(
         test: &str,
-        scene: &Scene,
+        fixture: &Fixture,
         gpus: &str,
         options: &[&'static str],
         setup: Option<String>,
@@ -95,11 +95,11 @@ impl Docker {
         };
         let folder = tempfile::Builder::new().prefix("cgpu-docker-").tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
-        fs::write(at("runtime.toml"), format!("root = {:?}\nsim = {gpus:?}\n", scene.root()))
+        fs::write(at("runtime.toml"), format!("root = {:?}\nsim = {gpus:?}\n", fixture.root()))
             .expect("a configuration");
         // The vendor's programs, which a host with real GPUs has: one lets Docker offer --gpus, the other is what --runtime=nvidia starts.
         fs::create_dir(at("vendor")).expect("a folder");
-        symlink(scene.dist().file("cgpu-runtime"), at("vendor/nvidia-container-runtime-hook"))
+        symlink(fixture.dist().file("cgpu-runtime"), at("vendor/nvidia-container-runtime-hook"))
             .expect("a link");
         let next = find("runc").expect("Docker needs runc");
         symlink(next, at("vendor/nvidia-container-runtime")).expect("a link");
@@ -107,7 +107,7 @@ impl Docker {
         fs::write(at("daemon.json"), format!("{{\"runtimes\": {{\"nvidia\": {{\"path\": {vendors:?}}}}}}}"))
             .expect("a configuration");
         let (file, config) = (at("daemon.json"), at("runtime.toml"));
-        let set = scene.cgpu(&[
+        let set = fixture.cgpu(&[
             "setup",
             "docker",
             "--file",
@@ -123,7 +123,7 @@ impl Docker {
             skip(test, tool, &format!("the Docker daemon does not start here: {said}"));
             return None;
         }
-        furnish(scene, &folder_of_image(&docker));
+        furnish(fixture, &folder_of_image(&docker));
         let mut import = Command::new("sh");
         import.args([
             "-c",
@@ -156,7 +156,7 @@ impl Docker {
             None => command,
         };
         self.process = Some(Child::start_for(command, LIFETIME));
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.run(&["info"]).code() != Some(0) {
             if Instant::now() > deadline || !self.process.as_mut().is_some_and(Child::runs) {
                 return Err(format!("{:?}", self.process.take().map(Child::kill)));
@@ -170,7 +170,7 @@ impl Docker {
     fn go(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         process.signal(libc::SIGTERM);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while process.runs() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(50));
         }

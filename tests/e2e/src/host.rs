@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::{Child, Container, Outcome, Scene};
+use crate::{Child, Container, Fixture, Outcome};
 
 /// How long a monitor may take to answer for the first time.
 const START: Duration = Duration::from_secs(30);
@@ -28,8 +28,8 @@ impl Monitor {
     /// # Panics
     /// If it does not.
     #[must_use]
-    pub fn start(scene: &Scene) -> Self {
-        Self::start_with(scene, "tree = \"none\"\n")
+    pub fn start(fixture: &Fixture) -> Self {
+        Self::start_with(fixture, "tree = \"none\"\n")
     }
 
     /// The same with its control tree mounted at `cgpu_km` in its root.
@@ -37,8 +37,8 @@ impl Monitor {
     /// # Panics
     /// If it does not answer.
     #[must_use]
-    pub fn start_with_tree(scene: &Scene) -> Self {
-        Self::start_with(scene, "")
+    pub fn start_with_tree(fixture: &Fixture) -> Self {
+        Self::start_with(fixture, "")
     }
 
     /// The same with more lines in its configuration. It serves no metrics unless they say where.
@@ -46,8 +46,8 @@ impl Monitor {
     /// # Panics
     /// If it does not answer.
     #[must_use]
-    pub fn start_with(scene: &Scene, more: &str) -> Self {
-        Self::start_by(scene, more, |_| ())
+    pub fn start_with(fixture: &Fixture, more: &str) -> Self {
+        Self::start_by(fixture, more, |_| ())
     }
 
     /// The same, and calls of its NVML fail as `CGPU_SIM_FAULT` says.
@@ -55,23 +55,23 @@ impl Monitor {
     /// # Panics
     /// If it does not answer.
     #[must_use]
-    pub fn start_faulty(scene: &Scene, faults: &str) -> Self {
-        Self::start_by(scene, "tree = \"none\"\n", |command| {
+    pub fn start_faulty(fixture: &Fixture, faults: &str) -> Self {
+        Self::start_by(fixture, "tree = \"none\"\n", |command| {
             command.env("CGPU_SIM_FAULT", faults);
         })
     }
 
-    fn start_by(scene: &Scene, more: &str, change: impl FnOnce(&mut Command)) -> Self {
+    fn start_by(fixture: &Fixture, more: &str, change: impl FnOnce(&mut Command)) -> Self {
         let metrics = if more.contains("metrics =") { "" } else { "metrics = \"off\"\n" };
-        let mut command = scene.native(&scene.dist().file("cgpu-monitor"));
-        let config = scene.path("monitor.toml");
-        std::fs::write(&config, format!("time_scale = {}\n{metrics}{more}", scene.dilation()))
+        let mut command = fixture.native(&fixture.dist().file("cgpu-monitor"));
+        let config = fixture.path("monitor.toml");
+        std::fs::write(&config, format!("time_scale = {}\n{metrics}{more}", fixture.dilation()))
             .expect("a configuration");
-        command.arg("--root").arg(scene.root()).arg("--config").arg(config);
+        command.arg("--root").arg(fixture.root()).arg("--config").arg(config);
         change(&mut command);
-        let mut monitor = Self { process: Child::start_for(command, scene.lifetime()) };
+        let mut monitor = Self { process: Child::start_for(command, fixture.lifetime()) };
         let deadline = Instant::now() + START;
-        while scene.smi()["monitor"] != true {
+        while fixture.smi()["monitor"] != true {
             assert!(monitor.process.runs(), "the monitor has ended: {:?}", monitor.process.kill());
             assert!(Instant::now() < deadline, "the monitor does not answer");
             std::thread::sleep(Duration::from_millis(20));
@@ -86,8 +86,8 @@ impl Worker {
     /// # Panics
     /// If it does not get ready.
     #[must_use]
-    pub fn start(scene: &Scene, container: &Container) -> Self {
-        let mut process = Child::start_for(scene.program_in(container, "worker"), scene.lifetime());
+    pub fn start(fixture: &Fixture, container: &Container) -> Self {
+        let mut process = Child::start_for(fixture.program_in(container, "worker"), fixture.lifetime());
         assert_eq!(process.line(), "{\"ready\": true}");
         Self { process }
     }
@@ -133,7 +133,7 @@ impl Worker {
     }
 }
 
-impl Scene {
+impl Fixture {
     /// What `cgpu smi --json` says.
     ///
     /// # Panics
@@ -150,7 +150,7 @@ impl Scene {
     /// # Panics
     /// If it stays unknown.
     #[must_use]
-    pub fn books(&self, container: &Container) -> Value {
+    pub fn accounting(&self, container: &Container) -> Value {
         let deadline = Instant::now() + START;
         let directory = container.directory().to_string_lossy();
         loop {

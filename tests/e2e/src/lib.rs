@@ -1,6 +1,6 @@
 //! The stage on which built files are tested: the real loader, real processes, a simulated GPU.
 //!
-//! Nothing here depends on a crate that it tests: a test starts programs from `target/test` (see [`Dist`]) on a [`Scene`], which
+//! Nothing here depends on a crate that it tests: a test starts programs from `target/test` (see [`Dist`]) on a [`Fixture`], which
 //! is one host with its simulated GPUs in a folder of its own, and judges what they print, how they end, and what `cgpu smi`
 //! says about them. Tests that only ask *what* happens are in `tests/plain` and run in parallel; those that also measure time
 //! are in `tests/timed` and run one at a time. No test asserts an upper bound on wall time: deadlines only end what hangs.
@@ -10,10 +10,10 @@ mod containers;
 mod dist;
 mod docker;
 mod elf;
+mod fixture;
 mod host;
 mod mounts;
 mod podman;
-mod scene;
 mod skip;
 mod terminal;
 
@@ -22,10 +22,10 @@ pub use containers::{Boxed, Runtime, Yard, configuration, furnish, is_reachable,
 pub use dist::Dist;
 pub use docker::{Client, Docker};
 pub use elf::Elf;
+pub use fixture::{Container, Fixture};
 pub use host::{Monitor, Worker};
 pub use mounts::{contained, mounted};
 pub use podman::Podman;
-pub use scene::{Container, Scene};
 pub use skip::{python, skip};
 pub use terminal::Terminal;
 

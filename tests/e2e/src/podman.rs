@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::containers::{find, unmount_below};
-use crate::{Outcome, Scene, furnish, skip};
+use crate::{Fixture, Outcome, furnish, skip};
 
 /// The image that is made.
 const IMAGE: &str = "localhost/cuda";
@@ -27,7 +27,7 @@ impl Podman {
     /// # Panics
     /// If what it needs cannot be written.
     #[must_use]
-    pub fn open(test: &str, scene: &Scene, gpus: &str) -> Option<Self> {
+    pub fn open(test: &str, fixture: &Fixture, gpus: &str) -> Option<Self> {
         // SAFETY: no obligations; geteuid cannot fail.
         if unsafe { libc::geteuid() } != 0 || find("podman").is_none() || find("runc").is_none() {
             skip(test, "podman", "podman and runc are not installed, or this is not root");
@@ -35,7 +35,7 @@ impl Podman {
         }
         let folder = tempfile::Builder::new().prefix("cgpu-podman-").tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
-        let config = format!("root = {:?}\nsim = {gpus:?}\nruntime = \"runc\"\n", scene.root());
+        let config = format!("root = {:?}\nsim = {gpus:?}\nruntime = \"runc\"\n", fixture.root());
         fs::write(at("runtime.toml"), config).expect("a configuration");
         let storage = format!(
             "[storage]\ndriver = \"vfs\"\ngraphroot = {:?}\nrunroot = {:?}\n",
@@ -44,10 +44,10 @@ impl Podman {
         );
         fs::write(at("storage.conf"), storage).expect("a configuration");
         let file = at("engine.conf");
-        Outcome::of(scene.cgpu(&["setup", "podman", "--file", &file.to_string_lossy()])).exits(0);
+        Outcome::of(fixture.cgpu(&["setup", "podman", "--file", &file.to_string_lossy()])).exits(0);
         let podman = Self { folder };
         let image = podman.folder.path().join("image");
-        furnish(scene, &image);
+        furnish(fixture, &image);
         let archive = podman.folder.path().join("image.tar");
         let mut tar = Command::new("tar");
         tar.arg("-C").arg(&image).arg("-cf").arg(&archive).arg(".");

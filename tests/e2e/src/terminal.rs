@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{Child, Outcome, Scene, skip};
+use crate::{Child, Fixture, Outcome, skip};
 
 /// Longer than any test that has a terminal.
 const LIFETIME: Duration = Duration::from_secs(300);
 
 /// How long what must appear may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A shell in a terminal.
 pub struct Terminal {
@@ -25,14 +25,14 @@ impl Terminal {
     /// # Panics
     /// If tmux is there and does not do its work.
     #[must_use]
-    pub fn open(scene: &Scene, test: &str, size: (u16, u16), variables: &[(&str, &str)]) -> Option<Self> {
+    pub fn open(fixture: &Fixture, test: &str, size: (u16, u16), variables: &[(&str, &str)]) -> Option<Self> {
         let there = Command::new("tmux").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
         if !there.is_ok_and(|status| status.success()) {
             skip(test, "tmux", "tmux is not installed");
             return None;
         }
-        let socket = scene.path(&format!("tmux-{}x{}", size.0, size.1));
-        let mut command = scene.native("tmux".as_ref());
+        let socket = fixture.path(&format!("tmux-{}x{}", size.0, size.1));
+        let mut command = fixture.native("tmux".as_ref());
         // An interactive shell reads ENV. What the tests' own surroundings say of colours must not count.
         for name in ["ENV", "NO_COLOR", "TMUX", "LC_CTYPE", "COLUMNS", "LINES"] {
             command.env_remove(name);
@@ -41,13 +41,13 @@ impl Terminal {
             .env("LC_ALL", "C.UTF-8")
             .env("PS1", "$ ")
             .env("SHELL", "/bin/sh")
-            .env("CGPU", scene.dist().file("cgpu"));
+            .env("CGPU", fixture.dist().file("cgpu"));
         // A panic's message is to be one screen.
         command.env("RUST_BACKTRACE", "0");
         command.envs(variables.iter().copied());
         command.arg("-S").arg(&socket).args(["-u", "-f", "/dev/null", "-D"]);
         let mut terminal = Self { server: Child::start_for(command, LIFETIME), socket };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !terminal
             .command(&["set-option", "-g", "status", "off"])
             .status()
@@ -57,7 +57,7 @@ impl Terminal {
             std::thread::sleep(Duration::from_millis(20));
         }
         let (columns, rows) = (size.0.to_string(), size.1.to_string());
-        let folder = scene.path("").to_string_lossy().into_owned();
+        let folder = fixture.path("").to_string_lossy().into_owned();
         terminal.tmux(&["set-option", "-g", "remain-on-exit", "on"]);
         terminal.tmux(&[
             "new-session",
@@ -140,7 +140,7 @@ impl Terminal {
     /// # Panics
     /// If it never is.
     pub fn comes_to(&self, what: &str, mut holds: impl FnMut(&str) -> bool) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let picture = self.picture();
             if holds(&picture) {

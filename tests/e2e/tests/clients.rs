@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cgpu_e2e::{Child, MIB, Monitor, Outcome, Scene, python, skip};
+use cgpu_e2e::{Child, Fixture, MIB, Monitor, Outcome, python, skip};
 use serde_json::Value;
 
 const LIMIT: u64 = 6 * 1024 * MIB;
@@ -15,15 +15,15 @@ const LIMIT: u64 = 6 * 1024 * MIB;
 /// What contexts and modules may take of it.
 const IMPLICIT: u64 = 1024 * MIB;
 
-fn scene() -> Scene {
-    Scene::new("A10:23028")
+fn fixture() -> Fixture {
+    Fixture::new("A10:23028")
 }
 
 /// One of the Python programs under the limit; None where there is no Python for it.
 fn client(program: &str) -> Option<Outcome> {
     let python = python(&format!("clients::{program}"))?;
-    let scene = scene();
-    let mut command = scene.native_in(&scene.limited(program, LIMIT / MIB), &python);
+    let fixture = fixture();
+    let mut command = fixture.native_in(&fixture.limited(program, LIMIT / MIB), &python);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
     command.arg(folder.join(program).with_extension("py")).args(["--total", &LIMIT.to_string()]);
     command.env("PYTHONDONTWRITEBYTECODE", "1");
@@ -33,8 +33,8 @@ fn client(program: &str) -> Option<Outcome> {
 /// One of the Python programs with the GPU to itself, without the shim; None where there is no Python for it.
 fn alone(program: &str) -> Option<Outcome> {
     let python = python(&format!("clients::{program}"))?;
-    let scene = scene();
-    let mut command = scene.native(&python);
+    let fixture = fixture();
+    let mut command = fixture.native(&python);
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(program).with_extension("py"));
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     Some(Outcome::of(command).silent())
@@ -58,9 +58,9 @@ fn filled(outcome: &Outcome) {
 
 #[test]
 fn cudarc() {
-    let scene = scene();
+    let fixture = fixture();
     let program = Path::new(env!("CARGO_BIN_EXE_cudarc-client"));
-    let outcome = Outcome::of(scene.native_in(&scene.limited("cudarc", LIMIT / MIB), program)).silent();
+    let outcome = Outcome::of(fixture.native_in(&fixture.limited("cudarc", LIMIT / MIB), program)).silent();
     filled(&outcome);
     assert_eq!(outcome.number("free_after"), outcome.number("free"));
 }
@@ -91,9 +91,9 @@ fn nvidia_ml_py() {
 
 #[test]
 fn cudarc_alone() {
-    let scene = scene();
+    let fixture = fixture();
     let program = Path::new(env!("CARGO_BIN_EXE_cudarc-work"));
-    let outcome = Outcome::of(scene.native(program)).silent();
+    let outcome = Outcome::of(fixture.native(program)).silent();
     took(&outcome, 20.0 * 0.02);
     assert_eq!(outcome.json()["pools"], Value::Bool(true));
 }
@@ -150,15 +150,15 @@ fn the_real_runtimes_lookups_lead_to_hooks() {
         );
     }
     for runtime in runtimes {
-        let scene = scene();
+        let fixture = fixture();
         let looked_up = |mut command: Command| -> Vec<String> {
             command.arg(&runtime);
             let outcome = Outcome::of(command).silent();
             assert!(outcome.number("lookups") > 300, "{outcome:?}");
             outcome.stdout.lines().map(str::to_owned).collect()
         };
-        let bare = looked_up(scene.program("runtime"));
-        let shimmed = looked_up(scene.program_in(&scene.limited("a", 2048), "runtime"));
+        let bare = looked_up(fixture.program("runtime"));
+        let shimmed = looked_up(fixture.program_in(&fixture.limited("a", 2048), "runtime"));
         let mut hooks = 0;
         assert_eq!(bare.len(), shimmed.len(), "{}", runtime.display());
         for (bare, shimmed) in bare.iter().zip(&shimmed) {
@@ -180,15 +180,15 @@ fn the_real_runtimes_lookups_lead_to_hooks() {
 #[test]
 fn prometheus_client() {
     let Some(python) = python("clients::prometheus_client") else { return };
-    let scene = scene();
-    let container = scene.limited("trainer", 4096);
+    let fixture = fixture();
+    let container = fixture.limited("trainer", 4096);
     // Free a moment ago; nobody connects from that address, so that no connection takes the port meanwhile.
     let at = TcpListener::bind("127.0.0.2:0").and_then(|port| port.local_addr()).expect("a port");
-    let _monitor = Monitor::start_with(&scene, &format!("metrics = \"{at}\"\nmetrics_hami = true\n"));
-    let mut holder = Child::start(scene.program_in(&container, "worker"));
+    let _monitor = Monitor::start_with(&fixture, &format!("metrics = \"{at}\"\nmetrics_hami = true\n"));
+    let mut holder = Child::start(fixture.program_in(&container, "worker"));
     holder.line();
     let read = || {
-        let mut command = scene.native(&python);
+        let mut command = fixture.native(&python);
         command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/metrics.py"));
         command.arg(format!("http://{at}/metrics")).env("PYTHONDONTWRITEBYTECODE", "1");
         Outcome::of(command).silent().json()
@@ -200,11 +200,11 @@ fn prometheus_client() {
             .find(|one| one["name"] == name && one["labels"][label] == what)
             .and_then(|one| one["value"].as_f64())
     };
-    let text = scene.eventually("the container's memory", || {
+    let text = fixture.eventually("the container's memory", || {
         let text = read();
         let used = value(&text, "cgpu_memory_used_bytes", "container", "trainer")?;
         #[allow(clippy::cast_precision_loss)]
-        let booked = scene.used(&container, 0) as f64;
+        let booked = fixture.used(&container, 0) as f64;
         (used > 0.0 && (used - booked).abs() < 1.0).then_some(text)
     });
     assert_eq!(text["content_type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
@@ -224,10 +224,10 @@ fn prometheus_client() {
 #[test]
 fn nvidia_ml_py_and_nvitop_alone() {
     let Some(python) = python("clients::nvml_gpus") else { return };
-    let scene = Scene::new("T4:15109,A100:40960/mig=3g.20gb,1g.5gb");
-    let mut command = scene.native(&python);
+    let fixture = Fixture::new("T4:15109,A100:40960/mig=3g.20gb,1g.5gb");
+    let mut command = fixture.native(&python);
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/nvml_gpus.py"));
-    command.env("PYTHONDONTWRITEBYTECODE", "1").env("CGPU_SIM_COMMAND", scene.dist().file("cgpu-sim"));
+    command.env("PYTHONDONTWRITEBYTECODE", "1").env("CGPU_SIM_COMMAND", fixture.dist().file("cgpu-sim"));
     let outcome = Outcome::of(command).silent();
     let figures = outcome.json();
     assert_eq!(figures["totals"], serde_json::json!([15_109 * MIB, 40_960 * MIB]));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cgpu_e2e::{Child, Dist, MIB, Outcome, Runtime, Scene, Yard, mounted, skip};
+use cgpu_e2e::{Child, Dist, Fixture, MIB, Outcome, Runtime, Yard, mounted, skip};
 use serde_json::{Value, json};
 
 const T4: &str = "T4:15109";
@@ -100,37 +100,37 @@ fn the_shim_loads_and_the_programs_start() {
 #[test]
 fn a_program_keeps_its_limit_and_the_monitor_sees_it() {
     for older in systems("older::a_program_keeps_its_limit_and_the_monitor_sees_it") {
-        let scene = Scene::new(T4);
-        assert!(scene.path("").starts_with("/dev/shm"), "there is memory wherever containers are");
-        let root = scene.root().to_string_lossy().into_owned();
-        let boxed = scene
+        let fixture = Fixture::new(T4);
+        assert!(fixture.path("").starts_with("/dev/shm"), "there is memory wherever containers are");
+        let root = fixture.root().to_string_lossy().into_owned();
+        let boxed = fixture
             .container("old")
             .with("ALIYUN_COM_GPU_MEM_CONTAINER", "6")
             .with("ALIYUN_COM_GPU_MEM_DEV", "15");
-        let mut monitor = scene.native(&scene.dist().file("cgpu-monitor"));
-        std::fs::write(scene.path("monitor.toml"), "tree = \"none\"\nmetrics = \"off\"\n")
+        let mut monitor = fixture.native(&fixture.dist().file("cgpu-monitor"));
+        std::fs::write(fixture.path("monitor.toml"), "tree = \"none\"\nmetrics = \"off\"\n")
             .expect("a configuration");
-        monitor.args(["--root", &root, "--config"]).arg(scene.path("monitor.toml"));
-        let mut monitor = Child::start_for(older.within(&monitor), scene.lifetime());
-        let smi = || older.run(&scene.cgpu(&["smi", "--json", "--root", &root])).silent().json();
+        monitor.args(["--root", &root, "--config"]).arg(fixture.path("monitor.toml"));
+        let mut monitor = Child::start_for(older.within(&monitor), fixture.lifetime());
+        let smi = || older.run(&fixture.cgpu(&["smi", "--json", "--root", &root])).silent().json();
         let deadline = Instant::now() + START;
         while smi()["monitor"] != true {
             assert!(monitor.runs(), "the monitor has ended: {:?}", monitor.kill());
             assert!(Instant::now() < deadline, "the monitor does not answer");
             std::thread::sleep(Duration::from_millis(20));
         }
-        let seen = older.run(&scene.program_in(&boxed, "meminfo")).silent();
+        let seen = older.run(&fixture.program_in(&boxed, "meminfo")).silent();
         assert_eq!(seen.number("total"), 6043 * MIB);
-        let mut filling = scene.program_in(&boxed, "alloc_fill");
+        let mut filling = fixture.program_in(&boxed, "alloc_fill");
         filling.arg("64M");
         let filled = older.run(&filling).silent();
         assert_eq!(filled.number("error"), 2, "{filled:?}");
         assert!(filled.number("granted") <= 6043 * MIB, "{filled:?}");
-        let mut holding = scene.program_in(&boxed, "hold");
+        let mut holding = fixture.program_in(&boxed, "hold");
         holding.arg("1G");
         let mut held = Child::start(older.within(&holding));
         held.line();
-        scene.eventually("the monitor sees what is held", || {
+        fixture.eventually("the monitor sees what is held", || {
             let all = smi();
             let mine = all["containers"].as_array()?.iter().find(|one| one["id"] == "old")?.clone();
             (mine["gpus"][0]["used"].as_u64()? >= 1024 * MIB).then_some(())
@@ -157,8 +157,8 @@ fn bundle(yard: &Yard<'_>, older: &Older, id: &str) -> PathBuf {
 fn containers_of_older_images_have_their_slices() {
     let test = "older::containers_of_older_images_have_their_slices";
     for older in systems(test) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, Runtime::Runc, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, Runtime::Runc, T4) else { return };
         let boxed = yard.start_bundle("old", &bundle(&yard, &older, "old"));
         let seen = boxed.exec(&["/usr/bin/env", "-i", "/mnt/meminfo"]).silent();
         assert_eq!(seen.number("total"), 6043 * MIB);
@@ -182,8 +182,8 @@ fn an_image_that_is_too_old_for_the_shim_is_not_started() {
             continue;
         }
         assert!(preloaded.stderr.contains("not found"), "{preloaded:?}");
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, Runtime::Runc, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, Runtime::Runc, T4) else { return };
         let config = std::fs::read_to_string(yard.config()).expect("a configuration");
         std::fs::write(yard.config(), format!("{config}shim = {shim:?}\n")).expect("a configuration");
         let sentence = yard.refused_bundle("old", &bundle(&yard, &older, "old"));

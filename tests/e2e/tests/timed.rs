@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cgpu_e2e::{Child, Container, Docker, MIB, Monitor, Outcome, Scene, Worker, skip};
+use cgpu_e2e::{Child, Container, Docker, Fixture, MIB, Monitor, Outcome, Worker, skip};
 use serde_json::Value;
 
 const SECONDS: f64 = 3.0;
@@ -23,7 +23,7 @@ fn soaking() -> Option<f64> {
 
 /// Two tenants on one GPU.
 struct Pair {
-    scene: Scene,
+    fixture: Fixture,
     monitor: Option<Monitor>,
     containers: [Container; 2],
     workers: [Worker; 2],
@@ -31,17 +31,17 @@ struct Pair {
 
 impl Pair {
     fn start(weights: [u32; 2]) -> Self {
-        Self::start_on(Scene::new("A10:23028"), weights)
+        Self::start_on(Fixture::new("A10:23028"), weights)
     }
 
-    fn start_on(scene: Scene, weights: [u32; 2]) -> Self {
-        let monitor = Monitor::start(&scene);
-        let container = |name, weight| scene.limited(name, 8192).weighing(weight);
+    fn start_on(fixture: Fixture, weights: [u32; 2]) -> Self {
+        let monitor = Monitor::start(&fixture);
+        let container = |name, weight| fixture.limited(name, 8192).weighing(weight);
         let containers = [container("a", weights[0]), container("b", weights[1])];
-        let workers = [Worker::start(&scene, &containers[0]), Worker::start(&scene, &containers[1])];
+        let workers = [Worker::start(&fixture, &containers[0]), Worker::start(&fixture, &containers[1])];
         // Who is not found yet shares with nobody.
-        containers.iter().for_each(|container| _ = scene.books(container));
-        Self { scene, monitor: Some(monitor), containers, workers }
+        containers.iter().for_each(|container| _ = fixture.accounting(container));
+        Self { fixture, monitor: Some(monitor), containers, workers }
     }
 
     /// Both launch for so long; kernels per second of each.
@@ -115,9 +115,9 @@ fn shares_follow_the_weights() {
 #[test]
 fn shares_follow_the_weights_on_a_gpu_with_a_slow_clock() {
     undisturbed("shares_follow_the_weights_on_a_gpu_with_a_slow_clock", || {
-        let mut pair = Pair::start_on(Scene::new("A10:23028").drifting(-500), [1, 3]);
+        let mut pair = Pair::start_on(Fixture::new("A10:23028").drifting(-500), [1, 3]);
         let [a, b] = pair.run(2.0 * SECONDS);
-        let smi = pair.scene.smi();
+        let smi = pair.fixture.smi();
         assert!(near(b / a, 3.0, 15.0), "1:3 came out as 1:{:.2}: {smi}", b / a);
         let clamped = |container: &Value| container["counters"]["length_clamped"].as_u64();
         let containers = smi["containers"].as_array().expect("containers");
@@ -131,12 +131,12 @@ fn shares_follow_the_weights_on_a_gpu_with_a_slow_clock() {
 fn two_docker_containers_share_one_to_two() {
     undisturbed("two_docker_containers_share_one_to_two", || {
         let gpus = "A10:23028";
-        let scene = Scene::new(gpus);
-        let Some(docker) = Docker::start("two_docker_containers_share_one_to_two", &scene, gpus) else {
+        let fixture = Fixture::new(gpus);
+        let Some(docker) = Docker::start("two_docker_containers_share_one_to_two", &fixture, gpus) else {
             return;
         };
         // The monitor looks at the GPUs that the containers have.
-        let _ = std::os::unix::fs::symlink(scene.root().join("gpus").join(gpus), scene.path("gpus"));
+        let _ = std::os::unix::fs::symlink(fixture.root().join("gpus").join(gpus), fixture.path("gpus"));
         let mut workers = [("one", 1), ("two", 2)].map(|(name, weight)| {
             let line = format!(
                 "docker run -d --name {name} -e ALIYUN_COM_GPU_MEM_CONTAINER=8 -e ALIYUN_COM_GPU_MEM_DEV=23 \
@@ -146,15 +146,15 @@ fn two_docker_containers_share_one_to_two() {
             name
         })
         .map(|name| docker.spawn(&["exec", "-i", name, "worker"]));
-        let _monitor = Monitor::start(&scene);
+        let _monitor = Monitor::start(&fixture);
         for worker in &mut workers {
             assert_eq!(worker.line(), "{\"ready\": true}");
         }
-        scene.eventually("the monitor knows both", || {
-            (scene.smi()["containers"].as_array()?.len() == 2).then_some(())
+        fixture.eventually("the monitor knows both", || {
+            (fixture.smi()["containers"].as_array()?.len() == 2).then_some(())
         });
         // A weight above 1 selects the policy of weights, with the first turn after it was read.
-        scene.eventually("weights count", || (scene.smi()["gpus"][0]["policy"] == 2).then_some(()));
+        fixture.eventually("weights count", || (fixture.smi()["gpus"][0]["policy"] == 2).then_some(()));
         let mut ratios: Vec<f64> = (0..7)
             .map(|_| {
                 workers.iter_mut().for_each(|worker| worker.write("run 2\n"));
@@ -180,7 +180,7 @@ fn shares_follow_the_weights_on_a_slow_gpu() {
         let mut real = Pair::start([1, 2]);
         let alone_on_a_real_one = real.alone(0, SECONDS);
         real.finish();
-        let mut pair = Pair::start_on(Scene::new("A10:23028").slowed(5), [1, 2]);
+        let mut pair = Pair::start_on(Fixture::new("A10:23028").slowed(5), [1, 2]);
         let alone = pair.alone(0, SECONDS);
         assert!(near(5.0 * alone, alone_on_a_real_one, 15.0), "{alone:.0}/s and {alone_on_a_real_one:.0}/s");
         let [a, b] = pair.run(3.0 * SECONDS);
@@ -193,9 +193,9 @@ fn shares_follow_the_weights_on_a_slow_gpu() {
 #[test]
 fn the_demo_says_what_it_saw_and_exits_by_it() {
     undisturbed("the_demo_says_what_it_saw_and_exits_by_it", || {
-        let scene = Scene::new("A10:23028");
-        let mut command = scene.native(&scene.dist().file("cgpu-demo"));
-        command.args(["--json", "--sim", "A10:23028", "--dist"]).arg(scene.dist().folder());
+        let fixture = Fixture::new("A10:23028");
+        let mut command = fixture.native(&fixture.dist().file("cgpu-demo"));
+        command.args(["--json", "--sim", "A10:23028", "--dist"]).arg(fixture.dist().folder());
         let outcome = Outcome::of(command);
         let said: Value =
             serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:?}"));
@@ -221,8 +221,8 @@ fn a_new_weight_counts_while_both_run() {
         let mut pair = Pair::start([2, 2]);
         let [a, b] = pair.run(SECONDS);
         assert!(near(b / a, 1.0, 15.0), "1:1 came out as 1:{:.2}", b / a);
-        let id = pair.scene.books(&pair.containers[1])["id"].as_str().expect("an id").to_owned();
-        pair.scene.set(&format!("0/{id}/weight"), "6");
+        let id = pair.fixture.accounting(&pair.containers[1])["id"].as_str().expect("an id").to_owned();
+        pair.fixture.set(&format!("0/{id}/weight"), "6");
         let [a, b] = pair.run(2.0 * SECONDS);
         assert!(near(b / a, 3.0, 15.0), "1:3 came out as 1:{:.2}", b / a);
         pair.finish();
@@ -233,7 +233,7 @@ fn a_new_weight_counts_while_both_run() {
 fn under_policy_one_the_idle_leave_their_share() {
     undisturbed("under_policy_one_the_idle_leave_their_share", || {
         let mut pair = Pair::start([1, 1]);
-        pair.scene.set("0/policy", "1");
+        pair.fixture.set("0/policy", "1");
         let together = pair.run(SECONDS)[0];
         let alone = pair.alone(0, SECONDS);
         assert!(alone > 1.7 * together, "alone {alone:.0}/s, together {together:.0}/s");
@@ -247,10 +247,10 @@ fn under_policy_one_the_idle_leave_their_share() {
 fn under_policy_one_each_request_has_a_turn_of_its_own() {
     undisturbed("under_policy_one_each_request_has_a_turn_of_its_own", || {
         let mut pair = Pair::start([1, 1]);
-        pair.scene.set("0/policy", "1");
+        pair.fixture.set("0/policy", "1");
         let turns = |pair: &Pair| {
-            let books = pair.scene.books(&pair.containers[0]);
-            books["gpus"][0]["turns"].as_f64().unwrap_or_else(|| panic!("no turns in {books:#}"))
+            let accounting = pair.fixture.accounting(&pair.containers[0]);
+            accounting["gpus"][0]["turns"].as_f64().unwrap_or_else(|| panic!("no turns in {accounting:#}"))
         };
         let before = turns(&pair);
         let [server, other] = &mut pair.workers;
@@ -267,7 +267,7 @@ fn under_policy_one_each_request_has_a_turn_of_its_own() {
 fn under_policy_five_nobody_waits() {
     undisturbed("under_policy_five_nobody_waits", || {
         let mut pair = Pair::start([1, 4]);
-        pair.scene.set("0/policy", "5");
+        pair.fixture.set("0/policy", "5");
         let [a, b] = pair.run(SECONDS);
         assert!(near(b / a, 1.0, 20.0), "natively 1:1, came out as 1:{:.2}", b / a);
         pair.finish();
@@ -279,15 +279,15 @@ fn fixed_shares_hold_alone_and_beside_others() {
     undisturbed("fixed_shares_hold_alone_and_beside_others", || {
         let mut pair = Pair::start([6, 10]);
         // What there is to share.
-        pair.scene.set("0/policy", "5");
+        pair.fixture.set("0/policy", "5");
         let alone = pair.alone(0, SECONDS);
-        pair.scene.set("0/policy", "3");
+        pair.fixture.set("0/policy", "3");
         for part in [pair.alone(0, SECONDS) / alone, pair.run(SECONDS)[0] / alone] {
             assert!(near(part, 6.0 / 20.0, 15.0), "6 of 20 places came out as {:.1} %", part * 100.0);
         }
         let part = pair.run(SECONDS)[1] / alone;
         assert!(near(part, 10.0 / 20.0, 15.0), "10 of 20 places came out as {:.1} %", part * 100.0);
-        pair.scene.set("0/policy", "0");
+        pair.fixture.set("0/policy", "0");
         let part = pair.alone(1, SECONDS) / alone;
         assert!(near(part, 1.0 / 20.0, 30.0), "one of 20 places came out as {:.1} %", part * 100.0);
         pair.finish();
@@ -299,9 +299,9 @@ fn soft_turns_are_equal_and_lose_nothing() {
     undisturbed("soft_turns_are_equal_and_lose_nothing", || {
         let mut pair = Pair::start([1, 3]);
         // What there is to share.
-        pair.scene.set("0/policy", "5");
+        pair.fixture.set("0/policy", "5");
         let alone = pair.alone(0, SECONDS);
-        pair.scene.set("0/policy", "4");
+        pair.fixture.set("0/policy", "4");
         let [a, b] = pair.run(SECONDS);
         assert!(near(b / a, 1.0, 15.0), "1:1 came out as 1:{:.2}", b / a);
         assert!(a + b > 0.85 * alone, "together {:.0}/s, alone {alone:.0}/s", a + b);
@@ -315,10 +315,10 @@ fn high_priority_takes_its_ratio_and_yields_when_idle() {
         for policy in ["1", "5"] {
             let mut pair = Pair::start([1, 1]);
             let alone = pair.alone(0, SECONDS);
-            pair.scene.set("0/policy", policy);
-            pair.scene.set("0/prio_ratio", "75");
-            let id = pair.scene.books(&pair.containers[1])["id"].as_str().expect("an id").to_owned();
-            pair.scene.set(&format!("0/{id}/highprio"), "1");
+            pair.fixture.set("0/policy", policy);
+            pair.fixture.set("0/prio_ratio", "75");
+            let id = pair.fixture.accounting(&pair.containers[1])["id"].as_str().expect("an id").to_owned();
+            pair.fixture.set(&format!("0/{id}/highprio"), "1");
             let [a, b] = pair.run(2.0 * SECONDS);
             assert!(near(b / (a + b), 0.75, 10.0), "policy {policy}: {:.1} %", b * 100.0 / (a + b));
             assert!(a + b > 0.85 * alone, "together {:.0}/s, alone {alone:.0}/s", a + b);
@@ -337,14 +337,14 @@ fn high_priority_takes_its_ratio_and_yields_when_idle() {
 fn policies_change_every_100_ms_under_load() {
     undisturbed("policies_change_every_100_ms_under_load", || {
         let seconds = soaking().unwrap_or(4.0 * SECONDS);
-        let scene = Scene::new("A10:23028").lasting(Duration::from_secs_f64(seconds));
-        let mut pair = Pair::start_on(scene, [1, 2]);
+        let fixture = Fixture::new("A10:23028").lasting(Duration::from_secs_f64(seconds));
+        let mut pair = Pair::start_on(fixture, [1, 2]);
         let programs = pair.workers.each_mut().map(|worker| worker.ask("info")["pid"].clone());
-        let before = programs.each_ref().map(|program| worked(&pair.scene, program));
+        let before = programs.each_ref().map(|program| worked(&pair.fixture, program));
         pair.workers.iter_mut().for_each(|worker| worker.begin(seconds));
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         for policy in (0..6).cycle() {
-            pair.scene.set("0/policy", &policy.to_string());
+            pair.fixture.set("0/policy", &policy.to_string());
             thread::sleep(Duration::from_millis(100));
             if Instant::now() > end {
                 break;
@@ -352,13 +352,13 @@ fn policies_change_every_100_ms_under_load() {
         }
         for ((worker, program), before) in pair.workers.iter_mut().zip(&programs).zip(before) {
             let [launches, _] = worker.done();
-            let micros = worked(&pair.scene, program) - before;
+            let micros = worked(&pair.fixture, program) - before;
             assert!(
                 launches > 0.0 && micros >= launches * f64::from(KERNEL_US),
                 "{launches} kernels of {KERNEL_US} us in {micros} us of the GPU"
             );
         }
-        pair.scene.set("0/policy", "2");
+        pair.fixture.set("0/policy", "2");
         pair.run(SECONDS);
         let [a, b] = pair.run(2.0 * SECONDS);
         assert!(near(b / a, 2.0, 15.0), "1:2 came out as 1:{:.2}", b / a);
@@ -367,8 +367,8 @@ fn policies_change_every_100_ms_under_load() {
 }
 
 /// Microseconds for which the simulated GPU has worked for a process until now, as it counts them itself.
-fn worked(scene: &Scene, program: &Value) -> f64 {
-    let mut status = scene.native(&scene.dist().file("cgpu-sim"));
+fn worked(fixture: &Fixture, program: &Value) -> f64 {
+    let mut status = fixture.native(&fixture.dist().file("cgpu-sim"));
     status.args(["status", "--json"]);
     let told = Outcome::of(status).silent().json();
     let all = told["gpus"][0]["processes"].as_array().expect("processes");
@@ -427,7 +427,7 @@ fn a_new_monitor_takes_up_what_runs() {
         pair.workers.iter_mut().for_each(|worker| worker.begin(2.0 * SECONDS));
         thread::sleep(Duration::from_secs_f64(SECONDS / 2.0));
         drop(pair.monitor.take());
-        pair.monitor = Some(Monitor::start(&pair.scene));
+        pair.monitor = Some(Monitor::start(&pair.fixture));
         for worker in &mut pair.workers {
             assert!(worker.rate() > 0.0);
         }
@@ -445,7 +445,7 @@ fn garbage_in_a_region_harms_only_its_own_container() {
         for pattern in patterns {
             let mut pair = Pair::start([1, 1]);
             let [_, fair] = pair.run(SECONDS);
-            let limit = pair.scene.books(&pair.containers[1])["gpus"][0]["limit"].clone();
+            let limit = pair.fixture.accounting(&pair.containers[1])["gpus"][0]["limit"].clone();
 
             pair.workers.iter_mut().for_each(|worker| worker.begin(2.0 * SECONDS));
             let file =
@@ -467,7 +467,7 @@ fn garbage_in_a_region_harms_only_its_own_container() {
             assert!(kept > 0.8 * fair, "the neighbour had {fair:.0}/s and has {kept:.0}/s");
             let monitor = pair.monitor.as_mut().expect("it was started");
             assert!(monitor.process.runs(), "the monitor has ended");
-            assert_eq!(pair.scene.books(&pair.containers[1])["gpus"][0]["limit"], limit);
+            assert_eq!(pair.fixture.accounting(&pair.containers[1])["gpus"][0]["limit"], limit);
             // Whatever the container did to itself: its own end.
             let [a, b] = pair.workers;
             drop(a);

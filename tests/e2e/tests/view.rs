@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use cgpu_e2e::{Child, MIB, Monitor, Outcome, Scene, contained, python, skip};
+use cgpu_e2e::{Child, Fixture, MIB, Monitor, Outcome, contained, python, skip};
 
 const GPU: u64 = 23_028 * MIB;
 
@@ -59,12 +59,12 @@ struct Container(Child);
 
 impl Container {
     /// With programs running beside it; none where namespaces are not to be had.
-    fn start(scene: &Scene, name: &str, mem: &str, beside: &str) -> Option<Self> {
-        let root = scene.root();
+    fn start(fixture: &Fixture, name: &str, mem: &str, beside: &str) -> Option<Self> {
+        let root = fixture.root();
         let script = format!("{beside} exec sh");
         let mut command =
-            scene.cgpu(&["run", "--root", &root.to_string_lossy(), "--name", name, "--mem", mem]);
-        command.args(["--", "sh", "-c", &script]).env("PATH", path(scene));
+            fixture.cgpu(&["run", "--root", &root.to_string_lossy(), "--name", name, "--mem", mem]);
+        command.args(["--", "sh", "-c", &script]).env("PATH", path(fixture));
         contained(&command, true).map(|command| Self(Child::start(command)))
     }
 
@@ -86,9 +86,9 @@ impl Container {
 }
 
 /// The test programs are found by their names, as a container's own are.
-fn path(scene: &Scene) -> String {
+fn path(fixture: &Fixture) -> String {
     let system = std::env::var("PATH").unwrap_or_default();
-    format!("{}:{system}", scene.dist().folder().join("programs").display())
+    format!("{}:{system}", fixture.dist().folder().join("programs").display())
 }
 
 /// The tools, as command lines.
@@ -110,9 +110,9 @@ impl Tools {
     }
 }
 
-fn outside(scene: &Scene, line: &str) -> String {
-    let mut shell = scene.native("sh".as_ref());
-    shell.args(["-c", line]).env("PATH", path(scene));
+fn outside(fixture: &Fixture, line: &str) -> String {
+    let mut shell = fixture.native("sh".as_ref());
+    shell.args(["-c", line]).env("PATH", path(fixture));
     Outcome::of(shell).silent().stdout
 }
 
@@ -134,22 +134,22 @@ fn tell(name: &str, text: &str) {
 fn the_containers_view_inside_and_the_hosts_outside_add_up() {
     let Some(python) = python("view") else { return };
     let tools = Tools::of(&python);
-    let scene = Scene::new("A10:23028");
-    let _monitor = Monitor::start(&scene);
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start(&fixture);
     // One process that computes without a pause, and one that keeps memory.
     let beside = "(while echo work; do :; done | who 2G >/dev/null) & (sleep 250 | who 1G) &";
-    let Some(mut notebook) = Container::start(&scene, "notebook", "6GiB", beside) else {
+    let Some(mut notebook) = Container::start(&fixture, "notebook", "6GiB", beside) else {
         return skip("view", "unshare", "PID namespaces need root or user namespaces");
     };
-    scene.eventually("two processes", || {
+    fixture.eventually("two processes", || {
         (Seen::read(&notebook.run(&tools.pynvml)).processes.len() == 2).then_some(())
     });
     let beside = "(while echo work; do :; done | who 5G >/dev/null) &";
-    let mut server = Container::start(&scene, "server", "8GiB", beside).expect("as the first");
+    let mut server = Container::start(&fixture, "server", "8GiB", beside).expect("as the first");
 
     // Until all are there, and what NVML measures of each is on the books.
-    let [inside, neighbour, host] = scene.eventually("the same bytes inside and outside", || {
-        let seen = [notebook.run(&tools.pynvml), server.run(&tools.pynvml), outside(&scene, &tools.pynvml)];
+    let [inside, neighbour, host] = fixture.eventually("the same bytes inside and outside", || {
+        let seen = [notebook.run(&tools.pynvml), server.run(&tools.pynvml), outside(&fixture, &tools.pynvml)];
         let seen = seen.map(|text| Seen::read(&text));
         let [inside, neighbour, host] = &seen;
         let all = host.processes.len() == 3 && host.sum() == inside.sum() + neighbour.sum();
@@ -172,7 +172,7 @@ fn the_containers_view_inside_and_the_hosts_outside_add_up() {
     assert_eq!((&python, &rust), (&inside.clone().settled(), &inside.settled()));
     tell("nvidia-ml-py inside", &texts[0]);
     tell("nvml-wrapper inside", &texts[1]);
-    let texts = [outside(&scene, &tools.pynvml), outside(&scene, &tools.wrapper)];
+    let texts = [outside(&fixture, &tools.pynvml), outside(&fixture, &tools.wrapper)];
     // What the driver has reserved is used by one version of the call, and by the other not.
     let [python, rust] = texts.each_ref().map(|text| Seen { used: 0, ..Seen::read(text).settled() });
     let host = Seen { used: 0, ..host.settled() };
@@ -182,15 +182,15 @@ fn the_containers_view_inside_and_the_hosts_outside_add_up() {
     tell("nvidia-ml-py in the other", &server.run(&tools.pynvml));
 
     // nvitop names the programs.
-    let (inside, outside_of) = (notebook.run(&tools.nvitop), outside(&scene, &tools.nvitop));
+    let (inside, outside_of) = (notebook.run(&tools.nvitop), outside(&fixture, &tools.nvitop));
     let names = |text: &str| ["who 1G", "who 2G", "who 5G"].map(|name| text.contains(name));
     assert_eq!(names(&inside), [true, true, false], "{inside}");
     assert_eq!(names(&outside_of), [true; 3], "{outside_of}");
     assert!(inside.contains("6144MiB") || inside.contains("6.00GiB"), "{inside}");
     tell("nvitop inside", &inside);
     tell("nvitop outside", &outside_of);
-    let root = scene.root();
-    let mut smi = scene.cgpu(&["smi", "--root", &root.to_string_lossy()]);
+    let root = fixture.root();
+    let mut smi = fixture.cgpu(&["smi", "--root", &root.to_string_lossy()]);
     smi.env("COLUMNS", "100");
     tell("cgpu smi", &Outcome::of(smi).silent().stdout);
 }

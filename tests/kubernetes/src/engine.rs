@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cgpu_e2e::{Outcome, Scene, configuration, furnish};
+use cgpu_e2e::{Fixture, Outcome, configuration, furnish};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -17,7 +17,7 @@ use crate::kubelet::Given;
 
 /// Containers of a node.
 pub struct Engine<'a> {
-    scene: &'a Scene,
+    fixture: &'a Fixture,
     folder: TempDir,
     cdi: PathBuf,
     resolves: bool,
@@ -42,9 +42,9 @@ impl<'a> Engine<'a> {
     /// # Panics
     /// If what it needs cannot be written.
     #[must_use]
-    pub fn new(scene: &'a Scene, gpus: &str, cdi: &Path) -> Self {
+    pub fn new(fixture: &'a Fixture, gpus: &str, cdi: &Path) -> Self {
         let folder = tempfile::Builder::new().prefix("cgpu-engine-").tempdir().expect("a temporary folder");
-        furnish(scene, &folder.path().join("rootfs"));
+        furnish(fixture, &folder.path().join("rootfs"));
         let next = folder.path().join("next");
         let script = format!(
             "#!/bin/sh\nstate=\nfor word; do [ \"$word\" != state ] || state=yes; last=$word; done\n\
@@ -53,17 +53,17 @@ impl<'a> Engine<'a> {
         );
         fs::write(&next, script).expect("a script");
         fs::set_permissions(&next, fs::Permissions::from_mode(0o755)).expect("a script");
-        let text = format!("root = {:?}\nsim = {gpus:?}\nruntime = {next:?}\n", scene.root());
+        let text = format!("root = {:?}\nsim = {gpus:?}\nruntime = {next:?}\n", fixture.root());
         fs::write(folder.path().join("runtime.toml"), text).expect("a configuration");
         // The simulated GPUs are one to the programs of the scene and to the runtime: whoever looks first makes their state.
-        let states = scene.root().join("gpus");
+        let states = fixture.root().join("gpus");
         fs::create_dir_all(&states).expect("a folder");
         let state = states.join(gpus.replace('/', "+"));
-        let mut first = scene.program("init");
+        let mut first = fixture.program("init");
         first.env("CGPU_SIM_STATE", &state);
         Outcome::of(first).exits(0);
-        std::os::unix::fs::symlink(state, scene.path("gpus")).expect("a link");
-        Self { scene, folder, cdi: cdi.to_owned(), resolves: true, made: AtomicUsize::new(0) }
+        std::os::unix::fs::symlink(state, fixture.path("gpus")).expect("a link");
+        Self { fixture, folder, cdi: cdi.to_owned(), resolves: true, made: AtomicUsize::new(0) }
     }
 
     /// The same, from now on without looking at CDI devices: as one that is older than they are, or has them switched off.
@@ -92,7 +92,7 @@ impl<'a> Engine<'a> {
         }
         let config = read(&bundle);
         let variables = variables(&config["process"]);
-        let limits = fs::read_to_string(self.scene.root().join("containers").join(&id).join("limits")).ok();
+        let limits = fs::read_to_string(self.fixture.root().join("containers").join(&id).join("limits")).ok();
         Ok(Container { id, variables, limits, bundle })
     }
 
@@ -152,7 +152,7 @@ impl<'a> Engine<'a> {
     }
 
     fn runtime(&self) -> Command {
-        let mut command = self.scene.native(&self.scene.dist().file("cgpu-runtime"));
+        let mut command = self.fixture.native(&self.fixture.dist().file("cgpu-runtime"));
         for name in ["LD_LIBRARY_PATH", "CGPU_SIM_GPUS", "CGPU_SIM_STATE", "CGPU_SIM_DILATION"] {
             command.env_remove(name);
         }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
-use cgpu_e2e::{Child, Dist, Scene};
+use cgpu_e2e::{Child, Dist, Fixture};
 use cgpu_kubernetes_tests::api_server::{ApiServer, Key, Request};
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::objects;
@@ -203,18 +203,18 @@ fn rights_of_the_extender_are_those_it_uses() {
 
 #[test]
 fn rights_of_the_plugin_are_those_it_uses() {
-    let scene = Scene::new("T4:15109");
+    let fixture = Fixture::new("T4:15109");
     let server = ApiServer::start();
     server.put("nodes", json!({"metadata": {"name": "one"}, "status": {"capacity": {}, "allocatable": {}}}));
-    let mut command = scene.native(&scene.dist().file("cgpu-device-plugin"));
-    command.args(["--node-name", "one", "--kubeconfig"]).arg(server.kubeconfig(&scene.path("")));
+    let mut command = fixture.native(&fixture.dist().file("cgpu-device-plugin"));
+    command.args(["--node-name", "one", "--kubeconfig"]).arg(server.kubeconfig(&fixture.path("")));
     for (option, folder) in [("--kubelet-dir", "plugins"), ("--cdi-dir", "cdi")] {
-        fs::create_dir_all(scene.path(folder)).expect("a folder");
-        command.arg(option).arg(scene.path(folder));
+        fs::create_dir_all(fixture.path(folder)).expect("a folder");
+        command.arg(option).arg(fixture.path(folder));
     }
-    fs::create_dir_all(scene.root()).expect("a folder");
-    command.arg("--root").arg(scene.root());
-    let plugin = Child::start_for(command, scene.lifetime());
+    fs::create_dir_all(fixture.root()).expect("a folder");
+    command.arg("--root").arg(fixture.root());
+    let plugin = Child::start_for(command, fixture.lifetime());
     let asked = |method: &str, part: &str, query: &str| {
         server
             .journal()
@@ -244,7 +244,7 @@ fn rights_of_the_plugin_are_those_it_uses() {
             "uid": pod["metadata"]["uid"], "container": "main",
         });
         let answer = until("the plugin answers", || {
-            let mut line = UnixStream::connect(scene.root().join("plugin.sock")).ok()?;
+            let mut line = UnixStream::connect(fixture.root().join("plugin.sock")).ok()?;
             writeln!(line, "{question}").ok()?;
             let mut answer = String::new();
             BufReader::new(line).read_line(&mut answer).ok()?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-use crate::stage;
+use crate::setup;
 
 fn tool(program: &str, arguments: &[&str], file: &Path) -> String {
     let output =
@@ -26,13 +26,13 @@ fn exports(file: &Path) -> BTreeMap<String, String> {
 
 /// The names of a data table.
 fn table(name: &str) -> BTreeSet<String> {
-    let text = std::fs::read_to_string(stage::root().join("abi/data").join(name)).unwrap();
+    let text = std::fs::read_to_string(setup::root().join("abi/data").join(name)).unwrap();
     text.lines().skip(1).map(|line| line.split('\t').next().unwrap().to_owned()).collect()
 }
 
 fn check(library: &str, names: &str, hashes: &[&str]) {
     for folder in ["sim", "null"] {
-        let file = stage::libraries().join(folder).join(library);
+        let file = setup::libraries().join(folder).join(library);
         let exports = exports(&file);
         // Nothing of the table is missing, and nothing of Rust's leaks. A version would be part of the name.
         assert_eq!(exports.keys().cloned().collect::<BTreeSet<_>>(), table(names), "{folder}/{library}");

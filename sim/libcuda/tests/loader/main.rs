@@ -2,4 +2,4 @@
 
 mod exports;
 mod programs;
-mod stage;
+mod setup;

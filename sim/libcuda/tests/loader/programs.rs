@@ -7,7 +7,7 @@ use cgpu_sim::journal::{Call, Line};
 use cgpu_sim::timeline::SpanKind;
 use cgpu_sim::trace::Trace;
 
-use crate::stage::{Machine, number};
+use crate::setup::{Machine, number};
 
 const MIB: f64 = 1048576.0;
 

@@ -12,7 +12,7 @@ use super::{
 use crate::error::Error;
 use crate::memory::span::Source;
 use crate::memory::store::Store;
-use crate::memory::{Books, Exported, Files, GRANULE, Memory, system};
+use crate::memory::{Accounting, Exported, Files, GRANULE, Memory, system};
 
 /// Most host memory behind handles.
 const HOST: Bytes = Bytes::from_mib(1 << 20);
@@ -48,7 +48,7 @@ impl Memory {
     /// Makes physical memory.
     pub(crate) fn create_physical(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         place: PhysicalPlace,
         size: Bytes,
         sendable: Sendable,
@@ -66,7 +66,7 @@ impl Memory {
         }
         let info = PhysicalInfo { place, size, sendable };
         if let (true, PhysicalPlace::On(site)) = (sendable.at_all(), place) {
-            let Exported { export, serial, .. } = books.create_export(site, size)?;
+            let Exported { export, serial, .. } = accounting.create_export(site, size)?;
             return Ok(self.physicals.add(info, Backing::Export(export, serial)));
         }
         if self.store.is_none() {
@@ -76,32 +76,40 @@ impl Memory {
         let store = self.store.as_mut().ok_or(Error::OutOfMemory)?;
         let offset = store.take(size.0).ok_or(Error::OutOfMemory)?;
         if let PhysicalPlace::On(site) = place {
-            books.take(site, size).inspect_err(|_| store.give(offset, size.0))?;
+            accounting.take(site, size).inspect_err(|_| store.give(offset, size.0))?;
         }
         Ok(self.physicals.add(info, Backing::Store(offset)))
     }
 
     /// Ends a handle.
-    pub(crate) fn release_physical(&mut self, books: &impl Books, id: PhysicalId) -> Result<(), Error> {
+    pub(crate) fn release_physical(
+        &mut self,
+        accounting: &impl Accounting,
+        id: PhysicalId,
+    ) -> Result<(), Error> {
         let over = self.physicals.drop_one(id, |physical| &mut physical.handles)?;
-        over.map_or(Ok(()), |over| self.end_physical(books, &over))
+        over.map_or(Ok(()), |over| self.end_physical(accounting, &over))
     }
 
     /// Ends what a tile of an array had of physical memory.
-    pub(crate) fn let_go_physical(&mut self, books: &impl Books, id: PhysicalId) -> Result<(), Error> {
+    pub(crate) fn let_go_physical(
+        &mut self,
+        accounting: &impl Accounting,
+        id: PhysicalId,
+    ) -> Result<(), Error> {
         let over = self.physicals.drop_one(id, |physical| &mut physical.mappings)?;
-        over.map_or(Ok(()), |over| self.end_physical(books, &over))
+        over.map_or(Ok(()), |over| self.end_physical(accounting, &over))
     }
 
-    fn end_physical(&mut self, books: &impl Books, over: &Physical) -> Result<(), Error> {
+    fn end_physical(&mut self, accounting: &impl Accounting, over: &Physical) -> Result<(), Error> {
         match over.backing {
-            Backing::Export(export, _) | Backing::Team(export, _) => books.let_go(export),
+            Backing::Export(export, _) | Backing::Team(export, _) => accounting.let_go(export),
             Backing::Store(offset) => {
                 if let Some(store) = &mut self.store {
                     store.give(offset, over.info.size.0);
                 }
                 match over.info.place {
-                    PhysicalPlace::On(site) => books.give(site, over.info.size),
+                    PhysicalPlace::On(site) => accounting.give(site, over.info.size),
                     PhysicalPlace::Host | PhysicalPlace::Team => Ok(()),
                 }
             }
@@ -140,7 +148,12 @@ impl Memory {
     }
 
     /// Ends all mappings of a range, which must be whole ones.
-    pub(crate) fn unmap(&mut self, books: &impl Books, address: u64, size: Bytes) -> Result<(), Error> {
+    pub(crate) fn unmap(
+        &mut self,
+        accounting: &impl Accounting,
+        address: u64,
+        size: Bytes,
+    ) -> Result<(), Error> {
         for first in self.physicals.covering(address, size)? {
             let Some(mapping) = self.physicals.mapped.remove(&first) else { continue };
             if let Some(span) = self.physicals.span_of(first) {
@@ -148,7 +161,7 @@ impl Memory {
             }
             let over = self.physicals.drop_one(mapping.physical, |physical| &mut physical.mappings)?;
             if let Some(over) = over {
-                self.end_physical(books, &over)?;
+                self.end_physical(accounting, &over)?;
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use cgpu_shm::units::Bytes;
 
 use super::PhysicalPlace;
 use crate::error::Error;
-use crate::memory::{Books, Memory, Origin};
+use crate::memory::{Accounting, Memory, Origin};
 use crate::timeline::ExportId;
 
 impl Memory {
@@ -12,21 +12,23 @@ impl Memory {
     /// one kind and on one GPU. What was this process's alone becomes an export.
     pub(crate) fn behind(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         address: u64,
         size: Bytes,
     ) -> Result<Vec<(ExportId, u64)>, Error> {
         let end = address.checked_add(size.0).filter(|_| size.0 > 0).ok_or(Error::NoAllocation)?;
-        let Some(allocation) = self.find(address) else { return self.behind_mappings(books, address, end) };
+        let Some(allocation) = self.find(address) else {
+            return self.behind_mappings(accounting, address, end);
+        };
         if end > allocation.address + allocation.size.0 {
             return Err(Error::Invalid("more than was allocated there"));
         }
         let export = match allocation.origin {
             Origin::Context(_) => {
-                let offer = self.offer(books, address)?;
+                let offer = self.offer(accounting, address)?;
                 (ExportId(offer.export), offer.serial)
             }
-            Origin::Pool(pool) => self.share_chunk(books, pool, address)?.1,
+            Origin::Pool(pool) => self.share_chunk(accounting, pool, address)?.1,
             Origin::Opened(_) | Origin::Imported(_) => self.opened_in(address).ok_or(Error::NoAllocation)?,
         };
         Ok(vec![export])
@@ -34,7 +36,7 @@ impl Memory {
 
     fn behind_mappings(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         address: u64,
         end: u64,
     ) -> Result<Vec<(ExportId, u64)>, Error> {
@@ -50,6 +52,6 @@ impl Memory {
         if !same || !matches!(kind(found[0]), Some((PhysicalPlace::On(_), _))) {
             return Err(Error::Invalid("not memory of one kind on one GPU"));
         }
-        found.into_iter().map(|id| self.share(books, id)).collect()
+        found.into_iter().map(|id| self.share(accounting, id)).collect()
     }
 }

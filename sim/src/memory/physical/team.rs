@@ -11,7 +11,7 @@ use cgpu_shm::units::Bytes;
 use super::{Backing, PhysicalId, PhysicalInfo, PhysicalPlace, Physicals, Sendable};
 use crate::error::Error;
 use crate::memory::span::{Source, Span};
-use crate::memory::{Books, GRANULE, Memory, Origin, system};
+use crate::memory::{Accounting, GRANULE, Memory, Origin, system};
 use crate::timeline::{Bindable, ExportId};
 use crate::words::index;
 
@@ -97,9 +97,14 @@ impl Memory {
     }
 
     /// Before a range is read: of teams, what the first GPU with memory there has.
-    pub(crate) fn gather(&mut self, books: &impl Books, address: u64, length: u64) -> Result<(), Error> {
+    pub(crate) fn gather(
+        &mut self,
+        accounting: &impl Accounting,
+        address: u64,
+        length: u64,
+    ) -> Result<(), Error> {
         for part in self.team_parts(address, length) {
-            let mut bound = books.bound(part.team)?;
+            let mut bound = accounting.bound(part.team)?;
             bound.sort_by_key(|(bound, _)| core::cmp::Reverse(bound.gpu));
             let window = self.window(&part)?;
             window.fill(0);
@@ -113,9 +118,14 @@ impl Memory {
     }
 
     /// After a range was written: of teams, to the memory of all GPUs.
-    pub(crate) fn spread(&mut self, books: &impl Books, address: u64, length: u64) -> Result<(), Error> {
+    pub(crate) fn spread(
+        &mut self,
+        accounting: &impl Accounting,
+        address: u64,
+        length: u64,
+    ) -> Result<(), Error> {
         for part in self.team_parts(address, length) {
-            let bound = books.bound(part.team)?;
+            let bound = accounting.bound(part.team)?;
             let window = self.window(&part)?;
             for (bound, file) in bound {
                 let Some((skip, at, length)) = part.overlap(bound.offset, bound.size) else { continue };
@@ -130,7 +140,7 @@ impl Memory {
     /// of this process alone moves there.
     pub(crate) fn bindable(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         member: Member,
         size: Bytes,
     ) -> Result<(Bindable, bool), Error> {
@@ -144,18 +154,18 @@ impl Memory {
                     (mapping.physical, address - first)
                 }
                 Some(_) => return Err(Error::Invalid("more than is mapped there")),
-                None => return self.bindable_piece(books, address, size),
+                None => return self.bindable_piece(accounting, address, size),
             },
         };
         let shareable = self.physicals.info(id).ok_or(Error::NoAllocation)?.sendable.at_all();
-        let (export, serial) = self.share(books, id)?;
+        let (export, serial) = self.share(accounting, id)?;
         Ok((Bindable { export, serial, at }, shareable))
     }
 
     /// The same of a piece of a pool.
     fn bindable_piece(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         address: u64,
         size: Bytes,
     ) -> Result<(Bindable, bool), Error> {
@@ -164,13 +174,17 @@ impl Memory {
         if size.0 > found.size.0 - (address - found.address) {
             return Err(Error::Invalid("more than was allocated there"));
         }
-        let (start, (export, serial)) = self.share_chunk(books, pool, address)?;
+        let (start, (export, serial)) = self.share_chunk(accounting, pool, address)?;
         let shareable = self.pools.settings(pool)?.shareable;
         Ok((Bindable { export, serial, at: address - start }, shareable))
     }
 
     /// The export behind a handle. What lies in this process's store moves to one, mappings and all; it can still not be sent.
-    pub(super) fn share(&mut self, books: &impl Books, id: PhysicalId) -> Result<(ExportId, u64), Error> {
+    pub(super) fn share(
+        &mut self,
+        accounting: &impl Accounting,
+        id: PhysicalId,
+    ) -> Result<(ExportId, u64), Error> {
         let physical = self.physicals.handles.get(&id).ok_or(Error::NoAllocation)?;
         let (size, PhysicalPlace::On(site)) = (physical.info.size, physical.info.place) else {
             return Err(Error::Invalid("only memory of a GPU can be bound"));
@@ -181,7 +195,7 @@ impl Memory {
             Backing::Store(offset) => offset,
         };
         let store = self.store.as_mut().ok_or(Error::NoAllocation)?;
-        let exported = books.export_own(site, size)?;
+        let exported = accounting.export_own(site, size)?;
         let mut moved = Ok(());
         for at in (0..size.0).step_by(index(GRANULE)) {
             let granule = store.granule(offset + at);
@@ -204,8 +218,8 @@ impl Memory {
                     let _ = span.alias(first, size, Source::Store(store, offset));
                 }
             }
-            books.let_go(exported.export)?;
-            books.take(site, size)?;
+            accounting.let_go(exported.export)?;
+            accounting.take(site, size)?;
             return Err(system("memory of a team")(error));
         }
         store.give(offset, size.0);

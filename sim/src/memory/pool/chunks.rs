@@ -6,7 +6,7 @@ use super::{Chunk, Freed, Order, Pool, PoolId, PoolSettings, Taken};
 use crate::error::Error;
 use crate::memory::space::Space;
 use crate::memory::span::Source;
-use crate::memory::{Allocation, Books, Memory, Offer, Origin, system};
+use crate::memory::{Accounting, Allocation, Memory, Offer, Origin, system};
 use crate::timeline::{ExportId, Site, Ticket};
 
 /// Step of pieces.
@@ -46,7 +46,7 @@ impl Memory {
     /// Takes a chunk for a pool, large enough for a piece of that size.
     pub(crate) fn grow_pool(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         pool: PoolId,
         size: Bytes,
         chunk: Bytes,
@@ -56,7 +56,7 @@ impl Memory {
             (its.settings, its.growth(rounded(size), chunk.0));
         let mut result = Err(Error::OutOfMemory);
         for length in sizes {
-            result = self.take_chunk(books, site, length, shareable);
+            result = self.take_chunk(accounting, site, length, shareable);
             if !matches!(result, Err(Error::OutOfMemory)) {
                 break;
             }
@@ -73,16 +73,16 @@ impl Memory {
 
     fn take_chunk(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         site: Site,
         length: u64,
         shareable: bool,
     ) -> Result<(u64, Chunk), Error> {
         let start = self.take_addresses(site.gpu, length)?;
         let export = if shareable {
-            self.take_shared_chunk(books, site, start, length).map(Some)
+            self.take_shared_chunk(accounting, site, start, length).map(Some)
         } else {
-            books.take(site, Bytes(length)).map(|()| None)
+            accounting.take(site, Bytes(length)).map(|()| None)
         };
         let export = export.inspect_err(|_| self.give_addresses(site.gpu, start, length))?;
         let mut free = Space::default();
@@ -92,15 +92,15 @@ impl Memory {
 
     fn take_shared_chunk(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         site: Site,
         start: u64,
         length: u64,
     ) -> Result<(ExportId, u64), Error> {
-        let exported = books.create_export(site, Bytes(length))?;
+        let exported = accounting.create_export(site, Bytes(length))?;
         let (span, _) = self.gpu(site.gpu)?;
         if let Err(error) = span.alias(start, length, Source::File(&exported.file)) {
-            books.let_go(exported.export)?;
+            accounting.let_go(exported.export)?;
             return Err(system("a pool's memory")(error));
         }
         Ok((exported.export, exported.serial))
@@ -114,10 +114,14 @@ impl Memory {
     }
 
     /// Frees a piece for anybody.
-    pub(crate) fn free_pooled_now(&mut self, books: &impl Books, address: u64) -> Result<(), Error> {
+    pub(crate) fn free_pooled_now(
+        &mut self,
+        accounting: &impl Accounting,
+        address: u64,
+    ) -> Result<(), Error> {
         let (pool, length) = self.end_piece(address)?;
         self.pools.get_mut(pool)?.give(address, length);
-        self.end_doomed(books)
+        self.end_doomed(accounting)
     }
 
     fn end_piece(&mut self, address: u64) -> Result<(PoolId, u64), Error> {
@@ -131,7 +135,12 @@ impl Memory {
     }
 
     /// Gives whole free chunks back until the pool holds no more than `keep`, or there are none.
-    pub(crate) fn trim(&mut self, books: &impl Books, pool: PoolId, keep: Bytes) -> Result<(), Error> {
+    pub(crate) fn trim(
+        &mut self,
+        accounting: &impl Accounting,
+        pool: PoolId,
+        keep: Bytes,
+    ) -> Result<(), Error> {
         let its = self.pools.get_mut(pool)?;
         let site = its.settings.site;
         let free: Vec<u64> = its
@@ -152,15 +161,19 @@ impl Memory {
             }
             self.give_addresses(site.gpu, start, chunk.length);
             match chunk.export {
-                Some((export, _)) => books.let_go(export)?,
-                None => books.give(site, Bytes(chunk.length))?,
+                Some((export, _)) => accounting.let_go(export)?,
+                None => accounting.give(site, Bytes(chunk.length))?,
             }
         }
         Ok(())
     }
 
     /// Trims pools that hold more than they may: to their thresholds, or of a GPU that is out of memory, to nothing.
-    pub(crate) fn trim_pools(&mut self, books: &impl Books, short: Option<usize>) -> Result<(), Error> {
+    pub(crate) fn trim_pools(
+        &mut self,
+        accounting: &impl Accounting,
+        short: Option<usize>,
+    ) -> Result<(), Error> {
         let pools: Vec<(PoolId, Bytes)> = self
             .pools
             .pools
@@ -171,26 +184,26 @@ impl Memory {
             })
             .collect();
         for (pool, keep) in pools {
-            self.trim(books, pool, keep)?;
+            self.trim(accounting, pool, keep)?;
         }
-        self.end_doomed(books)
+        self.end_doomed(accounting)
     }
 
     /// Ends a pool: at once, or with the last of its pieces.
-    pub(crate) fn destroy_pool(&mut self, books: &impl Books, pool: PoolId) -> Result<(), Error> {
+    pub(crate) fn destroy_pool(&mut self, accounting: &impl Accounting, pool: PoolId) -> Result<(), Error> {
         self.pools.get_mut(pool)?.doomed = true;
-        self.end_doomed(books)
+        self.end_doomed(accounting)
     }
 
     /// Ends pools that were waiting for their last frees.
-    pub(crate) fn end_doomed(&mut self, books: &impl Books) -> Result<(), Error> {
+    pub(crate) fn end_doomed(&mut self, accounting: &impl Accounting) -> Result<(), Error> {
         let over = |pool: &Pool| pool.doomed && pool.usage.used == Bytes::ZERO && pool.freed.is_empty();
         let ended: Vec<PoolId> =
             self.pools.pools.iter().filter(|(_, pool)| over(pool)).map(|(&id, _)| id).collect();
         for pool in ended {
-            self.trim(books, pool, Bytes::ZERO)?;
+            self.trim(accounting, pool, Bytes::ZERO)?;
             if let Some((identity, _)) = self.pools.pools.remove(&pool).and_then(|pool| pool.identity) {
-                books.let_go(identity)?;
+                accounting.let_go(identity)?;
             }
         }
         Ok(())
@@ -200,7 +213,7 @@ impl Memory {
     /// from it.
     pub(crate) fn share_chunk(
         &mut self,
-        books: &impl Books,
+        accounting: &impl Accounting,
         pool: PoolId,
         address: u64,
     ) -> Result<(u64, (ExportId, u64)), Error> {
@@ -211,11 +224,11 @@ impl Memory {
             return Ok((bounds.start, export));
         }
         let length = chunk.length;
-        let exported = books.export_own(site, Bytes(length))?;
+        let exported = accounting.export_own(site, Bytes(length))?;
         if let Err(error) = self.move_into(site.gpu, (bounds.start, length), &exported) {
             // As it was: the process's own.
-            books.let_go(exported.export)?;
-            books.take(site, Bytes(length))?;
+            accounting.let_go(exported.export)?;
+            accounting.take(site, Bytes(length))?;
             return Err(error);
         }
         let export = (exported.export, exported.serial);

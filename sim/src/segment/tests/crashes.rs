@@ -4,31 +4,31 @@ use super::*;
 
 #[test]
 fn a_crash_at_any_store_of_an_enqueue_leaves_before_or_after() {
-    let scene = Scene::new();
-    scene.crash_everywhere(|timeline| {
-        timeline.launch(scene.streams[1], Kernel::named("lognormal_60us_0.5"), scene.now).unwrap();
+    let fixture = Fixture::new();
+    fixture.crash_everywhere(|timeline| {
+        timeline.launch(fixture.streams[1], Kernel::named("lognormal_60us_0.5"), fixture.now).unwrap();
     });
-    scene.crash_everywhere(|timeline| {
-        timeline.enqueue(scene.streams[3], Command::Mark(scene.events[1]), 5, scene.now).unwrap();
+    fixture.crash_everywhere(|timeline| {
+        timeline.enqueue(fixture.streams[3], Command::Mark(fixture.events[1]), 5, fixture.now).unwrap();
     });
 }
 
 #[test]
 fn a_crash_at_any_store_of_a_barrier_leaves_before_or_after() {
-    let scene = Scene::new();
-    let legacy = scene.timeline(|timeline| timeline.legacy_stream(scene.contexts[0]));
-    scene.crash_everywhere(|timeline| {
-        timeline.launch(legacy, Kernel::named("spin_5us"), scene.now).unwrap();
-        timeline.launch(scene.streams[0], Kernel::named("spin_5us"), scene.now).unwrap();
+    let fixture = Fixture::new();
+    let legacy = fixture.timeline(|timeline| timeline.legacy_stream(fixture.contexts[0]));
+    fixture.crash_everywhere(|timeline| {
+        timeline.launch(legacy, Kernel::named("spin_5us"), fixture.now).unwrap();
+        timeline.launch(fixture.streams[0], Kernel::named("spin_5us"), fixture.now).unwrap();
     });
 }
 
 #[test]
 fn a_crash_at_any_store_of_an_advance_leaves_before_or_after() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     for step in 1..=6 {
-        let now = scene.now + Nanos(step * 1_100_000);
-        scene.crash_everywhere(|timeline| {
+        let now = fixture.now + Nanos(step * 1_100_000);
+        fixture.crash_everywhere(|timeline| {
             timeline.advance(now);
         });
     }
@@ -37,186 +37,187 @@ fn a_crash_at_any_store_of_an_advance_leaves_before_or_after() {
 /// Kernels beside each other: some with all they take, one with what is left, one interrupted for a more urgent one.
 #[test]
 fn a_crash_at_any_store_where_kernels_share_a_gpu_leaves_before_or_after() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let part = |tenths| Footprint::of_blocks(tenths, 10, 128);
     let kernel = Kernel::named("spin_90us");
-    let urgent = scene
-        .timeline(|timeline| timeline.create_stream_with_priority(scene.contexts[0], false, -2).unwrap());
-    let now = scene.now + Nanos::from_millis(20);
-    scene.timeline(|timeline| {
+    let urgent = fixture
+        .timeline(|timeline| timeline.create_stream_with_priority(fixture.contexts[0], false, -2).unwrap());
+    let now = fixture.now + Nanos::from_millis(20);
+    fixture.timeline(|timeline| {
         timeline.advance(now);
         for (stream, tenths) in [(0, 3), (1, 25)] {
-            timeline.launch_in(scene.streams[stream], kernel, part(tenths), now).unwrap();
+            timeline.launch_in(fixture.streams[stream], kernel, part(tenths), now).unwrap();
         }
         timeline.check().unwrap();
     });
     let soon = now + Nanos::from_micros(130);
-    scene.crash_everywhere(|timeline| {
+    fixture.crash_everywhere(|timeline| {
         timeline.advance(soon);
         timeline.launch_in(urgent, kernel, part(5).cooperative(), soon).unwrap();
     });
     let later = soon + Nanos::from_micros(200);
-    scene.crash_everywhere(|timeline| {
+    fixture.crash_everywhere(|timeline| {
         timeline.advance(later);
     });
-    scene.timeline(|timeline| timeline.launch_in(urgent, kernel, part(8), later)).unwrap();
-    scene.crash_everywhere(|timeline| timeline.destroy_context(scene.contexts[0], later));
+    fixture.timeline(|timeline| timeline.launch_in(urgent, kernel, part(8), later)).unwrap();
+    fixture.crash_everywhere(|timeline| timeline.destroy_context(fixture.contexts[0], later));
 }
 
 #[test]
 fn a_crash_at_any_store_under_mps_leaves_before_or_after() {
     let figures = Figures { mps: 1, corun: 50_000, ..Figures::default() };
-    let scene = Scene::on(Stage::with(figures), &[0, 0]);
-    let now = scene.now + Nanos::from_micros(500);
-    scene.crash_everywhere(|timeline| {
+    let fixture = Fixture::on(Setup::with(figures), &[0, 0]);
+    let now = fixture.now + Nanos::from_micros(500);
+    fixture.crash_everywhere(|timeline| {
         timeline.advance(now);
     });
-    scene.crash_everywhere(|timeline| timeline.destroy_context(scene.contexts[0], now));
+    fixture.crash_everywhere(|timeline| timeline.destroy_context(fixture.contexts[0], now));
 }
 
 #[test]
 fn a_crash_at_any_store_of_a_forecast_leaves_no_trace() {
-    let scene = Scene::new();
-    let before = scene.state();
-    let tail = scene.timeline(|timeline| timeline.tail(scene.streams[0]));
+    let fixture = Fixture::new();
+    let before = fixture.state();
+    let tail = fixture.timeline(|timeline| timeline.tail(fixture.streams[0]));
     let mut store = 0;
     let forecast = |timeline: &mut Timeline<'_, Transaction<'_>>| {
         timeline.forecast(&[tail]);
     };
-    while scene.crashes(store, forecast) {
-        assert!(scene.state() == before, "store {store}");
+    while fixture.crashes(store, forecast) {
+        assert!(fixture.state() == before, "store {store}");
         store += 5;
     }
     assert!(store > 50);
-    assert!(scene.state() == before, "a forecast that nothing disturbs");
+    assert!(fixture.state() == before, "a forecast that nothing disturbs");
 }
 
 #[test]
 fn a_crash_at_any_store_of_making_and_ending_leaves_before_or_after() {
-    let scene = Scene::new();
-    scene.crash_everywhere(|timeline| {
+    let fixture = Fixture::new();
+    fixture.crash_everywhere(|timeline| {
         timeline.create_context(OWNER, 1).unwrap();
     });
-    scene.crash_everywhere(|timeline| {
-        timeline.create_stream(scene.contexts[1], true).unwrap();
+    fixture.crash_everywhere(|timeline| {
+        timeline.create_stream(fixture.contexts[1], true).unwrap();
     });
-    scene.crash_everywhere(|timeline| {
-        timeline.create_event(scene.contexts[1], true).unwrap();
+    fixture.crash_everywhere(|timeline| {
+        timeline.create_event(fixture.contexts[1], true).unwrap();
     });
-    scene.crash_everywhere(|timeline| timeline.destroy_event(scene.events[2]));
-    scene.crash_everywhere(|timeline| timeline.destroy_stream(scene.streams[4]));
-    scene.crash_everywhere(|timeline| timeline.destroy_context(scene.contexts[0], scene.now));
+    fixture.crash_everywhere(|timeline| timeline.destroy_event(fixture.events[2]));
+    fixture.crash_everywhere(|timeline| timeline.destroy_stream(fixture.streams[4]));
+    fixture.crash_everywhere(|timeline| timeline.destroy_context(fixture.contexts[0], fixture.now));
 }
 
 #[test]
 fn a_crash_at_any_store_of_naming_and_loading_leaves_before_or_after() {
-    let scene = Scene::new();
-    scene.crash_everywhere(|timeline| timeline.name_event(scene.events[1]));
-    scene.crash_everywhere(|timeline| timeline.load_code(scene.contexts[0], Bytes(3 << 20)).unwrap());
+    let fixture = Fixture::new();
+    fixture.crash_everywhere(|timeline| timeline.name_event(fixture.events[1]));
+    fixture.crash_everywhere(|timeline| timeline.load_code(fixture.contexts[0], Bytes(3 << 20)).unwrap());
 }
 
 #[test]
 fn a_crash_at_any_store_of_memory_changing_hands_leaves_before_or_after() {
-    let scene = Scene::new();
-    scene.crash_everywhere(|timeline| timeline.reserve(scene.contexts[0], Bytes(4 << 20)).unwrap());
-    scene.crash_everywhere(|timeline| timeline.release(scene.contexts[0], Bytes(2 << 20)));
+    let fixture = Fixture::new();
+    fixture.crash_everywhere(|timeline| timeline.reserve(fixture.contexts[0], Bytes(4 << 20)).unwrap());
+    fixture.crash_everywhere(|timeline| timeline.release(fixture.contexts[0], Bytes(2 << 20)));
 }
 
 #[test]
 fn a_crash_at_any_store_of_memory_between_processes_leaves_before_or_after() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let (first, second, other) = (timeline::ExportId(1), timeline::ExportId(2), OWNER + 1);
-    let serial = |export| scene.timeline(|timeline| timeline.serial_of_export(export));
-    scene.crash_everywhere(|timeline| {
+    let serial = |export| fixture.timeline(|timeline| timeline.serial_of_export(export));
+    fixture.crash_everywhere(|timeline| {
         assert_eq!(timeline.create_export(OWNER, 0, ExportKind::Memory, Bytes(4 << 20)), Ok(first));
     });
-    scene.crash_everywhere(|timeline| {
-        assert_eq!(timeline.export_of(scene.contexts[0], Bytes(2 << 20)), Ok(second));
+    fixture.crash_everywhere(|timeline| {
+        assert_eq!(timeline.export_of(fixture.contexts[0], Bytes(2 << 20)), Ok(second));
         timeline.send_export(second);
     });
     for export in [first, second] {
         let serial = serial(export);
-        scene.crash_everywhere(|timeline| timeline.hold(other, export, serial).unwrap());
-        scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(false)));
-        scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, export), Ok(true)));
+        fixture.crash_everywhere(|timeline| timeline.hold(other, export, serial).unwrap());
+        fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(false)));
+        fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, export), Ok(true)));
     }
     // What a descriptor may keep is still there.
-    assert_eq!(scene.timeline(|timeline| timeline.orphaned(0)), Bytes(2 << 20));
-    scene.crash_everywhere(|timeline| timeline.hold(other, second, 2).unwrap());
-    scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, second), Ok(true)));
-    for lingering in scene.timeline(|timeline| timeline.lingering()) {
-        scene.crash_everywhere(|timeline| timeline.bury(lingering));
+    assert_eq!(fixture.timeline(|timeline| timeline.orphaned(0)), Bytes(2 << 20));
+    fixture.crash_everywhere(|timeline| timeline.hold(other, second, 2).unwrap());
+    fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, second), Ok(true)));
+    for lingering in fixture.timeline(|timeline| timeline.lingering()) {
+        fixture.crash_everywhere(|timeline| timeline.bury(lingering));
     }
-    assert_eq!(scene.timeline(|timeline| timeline.orphaned(0)), Bytes::ZERO);
+    assert_eq!(fixture.timeline(|timeline| timeline.orphaned(0)), Bytes::ZERO);
     assert_eq!(serial(first) + serial(second), 0);
 }
 
 #[test]
 fn a_crash_at_any_store_of_a_team_leaves_before_or_after() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let (team, memory, own, other) =
         (timeline::ExportId(1), timeline::ExportId(2), timeline::ExportId(3), OWNER + 1);
     let bindable = |export, serial, at| timeline::Bindable { export, serial, at };
-    scene.crash_everywhere(|timeline| {
+    fixture.crash_everywhere(|timeline| {
         assert_eq!(timeline.create_team(OWNER, 2, Bytes(4 << 20)), Ok(team));
         timeline.send_export(team);
     });
-    scene.crash_everywhere(|timeline| {
+    fixture.crash_everywhere(|timeline| {
         timeline.add_to_team(team, 0).unwrap();
         timeline.add_to_team(team, 1).unwrap();
     });
-    scene.timeline(|timeline| timeline.create_export(OWNER, 0, ExportKind::Memory, Bytes(4 << 20)).unwrap());
-    scene.timeline(|timeline| timeline.take_memory(other, 1, Bytes(2 << 20)).unwrap());
-    scene.crash_everywhere(|timeline| {
+    fixture
+        .timeline(|timeline| timeline.create_export(OWNER, 0, ExportKind::Memory, Bytes(4 << 20)).unwrap());
+    fixture.timeline(|timeline| timeline.take_memory(other, 1, Bytes(2 << 20)).unwrap());
+    fixture.crash_everywhere(|timeline| {
         assert_eq!(timeline.export_own(other, 1, Bytes(2 << 20)), Ok(own));
     });
-    scene.crash_everywhere(|timeline| {
+    fixture.crash_everywhere(|timeline| {
         timeline.bind(OWNER, team, (0, 4 << 20), bindable(memory, 2, 0)).unwrap();
         timeline.bind(other, team, (2 << 20, 1 << 20), bindable(own, 3, 1 << 20)).unwrap();
     });
-    scene.crash_everywhere(|timeline| {
+    fixture.crash_everywhere(|timeline| {
         timeline.bind(other, team, (0, 1 << 20), bindable(own, 3, 0)).unwrap();
         assert_eq!(timeline.let_go(other, own), Ok(false));
     });
-    assert_eq!(scene.timeline(|timeline| timeline.bound(team).len()), 3);
-    scene.crash_everywhere(|timeline| timeline.unbind(team, 1, (0, 1 << 20)).unwrap());
-    scene.crash_everywhere(|timeline| timeline.unbind_of(team, OWNER));
-    scene.timeline(|timeline| timeline.bind(OWNER, team, (0, 4 << 20), bindable(memory, 2, 0)).unwrap());
+    assert_eq!(fixture.timeline(|timeline| timeline.bound(team).len()), 3);
+    fixture.crash_everywhere(|timeline| timeline.unbind(team, 1, (0, 1 << 20)).unwrap());
+    fixture.crash_everywhere(|timeline| timeline.unbind_of(team, OWNER));
+    fixture.timeline(|timeline| timeline.bind(OWNER, team, (0, 4 << 20), bindable(memory, 2, 0)).unwrap());
     // The other one's death ends what it bound, and the memory with it; the maker's end leaves the team to a descriptor.
-    let now = scene.timeline(|timeline| {
+    let now = fixture.timeline(|timeline| {
         timeline.attach(other, 2);
         timeline.now()
     });
-    scene.crash_everywhere(|timeline| timeline.detach(other, now));
+    fixture.crash_everywhere(|timeline| timeline.detach(other, now));
     assert_eq!(
-        scene.timeline(|timeline| (timeline.bound(team).len(), timeline.serial_of_export(own))),
+        fixture.timeline(|timeline| (timeline.bound(team).len(), timeline.serial_of_export(own))),
         (1, 3)
     );
-    scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, memory), Ok(false)));
-    scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, team), Ok(true)));
-    assert_eq!(scene.timeline(|timeline| timeline.bound(team).len()), 1);
-    for lingering in scene.timeline(|timeline| timeline.lingering()) {
-        scene.crash_everywhere(|timeline| timeline.bury(lingering));
+    fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, memory), Ok(false)));
+    fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, team), Ok(true)));
+    assert_eq!(fixture.timeline(|timeline| timeline.bound(team).len()), 1);
+    for lingering in fixture.timeline(|timeline| timeline.lingering()) {
+        fixture.crash_everywhere(|timeline| timeline.bury(lingering));
     }
-    let [buried] = scene.timeline(|timeline| timeline.lingering())[..] else {
+    let [buried] = fixture.timeline(|timeline| timeline.lingering())[..] else {
         panic!("the memory's file is left")
     };
-    assert_eq!((buried.export, scene.timeline(|timeline| timeline.team(team))), (memory, None));
+    assert_eq!((buried.export, fixture.timeline(|timeline| timeline.team(team))), (memory, None));
 }
 
 /// What must be refused, and leaves nothing behind.
 #[test]
 fn a_team_takes_what_it_can_hold() {
-    let scene = Scene::new();
-    let before = scene.state();
+    let fixture = Fixture::new();
+    let before = fixture.state();
     let refused = |operation: &dyn Fn(&mut Timeline<'_, Transaction<'_>>) -> Result<(), Error>| {
-        scene.observer.transact(|timeline| operation(timeline)).unwrap_err()
+        fixture.observer.transact(|timeline| operation(timeline)).unwrap_err()
     };
     for (gpus, room) in [(0, 1), (17, 1), (1, 0)] {
         refused(&|timeline| timeline.create_team(OWNER, gpus, Bytes(room)).map(|_| ()));
     }
-    assert!(scene.state() == before);
-    let (team, memory) = scene.timeline(|timeline| {
+    assert!(fixture.state() == before);
+    let (team, memory) = fixture.timeline(|timeline| {
         let team = timeline.create_team(OWNER, 1, Bytes(8)).unwrap();
         (team, timeline.create_export(OWNER, 1, ExportKind::Memory, Bytes(8)).unwrap())
     });
@@ -225,7 +226,7 @@ fn a_team_takes_what_it_can_hold() {
         move |timeline: &mut Timeline<'_, Transaction<'_>>| timeline.bind(OWNER, team, part, bindable)
     };
     assert_eq!(refused(&bind((0, 4), bindable)), Error::NoAllocation, "not complete");
-    scene.timeline(|timeline| timeline.add_to_team(team, 0).unwrap());
+    fixture.timeline(|timeline| timeline.add_to_team(team, 0).unwrap());
     assert_eq!(refused(&bind((0, 4), bindable)), Error::NoGpu);
     assert!(matches!(refused(&|timeline| timeline.add_to_team(team, 1)), Error::Invalid(_)));
     let itself = timeline::Bindable { export: team, serial: 1, at: 0 };
@@ -234,120 +235,121 @@ fn a_team_takes_what_it_can_hold() {
         assert!(matches!(refused(&bind(part, timeline::Bindable { at, ..bindable })), Error::Invalid(_)));
     }
     assert_eq!(refused(&|timeline| timeline.add_to_team(memory, 0)), Error::NoAllocation);
-    scene.timeline(|timeline| timeline.check()).unwrap();
+    fixture.timeline(|timeline| timeline.check()).unwrap();
 }
 
 #[test]
 fn a_crash_at_any_store_about_semaphores_leaves_before_or_after() {
     for counts in [false, true] {
-        let scene = Scene::new();
+        let fixture = Fixture::new();
         let export = timeline::ExportId(1);
-        scene.crash_everywhere(|timeline| {
+        fixture.crash_everywhere(|timeline| {
             assert_eq!(timeline.create_semaphore(OWNER, counts), Ok(export));
             timeline.send_export(export);
         });
         let semaphore = SemaphoreId::new(export, 1);
-        let mut now = scene.now + Nanos::from_millis(20);
-        let waiters = scene.timeline(|timeline| {
+        let mut now = fixture.now + Nanos::from_millis(20);
+        let waiters = fixture.timeline(|timeline| {
             timeline.advance(now);
-            [2, 3, 5].map(|_| timeline.create_stream(scene.contexts[0], false).unwrap())
+            [2, 3, 5].map(|_| timeline.create_stream(fixture.contexts[0], false).unwrap())
         });
         for (stream, value) in waiters.into_iter().zip([1, 2, 3]) {
-            scene.crash_everywhere(|timeline| {
+            fixture.crash_everywhere(|timeline| {
                 timeline.enqueue(stream, Command::Acquire(semaphore, value), 0, now).unwrap();
                 timeline.advance(now + Nanos::from_micros(10));
             });
             now = now + Nanos::from_micros(10);
         }
         // From outside, and from a stream; one waiter is dropped.
-        scene.crash_everywhere(|timeline| timeline.signal(semaphore, 1, now));
-        scene.crash_everywhere(|timeline| {
-            timeline.destroy_context(scene.contexts[0], now);
+        fixture.crash_everywhere(|timeline| timeline.signal(semaphore, 1, now));
+        fixture.crash_everywhere(|timeline| {
+            timeline.destroy_context(fixture.contexts[0], now);
         });
-        let [signaller, waiter] = scene
-            .timeline(|timeline| [(); 2].map(|()| timeline.create_stream(scene.contexts[1], false).unwrap()));
-        scene.crash_everywhere(|timeline| {
+        let [signaller, waiter] = fixture.timeline(|timeline| {
+            [(); 2].map(|()| timeline.create_stream(fixture.contexts[1], false).unwrap())
+        });
+        fixture.crash_everywhere(|timeline| {
             timeline.launch(signaller, Kernel::named("spin_5us"), now).unwrap();
             timeline.enqueue(signaller, Command::Signal(semaphore, 7), 0, now).unwrap();
             timeline.enqueue(waiter, Command::Acquire(semaphore, 7), 0, now).unwrap();
             timeline.advance(now + Nanos::from_millis(30));
         });
-        let value = scene.timeline(|timeline| timeline.semaphore_value(semaphore));
+        let value = fixture.timeline(|timeline| timeline.semaphore_value(semaphore));
         assert_eq!(value, Some(if counts { 7 } else { 0 }));
-        scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(true)));
-        let lingering = scene.timeline(|timeline| timeline.lingering())[0];
-        scene.crash_everywhere(|timeline| timeline.bury(lingering));
-        assert_eq!(scene.timeline(|timeline| timeline.semaphore_value(semaphore)), None);
+        fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(true)));
+        let lingering = fixture.timeline(|timeline| timeline.lingering())[0];
+        fixture.crash_everywhere(|timeline| timeline.bury(lingering));
+        assert_eq!(fixture.timeline(|timeline| timeline.semaphore_value(semaphore)), None);
     }
 }
 
 #[test]
 fn a_crash_at_any_store_of_a_checkpoint_leaves_before_or_after() {
-    let scene = Scene::with_contexts_on(&[0, 1]);
+    let fixture = Fixture::with_contexts_on(&[0, 1]);
     let by = OWNER + 1;
-    scene.timeline(|timeline| {
+    fixture.timeline(|timeline| {
         timeline.attach(by, 2);
         timeline.begin_driving(OWNER);
         timeline.take_memory(OWNER, 1, Bytes(6 << 20)).unwrap();
         timeline.take_memory(OWNER, timeline::Site { gpu: 2, domain: Some(1) }, Bytes(2 << 20)).unwrap();
         timeline.create_export(OWNER, 0, ExportKind::Memory, Bytes(4 << 20)).unwrap();
     });
-    let had = scene.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0));
-    scene.timeline(|timeline| timeline.begin_locking(OWNER, by).unwrap());
+    let had = fixture.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0));
+    fixture.timeline(|timeline| timeline.begin_locking(OWNER, by).unwrap());
     // Whoever locks it dies: it goes on.
-    let now = scene.timeline(|timeline| timeline.now());
-    scene.crash_everywhere(|timeline| timeline.detach(by, now));
-    assert_eq!(scene.timeline(|timeline| timeline.progress(OWNER)), Progress::Running);
-    scene.timeline(|timeline| {
+    let now = fixture.timeline(|timeline| timeline.now());
+    fixture.crash_everywhere(|timeline| timeline.detach(by, now));
+    assert_eq!(fixture.timeline(|timeline| timeline.progress(OWNER)), Progress::Running);
+    fixture.timeline(|timeline| {
         timeline.begin_locking(OWNER, by).unwrap();
         timeline.step_progress(OWNER, Progress::Locking, Progress::Locked).unwrap();
     });
     for _ in 0..2 {
-        scene.crash_everywhere(|timeline| timeline.checkpoint(OWNER).unwrap());
-        assert_eq!(scene.timeline(|timeline| timeline.away_from(OWNER)), [0, 1, 2]);
-        let lodged = || scene.timeline(|timeline| timeline.domain_memory(2, 1).0);
+        fixture.crash_everywhere(|timeline| timeline.checkpoint(OWNER).unwrap());
+        assert_eq!(fixture.timeline(|timeline| timeline.away_from(OWNER)), [0, 1, 2]);
+        let lodged = || fixture.timeline(|timeline| timeline.domain_memory(2, 1).0);
         assert_eq!(lodged(), Bytes::ZERO);
-        assert_eq!(scene.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0)), [Bytes::ZERO; 2]);
-        scene.crash_everywhere(|timeline| timeline.restore(OWNER).unwrap());
-        assert_eq!(scene.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0)), had);
+        assert_eq!(fixture.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0)), [Bytes::ZERO; 2]);
+        fixture.crash_everywhere(|timeline| timeline.restore(OWNER).unwrap());
+        assert_eq!(fixture.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0)), had);
         assert_eq!(lodged(), Bytes(2 << 20));
     }
     // No room on one GPU: none of it comes back.
-    scene.timeline(|timeline| timeline.checkpoint(OWNER).unwrap());
-    scene.timeline(|timeline| {
+    fixture.timeline(|timeline| timeline.checkpoint(OWNER).unwrap());
+    fixture.timeline(|timeline| {
         let (used, usable) = timeline.memory(1);
         timeline.attach(by, 2);
         timeline.take_memory(by, 1, usable - used - Bytes(5 << 20)).unwrap();
     });
-    let state = scene.state();
-    let restored = scene.observer.transact(|timeline| timeline.restore(OWNER));
+    let state = fixture.state();
+    let restored = fixture.observer.transact(|timeline| timeline.restore(OWNER));
     assert_eq!(restored, Err(Error::OutOfMemory));
-    assert!(scene.state() == state);
+    assert!(fixture.state() == state);
     // It dies while its memory is away.
-    scene.crash_everywhere(|timeline| timeline.detach(OWNER, now));
-    assert_eq!(scene.timeline(|timeline| timeline.memory(0).0), Bytes::ZERO);
+    fixture.crash_everywhere(|timeline| timeline.detach(OWNER, now));
+    assert_eq!(fixture.timeline(|timeline| timeline.memory(0).0), Bytes::ZERO);
 }
 
 #[test]
 fn a_crash_at_any_store_about_accounts_leaves_before_or_after() {
-    let scene = Scene::with_contexts_on(&[0]);
+    let fixture = Fixture::with_contexts_on(&[0]);
     let other = OWNER + 1;
-    scene.timeline(|timeline| timeline.attach(other, 2));
-    scene.crash_everywhere(|timeline| {
+    fixture.timeline(|timeline| timeline.attach(other, 2));
+    fixture.crash_everywhere(|timeline| {
         timeline.introduce(other, [1, 2, 3]);
         timeline.keep_accounts(1, true);
         timeline.create_context(other, 1).unwrap();
     });
-    let context = scene.timeline(|timeline| timeline.contexts(other)[0]);
-    scene.crash_everywhere(|timeline| timeline.reserve(context, Bytes(4 << 20)).unwrap());
-    scene.crash_everywhere(|timeline| timeline.detach(other, scene.now));
-    assert_eq!(scene.timeline(|timeline| timeline.accounts(1)).len(), 1);
+    let context = fixture.timeline(|timeline| timeline.contexts(other)[0]);
+    fixture.crash_everywhere(|timeline| timeline.reserve(context, Bytes(4 << 20)).unwrap());
+    fixture.crash_everywhere(|timeline| timeline.detach(other, fixture.now));
+    assert_eq!(fixture.timeline(|timeline| timeline.accounts(1)).len(), 1);
     let limit = timeline::GroupLimit { soft: 1, hard: 2 };
-    scene.crash_everywhere(|timeline| {
+    fixture.crash_everywhere(|timeline| {
         timeline.limit_group(1, [3, 4], Some(limit)).unwrap();
         timeline.limit_group(0, [3, 4], Some(limit)).unwrap();
     });
-    scene.crash_everywhere(|timeline| {
+    fixture.crash_everywhere(|timeline| {
         timeline.limit_group(1, [3, 4], None).unwrap();
         timeline.keep_accounts(1, false);
     });
@@ -355,54 +357,54 @@ fn a_crash_at_any_store_about_accounts_leaves_before_or_after() {
 
 #[test]
 fn a_crash_at_any_store_in_a_locality_domain_leaves_before_or_after() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let (export, other) = (timeline::ExportId(1), OWNER + 1);
     let there = timeline::Site { gpu: 2, domain: Some(1) };
-    let (used, room) = scene.timeline(|timeline| timeline.domain_memory(2, 1));
+    let (used, room) = fixture.timeline(|timeline| timeline.domain_memory(2, 1));
     assert_eq!(used, Bytes::ZERO);
-    scene.crash_everywhere(|timeline| timeline.take_memory(OWNER, there, room - Bytes(8 << 20)).unwrap());
-    scene.crash_everywhere(|timeline| {
+    fixture.crash_everywhere(|timeline| timeline.take_memory(OWNER, there, room - Bytes(8 << 20)).unwrap());
+    fixture.crash_everywhere(|timeline| {
         assert_eq!(
             timeline.create_export(OWNER, there, timeline::ExportKind::Memory, Bytes(8 << 20)),
             Ok(export)
         );
         timeline.send_export(export);
     });
-    assert_eq!(scene.timeline(|timeline| timeline.domain_memory(2, 1)), (room, room));
-    let full = scene.observer.transact(|timeline| timeline.take_memory(other, there, Bytes(1)));
+    assert_eq!(fixture.timeline(|timeline| timeline.domain_memory(2, 1)), (room, room));
+    let full = fixture.observer.transact(|timeline| timeline.take_memory(other, there, Bytes(1)));
     assert_eq!(full, Err(Error::OutOfMemory));
     // The other domain and the GPU have room.
-    scene.timeline(|timeline| {
+    fixture.timeline(|timeline| {
         timeline.take_memory(other, timeline::Site { domain: Some(0), ..there }, room).unwrap()
     });
-    scene.crash_everywhere(|timeline| timeline.give_memory(OWNER, there, Bytes(2 << 20)));
-    scene.crash_everywhere(|timeline| timeline.hold(other, export, 1).unwrap());
-    scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(false)));
-    scene.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, export), Ok(true)));
-    assert_eq!(scene.timeline(|timeline| timeline.orphaned(2)), Bytes(8 << 20));
-    let now = scene.timeline(|timeline| {
+    fixture.crash_everywhere(|timeline| timeline.give_memory(OWNER, there, Bytes(2 << 20)));
+    fixture.crash_everywhere(|timeline| timeline.hold(other, export, 1).unwrap());
+    fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(false)));
+    fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, export), Ok(true)));
+    assert_eq!(fixture.timeline(|timeline| timeline.orphaned(2)), Bytes(8 << 20));
+    let now = fixture.timeline(|timeline| {
         timeline.attach(other, 2);
         timeline.now()
     });
     for process in [OWNER, other] {
-        scene.crash_everywhere(|timeline| timeline.detach(process, now));
+        fixture.crash_everywhere(|timeline| timeline.detach(process, now));
     }
-    assert_eq!(scene.timeline(|timeline| timeline.domain_memory(2, 1)), (Bytes(8 << 20), room));
-    for lingering in scene.timeline(|timeline| timeline.lingering()) {
-        scene.crash_everywhere(|timeline| timeline.bury(lingering));
+    assert_eq!(fixture.timeline(|timeline| timeline.domain_memory(2, 1)), (Bytes(8 << 20), room));
+    for lingering in fixture.timeline(|timeline| timeline.lingering()) {
+        fixture.crash_everywhere(|timeline| timeline.bury(lingering));
     }
-    assert_eq!(scene.timeline(|timeline| timeline.memory(2).0), Bytes::ZERO);
+    assert_eq!(fixture.timeline(|timeline| timeline.memory(2).0), Bytes::ZERO);
 }
 
 #[test]
 fn a_crash_at_any_store_of_a_death_leaves_before_or_after() {
-    let scene = Scene::with_contexts_on(&[1]);
-    scene.crash_everywhere(|timeline| timeline.die(OWNER, scene.now));
-    let gone = scene.now + Figures::default().death_delay;
-    scene.crash_everywhere(|timeline| {
+    let fixture = Fixture::with_contexts_on(&[1]);
+    fixture.crash_everywhere(|timeline| timeline.die(OWNER, fixture.now));
+    let gone = fixture.now + Figures::default().death_delay;
+    fixture.crash_everywhere(|timeline| {
         timeline.advance(gone);
     });
-    scene.timeline(|timeline| {
+    fixture.timeline(|timeline| {
         assert_eq!(timeline.process_state(OWNER), ProcessState::Free);
         assert_eq!(timeline.memory(1).0, Bytes::ZERO);
     });

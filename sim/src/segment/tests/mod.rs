@@ -24,13 +24,13 @@ mod stopped;
 /// Tests that fork run one at a time: a child forked while another thread takes a byte would hold that too.
 static ALONE: Mutex<()> = Mutex::new(());
 
-struct Stage {
+struct Setup {
     _directory: tempfile::TempDir,
     settings: Settings,
     _alone: MutexGuard<'static, ()>,
 }
 
-impl Stage {
+impl Setup {
     fn new() -> Self {
         Self::with(Figures::default())
     }
@@ -100,8 +100,8 @@ fn send(child: libc::pid_t, signal: i32) {
 }
 
 /// A process with contexts on two GPUs, and work of every kind under way.
-struct Scene {
-    stage: Stage,
+struct Fixture {
+    setup: Setup,
     observer: Segment,
     contexts: Vec<ContextId>,
     streams: Vec<StreamId>,
@@ -114,25 +114,25 @@ const OWNER: usize = 200;
 /// From here on are the seats of children that crash.
 const CRASHERS: u8 = 230;
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         Self::with_contexts_on(&[0, 0, 1])
     }
 
     fn with_contexts_on(gpus: &[usize]) -> Self {
-        Self::on(Stage::new(), gpus)
+        Self::on(Setup::new(), gpus)
     }
 
-    fn on(stage: Stage, gpus: &[usize]) -> Self {
-        let observer = stage.open();
+    fn on(setup: Setup, gpus: &[usize]) -> Self {
+        let observer = setup.open();
         let now = Nanos::from_millis(1);
-        let mut scene =
-            Self { stage, observer, contexts: Vec::new(), streams: Vec::new(), events: Vec::new(), now };
+        let mut fixture =
+            Self { setup, observer, contexts: Vec::new(), streams: Vec::new(), events: Vec::new(), now };
         // Who the observer is differs from scene to scene.
-        scene.timeline(|timeline| timeline.introduce(scene.observer.process(), [0; 3]));
-        (scene.contexts, scene.streams, scene.events, scene.now) =
-            scene.timeline(|timeline| Self::fill(timeline, gpus, now));
-        scene
+        fixture.timeline(|timeline| timeline.introduce(fixture.observer.process(), [0; 3]));
+        (fixture.contexts, fixture.streams, fixture.events, fixture.now) =
+            fixture.timeline(|timeline| Self::fill(timeline, gpus, now));
+        fixture
     }
 
     fn fill(
@@ -176,7 +176,7 @@ impl Scene {
     /// The state that the next client finds, checked: all words of the timeline that are not zero, and where.
     fn state(&self) -> Vec<(u64, u64)> {
         self.timeline(|timeline| timeline.check()).unwrap();
-        let file = File::open(&self.stage.settings.state).unwrap();
+        let file = File::open(&self.setup.settings.state).unwrap();
         let start = areas::words_at(areas::current(self.observer.mapping.preamble()));
         let end = start + 8 * timeline::WORDS as u64;
         let mut found = Vec::new();
@@ -206,7 +206,7 @@ impl Scene {
         mut operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>),
     ) -> libc::pid_t {
         spawn(|| {
-            let mapping = Mapping::open(&self.stage.settings).unwrap();
+            let mapping = Mapping::open(&self.setup.settings).unwrap();
             // Without a process record, so that only the operation changes words.
             let slot = (CRASHERS..).map(SlotIndex);
             let (slot, lifeline) =

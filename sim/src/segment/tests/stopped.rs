@@ -6,32 +6,32 @@ use super::*;
 /// its operation is done, once.
 #[test]
 fn a_client_that_is_stopped_holds_nobody_up() {
-    let operation = |scene: &Scene| {
-        let stream = scene.streams[1];
-        let now = scene.now;
+    let operation = |fixture: &Fixture| {
+        let stream = fixture.streams[1];
+        let now = fixture.now;
         move |timeline: &mut Timeline<'_, Transaction<'_>>| {
             timeline.launch(stream, Kernel::named("lognormal_60us_0.5"), now).unwrap();
         }
     };
-    let undisturbed = Scene::new();
+    let undisturbed = Fixture::new();
     let before = undisturbed.state();
     undisturbed.timeline(operation(&undisturbed));
     let after = undisturbed.state();
     drop(undisturbed);
     let mut store = 0;
     loop {
-        let scene = Scene::new();
-        let child = scene.client(store, libc::SIGSTOP, operation(&scene));
+        let fixture = Fixture::new();
+        let child = fixture.client(store, libc::SIGSTOP, operation(&fixture));
         if fate(child) == Fate::Finished {
             break;
         }
-        assert!(scene.state() == before, "stopped before store {store}");
+        assert!(fixture.state() == before, "stopped before store {store}");
         // Others change the state meanwhile, and change it back.
-        scene.timeline(|timeline| timeline.reserve(scene.contexts[0], Bytes(4096)).unwrap());
+        fixture.timeline(|timeline| timeline.reserve(fixture.contexts[0], Bytes(4096)).unwrap());
         send(child, libc::SIGCONT);
         assert_eq!(fate(child), Fate::Finished);
-        scene.timeline(|timeline| timeline.release(scene.contexts[0], Bytes(4096)));
-        assert!(scene.state() == after, "continued after store {store}");
+        fixture.timeline(|timeline| timeline.release(fixture.contexts[0], Bytes(4096)));
+        assert!(fixture.state() == after, "continued after store {store}");
         store += 1;
     }
     assert!(store > 10);
@@ -41,87 +41,87 @@ fn a_client_that_is_stopped_holds_nobody_up() {
 /// make room.
 #[test]
 fn areas_are_used_again() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let reserve = |timeline: &mut Timeline<'_, Transaction<'_>>| {
-        timeline.reserve(scene.contexts[0], Bytes(4096)).unwrap();
+        timeline.reserve(fixture.contexts[0], Bytes(4096)).unwrap();
     };
-    let (used, _) = scene.timeline(|timeline| timeline.memory(0));
+    let (used, _) = fixture.timeline(|timeline| timeline.memory(0));
     for round in 0..3 * areas::AREAS as u64 {
-        let child = scene.client(round % 5, libc::SIGSTOP, reserve);
+        let child = fixture.client(round % 5, libc::SIGSTOP, reserve);
         assert_eq!(fate(child), Fate::Stopped);
-        scene.timeline(|timeline| timeline.check()).unwrap();
+        fixture.timeline(|timeline| timeline.check()).unwrap();
         // One in three is killed while it is stopped.
         let signal = if round % 3 == 0 { libc::SIGKILL } else { libc::SIGCONT };
         send(child, signal);
         assert_eq!(fate(child), if round % 3 == 0 { Fate::Killed } else { Fate::Finished });
         let done = round + 1 - round / 3 - 1;
-        let (now_used, _) = scene.timeline(|timeline| timeline.memory(0));
+        let (now_used, _) = fixture.timeline(|timeline| timeline.memory(0));
         assert_eq!(now_used, used + Bytes(done * 4096), "round {round}");
     }
     let stopped: Vec<_> = (1..areas::AREAS)
         .map(|_| {
-            let child = scene.client(2, libc::SIGSTOP, reserve);
+            let child = fixture.client(2, libc::SIGSTOP, reserve);
             assert_eq!(fate(child), Fate::Stopped);
-            scene.timeline(|timeline| timeline.check()).unwrap();
+            fixture.timeline(|timeline| timeline.check()).unwrap();
             child
         })
         .collect();
-    let last = scene.client(2, libc::SIGSTOP, reserve);
+    let last = fixture.client(2, libc::SIGSTOP, reserve);
     assert_eq!(fate(last), Fate::Stopped);
-    let full = scene.observer.transact(|_| Ok(())).unwrap_err().to_string();
+    let full = fixture.observer.transact(|_| Ok(())).unwrap_err().to_string();
     assert!(full.contains("7 processes are stopped"), "{full}");
     for child in stopped.into_iter().chain([last]) {
         send(child, libc::SIGCONT);
         assert_eq!(fate(child), Fate::Finished);
     }
-    scene.timeline(|timeline| timeline.check()).unwrap();
+    fixture.timeline(|timeline| timeline.check()).unwrap();
 }
 
 /// Whoever leaves a stopped client behind dies at it, at any instant.
 #[test]
 fn a_death_while_leaving_a_stopped_client_behind_harms_nobody() {
     for round in 0..12_u64 {
-        let scene = Scene::new();
-        let (used, _) = scene.timeline(|timeline| timeline.memory(0));
+        let fixture = Fixture::new();
+        let (used, _) = fixture.timeline(|timeline| timeline.memory(0));
         let reserve = |timeline: &mut Timeline<'_, Transaction<'_>>| {
-            timeline.reserve(scene.contexts[0], Bytes(4096)).unwrap();
+            timeline.reserve(fixture.contexts[0], Bytes(4096)).unwrap();
         };
-        let stopped = scene.client(3, libc::SIGSTOP, reserve);
+        let stopped = fixture.client(3, libc::SIGSTOP, reserve);
         assert_eq!(fate(stopped), Fate::Stopped);
-        let robber = scene.client(u64::MAX - 1, libc::SIGKILL, reserve);
+        let robber = fixture.client(u64::MAX - 1, libc::SIGKILL, reserve);
         std::thread::sleep(std::time::Duration::from_micros(19_000 + 1_000 * round));
         send(robber, libc::SIGKILL);
         let robbed_in_time = fate(robber) == Fate::Finished;
-        let (between, _) = scene.timeline(|timeline| timeline.memory(0));
+        let (between, _) = fixture.timeline(|timeline| timeline.memory(0));
         assert!(between == used + Bytes(4096) || (between == used && !robbed_in_time));
         send(stopped, libc::SIGCONT);
         assert_eq!(fate(stopped), Fate::Finished);
-        let (at_last, _) = scene.timeline(|timeline| timeline.memory(0));
+        let (at_last, _) = fixture.timeline(|timeline| timeline.memory(0));
         assert_eq!(at_last, between + Bytes(4096), "round {round}");
-        scene.timeline(|timeline| timeline.check()).unwrap();
+        fixture.timeline(|timeline| timeline.check()).unwrap();
     }
 }
 
 #[test]
 fn a_panic_inside_an_operation_takes_it_back() {
-    let scene = Scene::new();
-    let before = scene.state();
+    let fixture = Fixture::new();
+    let before = fixture.state();
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        scene.timeline(|timeline| {
+        fixture.timeline(|timeline| {
             timeline.create_context(OWNER, 0).unwrap();
             std::panic::resume_unwind(Box::new("on purpose"))
         })
     }));
     assert!(outcome.is_err());
-    assert_eq!(scene.state(), before);
+    assert_eq!(fixture.state(), before);
 }
 
 #[test]
 fn a_long_operation_stays_within_the_log_by_its_seams() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     for _ in 0..20_000 {
-        scene.timeline(|timeline| timeline.create_event(scene.contexts[0], true)).unwrap();
+        fixture.timeline(|timeline| timeline.create_event(fixture.contexts[0], true)).unwrap();
     }
-    scene.timeline(|timeline| timeline.destroy_context(scene.contexts[0], scene.now));
-    scene.timeline(|timeline| timeline.check()).unwrap();
+    fixture.timeline(|timeline| timeline.destroy_context(fixture.contexts[0], fixture.now));
+    fixture.timeline(|timeline| timeline.check()).unwrap();
 }

@@ -7,8 +7,8 @@ use cgpu_shm::atomic::Ordering;
 
 use super::tenant::Tenant;
 use super::{Container, End, Filled, Way, host, left};
+use crate::oracle::Oracle;
 use crate::play::Files;
-use crate::witness::Witness;
 
 /// What each of the processes that race takes.
 const RACERS: [Way; 8] = [
@@ -67,8 +67,8 @@ pub fn race(plan: &Racing, files: &Files) -> Result<Raced> {
 fn race_on(plan: &Racing, files: &Files) -> Result<Raced> {
     let host = host(files)?;
     let container = Container::new(&host, "racing", (files, plan.limit_mib), true)?;
-    let stage = &container.stage;
-    let witness = Witness::open(&stage.container, &stage.state, &stage.gpus)?;
+    let setup = &container.setup;
+    let oracle = Oracle::open(&setup.container, &setup.state, &setup.gpus)?;
     let end = End::after(plan.operations);
     // Kills are drawn, once in so many steps, and most steps are more than one call.
     let kill_once_in = (plan.operations / (plan.kills.max(1) * 3)).max(1);
@@ -89,7 +89,7 @@ fn race_on(plan: &Racing, files: &Files) -> Result<Raced> {
                 })
             })
             .collect();
-        let watched = judge(&container, &witness, &end);
+        let watched = judge(&container, &oracle, &end);
         if watched.is_err() {
             end.operations.store(0, Ordering::Relaxed);
         }
@@ -103,17 +103,17 @@ fn race_on(plan: &Racing, files: &Files) -> Result<Raced> {
         raced.refused += one.refused;
         raced.kills += one.kills;
     }
-    let (books, gpu) = left(&container)?;
-    raced.leak = books.max(gpu);
+    let (accounting, gpu) = left(&container)?;
+    raced.leak = accounting.max(gpu);
     ensure!(raced.kills >= plan.kills, "only {} of {} processes were killed", raced.kills, plan.kills);
     Ok(raced)
 }
 
 /// Looks at the GPU until the end of a race.
-fn judge(container: &Container, witness: &Witness, end: &End) -> Result<Raced> {
+fn judge(container: &Container, oracle: &Oracle, end: &End) -> Result<Raced> {
     let mut raced = Raced::default();
     while !end.is_there() {
-        let held = container.held(witness)?;
+        let held = container.held(oracle)?;
         raced.looks += 1;
         raced.peak = held.max(raced.peak);
         raced.overshoot = raced.overshoot.max(held.saturating_sub(container.limit()));

@@ -10,7 +10,7 @@ use crate::model::{MIB, Process};
 impl Play<'_> {
     /// Whether books and GPU agree with the model.
     pub(super) fn compare(&mut self, who: usize) -> Result<()> {
-        let total = self.witness.total()?;
+        let total = self.oracle.total()?;
         let (least, most) = (self.model.total(), self.model.most() + self.dead);
         ensure!(
             total.all >= least && total.all <= most,
@@ -24,13 +24,13 @@ impl Play<'_> {
             self.slack_of_the_dead = 0;
         }
         let slack = self.model.slack() + self.slack_of_the_dead + self.foreign()?;
-        let mut truth = self.witness.truth()?;
+        let mut truth = self.oracle.truth()?;
         if truth > total.all + slack && !self.is_settled()? {
             // Without a monitor the books forget the dead after a time, whether the GPU has noticed them or not.
             self.settle()?;
-            truth = self.witness.truth()?;
+            truth = self.oracle.truth()?;
         }
-        let total = self.witness.total()?;
+        let total = self.oracle.total()?;
         ensure!(truth <= total.all + slack, "{truth} are on the GPU and {} on the books", total.all);
         self.compare_process(who)?;
         let overshoot = least.saturating_sub(self.model.limit + self.model.unrefused());
@@ -43,7 +43,7 @@ impl Play<'_> {
     pub(super) fn compare_process(&mut self, who: usize) -> Result<()> {
         let process = &self.model.processes[who];
         let Some(actor) = self.actors.get(who).filter(|_| process.started) else { return Ok(()) };
-        let seen = self.witness.process(actor.pid())?;
+        let seen = self.oracle.process(actor.pid())?;
         let here = !process.is_away();
         let (used, implicit) = (process.used_here(), if here { self.model.implicit(process) } else { 0 });
         ensure!(

@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 
 use super::{Kind, Play};
 use crate::model::Model;
-use crate::witness::Witness;
+use crate::oracle::Oracle;
 
 /// What a play says of a GPU that does not have its turn. The fields are those of [`Play`].
 pub(super) struct Gpu {
     gpu: usize,
     model: Model,
-    witness: Witness,
+    oracle: Oracle,
     dead: u64,
     slack_of_the_dead: u64,
     descriptors: BTreeMap<u32, (Kind, OwnedFd)>,
@@ -21,13 +21,13 @@ pub(super) struct Gpu {
 
 impl Gpu {
     /// `dead`: what the dead may have there.
-    pub(super) fn new(gpu: usize, model: Model, witness: Witness, dead: u64) -> Self {
+    pub(super) fn new(gpu: usize, model: Model, oracle: Oracle, dead: u64) -> Self {
         let (descriptors, dying_foreign) = (BTreeMap::new(), Vec::new());
-        Self { gpu, model, witness, dead, slack_of_the_dead: 0, descriptors, dying_foreign }
+        Self { gpu, model, oracle, dead, slack_of_the_dead: 0, descriptors, dying_foreign }
     }
 
-    pub(super) fn into_witness(self) -> Witness {
-        self.witness
+    pub(super) fn into_witness(self) -> Oracle {
+        self.oracle
     }
 }
 
@@ -37,7 +37,7 @@ impl Play<'_> {
         let Some(other) = &mut self.other else { return };
         swap(&mut self.gpu, &mut other.gpu);
         swap(&mut self.model, &mut other.model);
-        swap(&mut self.witness, &mut other.witness);
+        swap(&mut self.oracle, &mut other.oracle);
         swap(&mut self.dead, &mut other.dead);
         swap(&mut self.slack_of_the_dead, &mut other.slack_of_the_dead);
         swap(&mut self.descriptors, &mut other.descriptors);

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use gpus::Gpu;
 
-use crate::actor::{Actor, Second, Stage};
+use crate::actor::{Actor, Second, Setup};
 use crate::command::{Command, GraphStep, Mode, Step, Thread};
 use crate::model::{Lent, MIB, Model, Process, Progress};
+use crate::oracle::Oracle;
 use crate::random::Random;
-use crate::witness::Witness;
 
 /// `CUDA_ERROR_UNKNOWN`: what the driver refuses with when it is told to. No call that is played answers so by itself.
 const TOLD_TO: i32 = 999;
@@ -218,13 +218,13 @@ pub struct Files {
 
 struct Play<'a> {
     plan: &'a Plan,
-    stage: Stage,
+    setup: Setup,
     random: Random,
     model: Model,
     actors: Vec<Actor>,
     /// Looks on, without a context.
     bystander: Actor,
-    witness: Witness,
+    oracle: Oracle,
     /// What the dead had, as long as it may be on the books.
     dead: u64,
     /// What the driver may have taken beyond that.
@@ -256,7 +256,7 @@ fn run(plan: &Plan, files: &Files, mut progress: impl FnMut(u64)) -> Result<Outc
     for step in 1..=plan.operations {
         play.step().with_context(|| format!("step {step}"))?;
         if step % 1000 == 0 {
-            play.witness.check_gpu()?;
+            play.oracle.check_gpu()?;
             progress(step);
         }
     }
@@ -326,7 +326,7 @@ impl<'a> Play<'a> {
             .collect();
         let faults = faults.join(",");
         let gpus = if plan.has(Route::Gpus) { 2 } else { 1 };
-        let stage = Stage {
+        let setup = Setup {
             dist: files.dist.clone(),
             actor: files.actor.clone(),
             state: files.folder.join("gpus"),
@@ -339,46 +339,46 @@ impl<'a> Play<'a> {
             names: plan.routes.contains(&Route::Names),
         };
         // The first context teaches what one costs on this GPU: alone, and from a driver that does not refuse it.
-        let mut first = Actor::start(&stage, plan.seed)?;
+        let mut first = Actor::start(&setup, plan.seed)?;
         ensure!(first.perform(&Command::Init)?.code == 0, "the first cuInit was refused");
         for gpu in 0..gpus {
             let step = Step { gpu, ..Step::from(Command::ContextCreate { context: 1 }) };
             ensure!(first.take(&step)?.code == 0, "the first {step:?} was refused");
         }
         let witnesses =
-            (0..gpus).map(|gpu| Ok(Witness::open(&stage.container, &stage.state, &stage.gpus)?.of_gpu(gpu)));
+            (0..gpus).map(|gpu| Ok(Oracle::open(&setup.container, &setup.state, &setup.gpus)?.of_gpu(gpu)));
         let mut witnesses = witnesses.collect::<Result<Vec<_>>>()?.into_iter();
-        let witness = witnesses.next().context("a GPU")?;
-        let context = witness.context_cost();
+        let oracle = witnesses.next().context("a GPU")?;
+        let context = oracle.context_cost();
         first.kill()?;
         // Nobody else looks at the GPU meanwhile, and the books forget the dead by the time alone.
         let deadline = Instant::now() + FORGETTING;
-        while witness.truth()? > 0 {
+        while oracle.truth()? > 0 {
             ensure!(Instant::now() < deadline, "the GPU does not forget the first process");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let mut bystander = Actor::start(&stage, plan.seed)?;
+        let mut bystander = Actor::start(&setup, plan.seed)?;
         ensure!(bystander.perform(&Command::Init)?.code == 0, "the bystander's cuInit was refused");
 
-        let stage = Stage { faults: plan.refusals.then_some(faults), ..stage };
+        let setup = Setup { faults: plan.refusals.then_some(faults), ..setup };
         let mut random = Random::of(plan.seed);
-        let actors = (0..plan.processes).map(|_| start(&stage, &mut random)).collect::<Result<Vec<_>>>()?;
+        let actors = (0..plan.processes).map(|_| start(&setup, &mut random)).collect::<Result<Vec<_>>>()?;
         let processes = vec![Process::default(); plan.processes];
         let limit = plan.limit_mib * MIB;
         let model =
             Model { limit, context, processes, lent: BTreeMap::new(), orphans: 0, foreign: BTreeMap::new() };
-        let other = witnesses.next().map(|witness| {
+        let other = witnesses.next().map(|oracle| {
             let limit = plan.second().limit_mib * MIB;
-            Gpu::new(1, Model { limit, ..model.clone() }, witness, context)
+            Gpu::new(1, Model { limit, ..model.clone() }, oracle, context)
         });
         Ok(Self {
             plan,
-            stage,
+            setup,
             random,
             model,
             actors,
             bystander,
-            witness,
+            oracle,
             dead: context,
             slack_of_the_dead: 0,
             next_key: 1,
@@ -432,9 +432,9 @@ impl<'a> Play<'a> {
         let answer = actor.take(&step)?;
         let command = &step.command;
         if let Err(error) = self.judge(who, command, &answer) {
-            let (books, gpu, dead) = (self.witness.total()?, self.witness.truth()?, self.dead);
+            let (accounting, gpu, dead) = (self.oracle.total()?, self.oracle.truth()?, self.dead);
             bail!(
-                "actor {who}: {step:?} -> {answer:?}: {error:#} ({books:?}, {gpu} on the GPU, {dead} of the dead)"
+                "actor {who}: {step:?} -> {answer:?}: {error:#} ({accounting:?}, {gpu} on the GPU, {dead} of the dead)"
             );
         }
         let look = self.look(who, command).and_then(|()| self.look_around(who));
@@ -482,7 +482,7 @@ impl<'a> Play<'a> {
     /// Waits until what the dead had is gone: what is about to be done is measured by the GPU's free memory, which grows with that.
     fn settle(&mut self) -> Result<()> {
         let deadline = Instant::now() + FORGETTING;
-        while !self.is_settled()? || self.witness.draining()? > 0 {
+        while !self.is_settled()? || self.oracle.draining()? > 0 {
             ensure!(Instant::now() < deadline, "the dead are not forgotten");
             std::thread::sleep(Duration::from_millis(5));
             // Without a monitor it is a living process that buries the dead.
@@ -498,7 +498,7 @@ impl<'a> Play<'a> {
             return Ok(false);
         }
         let living: Vec<u32> = self.actors.iter().chain([&self.bystander]).map(Actor::pid).collect();
-        self.witness.is_settled(&living)
+        self.oracle.is_settled(&living)
     }
 
     fn place_of(&self, pid: u32) -> Option<usize> {
@@ -540,7 +540,7 @@ impl<'a> Play<'a> {
     /// Kills a process, which another one takes the place of.
     fn replace(&mut self, who: usize) -> Result<()> {
         self.bury(who);
-        let successor = start(&self.stage, &mut self.random)?;
+        let successor = start(&self.setup, &mut self.random)?;
         let Some(place) = self.actors.get_mut(who) else { bail!("no actor {who}") };
         std::mem::replace(place, successor).kill()?;
         self.last_end = Some(Instant::now());
@@ -550,20 +550,20 @@ impl<'a> Play<'a> {
 
     /// Ends everybody, and looks what is left.
     fn end(self) -> Result<Outcome> {
-        let Self { actors, bystander, witness, stage, mut outcome, other, .. } = self;
-        let mut witnesses: Vec<Witness> = other.into_iter().map(Gpu::into_witness).chain([witness]).collect();
+        let Self { actors, bystander, oracle, setup, mut outcome, other, .. } = self;
+        let mut witnesses: Vec<Oracle> = other.into_iter().map(Gpu::into_witness).chain([oracle]).collect();
         for actor in actors.into_iter().chain([bystander]) {
             actor.kill()?;
         }
         let deadline = Instant::now() + FORGETTING;
         loop {
             // Without a monitor it is the next process that buries the dead.
-            let mut undertaker = Actor::start(&Stage { faults: None, ..stage.clone() }, 0)?;
+            let mut undertaker = Actor::start(&Setup { faults: None, ..setup.clone() }, 0)?;
             ensure!(undertaker.perform(&Command::Init)?.code == 0, "the last cuInit was refused");
             undertaker.kill()?;
-            let left = witnesses.iter_mut().map(|witness| Ok((witness.total()?.all, witness.truth()?)));
+            let left = witnesses.iter_mut().map(|oracle| Ok((oracle.total()?.all, oracle.truth()?)));
             let left = left.collect::<Result<Vec<_>>>()?;
-            outcome.leak = left.iter().map(|(books, gpu)| books.max(gpu)).sum();
+            outcome.leak = left.iter().map(|(accounting, gpu)| accounting.max(gpu)).sum();
             if outcome.leak == 0 {
                 return Ok(outcome);
             }
@@ -574,10 +574,10 @@ impl<'a> Play<'a> {
 }
 
 /// Starts a process. Where there are two GPUs, one in two sees them in the other order.
-fn start(stage: &Stage, random: &mut Random) -> Result<Actor> {
+fn start(setup: &Setup, random: &mut Random) -> Result<Actor> {
     let seed = random.below(u64::MAX);
-    let second = stage.second.map(|second| Second { swapped: random.once_in(2), ..second });
-    Actor::start(&Stage { second, ..stage.clone() }, seed)
+    let second = setup.second.map(|second| Second { swapped: random.once_in(2), ..second });
+    Actor::start(&Setup { second, ..setup.clone() }, seed)
 }
 
 /// Whether a capture begins that only its thread can go on with.

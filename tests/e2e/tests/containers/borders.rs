@@ -26,8 +26,8 @@ mod steps {
     }
 
     pub(crate) fn what_a_container_writes_fills_its_own_memory_alone(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let (hostile, neighbour) = (yard.start("hostile", SIX), yard.start("neighbour", EIGHT));
         let folder = yard.folder("hostile");
         if !has_own_memory(&folder) {
@@ -58,15 +58,15 @@ mod steps {
         assert!(own.code() != Some(0) && own.stderr.contains("/run/cgpu/use: "), "{own:?}");
         hostile.delete();
         neighbour.delete();
-        is_clean(&scene);
+        is_clean(&fixture);
         yard.start("hostile", SIX).delete();
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     /// Each way to say which bundle and which configuration are meant either comes to the container with its limit, or to none.
     pub(crate) fn a_bundle_is_the_same_one_however_it_is_named(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let meant = yard.bundle("meant", SIX, &["init"]);
         // What a runtime takes that understands something else: it would start without a limit, and say so.
         let decoy = yard.bundle("decoy", &[], &["sh", "-c", "echo decoy"]);
@@ -112,10 +112,10 @@ mod steps {
             fs::write(meant.join("config.json"), &config).expect("a configuration");
             let id = "way";
             let whole = |line: &str| {
-                let log = scene.path("log").to_string_lossy().into_owned();
+                let log = fixture.path("log").to_string_lossy().into_owned();
                 let line = line.replace("THERE", &there).replace("DECOY", &decoy.to_string_lossy());
                 let line = line.replace("ID", id).replace("LOG", &log);
-                let line = line.replace("ROOT", &scene.path("state").to_string_lossy());
+                let line = line.replace("ROOT", &fixture.path("state").to_string_lossy());
                 line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
             };
             let words: Vec<String> = [whole(before), vec!["run".to_owned()], whole(words)].concat();
@@ -134,13 +134,13 @@ mod steps {
         assert!(started >= 10, "{started}");
         // What a runtime did not understand itself was never made; its folder is the next one's.
         yard.start("way", SIX).delete();
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     /// We have become the next runtime by then, and nobody is there to take back what was made for it: the next start does.
     pub(crate) fn what_the_next_runtime_refuses_keeps_no_room(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let bundle = yard.bundle("refused", EIGHT, &["true"]).to_string_lossy().into_owned();
         let refused = yard.quiet(&["run", "--no-such-option", "--bundle", &bundle, "refused"]);
         assert!(refused.code() != Some(0), "{refused:?}");
@@ -148,13 +148,13 @@ mod steps {
         let boxed = yard.start("other", EIGHT);
         assert!(!yard.folder("refused").exists());
         boxed.delete();
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     /// A loader that was built for another place reads that place's file, and not ours: what it loads has no limit, and is told of.
     pub(crate) fn a_program_of_another_loader_is_found_by_the_watcher(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let bundle = yard.bundle("mixed", SIX, &["sleep", "600"]);
         let rootfs = bundle.join("rootfs");
         let usual = ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1"];
@@ -170,13 +170,13 @@ mod steps {
         fs::write(rootfs.join("opt/loader"), bytes).expect("a loader");
         let runnable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(rootfs.join("opt/loader"), runnable).expect("it is ours");
-        let _monitor = Monitor::start(&scene);
+        let _monitor = Monitor::start(&fixture);
         let boxed = yard.start_bundle("mixed", &bundle);
         assert_eq!(sizes(&boxed, &["meminfo"]), [6043]);
         let mut held = boxed.spawn(&["/opt/loader", "/bin/hold", "7G", "240"]);
         held.line();
-        let finding = scene.eventually("it is found", || {
-            let all = scene.smi()["findings"].as_array().cloned().unwrap_or_default();
+        let finding = fixture.eventually("it is found", || {
+            let all = fixture.smi()["findings"].as_array().cloned().unwrap_or_default();
             all.into_iter().find(|one| one["container"] == "mixed")
         });
         assert_eq!(
@@ -193,14 +193,14 @@ mod steps {
             assert_eq!(boxed.exec(&["cat", file]).exits(0).stdout, "/run/cgpu/libcgpu.so\n", "{file}");
         }
         boxed.delete();
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     /// Whoever made the slice saw a whole GPU.
     pub(crate) fn a_gpu_that_is_cut_after_the_start_is_refused(test: &str, runtime: Runtime) {
         let whole = "A100:40960";
-        let scene = Scene::new(whole);
-        let Some(yard) = Yard::open(test, &scene, runtime, whole) else { return };
+        let fixture = Fixture::new(whole);
+        let Some(yard) = Yard::open(test, &fixture, runtime, whole) else { return };
         let boxed = yard.start("one", SIX);
         assert_eq!(sizes(&boxed, &["meminfo"]), [40960 * 6 / 15]);
         // Those who are there later see it as it is by then.
@@ -212,24 +212,24 @@ mod steps {
         let filled = later(&["/bin/alloc_fill", "64M"]);
         assert!(!filled.stdout.contains("granted"), "{filled:?}");
         boxed.delete();
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     /// Made by an engine that counts processes for itself, with nobody on the GPU; its id and its bundle come again, from the host.
     pub(crate) fn an_idle_container_of_another_pid_namespace_is_not_replaced(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let bundle = yard.bundle("idle", SIX, &["sleep", "600"]).to_string_lossy().into_owned();
-        let log = scene.path("log");
+        let log = fixture.path("log");
         let inside = yard.runtime(&["run", "--bundle", &bundle, "idle"]);
         let Some(engine) = contained(&inside, true) else { return };
         let engine = Child::start_for(engine, std::time::Duration::from_secs(120));
-        scene.eventually("it runs", || {
+        fixture.eventually("it runs", || {
             let record = fs::read_to_string(yard.folder("idle").join("container")).ok()?;
             record.contains("\"first\":{").then_some(())
         });
         let again = || {
-            let state = scene.path("other-state").to_string_lossy().into_owned();
+            let state = fixture.path("other-state").to_string_lossy().into_owned();
             yard.quiet(&[
                 "--root",
                 &state,
@@ -251,7 +251,7 @@ mod steps {
         drop(engine);
         if of("1").is_some_and(|first| first == initial) {
             // With its namespace it is gone, and leaves what it had.
-            scene.eventually("its room is free", || {
+            fixture.eventually("its room is free", || {
                 let boxed = yard.start("other", EIGHT);
                 boxed.delete();
                 (!yard.folder("idle").exists()).then_some(())

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::*;
 
 /// How long it may take to come and to go.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The image that is made.
 const IMAGE: &str = "localhost/cuda:latest";
 
@@ -21,7 +21,7 @@ struct Containerd {
 
 impl Containerd {
     /// Starts it with simulated GPUs. None, after recording the skip, where it is not there or does not start.
-    fn start(test: &str, scene: &Scene) -> Option<Self> {
+    fn start(test: &str, fixture: &Fixture) -> Option<Self> {
         let has = |name: &str| {
             Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
         };
@@ -37,11 +37,11 @@ impl Containerd {
         let at = |name: &str| containerd.at(name);
         fs::write(
             at("runtime.toml"),
-            format!("root = {:?}\nsim = {T4:?}\nruntime = \"runc\"\n", scene.root()),
+            format!("root = {:?}\nsim = {T4:?}\nruntime = \"runc\"\n", fixture.root()),
         )
         .expect("a configuration");
         // containerd gives a runtime no arguments of its own.
-        let program = scene.dist().file("cgpu-runtime");
+        let program = fixture.dist().file("cgpu-runtime");
         let script =
             format!("#!/bin/sh\nexec {} --cgpu-config {} \"$@\"\n", program.display(), at("runtime.toml"));
         fs::write(containerd.runtime(), script).expect("a script");
@@ -59,7 +59,7 @@ impl Containerd {
             at("cni")
         );
         fs::write(at("config.toml"), before).expect("a configuration");
-        let set = scene.cgpu(&[
+        let set = fixture.cgpu(&[
             "setup",
             "containerd",
             "--file",
@@ -68,12 +68,12 @@ impl Containerd {
             &containerd.runtime(),
         ]);
         Outcome::of(set).exits(0);
-        furnish(scene, &containerd.rootfs());
+        furnish(fixture, &containerd.rootfs());
 
         let mut command = Command::new("containerd");
         command.args(["--config", &at("config.toml")]);
         let mut daemon = Child::start_for(command, Duration::from_secs(300));
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while containerd.ctr(&["version"]).code() != Some(0) {
             if !daemon.runs() || Instant::now() > deadline {
                 skip(test, "containerd", &format!("containerd does not start here: {:?}", daemon.kill()));
@@ -129,7 +129,7 @@ impl Drop for Containerd {
     fn drop(&mut self) {
         let Some(mut daemon) = self.daemon.take() else { return };
         daemon.signal(libc::SIGTERM);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while daemon.runs() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -139,9 +139,9 @@ impl Drop for Containerd {
 /// The plugin for Kubernetes must come up, and what it then starts by our program has its slice.
 #[test]
 fn it_starts_with_what_it_was_told_and_its_containers_have_slices() {
-    let scene = Scene::new(T4);
+    let fixture = Fixture::new(T4);
     let test = "containerd::it_starts_with_what_it_was_told_and_its_containers_have_slices";
-    let Some(containerd) = Containerd::start(test, &scene) else { return };
+    let Some(containerd) = Containerd::start(test, &fixture) else { return };
     let state = containerd.plugin();
     assert!(state.as_deref().is_none_or(|state| state == "ok"), "{state:?}");
     let run = |id: &str, variables: &[&str], program: &[&str]| {
@@ -159,15 +159,15 @@ fn it_starts_with_what_it_was_told_and_its_containers_have_slices() {
     assert!(!run("none", &[], &["/bin/cat", "/proc/self/maps"]).exits(0).stdout.contains("cgpu"));
     let refused = run("bad", &["ALIYUN_COM_GPU_MEM_CONTAINER=six"], &["/bin/true"]);
     assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
-    is_clean(&scene);
+    is_clean(&fixture);
 }
 
 /// A pod with a runtime class whose handler is `cgpu`, on the host's network: what needs no plugin for networks.
 #[test]
 fn pods_of_its_handler_have_slices_and_names() {
     let test = "containerd::pods_of_its_handler_have_slices_and_names";
-    let scene = Scene::new(T4);
-    let Some(containerd) = Containerd::start(test, &scene) else { return };
+    let fixture = Fixture::new(T4);
+    let Some(containerd) = Containerd::start(test, &fixture) else { return };
     if containerd.plugin().is_none_or(|state| state != "ok") {
         return skip(test, "containerd", "this containerd has no plugin for Kubernetes");
     }
@@ -183,13 +183,13 @@ fn pods_of_its_handler_have_slices_and_names() {
 
     let pod = said(cri(&["pod", "trainer", "cgpu"]));
     // Its first container holds the network and asks for nothing.
-    assert!(folders(&scene).is_empty(), "{:?}", folders(&scene));
+    assert!(folders(&fixture).is_empty(), "{:?}", folders(&fixture));
     let boxed = said(cri(&[&["container", &pod, "trainer", "main", IMAGE], SIX].concat()));
     cri(&["start", &boxed]).exits(0);
     assert_eq!(cri(&["exec", &boxed, "env", "-i", "/bin/meminfo"]).exits(0).number("total"), 6043 * MIB);
     let filled = cri(&["exec", &boxed, "/bin/alloc_fill", "64M"]).exits(0);
     assert!(filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB, "{filled:?}");
-    let shown = scene.smi();
+    let shown = fixture.smi();
     let container = &shown["containers"][0];
     assert_eq!(container["name"], "trainer/main", "{shown:#}");
     assert_eq!(container["image"], IMAGE, "{shown:#}");
@@ -209,5 +209,5 @@ fn pods_of_its_handler_have_slices_and_names() {
     for pod in [pod, plain] {
         cri(&["remove", &pod]).exits(0);
     }
-    is_clean(&scene);
+    is_clean(&fixture);
 }

@@ -18,8 +18,8 @@ pub(crate) fn sizes_in(docker: &Docker, name: &str) -> Vec<u64> {
 
 #[test]
 fn two_containers_share_a_gpu_as_documented() {
-    let scene = Scene::new(T4);
-    let Some(docker) = Docker::start("docker::two_containers_share_a_gpu_as_documented", &scene, T4) else {
+    let fixture = Fixture::new(T4);
+    let Some(docker) = Docker::start("docker::two_containers_share_a_gpu_as_documented", &fixture, T4) else {
         return;
     };
     for (name, amount) in [("gpu_test1", 6), ("gpu_test2", 8)] {
@@ -39,7 +39,7 @@ fn two_containers_share_a_gpu_as_documented() {
     }
     // Names and ids, as `docker ps` shows them.
     let listed = docker.run(&["ps", "--format", "{{.ID}} {{.Names}}"]).stdout;
-    let shown = scene.smi();
+    let shown = fixture.smi();
     for line in listed.lines() {
         let (id, name) = line.split_once(' ').expect("two words");
         let found =
@@ -64,14 +64,15 @@ fn two_containers_share_a_gpu_as_documented() {
     docker.run(&["unpause", "gpu_test1"]).exits(0);
     assert_eq!(sizes_in(&docker, "gpu_test1"), [6043]);
     docker.run(&["rm", "--force", "gpu_test1", "gpu_test2"]).exits(0);
-    is_clean(&scene);
+    is_clean(&fixture);
 }
 
 #[test]
 fn four_gpus_have_four_limits_as_documented() {
     let gpus = "A10:23028,A10:23028,A10:23028,A10:23028";
-    let scene = Scene::new(gpus);
-    let Some(docker) = Docker::start("docker::four_gpus_have_four_limits_as_documented", &scene, gpus) else {
+    let fixture = Fixture::new(gpus);
+    let Some(docker) = Docker::start("docker::four_gpus_have_four_limits_as_documented", &fixture, gpus)
+    else {
         return;
     };
     let line = "docker run -d -t --runtime=nvidia --name gpu_test0123 --shm-size=1g --ulimit memlock=-1 --ulimit stack=67108864 -v /mnt:/mnt \
@@ -83,8 +84,8 @@ fn four_gpus_have_four_limits_as_documented() {
 
 #[test]
 fn limits_hold_however_a_container_is_confined() {
-    let scene = Scene::new(T4);
-    let Some(docker) = Docker::start("docker::limits_hold_however_a_container_is_confined", &scene, T4)
+    let fixture = Fixture::new(T4);
+    let Some(docker) = Docker::start("docker::limits_hold_however_a_container_is_confined", &fixture, T4)
     else {
         return;
     };
@@ -112,11 +113,11 @@ const BOX: &str = "docker run -d --name box -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e
 
 #[test]
 fn whatever_ends_a_container_ends_its_slice() {
-    let scene = Scene::new(T4);
-    let Some(docker) = Docker::start("docker::whatever_ends_a_container_ends_its_slice", &scene, T4) else {
+    let fixture = Fixture::new(T4);
+    let Some(docker) = Docker::start("docker::whatever_ends_a_container_ends_its_slice", &fixture, T4) else {
         return;
     };
-    let gone = || scene.none_is_left("folders", || folders(&scene));
+    let gone = || fixture.none_is_left("folders", || folders(&fixture));
     docker.line(&format!("{BOX} IMAGE")).exits(0);
     docker.run(&["kill", "box"]).exits(0);
     gone();
@@ -139,7 +140,7 @@ fn whatever_ends_a_container_ends_its_slice() {
         docker.run(&words).exits(0);
         let state =
             || docker.run(&["inspect", "--format", "{{.State.Running}} {{.State.ExitCode}}", "box"]).stdout;
-        let end = scene
+        let end = fixture
             .eventually("the kernel ends it", || Some(state()).filter(|state| state.starts_with("false")));
         assert_eq!(end.trim(), "false 137");
         gone();
@@ -161,40 +162,40 @@ fn whatever_ends_a_container_ends_its_slice() {
     let mut kill = std::process::Command::new("sh");
     kill.args(["-c", "kill -9 $1", "sh", pid.trim()]);
     Outcome::of(kill).exits(0);
-    scene.eventually("it runs again", || (restarts() > 0).then_some(()));
-    scene.eventually("its slice is there again", || {
+    fixture.eventually("it runs again", || (restarts() > 0).then_some(()));
+    fixture.eventually("its slice is there again", || {
         let inside = docker.run(&["exec", "box", "env", "-i", "/bin/init"]);
         (inside.code() == Some(0)).then(|| assert_eq!(inside.number("total"), 6043 * MIB))
     });
     docker.run(&["rm", "--force", "box"]).exits(0);
     gone();
-    is_clean(&scene);
+    is_clean(&fixture);
 }
 
 #[test]
 fn slices_outlive_a_daemon_that_lets_its_containers_live() {
-    let scene = Scene::new(T4);
+    let fixture = Fixture::new(T4);
     let test = "docker::slices_outlive_a_daemon_that_lets_its_containers_live";
-    let Some(mut docker) = Docker::start_with(test, &scene, T4, &["--live-restore"]) else { return };
+    let Some(mut docker) = Docker::start_with(test, &fixture, T4, &["--live-restore"]) else { return };
     docker.line(&format!("{BOX} IMAGE")).exits(0);
     let mut held = docker.spawn(&["exec", "-i", "box", "hold", "1G", "600"]);
     held.line();
     docker.restart();
     // It has run all the time, with its slice, and its daemon ends it as any.
     assert_eq!(sizes_in(&docker, "box"), [6043]);
-    let shown = scene.smi();
+    let shown = fixture.smi();
     assert_eq!(shown["containers"][0]["name"], "box", "{shown:#}");
     assert!(shown["containers"][0]["gpus"][0]["used"].as_u64() >= Some(1024 * MIB), "{shown:#}");
     drop(held);
     docker.run(&["rm", "--force", "box"]).exits(0);
-    is_clean(&scene);
+    is_clean(&fixture);
 }
 
 #[test]
 fn slices_go_with_a_daemon_that_ends_its_containers() {
-    let scene = Scene::new(T4);
+    let fixture = Fixture::new(T4);
     let test = "docker::slices_go_with_a_daemon_that_ends_its_containers";
-    let Some(mut docker) = Docker::start(test, &scene, T4) else { return };
+    let Some(mut docker) = Docker::start(test, &fixture, T4) else { return };
     docker.line(&format!("{BOX} --stop-signal=KILL IMAGE")).exits(0);
     docker
         .line(
@@ -204,22 +205,22 @@ fn slices_go_with_a_daemon_that_ends_its_containers() {
         )
         .exits(0);
     docker.restart();
-    scene.eventually("the one that is to be there is", || {
+    fixture.eventually("the one that is to be there is", || {
         let inside = docker.run(&["exec", "again", "env", "-i", "/bin/init"]);
         (inside.code() == Some(0)).then(|| assert_eq!(inside.number("total"), 8058 * MIB))
     });
     // The other one's part is free, and it can have it again.
-    scene.eventually("one folder is left", || (folders(&scene).len() == 1).then_some(()));
+    fixture.eventually("one folder is left", || (folders(&fixture).len() == 1).then_some(()));
     docker.run(&["start", "box"]).exits(0);
     assert_eq!(sizes_in(&docker, "box"), [6043]);
     docker.run(&["rm", "--force", "box", "again"]).exits(0);
-    is_clean(&scene);
+    is_clean(&fixture);
 }
 
 #[test]
 fn limits_hold_in_user_namespaces() {
-    let scene = Scene::new(T4);
-    let Some(docker) = Docker::start_remapped("docker::limits_hold_in_user_namespaces", &scene, T4) else {
+    let fixture = Fixture::new(T4);
+    let Some(docker) = Docker::start_remapped("docker::limits_hold_in_user_namespaces", &fixture, T4) else {
         return;
     };
     for user in ["0", "1000"] {
@@ -233,37 +234,37 @@ fn limits_hold_in_user_namespaces() {
         assert!(attempt.stderr.contains("Read-only"), "{attempt:?}");
         docker.run(&["rm", "--force", "box"]).exits(0);
     }
-    is_clean(&scene);
+    is_clean(&fixture);
 }
 
 #[test]
 fn people_see_ids_names_and_images() {
-    let scene = Scene::new(T4);
-    let Some(docker) = Docker::start("docker::people_see_ids_names_and_images", &scene, T4) else { return };
+    let fixture = Fixture::new(T4);
+    let Some(docker) = Docker::start("docker::people_see_ids_names_and_images", &fixture, T4) else { return };
     let early = docker.line(&format!("{BOX} IMAGE").replace("box", "early")).exits(0).stdout;
-    let _monitor = Monitor::start(&scene);
+    let _monitor = Monitor::start(&fixture);
     let late = docker.line(&format!("{BOX} IMAGE").replace("box", "late")).exits(0).stdout;
     for (id, name) in [(early, "early"), (late, "late")] {
-        let seen = scene.eventually("the monitor knows it", || {
-            let all = scene.smi();
+        let seen = fixture.eventually("the monitor knows it", || {
+            let all = fixture.smi();
             all["containers"].as_array()?.iter().find(|one| one["name"] == *name).cloned()
         });
         assert_eq!(seen["id"], id[..12], "{seen:#}");
         assert_eq!(seen["image"], docker.image(), "{seen:#}");
     }
-    let root = scene.root().to_string_lossy().into_owned();
-    let table = Outcome::of(scene.cgpu(&["smi", "--root", &root])).exits(0).stdout;
+    let root = fixture.root().to_string_lossy().into_owned();
+    let table = Outcome::of(fixture.cgpu(&["smi", "--root", &root])).exits(0).stdout;
     assert!(table.contains("late") && table.contains(&format!("image {}", docker.image())), "{table}");
 }
 
 #[test]
 fn a_storm_of_containers_leaves_nothing_behind() {
-    let scene = Scene::new(T4);
-    let Some(docker) = Docker::start("docker::a_storm_of_containers_leaves_nothing_behind", &scene, T4)
+    let fixture = Fixture::new(T4);
+    let Some(docker) = Docker::start("docker::a_storm_of_containers_leaves_nothing_behind", &fixture, T4)
     else {
         return;
     };
-    let _monitor = Monitor::start(&scene);
+    let _monitor = Monitor::start(&fixture);
     let daemons = docker.folder().to_string_lossy().into_owned();
     let before = mounts_below(&daemons);
     std::thread::scope(|scope| {
@@ -284,11 +285,11 @@ fn a_storm_of_containers_leaves_nothing_behind() {
             });
         }
     });
-    scene.eventually("the monitor has forgotten them", || {
-        scene.smi()["containers"].as_array().is_some_and(Vec::is_empty).then_some(())
+    fixture.eventually("the monitor has forgotten them", || {
+        fixture.smi()["containers"].as_array().is_some_and(Vec::is_empty).then_some(())
     });
-    scene.none_is_left("mounts", || {
+    fixture.none_is_left("mounts", || {
         mounts_below(&daemons).into_iter().filter(|mount| !before.contains(mount)).collect()
     });
-    is_clean(&scene);
+    is_clean(&fixture);
 }

@@ -46,9 +46,9 @@ const EXAMPLES: &[Example] = &[
 #[test]
 fn the_documented_commands_give_the_documented_values() {
     for example in EXAMPLES {
-        let scene = Scene::new(example.gpus);
+        let fixture = Fixture::new(example.gpus);
         let test = "documents::the_documented_commands_give_the_documented_values";
-        let Some(docker) = Docker::start(test, &scene, example.gpus) else { return };
+        let Some(docker) = Docker::start(test, &fixture, example.gpus) else { return };
         for line in example.lines {
             docker.line(&with_resources(&docker, line)).exits(0);
         }
@@ -62,9 +62,9 @@ fn the_documented_commands_give_the_documented_values() {
 #[test]
 fn every_row_of_the_table_of_lists_means_what_it_says() {
     let gpus = "A10:23028,A10:23028,A10:23028,A10:23028";
-    let scene = Scene::new(gpus);
+    let fixture = Fixture::new(gpus);
     let test = "documents::every_row_of_the_table_of_lists_means_what_it_says";
-    let Some(docker) = Docker::start(test, &scene, gpus) else { return };
+    let Some(docker) = Docker::start(test, &fixture, gpus) else { return };
     let rows: [(Option<&str>, Option<[u64; 4]>); 6] = [
         (Some("3"), Some([3003; 4])),
         (Some("3,1"), Some([3003, 1001, 1001, 1001])),

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use cgpu_e2e::{Boxed, Child, Docker, MIB, Monitor, Outcome, Podman, Runtime, Scene, Yard};
+use cgpu_e2e::{Boxed, Child, Docker, Fixture, MIB, Monitor, Outcome, Podman, Runtime, Yard};
 use serde_json::{Value, json};
 
 mod containerd;
@@ -61,16 +61,16 @@ fn sizes(boxed: &Boxed<'_>, arguments: &[&str]) -> Vec<u64> {
 }
 
 /// The folders of containers that the host has.
-fn folders(scene: &Scene) -> Vec<String> {
-    let found = fs::read_dir(scene.root().join("containers")).into_iter().flatten().flatten();
+fn folders(fixture: &Fixture) -> Vec<String> {
+    let found = fs::read_dir(fixture.root().join("containers")).into_iter().flatten().flatten();
     found.map(|one| one.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// Nothing of the containers is left on this host, once who ends them has come to it.
-fn is_clean(scene: &Scene) {
-    scene.none_is_left("folders", || folders(scene));
-    let root = scene.root().to_string_lossy().into_owned();
-    scene.none_is_left("mounts", || mounts_below(&root));
+fn is_clean(fixture: &Fixture) {
+    fixture.none_is_left("folders", || folders(fixture));
+    let root = fixture.root().to_string_lossy().into_owned();
+    fixture.none_is_left("mounts", || mounts_below(&root));
 }
 
 /// Writes a bundle's configuration anew.
@@ -101,8 +101,8 @@ mod steps {
     use super::*;
 
     pub(crate) fn two_containers_share_a_gpu(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let (one, other) = (yard.start("one", SIX), yard.start("other", EIGHT));
         assert_eq!(sizes(&one, &["meminfo"]), [6043]);
         assert_eq!(sizes(&other, &["meminfo"]), [8058]);
@@ -119,12 +119,12 @@ mod steps {
         one.delete();
         assert!(yard.folder("other").exists());
         other.delete();
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     pub(crate) fn limits_hold_whatever_a_process_does(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let boxed = yard.start("one", SIX);
         for way in [
             &["meminfo"][..],
@@ -149,12 +149,12 @@ mod steps {
             assert!(outcome.code() != Some(0) && outcome.stderr.contains("Read-only"), "{outcome:?}");
         }
         boxed.delete();
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     pub(crate) fn what_cannot_be_kept_is_not_started(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         for (variables, part) in [
             (
                 &["ALIYUN_COM_GPU_MEM_CONTAINER=six"][..],
@@ -227,13 +227,13 @@ mod steps {
         );
         boxed.delete();
         yard.start("two", EIGHT).delete();
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     /// Some distributions have changed their loader. A login would clear the variable, so an image with such a one is started only where its host says so.
     pub(crate) fn a_loader_that_reads_no_file_is_told_by_a_variable(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let bundle = yard.bundle("changed", SIX, &["sleep", "600"]);
         let (known, other) = (b"/etc/ld.so.preload", b"/etc/ld.no.preload");
         for name in ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1"] {
@@ -251,18 +251,18 @@ mod steps {
         let boxed = yard.start_bundle("changed", &bundle);
         assert_eq!(sizes(&boxed, &["meminfo"]), [6043]);
         // As engines start more in it: with variables of their own.
-        let process = scene.path("process.json");
+        let process = fixture.path("process.json");
         let text = serde_json::json!({"args": ["/bin/init"], "env": ["A=1"], "cwd": "/", "user": {"uid": 0, "gid": 0}});
         fs::write(&process, text.to_string()).expect("a process");
         let more = yard.runtime(&["exec", "--process", &process.to_string_lossy(), "changed"]);
         assert_eq!(Outcome::of(more).exits(0).number("total"), 6043 * MIB);
         boxed.delete();
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     pub(crate) fn who_asks_for_nothing_is_left_alone(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         for variables in [
             &[][..],
             &["ALIYUN_COM_GPU_MEM_CONTAINER=0"],
@@ -281,8 +281,8 @@ mod steps {
 
     pub(crate) fn gpus_are_those_that_are_named(test: &str, runtime: Runtime) {
         let four = "V100:16130,V100:16130,V100:16130,V100:16130";
-        let scene = Scene::new(four);
-        let Some(yard) = Yard::open(test, &scene, runtime, four) else { return };
+        let fixture = Fixture::new(four);
+        let Some(yard) = Yard::open(test, &fixture, runtime, four) else { return };
         // What the driver gives to programs of a GPU that is not sliced.
         let native = yard.start("native", &[]);
         assert!(native.exec(&["meminfo"]).code() != Some(0), "without a slice no driver is brought");
@@ -317,19 +317,19 @@ mod steps {
             assert_eq!(found, expected, "{variables:?}");
             boxed.delete();
         }
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     /// A GPU that is cut (MIG): its instances go by their own names.
     pub(crate) fn instances_are_gpus_of_their_own(test: &str, runtime: Runtime) {
         let cut = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
-        let scene = Scene::new(cut);
-        let Some(yard) = Yard::open(test, &scene, runtime, cut) else { return };
+        let fixture = Fixture::new(cut);
+        let Some(yard) = Yard::open(test, &fixture, runtime, cut) else { return };
         let memory = |value: &str| format!("ALIYUN_COM_GPU_MEM_CONTAINER={value}");
         // All of them, and their names from the books. A program that names none sees the whole GPUs only.
         let boxed = yard.start("all", &[&memory("3,4,2")]);
         assert_eq!(sizes(&boxed, &["meminfo"]), [3072]);
-        let shown = scene.smi();
+        let shown = fixture.smi();
         let gpus = shown["containers"][0]["gpus"].as_array().expect("gpus").clone();
         let limits: Vec<_> = gpus.iter().map(|gpu| gpu["limit"].as_u64().expect("a limit") / MIB).collect();
         assert_eq!(limits, [3072, 4096, 2048], "{shown:#}");
@@ -369,42 +369,42 @@ mod steps {
         half.delete();
         both.delete();
         native.delete();
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     pub(crate) fn the_monitor_knows_them_by_their_ids(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let id = "0123456789ab0123456789ab0123456789ab0123456789ab0123456789ab0123";
         let weighing = [SIX, &["ALIYUN_COM_GPU_SCHD_WEIGHT=2"]].concat();
         let early = yard.start("early", EIGHT);
-        let _monitor = Monitor::start(&scene);
+        let _monitor = Monitor::start(&fixture);
         let boxed = yard.start(id, &weighing);
         let mut held = boxed.spawn(&["hold", "1G", "60"]);
         held.line();
-        let seen = scene.eventually("the monitor has seen what the container holds", || {
-            let all = scene.smi();
+        let seen = fixture.eventually("the monitor has seen what the container holds", || {
+            let all = fixture.smi();
             let mine = all["containers"].as_array()?.iter().find(|one| one["id"] == "0123456789ab")?.clone();
             (mine["gpus"][0]["used"].as_u64()? >= 1024 * MIB).then_some(mine)
         });
         assert_eq!((&seen["weight"], &seen["gpus"][0]["limit"]), (&2.into(), &(6043 * MIB).into()));
-        let other = scene.smi();
+        let other = fixture.smi();
         let ids: Vec<_> =
             other["containers"].as_array().expect("containers").iter().map(|one| one["id"].clone()).collect();
         assert!(ids.contains(&"early".into()), "{ids:?}");
         drop(held);
         boxed.delete();
         early.delete();
-        scene.eventually("the monitor has forgotten them", || {
-            scene.smi()["containers"].as_array().is_some_and(Vec::is_empty).then_some(())
+        fixture.eventually("the monitor has forgotten them", || {
+            fixture.smi()["containers"].as_array().is_some_and(Vec::is_empty).then_some(())
         });
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     /// Where NVML answers nothing a container is not started, unless a monitor has heard of the GPUs; what does not fit those is asked of NVML all the same.
     pub(crate) fn a_monitor_spares_them_the_driver(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let run = |variables: &[&str]| {
             let bundle = yard.bundle("one", variables, &["/bin/meminfo"]);
             let mut command = yard.runtime(&["run", "--bundle", &bundle.to_string_lossy(), "one"]);
@@ -414,33 +414,33 @@ mod steps {
         let alone = run(SIX);
         assert!(alone.code() == Some(1) && alone.stderr.contains("NVML does not tell"), "{alone:?}");
         // The state of its GPUs is that of the containers' only where both are told so.
-        let other = Scene::new(T4);
+        let other = Fixture::new(T4);
         let strange = Monitor::start(&other);
-        fs::create_dir_all(scene.root()).expect("a folder");
-        std::os::unix::fs::symlink(other.root().join("monitor.sock"), scene.root().join("monitor.sock"))
+        fs::create_dir_all(fixture.root()).expect("a folder");
+        std::os::unix::fs::symlink(other.root().join("monitor.sock"), fixture.root().join("monitor.sock"))
             .expect("a link");
         let stranger = run(SIX);
         assert!(stranger.code() == Some(1) && stranger.stderr.contains("NVML does not tell"), "{stranger:?}");
-        fs::remove_file(scene.root().join("monitor.sock")).expect("the link is ours");
+        fs::remove_file(fixture.root().join("monitor.sock")).expect("the link is ours");
         drop(strange);
 
-        let _monitor = Monitor::start(&scene);
-        let inside = scene.eventually("the monitor tells the GPUs", || {
+        let _monitor = Monitor::start(&fixture);
+        let inside = fixture.eventually("the monitor tells the GPUs", || {
             let outcome = run(SIX);
             (outcome.code() == Some(0)).then(|| outcome.number("total"))
         });
         assert_eq!(inside, 6043 * MIB);
         let refused = run(&["ALIYUN_COM_GPU_MEM_CONTAINER=16"]);
         assert!(refused.code() == Some(1) && refused.stderr.contains("NVML does not tell"), "{refused:?}");
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     /// A container that was made, and then refused, is taken back before anybody could start it; by hooks, and where an engine is told the first process.
     pub(crate) fn what_the_monitor_refuses_is_not_there(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
-        fs::create_dir_all(scene.root()).expect("a folder");
-        let socket = UnixListener::bind(scene.root().join("monitor.sock")).expect("a socket");
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
+        fs::create_dir_all(fixture.root()).expect("a folder");
+        let socket = UnixListener::bind(fixture.root().join("monitor.sock")).expect("a socket");
         std::thread::spawn(move || {
             for stream in socket.incoming().map_while(Result::ok) {
                 let mut lines = BufReader::new(&stream).lines();
@@ -452,9 +452,9 @@ mod steps {
             }
         });
         let bundle = yard.bundle("late", SIX, &["sleep", "600"]).to_string_lossy().into_owned();
-        let pid = scene.path("pid").to_string_lossy().into_owned();
+        let pid = fixture.path("pid").to_string_lossy().into_owned();
         for more in [&["--pid-file", &pid[..]][..], &[]] {
-            let log = scene.path("log").to_string_lossy().into_owned();
+            let log = fixture.path("log").to_string_lossy().into_owned();
             let words = [&["--log", &log, "create", "--bundle", &bundle], more, &["late"]].concat();
             let outcome = yard.quiet(&words);
             let said = fs::read_to_string(&log).unwrap_or_default() + &outcome.stderr;
@@ -468,16 +468,16 @@ mod steps {
             assert!(state.code() != Some(0), "it is there: {state:?}");
             assert!(!yard.folder("late").exists());
         }
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     /// As an engine does it with `--device cgpu.dev/slice=...`: it adds the edits of the devices, and knows nothing else of us.
     pub(crate) fn hooks_of_a_specification_make_the_same_slices(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let config = yard.config().to_string_lossy().into_owned();
         let generate = ["cdi", "generate", "--gib", "6", "--config", &config];
-        let said = Outcome::of(scene.cgpu(&generate)).silent().stdout;
+        let said = Outcome::of(fixture.cgpu(&generate)).silent().stdout;
         let specification: Value = serde_json::from_str(&said).expect("JSON");
         let with_device = |id: &str, name: &str, variables: &[&str]| {
             let bundle = yard.bundle(id, variables, &["sleep", "600"]);
@@ -518,12 +518,12 @@ mod steps {
         none.delete();
         Outcome::of(yard.bare(&["delete", "--force", "six"])).exits(0);
         std::mem::drop(six);
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 
     pub(crate) fn a_storm_leaves_nothing_behind(test: &str, runtime: Runtime) {
-        let scene = Scene::new(T4);
-        let Some(yard) = Yard::open(test, &scene, runtime, T4) else { return };
+        let fixture = Fixture::new(T4);
+        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let small = ["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=15"];
         std::thread::scope(|scope| {
             for thread in 0..5 {
@@ -539,6 +539,6 @@ mod steps {
                 });
             }
         });
-        is_clean(&scene);
+        is_clean(&fixture);
     }
 }

@@ -6,8 +6,8 @@ use super::*;
 
 #[test]
 fn containers_have_their_slices_and_names() {
-    let scene = Scene::new(T4);
-    let Some(podman) = Podman::open("podman::containers_have_their_slices_and_names", &scene, T4) else {
+    let fixture = Fixture::new(T4);
+    let Some(podman) = Podman::open("podman::containers_have_their_slices_and_names", &fixture, T4) else {
         return;
     };
     let asking = EIGHT.map(|variable| ["-e", variable]).concat();
@@ -18,7 +18,7 @@ fn containers_have_their_slices_and_names() {
     let filled = podman.run(&beside, &["env", "-i", "/bin/alloc_fill", "64M"], false).exits(0);
     assert!(filled.number("total") == 6043 * MIB && filled.number("error") == 2, "{filled:?}");
     assert!(filled.number("granted") <= 6043 * MIB, "{filled:?}");
-    let shown = scene.smi();
+    let shown = fixture.smi();
     let container = &shown["containers"][0];
     assert_eq!(container["name"], "trainer", "{shown:#}");
     assert_eq!(container["image"], "localhost/cuda:latest", "{shown:#}");
@@ -27,23 +27,23 @@ fn containers_have_their_slices_and_names() {
     let refused = podman.run(&["-e", "ALIYUN_COM_GPU_MEM_CONTAINER=six"], &["true"], false);
     assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
     podman.command(&["rm", "--force", "--time", "0", "trainer"]).exits(0);
-    is_clean(&scene);
+    is_clean(&fixture);
     // One that ends by itself is cleaned up by a process that podman's watcher of it starts, which does not pass on the options that we were called with.
     podman.run(&[&["--name", "short"], &asking[..]].concat(), &["true"], true).exits(0);
-    is_clean(&scene);
+    is_clean(&fixture);
     podman.command(&["rm", "short"]).exits(0);
 }
 
 /// `--device` brings a slice without a runtime of ours.
 #[test]
 fn devices_of_a_specification_are_slices() {
-    let scene = Scene::new(T4);
-    let Some(podman) = Podman::open("podman::devices_of_a_specification_are_slices", &scene, T4) else {
+    let fixture = Fixture::new(T4);
+    let Some(podman) = Podman::open("podman::devices_of_a_specification_are_slices", &fixture, T4) else {
         return;
     };
     let config = podman.config().to_string_lossy().into_owned();
     let generated = ["cdi", "generate", "--gib", "6", "--config", &config];
-    let specification = Outcome::of(scene.cgpu(&generated)).silent().stdout;
+    let specification = Outcome::of(fixture.cgpu(&generated)).silent().stdout;
     let run = |options: &[&str]| {
         let options = [&["--device"], options].concat();
         podman.run_with_devices(&specification, &options, &["env", "-i", "/bin/init"])
@@ -56,7 +56,7 @@ fn devices_of_a_specification_are_slices() {
     assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
     let unknown = run(&["cgpu.dev/slice=7GiB"]);
     assert!(unknown.code() != Some(0), "{unknown:?}");
-    is_clean(&scene);
+    is_clean(&fixture);
 }
 
 /// As a user who is not root: with a user namespace of podman's, and the user's own folder for what runs.
@@ -67,8 +67,8 @@ fn a_user_without_rights_has_slices_of_its_own() {
     if unsafe { libc::geteuid() } != 0 {
         return skip(test, "rootless", "only root can become somebody else");
     }
-    let scene = Scene::new(T4);
-    if !is_reachable(&scene.dist().file("libcgpu.so")) {
+    let fixture = Fixture::new(T4);
+    if !is_reachable(&fixture.dist().file("libcgpu.so")) {
         return skip(test, "rootless", "what was built lies where other users cannot come to");
     }
     let folder = tempfile::Builder::new().prefix("cgpu-rootless-").tempdir().expect("a temporary folder");
@@ -76,7 +76,7 @@ fn a_user_without_rights_has_slices_of_its_own() {
     for name in ["home", "run"] {
         fs::create_dir(at(name)).expect("a folder");
     }
-    furnish(&scene, &at("image"));
+    furnish(&fixture, &at("image"));
     fs::write(at("runtime.toml"), format!("sim = {T4:?}\nruntime = \"runc\"\n")).expect("a configuration");
     let storage = format!(
         "[storage]\ndriver = \"vfs\"\ngraphroot = {:?}\nrunroot = {:?}\n",
@@ -113,7 +113,7 @@ fn a_user_without_rights_has_slices_of_its_own() {
             &format!("podman starts no containers for users without rights here: {said}"),
         );
     }
-    let ours = scene.dist().file("cgpu-runtime");
+    let ours = fixture.dist().file("cgpu-runtime");
     let config = format!("--runtime-flag=cgpu-config={}", at("runtime.toml").display());
     let asking = EIGHT.map(|variable| ["-e", variable]).concat();
     let inside = podman(
@@ -128,7 +128,7 @@ fn a_user_without_rights_has_slices_of_its_own() {
     );
     assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
     let containers = at("run/cgpu/containers");
-    scene.none_is_left("folders", || {
+    fixture.none_is_left("folders", || {
         let all = fs::read_dir(&containers).expect("the user's own folder").flatten();
         all.map(|one| one.file_name().to_string_lossy().into_owned()).collect()
     });

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use cgpu_e2e::{Child, Container, Monitor, Outcome, Scene, Worker};
+use cgpu_e2e::{Child, Container, Fixture, Monitor, Outcome, Worker};
 use serde_json::Value;
 
 /// Longer than any of these programs takes on a busy machine; the neighbour launches for as long, and is killed before.
@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(150);
 
 /// A host whose first GPU somebody else wants, too.
 struct Contended {
-    scene: Scene,
+    fixture: Fixture,
     container: Container,
     _monitor: Monitor,
     neighbour: Worker,
@@ -21,12 +21,12 @@ struct Contended {
 
 impl Contended {
     fn new(gpus: &str) -> Self {
-        let scene = Scene::new(gpus);
-        let monitor = Monitor::start(&scene);
-        let (container, other) = (scene.limited("a", 4096), scene.limited("b", 4096));
-        let neighbour = Worker::start(&scene, &other);
-        let _ = scene.books(&other);
-        Self { scene, container, _monitor: monitor, neighbour }
+        let fixture = Fixture::new(gpus);
+        let monitor = Monitor::start(&fixture);
+        let (container, other) = (fixture.limited("a", 4096), fixture.limited("b", 4096));
+        let neighbour = Worker::start(&fixture, &other);
+        let _ = fixture.accounting(&other);
+        Self { fixture, container, _monitor: monitor, neighbour }
     }
 
     /// The neighbour launches all the time.
@@ -37,7 +37,7 @@ impl Contended {
 
     /// A program in the container, ready to begin.
     fn start(&self, program: &str, arguments: &[&str]) -> Child {
-        let mut command = self.scene.program_in(&self.container, program);
+        let mut command = self.fixture.program_in(&self.container, program);
         command.args(arguments);
         self.start_as(command)
     }
@@ -46,10 +46,10 @@ impl Contended {
     fn start_as(&self, command: Command) -> Child {
         let child = ready(command);
         let pid = child.pid();
-        self.scene.eventually("the monitor knows the program", || {
-            let books = self.scene.books(&self.container);
+        self.fixture.eventually("the monitor knows the program", || {
+            let accounting = self.fixture.accounting(&self.container);
             let known = |process: &Value| process["pid"] == pid && process["gpus"][0].is_object();
-            books["processes"].as_array()?.iter().any(known).then_some(())
+            accounting["processes"].as_array()?.iter().any(known).then_some(())
         });
         child
     }
@@ -57,7 +57,7 @@ impl Contended {
     /// Runs `launches` with a driver that has every function; returns how many launches it made,
     /// and how many of them were measured.
     fn launches(&self, arguments: &[&str]) -> (u64, u64) {
-        let mut command = self.scene.program_in(&self.container, "launches");
+        let mut command = self.fixture.program_in(&self.container, "launches");
         command.args(arguments).env("CGPU_SIM_DRIVER", "13020");
         let mut child = self.start_as(command);
         let made = play(&mut child).concat().parse().expect("a number");
@@ -71,9 +71,9 @@ impl Contended {
 
     /// What was counted in the container's processes.
     fn counted(&self, name: &str) -> u64 {
-        let books = self.scene.books(&self.container);
+        let accounting = self.fixture.accounting(&self.container);
         let of = |process: &Value| process["counters"][name].as_u64();
-        books["processes"].as_array().into_iter().flatten().filter_map(of).sum()
+        accounting["processes"].as_array().into_iter().flatten().filter_map(of).sum()
     }
 
     /// Launches that were measured on the first GPU, in all of the container's processes.
@@ -83,8 +83,9 @@ impl Contended {
 
     /// The same, of some processes.
     fn measured_of(&self, which: impl Fn(&Value) -> bool) -> u64 {
-        let books = self.scene.books(&self.container);
-        let processes = books["processes"].as_array().into_iter().flatten().filter(|process| which(process));
+        let accounting = self.fixture.accounting(&self.container);
+        let processes =
+            accounting["processes"].as_array().into_iter().flatten().filter(|process| which(process));
         processes.filter_map(|process| process["gpus"][0]["launches"].as_u64()).sum()
     }
 
@@ -120,8 +121,8 @@ fn streams_and_captures_are_the_same_under_the_gate() {
     let mut answers = BTreeSet::new();
     let contended = Contended::new("A10:23028").begin();
     for seed in ["1", "2", "3", "4", "5", "6"] {
-        let scene = Scene::new("A10:23028");
-        let mut command = scene.program("random_streams");
+        let fixture = Fixture::new("A10:23028");
+        let mut command = fixture.program("random_streams");
         command.args([seed, steps]);
         let mut bare = ready(command);
         let alone = play(&mut bare);
@@ -162,8 +163,8 @@ fn the_driver_is_asked_nothing_while_a_global_capture_goes_on() {
         "cuMemHostGetDevicePointer_v2",
     ];
     let contended = Contended::new("A10:23028").begin();
-    let journal = contended.scene.path("journal");
-    let mut command = contended.scene.program_in(&contended.container, "waiting");
+    let journal = contended.fixture.path("journal");
+    let mut command = contended.fixture.program_in(&contended.container, "waiting");
     command.arg("capture").env("CGPU_SIM_JOURNAL", &journal);
     let mut child = contended.start_as(command);
     play(&mut child);
@@ -209,8 +210,8 @@ fn captured_launches_are_not_charged() {
 #[test]
 fn every_context_is_told_of_its_ends_by_the_gpu() {
     let contended = Contended::new("A10:23028").begin();
-    let journal = contended.scene.path("journal");
-    let mut command = contended.scene.program_in(&contended.container, "context_turns");
+    let journal = contended.fixture.path("journal");
+    let mut command = contended.fixture.program_in(&contended.container, "context_turns");
     command.env("CGPU_SIM_JOURNAL", &journal);
     let mut child = contended.start_as(command);
     play(&mut child);
@@ -345,17 +346,17 @@ fn a_kernel_that_never_ends_keeps_nobody_from_the_gpu() {
 
 #[test]
 fn collectives_in_opposite_orders_beside_each_other_come_to_their_end() {
-    let scene = Scene::new("A10:23028,A10:23028");
-    let _monitor = Monitor::start(&scene);
+    let fixture = Fixture::new("A10:23028,A10:23028");
+    let _monitor = Monitor::start(&fixture);
     let start = |name: &str, how: &str| {
-        let container = scene.limited(name, 8192);
-        let mut command = scene.program_in(&container, "waiting");
+        let container = fixture.limited(name, 8192);
+        let mut command = fixture.program_in(&container, "waiting");
         command.args([how, "200"]);
         (ready(command), container)
     };
     let (mut forth, one) = start("a", "forth");
     let (mut back, other) = start("b", "back");
-    let _ = (scene.books(&one), scene.books(&other));
+    let _ = (fixture.accounting(&one), fixture.accounting(&other));
     forth.write("\n");
     back.write("\n");
     assert_eq!((forth.line(), back.line()), ("over".to_owned(), "over".to_owned()));

@@ -4,26 +4,26 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene, mounted, skip};
+use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome, mounted, skip};
 use serde_json::Value;
 
-fn cgpu(scene: &Scene, arguments: &[&str]) -> Outcome {
-    let root = scene.root();
-    let mut command = scene.cgpu(arguments);
+fn cgpu(fixture: &Fixture, arguments: &[&str]) -> Outcome {
+    let root = fixture.root();
+    let mut command = fixture.cgpu(arguments);
     command.arg("--root").arg(root);
     Outcome::of(command)
 }
 
 #[test]
 fn nodes_are_read_and_written_and_refuse_with_a_sentence() {
-    let scene = Scene::new("A10:23028,T4:15109");
-    let _monitor = Monitor::start(&scene);
-    assert_eq!(cgpu(&scene, &["get", "0/policy"]).silent().stdout, "1\n");
-    cgpu(&scene, &["set", "0/policy", "2"]).silent();
-    assert_eq!(cgpu(&scene, &["get", "0/policy"]).silent().stdout, "2\n");
-    assert_eq!(cgpu(&scene, &["get", "1/policy"]).silent().stdout, "1\n");
+    let fixture = Fixture::new("A10:23028,T4:15109");
+    let _monitor = Monitor::start(&fixture);
+    assert_eq!(cgpu(&fixture, &["get", "0/policy"]).silent().stdout, "1\n");
+    cgpu(&fixture, &["set", "0/policy", "2"]).silent();
+    assert_eq!(cgpu(&fixture, &["get", "0/policy"]).silent().stdout, "2\n");
+    assert_eq!(cgpu(&fixture, &["get", "1/policy"]).silent().stdout, "1\n");
     for folder in ["0/", "0"] {
-        assert!(cgpu(&scene, &["get", folder]).silent().stdout.contains("max_inst\n"));
+        assert!(cgpu(&fixture, &["get", folder]).silent().stdout.contains("max_inst\n"));
     }
     for (arguments, errno) in [
         (&["set", "0/policy", "9"][..], "EINVAL"),
@@ -36,24 +36,24 @@ fn nodes_are_read_and_written_and_refuse_with_a_sentence() {
         (&["get", "7/policy"], "ENOENT"),
         (&["get", "0/nowhere"], "ENOENT"),
     ] {
-        let outcome = cgpu(&scene, arguments).exits(1);
+        let outcome = cgpu(&fixture, arguments).exits(1);
         assert!(outcome.stdout.is_empty() && outcome.stderr.contains(errno), "{arguments:?}: {outcome:?}");
     }
 }
 
 #[test]
 fn a_monitor_without_a_driver_waits_for_one() {
-    let scene = Scene::new("A10:23028");
-    let library = scene.path("libnvidia-ml.so.1");
+    let fixture = Fixture::new("A10:23028");
+    let library = fixture.path("libnvidia-ml.so.1");
     let nvml = format!("tree = \"none\"\nnvml = \"{}\"\n", library.display());
-    let monitor = Monitor::start_with(&scene, &nvml);
-    assert_eq!(scene.smi()["gpus"].as_array().map(Vec::len), Some(0));
+    let monitor = Monitor::start_with(&fixture, &nvml);
+    assert_eq!(fixture.smi()["gpus"].as_array().map(Vec::len), Some(0));
     // It works all the same.
-    scene.set("default_memsize", "1073741824");
-    std::os::unix::fs::symlink(scene.dist().file("sim/libnvidia-ml.so.1"), &library).expect("a driver");
-    let name = || scene.smi()["gpus"][0]["name"].as_str().map(str::to_owned);
-    assert!(scene.eventually("the GPU", name).contains("A10"));
-    assert_eq!(cgpu(&scene, &["get", "0/policy"]).silent().stdout, "1\n");
+    fixture.set("default_memsize", "1073741824");
+    std::os::unix::fs::symlink(fixture.dist().file("sim/libnvidia-ml.so.1"), &library).expect("a driver");
+    let name = || fixture.smi()["gpus"][0]["name"].as_str().map(str::to_owned);
+    assert!(fixture.eventually("the GPU", name).contains("A10"));
+    assert_eq!(cgpu(&fixture, &["get", "0/policy"]).silent().stdout, "1\n");
     monitor.process.signal(libc::SIGTERM);
     let outcome = monitor.process.finish();
     assert_eq!(outcome.code(), Some(0), "{outcome:?}");
@@ -62,13 +62,13 @@ fn a_monitor_without_a_driver_waits_for_one() {
 /// What `cgpu-runtime` asks where no monitor runs.
 #[test]
 fn gpus_are_listed_without_a_monitor() {
-    let scene = Scene::new("A10:23028,T4:15109");
+    let fixture = Fixture::new("A10:23028,T4:15109");
     let list = |library: &str| {
-        let mut command = scene.native(&scene.dist().file("cgpu-monitor"));
+        let mut command = fixture.native(&fixture.dist().file("cgpu-monitor"));
         command.arg("--list-gpus").arg(library);
         Outcome::of(command)
     };
-    let library = scene.dist().file("sim/libnvidia-ml.so.1");
+    let library = fixture.dist().file("sim/libnvidia-ml.so.1");
     let listed = list(&library.to_string_lossy()).silent().json();
     let gpus = listed.as_array().expect("a list").iter();
     let gpus: Vec<_> = gpus.map(|gpu| (gpu["index"].as_u64(), gpu["memory_total"].as_u64())).collect();
@@ -82,8 +82,8 @@ fn gpus_are_listed_without_a_monitor() {
 
 #[test]
 fn without_a_monitor_there_is_nothing_to_set() {
-    let scene = Scene::new("A10:23028");
-    let outcome = cgpu(&scene, &["set", "0/policy", "2"]).exits(1);
+    let fixture = Fixture::new("A10:23028");
+    let outcome = cgpu(&fixture, &["set", "0/policy", "2"]).exits(1);
     assert!(
         outcome.stderr.contains("no monitor at") && outcome.stderr.contains("start cgpu-monitor"),
         "{outcome:?}"
@@ -92,48 +92,48 @@ fn without_a_monitor_there_is_nothing_to_set() {
 
 #[test]
 fn cgpu_smi_is_cgpu_smi() {
-    let scene = Scene::new("A10:23028");
-    let _monitor = Monitor::start(&scene);
-    let mut command = scene.native(&scene.dist().file("cgpu-smi"));
-    command.args(["--json", "--root"]).arg(scene.root());
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start(&fixture);
+    let mut command = fixture.native(&fixture.dist().file("cgpu-smi"));
+    command.args(["--json", "--root"]).arg(fixture.root());
     let mut alias = Outcome::of(command).silent().json();
-    let mut plain = scene.smi();
+    let mut plain = fixture.smi();
     for answer in [&mut alias, &mut plain] {
         // The one figure that passes between the two.
         answer["uptime_ms"].take();
     }
     assert_eq!(alias, plain);
-    let mut help = scene.native(&scene.dist().file("cgpu-smi"));
+    let mut help = fixture.native(&fixture.dist().file("cgpu-smi"));
     help.arg("--help");
     assert!(Outcome::of(help).silent().stdout.contains("Usage: cgpu-smi [OPTIONS]"));
     assert_eq!(plain["gpus"][0]["memory_total"], 23028 * MIB);
 }
 
 /// `cgpu smi` in a container: its own files, no socket, no root.
-fn inside(scene: &Scene, container: &Container) -> Value {
-    let mut command = scene.native_in(container, &scene.dist().file("cgpu-smi"));
+fn inside(fixture: &Fixture, container: &Container) -> Value {
+    let mut command = fixture.native_in(container, &fixture.dist().file("cgpu-smi"));
     command.arg("--json");
     Outcome::of(command).silent().json()
 }
 
 #[test]
 fn inside_a_container_smi_shows_that_container() {
-    let scene = Scene::new("A10:23028");
-    let (container, other) = (scene.limited("a", 4096).weighing(2), scene.limited("b", 4096));
+    let fixture = Fixture::new("A10:23028");
+    let (container, other) = (fixture.limited("a", 4096).weighing(2), fixture.limited("b", 4096));
     let hold = |container: &Container, amount: &str| {
-        let mut command = scene.program_in(container, "hold");
+        let mut command = fixture.program_in(container, "hold");
         command.arg(amount);
         let mut holder = Child::start(command);
         holder.line();
         holder
     };
     let (holder, neighbour) = (hold(&container, "1G"), hold(&other, "2G"));
-    let alone = inside(&scene, &container);
+    let alone = inside(&fixture, &container);
     assert_eq!((&alone["monitor"], &alone["view"]), (&false.into(), &"container".into()));
-    let monitor = Monitor::start(&scene);
-    scene.set("0/a/memsize", &(3072 * MIB).to_string());
-    let seen = scene.eventually("the same inside and outside", || {
-        let (seen, outside) = (inside(&scene, &container), scene.books(&container));
+    let monitor = Monitor::start(&fixture);
+    fixture.set("0/a/memsize", &(3072 * MIB).to_string());
+    let seen = fixture.eventually("the same inside and outside", || {
+        let (seen, outside) = (inside(&fixture, &container), fixture.accounting(&container));
         let own = &seen["containers"][0];
         let alike = ["name", "weight", "high_priority"].iter().all(|key| own[key] == outside[key])
             && ["uuid", "limit", "used", "implicit", "share_set"]
@@ -146,47 +146,47 @@ fn inside_a_container_smi_shows_that_container() {
     assert_eq!(seen["gpus"][0]["policy"], 2, "a weight above 1 selects it");
     assert_eq!(own["processes"][0]["pid"], holder.pid());
     monitor.process.kill();
-    assert_eq!(inside(&scene, &container)["monitor"], false, "nobody's heart beats");
+    assert_eq!(inside(&fixture, &container)["monitor"], false, "nobody's heart beats");
     holder.finish().silent();
     neighbour.finish().silent();
 }
 
 #[test]
 fn smi_goes_on_at_the_asked_pace_until_nobody_reads() {
-    let scene = Scene::new("A10:23028");
-    let root = scene.root();
-    let mut command = scene.native("sh".as_ref());
+    let fixture = Fixture::new("A10:23028");
+    let root = fixture.root();
+    let mut command = fixture.native("sh".as_ref());
     command.args(["-c", "\"$0\" smi --json --watch 0.1 --root \"$1\" | head -n 3"]);
-    command.arg(scene.dist().file("cgpu")).arg(root);
+    command.arg(fixture.dist().file("cgpu")).arg(root);
     assert_eq!(Outcome::of(command).silent().stdout.lines().count(), 3);
     for seconds in ["0", "soon"] {
-        let outcome = cgpu(&scene, &["smi", "--watch", seconds]).exits(2);
+        let outcome = cgpu(&fixture, &["smi", "--watch", seconds]).exits(2);
         assert!(outcome.stderr.contains("0.1 to 86400 seconds"), "{outcome:?}");
     }
 }
 
 #[test]
 fn a_shrunk_limit_kills_nobody_and_holds_for_what_comes() {
-    let scene = Scene::new("A10:23028");
-    let _monitor = Monitor::start(&scene);
-    let container = scene.limited("a", 4096);
-    let mut holder = scene.program_in(&container, "hold");
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start(&fixture);
+    let container = fixture.limited("a", 4096);
+    let mut holder = fixture.program_in(&container, "hold");
     holder.arg("3G");
     let mut holder = Child::start(holder);
     holder.line();
-    let id = scene.books(&container)["id"].as_str().expect("an id").to_owned();
+    let id = fixture.accounting(&container)["id"].as_str().expect("an id").to_owned();
     let new = 2048 * MIB;
-    scene.set(&format!("0/{id}/memsize"), &new.to_string());
+    fixture.set(&format!("0/{id}/memsize"), &new.to_string());
 
     let refused = || {
-        let mut command = scene.program_in(&container, "hold");
+        let mut command = fixture.program_in(&container, "hold");
         command.arg("16M");
         Outcome::of(command).code() != Some(0)
     };
     assert!(holder.runs() && refused(), "3 GiB are held, 2 GiB allowed");
     holder.finish().silent();
-    scene.wait_until_empty(&container);
-    let mut command = scene.program_in(&container, "alloc_fill");
+    fixture.wait_until_empty(&container);
+    let mut command = fixture.program_in(&container, "alloc_fill");
     command.arg("64M");
     let outcome = Outcome::of(command).silent();
     assert_eq!(outcome.number("total"), new);
@@ -195,49 +195,49 @@ fn a_shrunk_limit_kills_nobody_and_holds_for_what_comes() {
 
 #[test]
 fn the_monitor_and_the_containers_keep_the_same_books() {
-    let scene = Scene::new("A10:23028");
-    let container = scene.limited("a", 8192);
-    let mut command = scene.program_in(&container, "hold");
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.limited("a", 8192);
+    let mut command = fixture.program_in(&container, "hold");
     command.arg("1G");
     let mut holder = Child::start(command);
     holder.line();
-    let alone = scene.used(&container, 0);
-    let _monitor = Monitor::start(&scene);
-    assert_eq!(scene.used(&container, 0), alone);
+    let alone = fixture.used(&container, 0);
+    let _monitor = Monitor::start(&fixture);
+    assert_eq!(fixture.used(&container, 0), alone);
     assert!(alone >= 1024 * MIB);
-    let process = &scene.books(&container)["processes"][0];
+    let process = &fixture.accounting(&container)["processes"][0];
     assert_eq!(process["pid"], holder.pid());
     assert_eq!(process["comm"], "hold");
     holder.finish().silent();
 }
 
 /// A program with `/run/cgpu/limits`, mounted read-only by whoever started the container.
-fn imposed_on(scene: &Scene, container: &Container, program: &str, limits: &str) -> Option<Command> {
-    let file = scene.path("limits");
+fn imposed_on(fixture: &Fixture, container: &Container, program: &str, limits: &str) -> Option<Command> {
+    let file = fixture.path("limits");
     fs::write(&file, limits).expect("a limits file");
     let setup = format!(
         "mount -t tmpfs none /run && mkdir /run/cgpu && touch /run/cgpu/limits \
          && mount --bind {file} /run/cgpu/limits && mount -o remount,bind,ro /run/cgpu/limits",
         file = file.display()
     );
-    let command = mounted(&scene.program_in(container, program), &setup);
+    let command = mounted(&fixture.program_in(container, program), &setup);
     if command.is_none() {
         skip("control", "unshare", "mounting needs root or user namespaces");
     }
     command
 }
 
-fn imposed(scene: &Scene, container: &Container, limits: &str) -> Option<Outcome> {
-    imposed_on(scene, container, "init", limits).map(Outcome::of)
+fn imposed(fixture: &Fixture, container: &Container, limits: &str) -> Option<Outcome> {
+    imposed_on(fixture, container, "init", limits).map(Outcome::of)
 }
 
 #[test]
 fn no_variable_counts_against_limits_from_outside() {
-    let scene = Scene::new("A10:23028");
-    let _monitor = Monitor::start(&scene);
-    let uuid = scene.smi()["gpus"][0]["uuid"].as_str().expect("a UUID").to_owned();
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start(&fixture);
+    let uuid = fixture.smi()["gpus"][0]["uuid"].as_str().expect("a UUID").to_owned();
     let limits = format!("version 1\nname a\ngpu {uuid} {}\n", 3072 * MIB);
-    let container = scene.container("a");
+    let container = fixture.container("a");
     for escape in [
         container.clone(),
         container.clone().with("CGPU_DISABLE", "1"),
@@ -246,7 +246,7 @@ fn no_variable_counts_against_limits_from_outside() {
         container.clone().with("CGPU_DIR", "/dev/shm"),
         container.with("CGPU_DIR", ""),
     ] {
-        let Some(outcome) = imposed(&scene, &escape, &limits) else { return };
+        let Some(outcome) = imposed(&fixture, &escape, &limits) else { return };
         assert_eq!(outcome.silent().number("total"), 3072 * MIB);
     }
 }
@@ -255,13 +255,13 @@ fn no_variable_counts_against_limits_from_outside() {
 #[test]
 fn limits_from_outside_hold_whatever_is_written_into_the_region() {
     const LIMIT: u64 = 3072 * MIB;
-    let scene = Scene::new("A10:23028");
-    Outcome::of(scene.program("init")).silent();
-    let monitor = Monitor::start(&scene);
-    let uuid = scene.smi()["gpus"][0]["uuid"].as_str().expect("a UUID").to_owned();
+    let fixture = Fixture::new("A10:23028");
+    Outcome::of(fixture.program("init")).silent();
+    let monitor = Monitor::start(&fixture);
+    let uuid = fixture.smi()["gpus"][0]["uuid"].as_str().expect("a UUID").to_owned();
     drop(monitor);
     let limits = format!("version 1\nname a\ngpu {uuid} {LIMIT}\n");
-    let Some(command) = imposed_on(&scene, &scene.container("a"), "take", &limits) else { return };
+    let Some(command) = imposed_on(&fixture, &fixture.container("a"), "take", &limits) else { return };
     let mut child = Child::start(command);
     child.line();
     let mut ask = |what: &str| -> serde_json::Value {
@@ -293,10 +293,10 @@ fn limits_from_outside_hold_whatever_is_written_into_the_region() {
 
 #[test]
 fn limits_from_outside_that_are_not_understood_fail_closed() {
-    let scene = Scene::new("A10:23028");
-    let container = scene.container("a");
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.container("a");
     for limits in ["", "version 2\n", "version 1\nweigth 2\n", "version 1\ngpu GPU-x 1\n"] {
-        let Some(outcome) = imposed(&scene, &container, limits) else { return };
+        let Some(outcome) = imposed(&fixture, &container, limits) else { return };
         assert_eq!(outcome.number("init"), 1, "{limits:?}: {outcome:?}");
         assert_eq!(outcome.stderr.lines().count(), 1, "{limits:?}: {outcome:?}");
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene};
+use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome};
 use serde_json::Value;
 
 /// A small deterministic generator: a failing run can be repeated.
@@ -17,13 +17,13 @@ impl Draw {
 
 #[test]
 fn a_hundred_kills_leave_nothing_on_the_books() {
-    let scene = Scene::new("A10:23028");
+    let fixture = Fixture::new("A10:23028");
     // Room for the dead as well, whose memory lingers: a newcomer must always find enough for its context.
-    let container = scene.limited("a", 20 * 1024);
+    let container = fixture.limited("a", 20 * 1024);
     let mut draw = Draw(20_260_101);
     let mut started = 0;
     let mut start = || {
-        let mut command = scene.program_in(&container, "churn");
+        let mut command = fixture.program_in(&container, "churn");
         started += 1;
         command.args([started.to_string().as_str(), "8M"]);
         let mut child = Child::start_for(command, Duration::from_secs(280));
@@ -43,21 +43,21 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     for child in children {
         child.finish().silent();
     }
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
 }
 
 #[test]
 fn memory_of_the_dead_can_be_had_again() {
-    let scene = Scene::new("A10:23028");
-    let container = scene.limited("a", 4096);
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.limited("a", 4096);
     for _ in 0..5 {
-        let mut command = scene.program_in(&container, "hold");
+        let mut command = fixture.program_in(&container, "hold");
         command.arg("3G");
         let mut holder = Child::start(command);
         assert!(holder.line().contains("\"held\": 3221225472"), "3 of 4 GiB are to be had");
         holder.kill();
     }
-    let mut command = scene.program_in(&container, "alloc_fill");
+    let mut command = fixture.program_in(&container, "alloc_fill");
     command.arg("64M");
     Outcome::of(command).silent();
 }
@@ -73,8 +73,8 @@ struct Sibling {
 }
 
 impl Sibling {
-    fn of(scene: &Scene, container: &Container) -> Self {
-        let mut child = Child::start_for(scene.program_in(container, "take"), Duration::from_secs(280));
+    fn of(fixture: &Fixture, container: &Container) -> Self {
+        let mut child = Child::start_for(fixture.program_in(container, "take"), Duration::from_secs(280));
         child.line();
         let mut sibling = Self { child, all: 0 };
         let free = sibling.ask("info")["free"].as_u64().expect("bytes");
@@ -89,15 +89,15 @@ impl Sibling {
 
     /// Takes all that the limit has as soon as it is granted, so when the books have forgotten the dead: by then the GPU must have, too, but
     /// for what was never on the books. Then gives it back.
-    fn inherits(&mut self, scene: &Scene, unbooked: u64) {
+    fn inherits(&mut self, fixture: &Fixture, unbooked: u64) {
         let take = format!("take {}", self.all);
-        let answer = scene.eventually("what the dead had can be had again", || {
+        let answer = fixture.eventually("what the dead had can be had again", || {
             let answer = self.ask(&take);
             if answer["result"] == 0 {
                 return Some(answer);
             }
             // Where it went from process to process a monitor wants to see books at rest: to look moves none.
-            scene.eventually("what the dead had is free", || {
+            fixture.eventually("what the dead had is free", || {
                 (self.ask("info")["free"].as_u64() >= Some(self.all)).then_some(())
             });
             None
@@ -111,10 +111,10 @@ impl Sibling {
     }
 
     /// Ends as if nothing had been. Nothing is left of anybody, on the books nor on the GPU.
-    fn ends(self, scene: &Scene, container: &Container) {
+    fn ends(self, fixture: &Fixture, container: &Container) {
         self.child.finish().silent();
-        scene.wait_until_empty(container);
-        scene.eventually("the GPU is empty", || (scene.on_gpu() == 0).then_some(()));
+        fixture.wait_until_empty(container);
+        fixture.eventually("the GPU is empty", || (fixture.on_gpu() == 0).then_some(()));
     }
 }
 
@@ -126,26 +126,26 @@ const AT_ONCE: usize = 4;
 /// Processes that have memory in this way die inside of each of these calls (`NAME`, or `NAME:N` for the N-th one), before the driver has done
 /// anything and when it has done everything.
 fn dying_inside(way: &str, calls: &[&str], unbooked: u64) {
-    dying_on(&Scene::new("A10:23028"), way, calls, unbooked);
+    dying_on(&Fixture::new("A10:23028"), way, calls, unbooked);
 }
 
 /// The same, of memory that others may have: with a monitor, which sees when nobody does any more. Without one that stays on the books as long as
 /// anybody of the container lives.
 fn dying_inside_watched(way: &str, calls: &[&str]) {
-    let scene = Scene::new("A10:23028");
-    let _monitor = Monitor::start(&scene);
-    dying_on(&scene, way, calls, 0);
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start(&fixture);
+    dying_on(&fixture, way, calls, 0);
 }
 
-fn dying_on(scene: &Scene, way: &str, calls: &[&str], unbooked: u64) {
-    let container = scene.limited("a", LIMIT_MIB);
-    let mut sibling = Sibling::of(scene, &container);
+fn dying_on(fixture: &Fixture, way: &str, calls: &[&str], unbooked: u64) {
+    let container = fixture.limited("a", LIMIT_MIB);
+    let mut sibling = Sibling::of(fixture, &container);
     for moment in ["KILL", "KILL_AFTER"] {
         for calls in calls.chunks(AT_ONCE) {
             let start = |call: &&str| {
                 let nth = if call.contains(':') { "" } else { ":1" };
                 let fault = format!("{call}{nth}:{moment}");
-                let mut command = scene.program_in(&container, "mortal");
+                let mut command = fixture.program_in(&container, "mortal");
                 command.arg(way).env("CGPU_SIM_DRIVER", NEWEST).env("CGPU_SIM_FAULT", &fault);
                 (fault, Child::start(command))
             };
@@ -154,10 +154,10 @@ fn dying_on(scene: &Scene, way: &str, calls: &[&str], unbooked: u64) {
                 let outcome = child.end();
                 assert_eq!(outcome.signal(), Some(libc::SIGKILL), "{fault}: {outcome:?}");
             }
-            sibling.inherits(scene, unbooked);
+            sibling.inherits(fixture, unbooked);
         }
     }
-    sibling.ends(scene, &container);
+    sibling.ends(fixture, &container);
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn a_death_inside_of_any_call_for_what_holds_memory_beside_its_handle_leaves_not
         "cuMemMapArrayAsync",
         "cuArrayDestroy",
     ];
-    dying_on(&Scene::new("B200:23028"), "bound", &calls, 0);
+    dying_on(&Fixture::new("B200:23028"), "bound", &calls, 0);
 }
 
 #[test]
@@ -336,15 +336,15 @@ fn kills_at_any_instant_leave_nothing_however_memory_is_had() {
         "linear", "pools", "physical", "ranges", "arrays", "graphs", "foreign", "modules", "contexts",
         "bound", "lend", "borrow",
     ];
-    let scene = Scene::new("B200:23028");
-    let _monitor = Monitor::start(&scene);
-    let container = scene.limited("a", LIMIT_MIB);
-    let mut sibling = Sibling::of(&scene, &container);
+    let fixture = Fixture::new("B200:23028");
+    let _monitor = Monitor::start(&fixture);
+    let container = fixture.limited("a", LIMIT_MIB);
+    let mut sibling = Sibling::of(&fixture, &container);
     let mut draw = Draw(20_261_123);
     let mut ways = WAYS.into_iter().cycle();
     let mut start = || {
         let way = ways.next().expect("there is no end");
-        let mut command = scene.program_in(&container, "mortal");
+        let mut command = fixture.program_in(&container, "mortal");
         command.arg(way).env("CGPU_SIM_DRIVER", NEWEST);
         let mut child = Child::start_for(command, Duration::from_secs(280));
         child.line();
@@ -364,6 +364,6 @@ fn kills_at_any_instant_leave_nothing_however_memory_is_had() {
         let outcome = child.finish();
         assert_eq!(outcome.code(), Some(0), "{way}: {outcome:?}");
     }
-    sibling.inherits(&scene, 0);
-    sibling.ends(&scene, &container);
+    sibling.inherits(&fixture, 0);
+    sibling.ends(&fixture, &container);
 }

@@ -3,15 +3,15 @@
 use std::fs;
 use std::time::Duration;
 
-use cgpu_e2e::{Child, MIB, Monitor, Outcome, Scene};
+use cgpu_e2e::{Child, Fixture, MIB, Monitor, Outcome};
 
 /// A slot was moved over a gap that a process had left, and its owner's use vanished: 16 GiB were granted under 10.
 #[test]
 fn a_process_that_leaves_moves_nobody_elses_use() {
-    let scene = Scene::new("A10:23028");
-    let container = scene.limited("a", 10 * 1024);
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.limited("a", 10 * 1024);
     let hold = |amount: &str| {
-        let mut command = scene.program_in(&container, "hold");
+        let mut command = fixture.program_in(&container, "hold");
         command.arg(amount);
         Child::start(command)
     };
@@ -24,26 +24,26 @@ fn a_process_that_leaves_moves_nobody_elses_use() {
     first.kill();
     for _ in 0..20 {
         // Each claims the slot that is free, and sweeps.
-        Outcome::of(scene.program_in(&container, "init")).silent();
-        assert!(scene.used(&container, 0) >= 6 * 1024 * MIB);
+        Outcome::of(fixture.program_in(&container, "init")).silent();
+        assert!(fixture.used(&container, 0) >= 6 * 1024 * MIB);
     }
     let mut fourth = hold("5G");
     assert!(fourth.line().contains("\"error\": 2"), "5 and 1 GiB of 10 are in use");
     let mut fifth = hold("2G");
     assert!(!fifth.line().contains("error"));
     drop(second.kill());
-    assert!(scene.used(&container, 0) >= 3 * 1024 * MIB, "the others' use stays");
+    assert!(fixture.used(&container, 0) >= 3 * 1024 * MIB, "the others' use stays");
     third.finish().silent();
     fifth.finish().silent();
     fourth.finish().exits(4);
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
 }
 
 /// Names without a suffix went past, a bypass of one line.
 #[test]
 fn the_oldest_names_are_limited_too() {
-    let scene = Scene::new("A10:23028");
-    let outcome = Outcome::of(scene.program_in(&scene.limited("a", 3072), "unsuffixed")).silent();
+    let fixture = Fixture::new("A10:23028");
+    let outcome = Outcome::of(fixture.program_in(&fixture.limited("a", 3072), "unsuffixed")).silent();
     assert_eq!((outcome.number("total"), outcome.number("error")), (3072 * MIB, 2));
     let granted = outcome.number("granted");
     assert!(granted <= outcome.number("free_before") && granted + 64 * MIB > outcome.number("free_before"));
@@ -53,10 +53,10 @@ fn the_oldest_names_are_limited_too() {
 /// Freeing what was not known answered -1 and kept it; use went below zero, and all looked used up; null pointers crashed.
 #[test]
 fn nonsense_gets_the_drivers_answers_and_leaves_the_books_alone() {
-    let scene = Scene::new("A10:23028");
-    let native = Outcome::of(scene.program("odd_arguments")).silent().stdout;
-    for (name, container) in [("limited", scene.limited("a", 4096)), ("native", scene.container("b"))] {
-        let shimmed = Outcome::of(scene.program_in(&container, "odd_arguments")).silent().stdout;
+    let fixture = Fixture::new("A10:23028");
+    let native = Outcome::of(fixture.program("odd_arguments")).silent().stdout;
+    for (name, container) in [("limited", fixture.limited("a", 4096)), ("native", fixture.container("b"))] {
+        let shimmed = Outcome::of(fixture.program_in(&container, "odd_arguments")).silent().stdout;
         assert_eq!(shimmed, native, "{name}");
     }
 }
@@ -64,36 +64,36 @@ fn nonsense_gets_the_drivers_answers_and_leaves_the_books_alone() {
 /// A process killed while it started kept a lock, and every start after it hung for five minutes.
 #[test]
 fn a_process_killed_while_it_starts_keeps_nobody_waiting() {
-    let scene = Scene::new("A10:23028");
-    let container = scene.limited("a", 8192);
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.limited("a", 8192);
     for round in 0..60 {
-        let mut command = scene.program_in(&container, "hold");
+        let mut command = fixture.program_in(&container, "hold");
         command.arg("1M");
         let victim = Child::start(command);
         std::thread::sleep(Duration::from_micros(round * 400));
         victim.kill();
         if round % 10 == 9 {
-            let mut command = scene.program_in(&container, "hold");
+            let mut command = fixture.program_in(&container, "hold");
             command.args(["64M", "0"]);
             Outcome::of(command).silent();
         }
     }
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
 }
 
 /// Where the library was replaced below running programs, they crashed.
 #[test]
 fn a_replaced_library_and_a_removed_one_leave_running_programs_alone() {
-    let scene = Scene::new("A10:23028");
-    let library = scene.path("libcgpu.so");
-    fs::copy(scene.dist().file("libcgpu.so"), &library).expect("a copy");
-    let container = scene.limited("a", 4096);
-    let mut command = scene.program_in(&container, "take");
+    let fixture = Fixture::new("A10:23028");
+    let library = fixture.path("libcgpu.so");
+    fs::copy(fixture.dist().file("libcgpu.so"), &library).expect("a copy");
+    let container = fixture.limited("a", 4096);
+    let mut command = fixture.program_in(&container, "take");
     command.env("LD_PRELOAD", &library);
     let mut program = Child::start(command);
     program.line();
-    let fresh = scene.path("fresh");
-    fs::copy(scene.dist().file("libcgpu.so"), &fresh).expect("a copy");
+    let fresh = fixture.path("fresh");
+    fs::copy(fixture.dist().file("libcgpu.so"), &fresh).expect("a copy");
     fs::rename(&fresh, &library).expect("it is replaced");
     let mut take = |amount: &str| {
         program.write(&format!("take {amount}\n"));
@@ -110,9 +110,9 @@ fn a_replaced_library_and_a_removed_one_leave_running_programs_alone() {
 #[test]
 fn drivers_of_all_ages_are_limited() {
     for version in ["10010", "10020", "11000", "11040", "11080", "12000", "12040", "12080", "13000"] {
-        let scene = Scene::new("A10:23028");
-        let container = scene.limited("a", 2048).with("CGPU_SIM_DRIVER", version);
-        let mut command = scene.program_in(&container, "alloc_fill");
+        let fixture = Fixture::new("A10:23028");
+        let container = fixture.limited("a", 2048).with("CGPU_SIM_DRIVER", version);
+        let mut command = fixture.program_in(&container, "alloc_fill");
         command.arg("64M");
         let outcome = Outcome::of(command).silent();
         assert_eq!((outcome.number("total"), outcome.number("error")), (2048 * MIB, 2), "{version}");
@@ -124,14 +124,14 @@ fn drivers_of_all_ages_are_limited() {
 /// Elsewhere it was not defined what happens then.
 #[test]
 fn two_halves_of_a_gpu_that_is_smaller_than_it_says() {
-    let scene = Scene::new("A10:23028");
-    let _monitor = Monitor::start(&scene);
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start(&fixture);
     let half = |name: &str| {
-        let container = scene
+        let container = fixture
             .container(name)
             .with("ALIYUN_COM_GPU_MEM_CONTAINER", "11")
             .with("ALIYUN_COM_GPU_MEM_DEV", "22");
-        let mut program = Child::start(scene.program_in(&container, "take"));
+        let mut program = Child::start(fixture.program_in(&container, "take"));
         program.line();
         (container, program, 0_u64)
     };
@@ -172,6 +172,6 @@ fn two_halves_of_a_gpu_that_is_smaller_than_it_says() {
         program.write("take 512\n");
         assert!(program.line().contains("\"result\": 0"), "room was made");
         program.finish().silent();
-        scene.wait_until_empty(&container);
+        fixture.wait_until_empty(&container);
     }
 }

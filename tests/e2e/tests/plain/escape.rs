@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use cgpu_e2e::{MIB, Outcome, Scene, mounted, skip};
+use cgpu_e2e::{Fixture, MIB, Outcome, mounted, skip};
 
 /// A little container in a mount namespace: the built files at /run/stage, the simulated driver on the loader's own path, the shim in
 /// ld.so.preload, the simulated GPUs and regions in a /dev/shm of its own. No variable is needed for any of it.
@@ -20,17 +20,17 @@ const READ_ONLY: &str =
 
 /// What each way in says the GPU's size is, one line each; the limit is 3 GiB.
 fn totals(protect: &str, ways: &[&str]) -> Option<Vec<String>> {
-    let scene = Scene::new("A10:23028");
-    let mut native = scene.program("visible");
+    let fixture = Fixture::new("A10:23028");
+    let mut native = fixture.program("visible");
     native.env("NATIVE", "all");
     let gpu = Outcome::of(native).silent().json();
-    let limits = scene.path("limits");
+    let limits = fixture.path("limits");
     fs::write(
         &limits,
         format!("version 1\nname a\ngpu {} {}\n", gpu["uuid"].as_str().expect("a UUID"), 3072 * MIB),
     )
     .expect("a limits file");
-    let script = scene.path("ways");
+    let script = fixture.path("ways");
     let lines: Vec<String> =
         ways.iter().map(|way| format!("{} || echo failed", way.replace("INIT", "/run/stage/init"))).collect();
     fs::write(&script, lines.join("\n")).expect("a script");
@@ -39,10 +39,10 @@ fn totals(protect: &str, ways: &[&str]) -> Option<Vec<String>> {
     }
     let setup = CONTAINER
         .replace("{protect}", protect)
-        .replace("{dist}", &scene.dist().folder().to_string_lossy())
+        .replace("{dist}", &fixture.dist().folder().to_string_lossy())
         .replace("{limits}", &limits.to_string_lossy())
         .replace("{ways}", &script.to_string_lossy());
-    let mut shell = scene.native(std::path::Path::new("/bin/sh"));
+    let mut shell = fixture.native(std::path::Path::new("/bin/sh"));
     shell
         .arg("/run/stage/ways")
         .env_remove("LD_LIBRARY_PATH")

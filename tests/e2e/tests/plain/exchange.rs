@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cgpu_e2e::{MIB, Monitor, Outcome, Scene};
+use cgpu_e2e::{Fixture, MIB, Monitor, Outcome};
 
 const GPU: &str = "A10:8192";
 const LIMIT_MIB: u64 = 4096;
@@ -29,9 +29,9 @@ const AT_ONCE: usize = 4;
 /// What the books say and the driver has, in the end, in each of the orders.
 fn exchanged(way: &str, kept: bool) -> Vec<(i64, i64)> {
     let run = |order: &String| {
-        let scene = Scene::new(GPU);
-        let container = scene.limited("a", LIMIT_MIB);
-        let mut command = scene.program_in(&container, "exchange");
+        let fixture = Fixture::new(GPU);
+        let container = fixture.limited("a", LIMIT_MIB);
+        let mut command = fixture.program_in(&container, "exchange");
         command.args([way, order]);
         if kept {
             command.arg("kept");
@@ -39,7 +39,7 @@ fn exchanged(way: &str, kept: bool) -> Vec<(i64, i64)> {
         let outcome = Outcome::of(command).silent();
         let number = |key: &str| outcome.json()[key].as_i64().expect("a number");
         let found = (number("shown"), number("truth"));
-        scene.wait_until_empty(&container);
+        fixture.wait_until_empty(&container);
         found
     };
     let orders = orders();
@@ -81,10 +81,10 @@ fn memory_by_descriptors_is_never_less_on_the_books_than_on_the_gpu() {
 #[test]
 fn with_a_monitor_the_books_end_as_the_gpu_does() {
     for order in ["abc", "ABC", "bAc"] {
-        let scene = Scene::new(GPU);
-        let _monitor = Monitor::start(&scene);
-        let container = scene.limited("a", LIMIT_MIB);
-        let mut command = scene.program_in(&container, "exchange");
+        let fixture = Fixture::new(GPU);
+        let _monitor = Monitor::start(&fixture);
+        let container = fixture.limited("a", LIMIT_MIB);
+        let mut command = fixture.program_in(&container, "exchange");
         command.args(["descriptor", order]);
         let outcome = Outcome::of(command).silent();
         assert_eq!(outcome.json()["shown"], outcome.json()["truth"], "{order}");
@@ -94,8 +94,8 @@ fn with_a_monitor_the_books_end_as_the_gpu_does() {
 #[test]
 fn exchange_is_the_same_without_a_limit() {
     for way in ["ipc", "descriptor", "pool"] {
-        let scene = Scene::new(GPU);
-        let mut command = scene.program("exchange");
+        let fixture = Fixture::new(GPU);
+        let mut command = fixture.program("exchange");
         command.args([way, "bca"]);
         Outcome::of(command).silent();
     }
@@ -104,34 +104,34 @@ fn exchange_is_the_same_without_a_limit() {
 /// Green contexts were refused once; the program is the simulated GPU's own test of them.
 #[test]
 fn green_contexts_are_views_of_the_primary_context() {
-    let scene = Scene::new("A10:23028");
-    Outcome::of(scene.program("green")).silent();
-    let container = scene.limited("a", LIMIT_MIB);
-    Outcome::of(scene.program_in(&container, "green")).silent();
-    scene.wait_until_empty(&container);
+    let fixture = Fixture::new("A10:23028");
+    Outcome::of(fixture.program("green")).silent();
+    let container = fixture.limited("a", LIMIT_MIB);
+    Outcome::of(fixture.program_in(&container, "green")).silent();
+    fixture.wait_until_empty(&container);
 }
 
 /// Sparse arrays were refused once; the program is the simulated GPU's own test of them.
 #[test]
 fn memory_in_parts_of_arrays_comes_and_goes_as_without_a_limit() {
-    let scene = Scene::new("A10:23028");
-    let container = scene.limited("a", LIMIT_MIB);
-    let outcome = Outcome::of(scene.program_in(&container, "sparse")).silent();
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.limited("a", LIMIT_MIB);
+    let outcome = Outcome::of(fixture.program_in(&container, "sparse")).silent();
     assert_eq!(outcome.number("sparse"), 1);
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
 }
 
 /// What a program prints on these GPUs, outside of containers and then under a limit.
 fn both(gpus: &str, driver: &str, name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
     let run = |limit: Option<u64>| {
-        let scene = Scene::new(gpus);
-        let container = scene.limited("a", limit.unwrap_or_default());
+        let fixture = Fixture::new(gpus);
+        let container = fixture.limited("a", limit.unwrap_or_default());
         let mut command =
-            if limit.is_some() { scene.program_in(&container, name) } else { scene.program(name) };
+            if limit.is_some() { fixture.program_in(&container, name) } else { fixture.program(name) };
         command.args(arguments).env("CGPU_SIM_DRIVER", driver);
         let outcome = Outcome::of(command).silent();
         if limit.is_some() {
-            scene.wait_until_empty(&container);
+            fixture.wait_until_empty(&container);
         }
         outcome
     };
@@ -158,13 +158,13 @@ fn memory_bound_to_logical_endpoints_is_paid_until_its_last_handle_mapping_and_b
 #[test]
 fn a_checkpointed_process_is_off_the_books_and_comes_back_only_where_it_fits() {
     both("A10:4096", "13010", "away", &[]);
-    let scene = Scene::new(GPU);
-    let _monitor = Monitor::start(&scene);
-    let container = scene.limited("a", 2048);
-    let mut command = scene.program_in(&container, "away");
+    let fixture = Fixture::new(GPU);
+    let _monitor = Monitor::start(&fixture);
+    let container = fixture.limited("a", 2048);
+    let mut command = fixture.program_in(&container, "away");
     command.env("CGPU_SIM_DRIVER", "13010");
     Outcome::of(command).silent();
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
 }
 
 /// More than the limit is imported: that it was made could not be seen.
@@ -175,13 +175,13 @@ fn memory_of_other_interfaces_is_not_charged_to_its_importer() {
 
 #[test]
 fn with_a_monitor_memory_of_other_interfaces_is_counted_once() {
-    let scene = Scene::new(GPU);
-    let _monitor = Monitor::start(&scene);
-    let container = scene.limited("a", LIMIT_MIB);
-    let mut command = scene.program_in(&container, "imported");
+    let fixture = Fixture::new(GPU);
+    let _monitor = Monitor::start(&fixture);
+    let container = fixture.limited("a", LIMIT_MIB);
+    let mut command = fixture.program_in(&container, "imported");
     command.args(["128M", "watched"]);
     Outcome::of(command).silent();
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
 }
 
 /// Descriptors are kept: nobody tells the books that the other rank has let them go.
@@ -195,14 +195,14 @@ fn collectives_at_the_end_of_memory_are_refused_only_what_does_not_fit() {
 #[test]
 fn with_a_monitor_collectives_find_the_room_of_those_before_them() {
     for arguments in [&["3"][..], &["1", "kill"]] {
-        let scene = Scene::new(SWITCHED);
-        let _monitor = Monitor::start(&scene);
-        let container = scene.limited("a", 2048);
-        let mut command = scene.program_in(&container, "collectives");
+        let fixture = Fixture::new(SWITCHED);
+        let _monitor = Monitor::start(&fixture);
+        let container = fixture.limited("a", 2048);
+        let mut command = fixture.program_in(&container, "collectives");
         command.args(arguments).env("CGPU_SIM_DRIVER", "13010");
         let outcome = Outcome::of(command).silent();
         assert_eq!(outcome.number("kept"), 0);
-        scene.wait_until_empty(&container);
+        fixture.wait_until_empty(&container);
     }
 }
 
@@ -216,12 +216,12 @@ fn with_a_monitor_the_gpus_own_programs_end_as_without_a_limit() {
         ("checkpoint", "A10:8192,A10:8192", "13040"),
         ("ranges", "A10:8192", "13000"),
     ] {
-        let scene = Scene::new(gpus);
-        let _monitor = Monitor::start(&scene);
-        let container = scene.limited("a", 6000);
-        let mut command = scene.program_in(&container, name);
+        let fixture = Fixture::new(gpus);
+        let _monitor = Monitor::start(&fixture);
+        let container = fixture.limited("a", 6000);
+        let mut command = fixture.program_in(&container, name);
         command.arg("watched").env("CGPU_SIM_DRIVER", driver);
         Outcome::of(command).silent();
-        scene.wait_until_empty(&container);
+        fixture.wait_until_empty(&container);
     }
 }

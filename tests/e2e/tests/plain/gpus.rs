@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_e2e::{Child, Container, MIB, Outcome, Scene};
+use cgpu_e2e::{Child, Container, Fixture, MIB, Outcome};
 
 /// In PCI order; from the fastest to the slowest, as the driver numbers them, they are the second, the third and the first.
 const UNEQUAL: &str = "T4:15109,A100:40960,A10:23028";
 
 /// Totals in MiB by UUID, in the program's order.
-fn seen(scene: &Scene, container: &Container) -> Vec<(String, u64)> {
-    let outcome = Outcome::of(scene.program_in(container, "visible")).silent();
+fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
+    let outcome = Outcome::of(fixture.program_in(container, "visible")).silent();
     let gpus = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
     let gpu = |gpu: serde_json::Value| {
         (gpu["uuid"].as_str().expect("a UUID").to_owned(), gpu["total"].as_u64().expect("a total") / MIB)
@@ -18,9 +18,9 @@ fn seen(scene: &Scene, container: &Container) -> Vec<(String, u64)> {
 }
 
 /// The GPUs' UUIDs in PCI order, and what the driver says they have without a limit.
-fn gpus(scene: &Scene) -> Vec<(String, u64)> {
-    let native = scene.container("native").with("CUDA_DEVICE_ORDER", "PCI_BUS_ID").with("NATIVE", "all");
-    seen(scene, &native)
+fn gpus(fixture: &Fixture) -> Vec<(String, u64)> {
+    let native = fixture.container("native").with("CUDA_DEVICE_ORDER", "PCI_BUS_ID").with("NATIVE", "all");
+    seen(fixture, &native)
 }
 
 /// Every choice of some of `n` places in every order, the empty one left out.
@@ -38,8 +38,8 @@ fn choices(n: usize) -> Vec<Vec<usize>> {
 
 #[test]
 fn hiding_and_reordering_gpus_moves_no_limit() {
-    let scene = Scene::new(UNEQUAL);
-    let gpus = gpus(&scene);
+    let fixture = Fixture::new(UNEQUAL);
+    let gpus = gpus(&fixture);
     let limit: BTreeMap<&str, u64> =
         gpus.iter().map(|(uuid, _)| uuid.as_str()).zip([3072, 4096, 5120]).collect();
     let fastest = [1, 2, 0];
@@ -47,14 +47,15 @@ fn hiding_and_reordering_gpus_moves_no_limit() {
     let mut runs = 0;
     let mut order = |bus: bool, list: Option<&str>| -> Vec<String> {
         runs += 1;
-        let mut container = scene.container(&runs.to_string()).with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,5");
+        let mut container =
+            fixture.container(&runs.to_string()).with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,5");
         if bus {
             container = container.with("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         }
         if let Some(list) = list {
             container = container.with("CUDA_VISIBLE_DEVICES", list);
         }
-        let seen = seen(&scene, &container);
+        let seen = seen(&fixture, &container);
         for (uuid, mib) in &seen {
             assert_eq!(*mib, limit[uuid.as_str()], "{uuid} of {seen:?}");
         }
@@ -78,8 +79,8 @@ fn hiding_and_reordering_gpus_moves_no_limit() {
 
 #[test]
 fn the_list_of_limits_follows_every_way_to_name_the_gpus() {
-    let scene = Scene::new(UNEQUAL);
-    let gpus = gpus(&scene);
+    let fixture = Fixture::new(UNEQUAL);
+    let gpus = gpus(&fixture);
     let name = |place: usize| gpus[place].0.clone();
     let short = |place: usize| gpus[place].0[..10].to_owned();
     for (row, (visible, expected)) in [
@@ -97,32 +98,32 @@ fn the_list_of_limits_follows_every_way_to_name_the_gpus() {
     .into_iter()
     .enumerate()
     {
-        let container = scene
+        let container = fixture
             .container(&format!("row-{row}"))
             .with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,5")
             .with("NVIDIA_VISIBLE_DEVICES", &visible)
             .with("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-        let totals: Vec<u64> = seen(&scene, &container).iter().map(|(_, mib)| mib / 1024).collect();
+        let totals: Vec<u64> = seen(&fixture, &container).iter().map(|(_, mib)| mib / 1024).collect();
         assert_eq!(totals, expected, "NVIDIA_VISIBLE_DEVICES={visible}");
     }
 }
 
 #[test]
 fn fractions_of_unequal_gpus_are_each_gpus_own() {
-    let scene = Scene::new(UNEQUAL);
-    let container = scene
+    let fixture = Fixture::new(UNEQUAL);
+    let container = fixture
         .container("a")
         .with("ALIYUN_COM_GPU_MEM_CONTAINER", "6,10,8")
         .with("ALIYUN_COM_GPU_MEM_DEV", "15,40,22")
         .with("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-    let totals: Vec<u64> = seen(&scene, &container).into_iter().map(|(_, mib)| mib).collect();
+    let totals: Vec<u64> = seen(&fixture, &container).into_iter().map(|(_, mib)| mib).collect();
     assert_eq!(totals, [15109 * 6 / 15, 40960 * 10 / 40, 23028 * 8 / 22]);
 }
 
 #[test]
 fn native_gpus_stay_whole_beside_sliced_ones() {
-    let scene = Scene::new(UNEQUAL);
-    let gpus = gpus(&scene);
+    let fixture = Fixture::new(UNEQUAL);
+    let gpus = gpus(&fixture);
     let whole: Vec<u64> = gpus.iter().map(|(_, mib)| *mib).collect();
     let (uuid, short) = (gpus[2].0.as_str(), &gpus[1].0[..10]);
     for (row, (sliced, expected)) in [
@@ -138,13 +139,13 @@ fn native_gpus_stay_whole_beside_sliced_ones() {
         let native: Vec<&str> = (gpus.iter().zip(expected).zip(&whole))
             .filter_map(|((gpu, mib), whole)| (mib == *whole).then_some(gpu.0.as_str()))
             .collect();
-        let container = scene
+        let container = fixture
             .container(&format!("row-{row}"))
             .with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,5")
             .with("ALIYUN_COM_GPU_VISIBLE_DEVICES", &sliced)
             .with("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
             .with("NATIVE", &native.join(","));
-        let totals: Vec<u64> = seen(&scene, &container).into_iter().map(|(_, mib)| mib).collect();
+        let totals: Vec<u64> = seen(&fixture, &container).into_iter().map(|(_, mib)| mib).collect();
         assert_eq!(totals, expected, "ALIYUN_COM_GPU_VISIBLE_DEVICES={sliced}");
     }
 }
@@ -152,13 +153,13 @@ fn native_gpus_stay_whole_beside_sliced_ones() {
 /// Peers limited the first GPU only, or both as one.
 #[test]
 fn one_rank_per_gpu_fills_its_own_limit() {
-    let scene = Scene::new(UNEQUAL);
-    let gpus = gpus(&scene);
-    let container = scene.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,5");
+    let fixture = Fixture::new(UNEQUAL);
+    let gpus = gpus(&fixture);
+    let container = fixture.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,5");
     let ranks: Vec<(u64, Child)> = (gpus.iter().zip([3, 4, 5]))
         .map(|((uuid, _), gib)| {
             let rank = container.clone().with("CUDA_VISIBLE_DEVICES", uuid);
-            let mut command = scene.program_in(&rank, "alloc_fill");
+            let mut command = fixture.program_in(&rank, "alloc_fill");
             command.args(["64M", "2"]);
             (gib * 1024 * MIB, Child::start(command))
         })

@@ -1,25 +1,25 @@
 //! What graphs allocate: charged by what is reserved for them, to the byte, and never over the limit.
 
-use cgpu_e2e::{Container, Outcome, Scene};
+use cgpu_e2e::{Container, Fixture, Outcome};
 
 /// Large enough that the driver itself is not short.
 const GPU: &str = "A10:6144";
 
 /// What the program printed, and what was counted in its container.
 fn limited(program: &str, arguments: &[&str], mib: u64) -> (Outcome, Counters) {
-    let scene = Scene::new(GPU);
-    let container = scene.limited("a", mib);
-    let mut command = scene.program_in(&container, program);
+    let fixture = Fixture::new(GPU);
+    let container = fixture.limited("a", mib);
+    let mut command = fixture.program_in(&container, program);
     command.args(arguments);
     let outcome = Outcome::of(command).silent();
-    let counters = Counters::read(&scene, &container);
-    scene.wait_until_empty(&container);
+    let counters = Counters::read(&fixture, &container);
+    fixture.wait_until_empty(&container);
     (outcome, counters)
 }
 
 /// Outside of containers first: the program asks nothing that the driver does not do.
 fn both(program: &str, mib: u64) -> Counters {
-    Outcome::of(Scene::new(GPU).program(program)).silent();
+    Outcome::of(Fixture::new(GPU).program(program)).silent();
     limited(program, &[], mib).1
 }
 
@@ -27,8 +27,8 @@ fn both(program: &str, mib: u64) -> Counters {
 struct Counters(Vec<serde_json::Value>);
 
 impl Counters {
-    fn read(scene: &Scene, container: &Container) -> Self {
-        let processes = scene.books(container)["processes"].clone();
+    fn read(fixture: &Fixture, container: &Container) -> Self {
+        let processes = fixture.accounting(container)["processes"].clone();
         let processes = processes.as_array().expect("processes").iter();
         Self(processes.map(|process| process["counters"].clone()).collect())
     }
@@ -84,12 +84,12 @@ fn graphs_launched_in_turn_give_way_to_each_other() {
 #[test]
 fn the_gpu_that_a_node_names_is_charged() {
     // Scenes of their own: what a process leaves goes a little later.
-    let scene = || Scene::new("A10:6144,T4:4096");
-    Outcome::of(scene().program("graph_of_another_gpu")).silent();
+    let fixture = || Fixture::new("A10:6144,T4:4096");
+    Outcome::of(fixture().program("graph_of_another_gpu")).silent();
     for gpus in ["0,1", "1", "0"] {
-        let scene = scene();
-        let container = scene.limited("a", 2048).with("ALIYUN_COM_GPU_VISIBLE_DEVICES", gpus);
-        Outcome::of(scene.program_in(&container, "graph_of_another_gpu")).silent();
+        let fixture = fixture();
+        let container = fixture.limited("a", 2048).with("ALIYUN_COM_GPU_VISIBLE_DEVICES", gpus);
+        Outcome::of(fixture.program_in(&container, "graph_of_another_gpu")).silent();
     }
 }
 
@@ -122,13 +122,13 @@ fn threads_and_their_graphs_never_take_more_than_the_limit() {
 
 #[test]
 fn a_graph_that_the_driver_does_not_launch_leaves_nothing_charged() {
-    let scene = Scene::new(GPU);
-    let container = scene.limited("a", 1024);
-    let mut command = scene.program_in(&container, "graph_pressure");
+    let fixture = Fixture::new(GPU);
+    let container = fixture.limited("a", 1024);
+    let mut command = fixture.program_in(&container, "graph_pressure");
     command.args(["3", "40"]).env("CGPU_SIM_FAULT", "cuGraphLaunch:p0.1:2,cuGraphUpload:p0.1:2");
     let outcome = Outcome::of(command).silent();
     assert!(outcome.number("refusals") > 0);
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
 }
 
 /// The simulated GPU uploaded a graph that was larger than itself, and refused its launch only.

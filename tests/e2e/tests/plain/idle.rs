@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use cgpu_e2e::{Child, Monitor, Scene, Worker};
+use cgpu_e2e::{Child, Fixture, Monitor, Worker};
 
 /// Longer than the second after which a held thread takes a monitor for dead.
 const SPAN: Duration = Duration::from_millis(1500);
@@ -39,12 +39,12 @@ fn others(process: &Child) -> Vec<String> {
 }
 
 /// Waits until these threads sleep for the whole span. A thread that wakes now and then never does.
-fn stays_asleep(scene: &Scene, what: &str, process: &Child, watched: impl Fn(u64) -> bool) {
+fn stays_asleep(fixture: &Fixture, what: &str, process: &Child, watched: impl Fn(u64) -> bool) {
     let count = || -> Vec<(u64, u64)> {
         let all = threads(process).into_iter().filter(|(id, _)| watched(*id));
         all.map(|(id, (_, switches))| (id, switches)).collect()
     };
-    scene.eventually(what, || {
+    fixture.eventually(what, || {
         let before = count();
         assert!(!before.is_empty(), "{what}: no thread to watch");
         sleep(SPAN);
@@ -54,24 +54,24 @@ fn stays_asleep(scene: &Scene, what: &str, process: &Child, watched: impl Fn(u64
 
 #[test]
 fn a_program_that_does_not_use_the_gpu_has_no_thread_of_ours_and_sleeps() {
-    let scene = Scene::new("A10:23028");
-    let _monitor = Monitor::start(&scene);
-    let container = scene.limited("a", 1024);
-    let mut process = Child::start(scene.native_in(&container, Path::new("cat")));
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start(&fixture);
+    let container = fixture.limited("a", 1024);
+    let mut process = Child::start(fixture.native_in(&container, Path::new("cat")));
     process.write("here\n");
     assert_eq!(process.line(), "here");
     assert_eq!(others(&process), [""; 0]);
-    stays_asleep(&scene, "cat sleeps under the shim", &process, |_| true);
+    stays_asleep(&fixture, "cat sleeps under the shim", &process, |_| true);
     process.finish().silent();
 }
 
 /// On the null driver, which has no thread of its own: whatever wakes is ours. Two tenants that have just contended for the GPU.
 #[test]
 fn a_program_that_opened_the_gpu_and_is_idle_has_no_thread_of_ours_and_sleeps() {
-    let scene = Scene::null();
-    let _monitor = Monitor::start(&scene);
-    let containers = ["a", "b"].map(|name| scene.limited(name, 1024));
-    let mut workers = [&containers[0], &containers[1]].map(|container| Worker::start(&scene, container));
+    let fixture = Fixture::null();
+    let _monitor = Monitor::start(&fixture);
+    let containers = ["a", "b"].map(|name| fixture.limited(name, 1024));
+    let mut workers = [&containers[0], &containers[1]].map(|container| Worker::start(&fixture, container));
     for worker in &mut workers {
         assert_eq!(others(&worker.process), [""; 0]);
     }
@@ -79,7 +79,7 @@ fn a_program_that_opened_the_gpu_and_is_idle_has_no_thread_of_ours_and_sleeps() 
     workers.iter_mut().for_each(|worker| assert!(worker.rate() > 0.0));
     for worker in &workers {
         assert_eq!(others(&worker.process), [""; 0]);
-        stays_asleep(&scene, "an idle program sleeps under the shim", &worker.process, |_| true);
+        stays_asleep(&fixture, "an idle program sleeps under the shim", &worker.process, |_| true);
     }
     workers.into_iter().for_each(Worker::finish);
 }
@@ -87,11 +87,11 @@ fn a_program_that_opened_the_gpu_and_is_idle_has_no_thread_of_ours_and_sleeps() 
 /// The simulated driver has a thread that looks after its GPU: the same one with and without the shim. The program's own sleeps.
 #[test]
 fn beside_the_drivers_own_thread_there_is_none() {
-    let scene = Scene::new("A10:23028");
-    let monitor = Monitor::start(&scene);
-    let container = scene.limited("a", 1024);
-    let mut shimmed = Worker::start(&scene, &container);
-    let mut native = Child::start(scene.program("worker"));
+    let fixture = Fixture::new("A10:23028");
+    let monitor = Monitor::start(&fixture);
+    let container = fixture.limited("a", 1024);
+    let mut shimmed = Worker::start(&fixture, &container);
+    let mut native = Child::start(fixture.program("worker"));
     assert_eq!(native.line(), "{\"ready\": true}");
     shimmed.begin(0.2);
     assert!(shimmed.rate() > 0.0);
@@ -99,11 +99,11 @@ fn beside_the_drivers_own_thread_there_is_none() {
     native.line();
     let first = u64::from(shimmed.process.pid());
     let names = |process: &Child| threads(process).len();
-    scene.eventually("as many threads with the shim as without", || {
+    fixture.eventually("as many threads with the shim as without", || {
         (names(&shimmed.process) == names(&native) && others(&shimmed.process) == others(&native))
             .then_some(())
     });
-    stays_asleep(&scene, "an idle program sleeps under the shim", &shimmed.process, |id| id == first);
+    stays_asleep(&fixture, "an idle program sleeps under the shim", &shimmed.process, |id| id == first);
     shimmed.finish();
     native.finish().silent();
     drop(monitor);

@@ -1,14 +1,14 @@
 //! Memory that nobody asked for: contexts, code and variables of modules, heap, stack and printf buffers.
 
-use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene};
+use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome};
 
 const A10: &str = "A10:23028";
 
 /// What a context of the simulated GPU takes.
 const CONTEXT: u64 = 256 * MIB;
 
-fn holder(scene: &Scene, container: &Container, bytes: &str) -> Child {
-    let mut command = scene.program_in(container, "hold");
+fn holder(fixture: &Fixture, container: &Container, bytes: &str) -> Child {
+    let mut command = fixture.program_in(container, "hold");
     command.arg(bytes);
     let mut holder = Child::start(command);
     holder.line();
@@ -16,28 +16,28 @@ fn holder(scene: &Scene, container: &Container, bytes: &str) -> Child {
 }
 
 /// What `cgpu smi` says of a container's first GPU.
-fn share(scene: &Scene, container: &Container, key: &str) -> i64 {
-    let books = scene.books(container);
-    books["gpus"][0][key].as_i64().unwrap_or_else(|| panic!("no {key} in {books:#}"))
+fn share(fixture: &Fixture, container: &Container, key: &str) -> i64 {
+    let accounting = fixture.accounting(container);
+    accounting["gpus"][0][key].as_i64().unwrap_or_else(|| panic!("no {key} in {accounting:#}"))
 }
 
 #[test]
 fn code_of_first_launches_is_shown_and_blocks_new_allocations() {
-    let scene = Scene::new(A10);
-    let _monitor = Monitor::start(&scene);
-    let container = scene.limited("a", 1024);
+    let fixture = Fixture::new(A10);
+    let _monitor = Monitor::start(&fixture);
+    let container = fixture.limited("a", 1024);
     // 256 of the context, 700 and at times 64 of the program: 4 are left. Then 40 come with the launches of 640 functions.
-    let mut command = scene.program_in(&container, "implicit_code");
+    let mut command = fixture.program_in(&container, "implicit_code");
     command.args(["700M", "64M", "640"]);
     let mut program = Child::start(command);
     program.line();
     let growth = 40 * MIB;
-    scene.eventually("the growth in smi", || {
-        (share(&scene, &container, "unaccounted") == growth.cast_signed()).then_some(())
+    fixture.eventually("the growth in smi", || {
+        (share(&fixture, &container, "unaccounted") == growth.cast_signed()).then_some(())
     });
-    assert_eq!(share(&scene, &container, "implicit"), (CONTEXT + growth).cast_signed());
-    assert_eq!(share(&scene, &container, "used"), 700 * MIB.cast_signed());
-    let process = &scene.books(&container)["processes"][0]["gpus"][0];
+    assert_eq!(share(&fixture, &container, "implicit"), (CONTEXT + growth).cast_signed());
+    assert_eq!(share(&fixture, &container, "used"), 700 * MIB.cast_signed());
+    let process = &fixture.accounting(&container)["processes"][0]["gpus"][0];
     assert_eq!(process["implicit"], CONTEXT + growth);
     assert_eq!(process["unaccounted"], growth);
 
@@ -50,29 +50,30 @@ fn code_of_first_launches_is_shown_and_blocks_new_allocations() {
     assert_eq!(attempt("64M"), (2, left), "what was freed before the growth is no longer there");
     assert_eq!(attempt("28M"), (0, left));
     assert_eq!(attempt("30M"), (2, left));
-    let mut other = scene.program_in(&container, "hold");
+    let mut other = fixture.program_in(&container, "hold");
     other.arg("30M");
     assert_ne!(Outcome::of(other).code(), Some(0), "others are refused as well");
 
     // A limit below the use: all of it is refused, and that it came unasked is counted once.
-    let id = scene.books(&container)["id"].as_str().expect("an id").to_owned();
-    scene.set(&format!("0/{id}/memsize"), &(980 * MIB).to_string());
-    scene.eventually("the new limit", || (attempt("2M") == (2, 0)).then_some(()));
+    let id = fixture.accounting(&container)["id"].as_str().expect("an id").to_owned();
+    fixture.set(&format!("0/{id}/memsize"), &(980 * MIB).to_string());
+    fixture.eventually("the new limit", || (attempt("2M") == (2, 0)).then_some(()));
     for _ in 0..3 {
         assert_eq!(attempt("2M"), (2, 0));
     }
-    assert_eq!(scene.books(&container)["processes"][0]["counters"]["implicit_over_limit"], 1);
+    assert_eq!(fixture.accounting(&container)["processes"][0]["counters"]["implicit_over_limit"], 1);
     program.write("end\n");
     program.finish().silent();
 }
 
 #[test]
 fn a_neighbour_that_starts_at_the_same_instant_leaves_no_error() {
-    let scene = Scene::new(A10);
-    let _monitor = Monitor::start(&scene);
-    let containers: Vec<Container> = (0..6).map(|index| scene.limited(&format!("c{index}"), 2048)).collect();
+    let fixture = Fixture::new(A10);
+    let _monitor = Monitor::start(&fixture);
+    let containers: Vec<Container> =
+        (0..6).map(|index| fixture.limited(&format!("c{index}"), 2048)).collect();
     let start = |container| {
-        let mut command = scene.program_in(container, "hold");
+        let mut command = fixture.program_in(container, "hold");
         command.arg("64M");
         Child::start(command)
     };
@@ -81,15 +82,15 @@ fn a_neighbour_that_starts_at_the_same_instant_leaves_no_error() {
         child.line();
     }
     for container in &containers {
-        scene.eventually("what a context takes, to the byte", || {
-            (share(&scene, container, "implicit") == CONTEXT.cast_signed()).then_some(())
+        fixture.eventually("what a context takes, to the byte", || {
+            (share(&fixture, container, "implicit") == CONTEXT.cast_signed()).then_some(())
         });
     }
     // What the next one is charged is right as well.
-    let later: Vec<Child> = containers.iter().map(|container| holder(&scene, container, "1400M")).collect();
+    let later: Vec<Child> = containers.iter().map(|container| holder(&fixture, container, "1400M")).collect();
     for container in &containers {
-        scene.eventually("two contexts", || {
-            (share(&scene, container, "implicit") == 2 * CONTEXT.cast_signed()).then_some(())
+        fixture.eventually("two contexts", || {
+            (share(&fixture, container, "implicit") == 2 * CONTEXT.cast_signed()).then_some(())
         });
     }
     for child in children.into_iter().chain(later) {
@@ -100,12 +101,12 @@ fn a_neighbour_that_starts_at_the_same_instant_leaves_no_error() {
 /// What a neighbour's context takes in the same second must not be in the way of what fits.
 #[test]
 fn containers_that_start_together_have_all_of_their_limits() {
-    let scene = Scene::new(A10);
-    let _monitor = Monitor::start(&scene);
+    let fixture = Fixture::new(A10);
+    let _monitor = Monitor::start(&fixture);
     // The monitor knows these before their programs begin.
     let start = |index: usize| {
-        let mut command = scene.cgpu(&["run", "--mem", "320MiB", "--name", &format!("c{index}"), "--root"]);
-        command.arg(scene.root()).arg("--").arg(scene.dist().program("hold")).arg("48M");
+        let mut command = fixture.cgpu(&["run", "--mem", "320MiB", "--name", &format!("c{index}"), "--root"]);
+        command.arg(fixture.root()).arg("--").arg(fixture.dist().program("hold")).arg("48M");
         Child::start(command)
     };
     let mut children: Vec<Child> = (0..6).map(start).collect();
@@ -120,19 +121,19 @@ fn containers_that_start_together_have_all_of_their_limits() {
 
 #[test]
 fn a_context_that_ends_takes_its_growth_along() {
-    let scene = Scene::new(A10);
-    let _monitor = Monitor::start(&scene);
-    let container = scene.limited("a", 2048);
-    let mut command = scene.program_in(&container, "implicit_code");
+    let fixture = Fixture::new(A10);
+    let _monitor = Monitor::start(&fixture);
+    let container = fixture.limited("a", 2048);
+    let mut command = fixture.program_in(&container, "implicit_code");
     command.args(["16M", "16M", "64"]);
     let mut program = Child::start(command);
     program.line();
-    scene.eventually("the growth in smi", || {
-        (share(&scene, &container, "unaccounted") == 4 * MIB.cast_signed()).then_some(())
+    fixture.eventually("the growth in smi", || {
+        (share(&fixture, &container, "unaccounted") == 4 * MIB.cast_signed()).then_some(())
     });
     program.kill();
-    scene.wait_until_empty(&container);
-    assert_eq!(share(&scene, &container, "unaccounted"), 0);
+    fixture.wait_until_empty(&container);
+    assert_eq!(share(&fixture, &container, "unaccounted"), 0);
 }
 
 /// With a monitor and without, and where code comes with its module. Each on a GPU of its own: the programs look at all of it.
@@ -141,10 +142,10 @@ fn everywhere(program: &str) {
     for (limit, monitored, loading) in
         [(1024, false, "LAZY"), (1024, true, "LAZY"), (1024, true, "EAGER"), (3072, false, "LAZY")]
     {
-        let scene = Scene::new(A10);
-        let _monitor = monitored.then(|| Monitor::start(&scene));
-        let container = scene.limited("a", limit).with("CUDA_MODULE_LOADING", loading);
-        Outcome::of(scene.program_in(&container, program)).silent();
+        let fixture = Fixture::new(A10);
+        let _monitor = monitored.then(|| Monitor::start(&fixture));
+        let container = fixture.limited("a", limit).with("CUDA_MODULE_LOADING", loading);
+        Outcome::of(fixture.program_in(&container, program)).silent();
     }
 }
 
@@ -165,14 +166,14 @@ fn variables_of_libraries_are_charged_and_refused_when_they_are_brought() {
 
 #[test]
 fn contexts_that_do_not_fit_are_refused_as_the_driver_would() {
-    let scene = Scene::new(A10);
-    let container = scene.limited("a", 1100);
-    let outcome = Outcome::of(scene.program_in(&container, "implicit_contexts")).silent();
+    let fixture = Fixture::new(A10);
+    let container = fixture.limited("a", 1100);
+    let outcome = Outcome::of(fixture.program_in(&container, "implicit_contexts")).silent();
     assert_eq!(outcome.number("contexts"), 4);
     assert_eq!(outcome.number("free"), 1100 * MIB - 4 * CONTEXT);
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
     // As on a GPU of that size: what there is to have of it is a little less than all.
-    let small = Scene::new("A10:1600");
+    let small = Fixture::new("A10:1600");
     let native = Outcome::of(small.program("implicit_contexts")).silent();
     assert!(native.number("contexts") >= 1);
 }

@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use cgpu_e2e::{Container, MIB, Outcome, Scene};
+use cgpu_e2e::{Container, Fixture, MIB, Outcome};
 
 const INVALID_VALUE: u64 = 1;
 
 /// cuInit is refused, the reason is told once, and it is the same sentence in both places.
-fn refuses(scene: &Scene, container: &Container, what: &str) -> String {
-    let mut command = scene.program_in(container, "init");
+fn refuses(fixture: &Fixture, container: &Container, what: &str) -> String {
+    let mut command = fixture.program_in(container, "init");
     command.arg("3");
     let outcome = Outcome::of(command).exits(0);
     assert_eq!(outcome.number("init"), INVALID_VALUE, "{what}: {outcome:?}");
@@ -18,7 +18,7 @@ fn refuses(scene: &Scene, container: &Container, what: &str) -> String {
 
 #[test]
 fn every_malformed_value_fails_closed() {
-    let scene = Scene::new("A10:23028,T4:15109");
+    let fixture = Fixture::new("A10:23028,T4:15109");
     let table: &[&[(&str, &str)]] = &[
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "")],
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "six")],
@@ -54,10 +54,10 @@ fn every_malformed_value_fails_closed() {
     ];
     for (row, variables) in table.iter().enumerate() {
         let container =
-            variables.iter().fold(scene.container(&format!("row-{row}")), |container, (name, value)| {
+            variables.iter().fold(fixture.container(&format!("row-{row}")), |container, (name, value)| {
                 container.with(name, value)
             });
-        let line = refuses(&scene, &container, &format!("{variables:?}"));
+        let line = refuses(&fixture, &container, &format!("{variables:?}"));
         let refused = fs::read_to_string(container.file("refused")).expect("the sentence is kept");
         assert!(line.contains(refused.trim()), "{variables:?}: {line:?} and {refused:?}");
         let blamed = variables.last().expect("a row names a variable").0;
@@ -68,19 +68,19 @@ fn every_malformed_value_fails_closed() {
 #[test]
 fn a_limits_file_overrides_nothing_when_the_container_can_write_it() {
     // CGPU_DIR/limits is for the monitor; only a read-only /run/cgpu/limits binds the shim.
-    let scene = Scene::new("A10:23028");
-    let container = scene.limited("a", 2048);
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.limited("a", 2048);
     fs::write(container.file("limits"), "version 1\nname a\nweight 3\n").expect("limits");
-    let outcome = Outcome::of(scene.program_in(&container, "init")).silent();
+    let outcome = Outcome::of(fixture.program_in(&container, "init")).silent();
     assert_eq!(outcome.number("total"), 2048 * MIB);
 }
 
 #[test]
 fn without_a_driver_the_program_hears_what_it_would_have_heard() {
-    let scene = Scene::new("A10:23028");
-    let mut native = scene.program("init");
+    let fixture = Fixture::new("A10:23028");
+    let mut native = fixture.program("init");
     native.env_remove("LD_LIBRARY_PATH").env("CGPU_TEST_LIBCUDA", "libcuda.so.nowhere");
-    let mut shimmed = scene.program_in(&scene.limited("a", 1024), "init");
+    let mut shimmed = fixture.program_in(&fixture.limited("a", 1024), "init");
     shimmed.env_remove("LD_LIBRARY_PATH").env("CGPU_TEST_LIBCUDA", "libcuda.so.nowhere");
     let (native, shimmed) = (Outcome::of(native).exits(3), Outcome::of(shimmed).exits(3));
     assert_eq!(native.stderr, shimmed.stderr);

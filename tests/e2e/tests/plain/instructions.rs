@@ -6,7 +6,7 @@
 use std::fs;
 use std::process::Command;
 
-use cgpu_e2e::{Child, Scene, skip};
+use cgpu_e2e::{Child, Fixture, skip};
 
 /// Calls of each kind.
 const CALLS: u64 = 20_000;
@@ -38,8 +38,8 @@ fn most(budget: u64) -> u64 {
 struct Profile(String);
 
 impl Profile {
-    fn of(command: &Command, scene: &Scene) -> Self {
-        let file = scene.path("profile");
+    fn of(command: &Command, fixture: &Fixture) -> Self {
+        let file = fixture.path("profile");
         let program = command.get_program().to_owned();
         let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
         let mut valgrind = Command::new("valgrind");
@@ -111,16 +111,16 @@ fn no_call_costs_more_instructions_than_its_budget() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return skip(test, "valgrind", "valgrind is not installed");
     }
-    let scene = Scene::null_release();
-    let container = scene.limited("a", 1024);
+    let fixture = Fixture::null_release();
+    let container = fixture.limited("a", 1024);
     let calls = |mut command: Command| {
         command.arg(CALLS.to_string());
         command
     };
-    let bare = Profile::of(&calls(scene.program("calls")), &scene);
-    let mut shimmed = calls(scene.program_in(&container, "calls"));
+    let bare = Profile::of(&calls(fixture.program("calls")), &fixture);
+    let mut shimmed = calls(fixture.program_in(&container, "calls"));
     shimmed.arg(container.file("grant"));
-    let shimmed = Profile::of(&shimmed, &scene);
+    let shimmed = Profile::of(&shimmed, &fixture);
 
     let added =
         |function: &str| (shimmed.under(function).saturating_sub(bare.under(function)) + CALLS / 2) / CALLS;
@@ -153,12 +153,12 @@ fn allocating_beside_many_costs_as_many_instructions_as_alone() {
     }
     for spacing in ["4K", "2M"] {
         let each = |live: u32| {
-            let scene = Scene::null_release();
-            let container = scene.limited("a", 1 << 20);
-            let mut command = scene.program_in(&container, "among");
+            let fixture = Fixture::null_release();
+            let container = fixture.limited("a", 1 << 20);
+            let mut command = fixture.program_in(&container, "among");
             command.env("CGPU_NULL_GIB", "4096");
             command.args([live.to_string().as_str(), spacing, PAIRS.to_string().as_str()]);
-            Profile::of(&command, &scene).under("pairs") / PAIRS
+            Profile::of(&command, &fixture).under("pairs") / PAIRS
         };
         let (alone, among) = (each(0), each(40_000));
         eprintln!("{spacing} apart: {alone} instructions alone, {among} beside 40,000");

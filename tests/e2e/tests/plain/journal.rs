@@ -2,22 +2,22 @@
 
 use std::fs;
 
-use cgpu_e2e::{Outcome, Scene};
+use cgpu_e2e::{Fixture, Outcome};
 use serde_json::Value;
 
 #[test]
 fn a_run_can_be_looked_at() {
-    let scene = Scene::new("A10:23028");
-    let journal = scene.path("journal");
+    let fixture = Fixture::new("A10:23028");
+    let journal = fixture.path("journal");
     for (container, kernel, count) in [("one", "spin_100us", "40"), ("two", "spin_300us", "20")] {
         let mut run =
-            scene.cgpu(&["run", "--sim", "A10:23028", "--mem", "2GiB", "--name", container, "--root"]);
-        run.arg(scene.root()).arg("--").arg(scene.dist().program("launch_loop"));
+            fixture.cgpu(&["run", "--sim", "A10:23028", "--mem", "2GiB", "--name", container, "--root"]);
+        run.arg(fixture.root()).arg("--").arg(fixture.dist().program("launch_loop"));
         run.args([kernel, "--count", count]).env("CGPU_SIM_JOURNAL", &journal);
         assert_eq!(Outcome::of(run).code(), Some(0));
     }
-    let mut trace = scene.native(&scene.dist().file("cgpu-sim"));
-    let (out, svg) = (scene.path("trace.json"), scene.path("trace.svg"));
+    let mut trace = fixture.native(&fixture.dist().file("cgpu-sim"));
+    let (out, svg) = (fixture.path("trace.json"), fixture.path("trace.svg"));
     trace.arg("trace").arg(&journal).arg("--json").arg("--out").arg(&out).arg("--svg").arg(&svg);
     let summary = Outcome::of(trace).silent().json();
     let gpu = &summary["gpus"][0];
@@ -48,11 +48,11 @@ fn whatever_call_fails_nobody_crashes() {
         &["streams"],
         &["host_functions"],
     ];
-    let scene = Scene::new("A10:23028");
-    let container = scene.limited("faulty", 4096);
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.limited("faulty", 4096);
     for seed in 0..6 {
         for program in programs {
-            let mut run = scene.program_in(&container, program[0]);
+            let mut run = fixture.program_in(&container, program[0]);
             run.args(&program[1..]).env("CGPU_SIM_FAULT", "*:p0.03:999");
             run.env("CGPU_SIM_SEED", seed.to_string());
             let outcome = Outcome::of(run);
@@ -61,5 +61,5 @@ fn whatever_call_fails_nobody_crashes() {
             assert!(!outcome.stderr.contains("cgpu:"), "seed {seed}: {outcome:?}");
         }
     }
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cgpu_e2e::{Child, MIB, Outcome, Scene, skip};
+use cgpu_e2e::{Child, Fixture, MIB, Outcome, skip};
 use serde_json::Value;
 
 /// Rows that need more than a driver, and what the simulated GPU has in place of it.
@@ -24,7 +24,7 @@ const GATE: [&str; 4] = ["gate_contexts", "gate_latency", "gate_streams", "gate_
 
 /// A kit, a host to run it on, and where its results go.
 struct Kit {
-    scene: Scene,
+    fixture: Fixture,
     folder: PathBuf,
 }
 
@@ -37,21 +37,21 @@ impl Kit {
 
     /// The same on a host with these GPUs.
     fn on(test: &str, gpus: &str) -> Option<Self> {
-        let scene = Scene::new(gpus);
+        let fixture = Fixture::new(gpus);
         let version = "import sys; sys.exit(sys.version_info < (3, 8))";
         let python = Command::new("python3").args(["-c", version]).status();
         if !python.is_ok_and(|status| status.success()) {
             skip(test, "python", "there is no Python 3.8 or newer");
             return None;
         }
-        fs::create_dir(scene.path("tmp")).expect("a folder");
-        let folder = scene.dist().file("gpu-kit");
-        Some(Self { scene, folder })
+        fs::create_dir(fixture.path("tmp")).expect("a folder");
+        let folder = fixture.dist().file("gpu-kit");
+        Some(Self { fixture, folder })
     }
 
     /// The same kit in a folder of its own, to be changed.
     fn copied(mut self) -> Self {
-        let to = self.scene.path("kit");
+        let to = self.fixture.path("kit");
         let copied = Command::new("cp").arg("-r").arg(&self.folder).arg(&to).status();
         assert!(copied.is_ok_and(|status| status.success()), "the kit can be copied");
         self.folder = to;
@@ -76,13 +76,13 @@ impl Kit {
     }
 
     fn run(&self, arguments: &[&str]) -> Command {
-        let mut command = self.scene.native(&self.folder.join("run.sh"));
-        command.args(arguments).arg("--out").arg(self.out()).env("TMPDIR", self.scene.path("tmp"));
+        let mut command = self.fixture.native(&self.folder.join("run.sh"));
+        command.args(arguments).arg("--out").arg(self.out()).env("TMPDIR", self.fixture.path("tmp"));
         command
     }
 
     fn out(&self) -> PathBuf {
-        self.scene.path("out")
+        self.fixture.path("out")
     }
 
     /// The file of results with this ending.
@@ -109,9 +109,9 @@ impl Kit {
 
     /// Waits until no process of this host is left, nor a temporary folder of the kit.
     fn leaves_nothing(&self) {
-        let host = self.scene.path("").to_string_lossy().into_owned();
-        self.scene.none_is_left("processes of the kit", || processes_of(&host));
-        let left = fs::read_dir(self.scene.path("tmp")).expect("a folder").count();
+        let host = self.fixture.path("").to_string_lossy().into_owned();
+        self.fixture.none_is_left("processes of the kit", || processes_of(&host));
+        let left = fs::read_dir(self.fixture.path("tmp")).expect("a folder").count();
         assert_eq!(left, 0, "temporary folders are left");
     }
 }
@@ -310,7 +310,7 @@ fn known_rates_of_the_clock_are_found() {
 #[test]
 fn computed_figures_are_right() {
     let Some(kit) = Kit::new("computed_figures_are_right") else { return };
-    let mut python = kit.scene.native(Path::new("python3"));
+    let mut python = kit.fixture.native(Path::new("python3"));
     python.args(["-B", "-m", "unittest", "tests"]).current_dir(&kit.folder);
     let outcome = Outcome::of(python).exits(0);
     assert!(outcome.stderr.contains("\nOK"), "{outcome:#?}");
@@ -342,9 +342,9 @@ fn hung(test: &str) -> Option<(Kit, Child)> {
     kit.replace_program("meminfo", "sleep 1000");
     kit.change("rows.py", "Row(meminfo, 15)", "Row(meminfo, 100)");
     let run = Child::start(kit.run(&["--only", "managed", "meminfo", "fail_closed"]));
-    let host = kit.scene.path("").to_string_lossy().into_owned();
+    let host = kit.fixture.path("").to_string_lossy().into_owned();
     let hangs = || processes_of(&host).into_iter().find(|command| command.starts_with("sleep"));
-    kit.scene.eventually("the program hangs", hangs);
+    kit.fixture.eventually("the program hangs", hangs);
     Some((kit, run))
 }
 
@@ -412,9 +412,9 @@ fn mig_instance_has_the_rows_that_need_no_whole_gpu() {
 fn missing_nvml_is_the_reason_of_the_rows_that_need_it() {
     let test = "missing_nvml_is_the_reason_of_the_rows_that_need_it";
     let Some(kit) = Kit::new(test) else { return };
-    let driver = kit.scene.path("driver");
+    let driver = kit.fixture.path("driver");
     fs::create_dir(&driver).expect("a folder");
-    fs::copy(kit.scene.dist().file("sim/libcuda.so.1"), driver.join("libcuda.so.1")).expect("a copy");
+    fs::copy(kit.fixture.dist().file("sim/libcuda.so.1"), driver.join("libcuda.so.1")).expect("a copy");
     // In the way of one that this machine may have.
     fs::write(driver.join("libnvidia-ml.so.1"), "no library").expect("a file");
     let mut run = kit.run(&["--scale", "0.02", "--only", "meminfo", "nvml_start", "shapes", "demo"]);
@@ -439,7 +439,7 @@ fn folder_that_cannot_hold_programs_or_results_is_refused_with_what_to_do() {
     refused(&kit, "name another folder by --out");
     fs::remove_file(kit.out()).expect("a file");
 
-    let blank = kit.scene.path("my kit");
+    let blank = kit.fixture.path("my kit");
     fs::rename(&kit.folder, &blank).expect("a folder");
     kit.folder = blank;
     refused(&kit, "move the kit");

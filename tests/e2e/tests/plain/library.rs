@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use cgpu_e2e::{Dist, Elf, MIB, Outcome, Scene, skip};
+use cgpu_e2e::{Dist, Elf, Fixture, MIB, Outcome, skip};
 
 fn golden(name: &str) -> BTreeSet<String> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shim/golden").join(name);
@@ -51,8 +51,8 @@ fn the_portable_build_is_the_same_for_old_systems() {
     assert!(newer.is_empty(), "versions of glibc that the list does not have: {newer:?}");
     // A function that the old glibc has not got is linked without a version, and missed when it is called.
     assert_eq!(shim.unversioned(), BTreeSet::new());
-    let scene = Scene::new("A10:23028");
-    let mut command = scene.program_in(&scene.limited("a", 2048), "alloc_fill");
+    let fixture = Fixture::new("A10:23028");
+    let mut command = fixture.program_in(&fixture.limited("a", 2048), "alloc_fill");
     command.arg("64M").env("LD_PRELOAD", &file);
     let outcome = Outcome::of(command).silent();
     assert_eq!((outcome.number("total"), outcome.number("error")), (2048 * MIB, 2));
@@ -66,8 +66,8 @@ fn the_runtime_needs_nothing_of_its_system() {
         return skip("library", "readelf", "no readelf: install binutils");
     };
     assert_eq!((runtime.needed(), runtime.versions()), (BTreeSet::new(), BTreeSet::new()));
-    let scene = Scene::new("A10:23028");
-    let mut command = scene.native(&dist.file("cgpu-runtime"));
+    let fixture = Fixture::new("A10:23028");
+    let mut command = fixture.native(&dist.file("cgpu-runtime"));
     command.arg("--help");
     let help = Outcome::of(command);
     assert!(help.stdout.contains("--cgpu-config FILE"), "{help:?}");

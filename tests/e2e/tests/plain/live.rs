@@ -1,14 +1,14 @@
 //! A limit that changes under load, in both directions, for several processes at once.
 
-use cgpu_e2e::{Child, Container, MIB, Monitor, Scene};
+use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor};
 use serde_json::Value;
 
 /// A process that takes and gives memory as it is told.
 struct Taker(Child);
 
 impl Taker {
-    fn start(scene: &Scene, container: &Container) -> Self {
-        let mut process = Child::start(scene.program_in(container, "take"));
+    fn start(fixture: &Fixture, container: &Container) -> Self {
+        let mut process = Child::start(fixture.program_in(container, "take"));
         assert_eq!(process.line(), "{\"ready\": true}");
         Self(process)
     }
@@ -24,15 +24,15 @@ impl Taker {
 }
 
 /// The node of the container's limit on the first GPU.
-fn memsize(scene: &Scene, container: &Container) -> String {
-    format!("0/{}/memsize", scene.books(container)["id"].as_str().expect("an id"))
+fn memsize(fixture: &Fixture, container: &Container) -> String {
+    format!("0/{}/memsize", fixture.accounting(container)["id"].as_str().expect("an id"))
 }
 
 /// Sets a limit and waits until all see it.
-fn limit(scene: &Scene, node: &str, mib: u64, takers: &mut [Taker]) {
-    scene.set(node, &(mib * MIB).to_string());
+fn limit(fixture: &Fixture, node: &str, mib: u64, takers: &mut [Taker]) {
+    fixture.set(node, &(mib * MIB).to_string());
     for taker in takers {
-        scene.eventually("the new limit is seen", || (taker.total() == mib * MIB).then_some(()));
+        fixture.eventually("the new limit is seen", || (taker.total() == mib * MIB).then_some(()));
     }
 }
 
@@ -42,15 +42,15 @@ fn result(answer: &Value) -> u64 {
 
 #[test]
 fn a_lowered_limit_blocks_all_until_use_has_fallen_and_a_raised_one_counts_at_once() {
-    let scene = Scene::new("A10:23028");
-    let _monitor = Monitor::start(&scene);
-    let container = scene.limited("a", 8192);
-    let mut takers: Vec<Taker> = (0..3).map(|_| Taker::start(&scene, &container)).collect();
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start(&fixture);
+    let container = fixture.limited("a", 8192);
+    let mut takers: Vec<Taker> = (0..3).map(|_| Taker::start(&fixture, &container)).collect();
     for taker in &mut takers {
         assert_eq!(result(&taker.ask("take 1G")), 0);
     }
-    let node = memsize(&scene, &container);
-    limit(&scene, &node, 2048, &mut takers);
+    let node = memsize(&fixture, &container);
+    limit(&fixture, &node, 2048, &mut takers);
     for taker in &mut takers {
         let answer = taker.ask("take 2M");
         assert_eq!((result(&answer), &answer["free"]), (2, &0.into()), "{answer}");
@@ -65,48 +65,48 @@ fn a_lowered_limit_blocks_all_until_use_has_fallen_and_a_raised_one_counts_at_on
     assert_eq!(result(&takers[1].ask("give")), 0);
     assert_eq!(result(&takers[1].ask("take 2M")), 0, "use is under the limit again");
     assert_eq!(result(&takers[0].ask("take 1G")), 2, "but not by so much");
-    limit(&scene, &node, 12 * 1024, &mut takers);
+    limit(&fixture, &node, 12 * 1024, &mut takers);
     assert_eq!(result(&takers[0].ask("take 5G")), 0, "all may use what was added");
     assert_eq!(result(&takers[2].ask("take 4G")), 0);
     assert_eq!(result(&takers[1].ask("take 4G")), 2);
     for taker in takers {
         taker.0.finish().silent();
     }
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
 }
 
 #[test]
 fn a_limit_may_swing_while_processes_allocate_and_free() {
-    let scene = Scene::new("A10:23028");
-    let _monitor = Monitor::start(&scene);
-    let container = scene.limited("a", 16 * 1024);
-    let mut watcher = [Taker::start(&scene, &container)];
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start(&fixture);
+    let container = fixture.limited("a", 16 * 1024);
+    let mut watcher = [Taker::start(&fixture, &container)];
     let churns: Vec<Child> = (1..=3)
         .map(|seed: u32| {
-            let mut command = scene.program_in(&container, "churn");
+            let mut command = fixture.program_in(&container, "churn");
             command.args([seed.to_string().as_str(), "64M"]);
             let mut child = Child::start(command);
             child.line();
             child
         })
         .collect();
-    let node = memsize(&scene, &container);
+    let node = memsize(&fixture, &container);
     for swing in 0..20 {
         let low = 1536 + 32 * swing;
-        limit(&scene, &node, low, &mut watcher);
+        limit(&fixture, &node, low, &mut watcher);
         let mut before = u64::MAX;
         for _ in 0..5 {
-            let used = scene.used(&container, 0);
+            let used = fixture.used(&container, 0);
             // Above the limit, use only falls: a charge is let in when it fits, and never otherwise.
             assert!(used <= before.max(low * MIB), "{used} after {before} bytes under {low} MiB");
             before = used;
         }
-        limit(&scene, &node, 16 * 1024, &mut watcher);
+        limit(&fixture, &node, 16 * 1024, &mut watcher);
     }
     for child in churns {
         child.finish().silent();
     }
     let [watcher] = watcher;
     watcher.0.finish().silent();
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use cgpu_e2e::{Child, MIB, Outcome, Scene, skip};
+use cgpu_e2e::{Child, Fixture, MIB, Outcome, skip};
 
 /// Branches of the real driver, and the version of CUDA that each is.
 const BRANCHES: [(&str, u32); 2] = [("535.", 12_020), ("550.", 12_040)];
@@ -25,8 +25,8 @@ fn rows(name: &str) -> Vec<Vec<String>> {
 }
 
 /// All that the program asks of a library, and its exports, line by line.
-fn lookups(scene: &Scene, library: &Path, names: &Path, version: u32) -> Vec<String> {
-    let mut command = scene.program("lookups");
+fn lookups(fixture: &Fixture, library: &Path, names: &Path, version: u32) -> Vec<String> {
+    let mut command = fixture.program("lookups");
     command.arg(library).arg(names).arg(data("driver-symbols.tsv"));
     command.env("CGPU_SIM_DRIVER", version.to_string());
     let lines = Outcome::of(command).silent().stdout;
@@ -35,13 +35,13 @@ fn lookups(scene: &Scene, library: &Path, names: &Path, version: u32) -> Vec<Str
 
 #[test]
 fn the_measured_rows_are_answered_as_measured() {
-    let scene = Scene::new("A10:23028");
-    let library = scene.dist().file("sim/libcuda.so.1");
+    let fixture = Fixture::new("A10:23028");
+    let library = fixture.dist().file("sim/libcuda.so.1");
     let exports: Vec<Vec<String>> = rows("driver-symbols.tsv");
     for (column, version) in [(2, 12_020), (3, 12_040)] {
         let exported: BTreeSet<&str> =
             exports.iter().filter(|row| row[column] == "1").map(|row| row[0].as_str()).collect();
-        let answers = lookups(&scene, &library, &data("proc-address.tsv"), version);
+        let answers = lookups(&fixture, &library, &data("proc-address.tsv"), version);
         let found: BTreeSet<&str> =
             answers.iter().filter(|line| !line.contains(' ')).map(String::as_str).collect();
         assert_eq!(found, exported, "exports of {version}");
@@ -66,9 +66,9 @@ fn the_measured_rows_are_answered_as_measured() {
 
 #[test]
 fn the_oldest_driver_has_no_look_ups_at_all() {
-    let scene = Scene::new("V100:16130");
-    let library = scene.dist().file("sim/libcuda.so.1");
-    let exports = lookups(&scene, &library, &data("proc-address.tsv"), 10_010);
+    let fixture = Fixture::new("V100:16130");
+    let library = fixture.dist().file("sim/libcuda.so.1");
+    let exports = lookups(&fixture, &library, &data("proc-address.tsv"), 10_010);
     for name in ["cuInit", "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuGraphLaunch"] {
         assert!(exports.contains(&name.to_owned()), "{name} is not there");
     }
@@ -78,7 +78,7 @@ fn the_oldest_driver_has_no_look_ups_at_all() {
         assert!(!exports.contains(&name.to_owned()), "{name} is there");
     }
     // And it works.
-    let mut run = scene.program("launch_loop");
+    let mut run = fixture.program("launch_loop");
     run.args(["spin_50us", "--count", "20"]).env("CGPU_SIM_DRIVER", "10010");
     assert_eq!(Outcome::of(run).silent().json()["launches"], 20);
 }
@@ -86,8 +86,8 @@ fn the_oldest_driver_has_no_look_ups_at_all() {
 #[test]
 fn a_limit_holds_with_drivers_old_and_new() {
     for version in ["10010", "11040", "12040", "13050"] {
-        let scene = Scene::new("V100:16130");
-        let mut fill = scene.program_in(&scene.limited("old-and-new", 1024), "alloc_fill");
+        let fixture = Fixture::new("V100:16130");
+        let mut fill = fixture.program_in(&fixture.limited("old-and-new", 1024), "alloc_fill");
         let outcome = Outcome::of({
             fill.args(["64M", "2"]).env("CGPU_SIM_DRIVER", version);
             fill
@@ -104,8 +104,8 @@ fn a_limit_holds_with_drivers_old_and_new() {
 
 /// The same questions through the shim. Its hooks stand in the place of the driver's functions: another version or flavour would be another
 /// name, and each answer says which library the function lies in.
-fn through_the_shim(scene: &Scene, library: &Path, names: &Path, version: u32) -> Vec<String> {
-    let mut command = scene.program_in(&scene.limited("lookups", 1024), "lookups");
+fn through_the_shim(fixture: &Fixture, library: &Path, names: &Path, version: u32) -> Vec<String> {
+    let mut command = fixture.program_in(&fixture.limited("lookups", 1024), "lookups");
     command.arg(library).arg(names).arg(data("driver-symbols.tsv"));
     command.env("CGPU_SIM_DRIVER", version.to_string());
     let lines = Outcome::of(command).silent().stdout;
@@ -121,8 +121,8 @@ fn hooks() -> BTreeSet<String> {
 
 #[test]
 fn the_shim_hands_out_what_the_driver_chose() {
-    let scene = Scene::new("A10:23028");
-    let simulated = scene.dist().file("sim/libcuda.so.1");
+    let fixture = Fixture::new("A10:23028");
+    let simulated = fixture.dist().file("sim/libcuda.so.1");
     let mut drivers: Vec<(PathBuf, u32)> =
         [11_030, 11_070, 12_000, 12_040, 13_000, 13_050].map(|version| (simulated.clone(), version)).into();
     match real_drivers() {
@@ -132,8 +132,8 @@ fn the_shim_hands_out_what_the_driver_chose() {
     let names = data("proc-address.tsv");
     let hooks = hooks();
     for (library, version) in drivers {
-        let bare = lookups(&scene, &library, &names, version);
-        let shimmed = through_the_shim(&scene, &library, &names, version);
+        let bare = lookups(&fixture, &library, &names, version);
+        let shimmed = through_the_shim(&fixture, &library, &names, version);
         let (mut ours, mut exchanged) = (0, BTreeSet::new());
         for (shimmed, bare) in shimmed.iter().zip(&bare) {
             // The same version and flavour, in our library wherever there is a hook, and in the driver's where there is none.
@@ -160,17 +160,17 @@ fn real_drivers_answer_alike() {
         Ok(drivers) => drivers,
         Err(reason) => return skip("lookups::real_drivers_answer_alike", "real-driver", &reason),
     };
-    let scene = Scene::new("A10:23028");
-    let simulated = scene.dist().file("sim/libcuda.so.1");
+    let fixture = Fixture::new("A10:23028");
+    let simulated = fixture.dist().file("sim/libcuda.so.1");
     // What headers say and what they do not.
-    let names = scene.path("names.tsv");
+    let names = fixture.path("names.tsv");
     let both = ["proc-address.tsv", "proc-address-exports.tsv"].map(|name| fs::read_to_string(data(name)));
     let [headers, others] = both.map(|text| text.expect("the table is there"));
     let others: String = others.lines().skip(1).map(|line| format!("{line}\n")).collect();
     fs::write(&names, headers + &others).expect("a table of all names");
     for (library, version) in drivers {
-        let real = lookups(&scene, &library, &names, version);
-        let ours = lookups(&scene, &simulated, &names, version);
+        let real = lookups(&fixture, &library, &names, version);
+        let ours = lookups(&fixture, &simulated, &names, version);
         assert!(real.len() > 20_000, "{} answers of {}", real.len(), library.display());
         for (real, ours) in real.iter().zip(&ours) {
             assert_eq!(ours, real, "against {}", library.display());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cgpu_e2e::{Child, MIB, Outcome, Scene};
+use cgpu_e2e::{Child, Fixture, MIB, Outcome};
 
 const A10: &str = "A10:23028";
 
@@ -12,12 +12,12 @@ const CONTEXT: u64 = (1024 + 64) * MIB;
 
 #[test]
 fn two_containers_on_one_gpu_fill_to_their_limits_and_go_on() {
-    let scene = Scene::new(A10);
+    let fixture = Fixture::new(A10);
     let limits = [("a", 8 * 1024), ("b", 12 * 1024)];
     let children: Vec<(u64, Child)> = limits
         .iter()
         .map(|(name, mib)| {
-            let mut command = scene.program_in(&scene.limited(name, *mib), "alloc_fill");
+            let mut command = fixture.program_in(&fixture.limited(name, *mib), "alloc_fill");
             command.args(["64M", "3"]);
             (mib * MIB, Child::start(command))
         })
@@ -34,27 +34,27 @@ fn two_containers_on_one_gpu_fill_to_their_limits_and_go_on() {
 
 #[test]
 fn without_a_limit_the_gpu_is_as_it_was() {
-    let scene = Scene::new(A10);
-    let native = Outcome::of(scene.program("meminfo")).silent().json();
+    let fixture = Fixture::new(A10);
+    let native = Outcome::of(fixture.program("meminfo")).silent().json();
     for off in ["0", "1,0,0"] {
-        let container = scene.container(&format!("off-{off}")).with("ALIYUN_COM_GPU_MEM_CONTAINER", off);
-        let shimmed = Outcome::of(scene.program_in(&container, "meminfo")).silent().json();
+        let container = fixture.container(&format!("off-{off}")).with("ALIYUN_COM_GPU_MEM_CONTAINER", off);
+        let shimmed = Outcome::of(fixture.program_in(&container, "meminfo")).silent().json();
         assert_eq!(shimmed, native, "ALIYUN_COM_GPU_MEM_CONTAINER={off}");
     }
-    let unset = Outcome::of(scene.program_in(&scene.container("unset"), "meminfo")).silent().json();
+    let unset = Outcome::of(fixture.program_in(&fixture.container("unset"), "meminfo")).silent().json();
     assert_eq!(unset, native);
     for off in ["true", "1"] {
-        let container = scene.limited(&format!("disabled-{off}"), 1024).with("CGPU_DISABLE", off);
-        let shimmed = Outcome::of(scene.program_in(&container, "meminfo")).silent().json();
+        let container = fixture.limited(&format!("disabled-{off}"), 1024).with("CGPU_DISABLE", off);
+        let shimmed = Outcome::of(fixture.program_in(&container, "meminfo")).silent().json();
         assert_eq!(shimmed, native, "CGPU_DISABLE={off}");
     }
 }
 
 #[test]
 fn every_getter_says_the_same_to_the_byte() {
-    let scene = Scene::new(A10);
-    let container = scene.limited("a", 6 * 1024);
-    let mut command = scene.program_in(&container, "agree");
+    let fixture = Fixture::new(A10);
+    let container = fixture.limited("a", 6 * 1024);
+    let mut command = fixture.program_in(&container, "agree");
     command.args(["1", "512", "513", "1M", "3M", "1000M"]);
     let outcome = Outcome::of(command).silent();
     assert_eq!(outcome.stdout.lines().count(), 7);
@@ -64,9 +64,9 @@ fn every_getter_says_the_same_to_the_byte() {
 /// On a driver with many processes each question waits for a lock of the whole GPU.
 #[test]
 fn a_question_about_free_memory_asks_the_driver_once() {
-    let scene = Scene::new(A10);
-    let (container, journal) = (scene.limited("a", 8 * 1024), scene.path("journal"));
-    let mut command = scene.program_in(&container, "meminfo");
+    let fixture = Fixture::new(A10);
+    let (container, journal) = (fixture.limited("a", 8 * 1024), fixture.path("journal"));
+    let mut command = fixture.program_in(&container, "meminfo");
     command.env("CGPU_SIM_JOURNAL", &journal);
     Outcome::of(command).silent();
     let text = std::fs::read_to_string(journal).expect("a journal");
@@ -80,28 +80,28 @@ fn a_question_about_free_memory_asks_the_driver_once() {
 
 #[test]
 fn getters_of_one_process_see_what_another_of_the_container_holds() {
-    let scene = Scene::new(A10);
-    let (a, b) = (scene.limited("a", 8 * 1024), scene.limited("b", 8 * 1024));
-    let mut command = scene.program_in(&a, "hold");
+    let fixture = Fixture::new(A10);
+    let (a, b) = (fixture.limited("a", 8 * 1024), fixture.limited("b", 8 * 1024));
+    let mut command = fixture.program_in(&a, "hold");
     command.arg("2G");
     let mut holder = Child::start(command);
     holder.line();
-    let mine = Outcome::of(scene.program_in(&a, "agree")).silent();
-    let other = Outcome::of(scene.program_in(&b, "agree")).silent();
+    let mine = Outcome::of(fixture.program_in(&a, "agree")).silent();
+    let other = Outcome::of(fixture.program_in(&b, "agree")).silent();
     assert!(mine.number("free") + 2048 * MIB <= other.number("free"), "{mine:?} {other:?}");
     holder.finish().silent();
 }
 
 #[test]
 fn limits_follow_the_order_of_the_visible_gpus() {
-    let scene = Scene::new("A10:23028,T4:15109,A10:23028,T4:15109");
+    let fixture = Fixture::new("A10:23028,T4:15109,A10:23028,T4:15109");
     let totals = |container: &cgpu_e2e::Container| -> Vec<u64> {
-        let outcome = Outcome::of(scene.program_in(container, "meminfo")).silent();
+        let outcome = Outcome::of(fixture.program_in(container, "meminfo")).silent();
         let lines = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
         lines.map(|gpu: serde_json::Value| gpu["total"].as_u64().expect("a total") / MIB).collect()
     };
     let list = |name: &str, list: &str| {
-        scene
+        fixture
             .container(name)
             .with("ALIYUN_COM_GPU_MEM_CONTAINER", list)
             .with("CGPU_MEM_UNIT", "GiB")
@@ -119,50 +119,50 @@ fn limits_follow_the_order_of_the_visible_gpus() {
 #[test]
 fn a_fraction_of_the_gpu_is_rounded_down_to_mib() {
     for (gpu, container, dev, mib) in [("T4:15109", "6", "15", 6043), ("T4:16130", "2", "15", 2150)] {
-        let scene = Scene::new(gpu);
-        let fraction = scene
+        let fixture = Fixture::new(gpu);
+        let fraction = fixture
             .container("fraction")
             .with("ALIYUN_COM_GPU_MEM_CONTAINER", container)
             .with("ALIYUN_COM_GPU_MEM_DEV", dev);
-        let outcome = Outcome::of(scene.program_in(&fraction, "meminfo")).silent();
+        let outcome = Outcome::of(fixture.program_in(&fraction, "meminfo")).silent();
         assert_eq!(outcome.number("total"), mib * MIB, "{gpu} x {container}/{dev}");
     }
 }
 
 #[test]
 fn units_are_gib_mib_and_128_mib() {
-    let scene = Scene::new(A10);
+    let fixture = Fixture::new(A10);
     for (unit, value, mib) in
         [(None, "2", 2048), (Some("GiB"), "2", 2048), (Some("MiB"), "700", 700), (Some("128MiB"), "16", 2048)]
     {
         let mut container =
-            scene.container(unit.unwrap_or("default")).with("ALIYUN_COM_GPU_MEM_CONTAINER", value);
+            fixture.container(unit.unwrap_or("default")).with("ALIYUN_COM_GPU_MEM_CONTAINER", value);
         if let Some(unit) = unit {
             container = container.with("CGPU_MEM_UNIT", unit);
         }
-        let outcome = Outcome::of(scene.program_in(&container, "meminfo")).silent();
+        let outcome = Outcome::of(fixture.program_in(&container, "meminfo")).silent();
         assert_eq!(outcome.number("total"), mib * MIB, "{unit:?}");
     }
 }
 
 #[test]
 fn managed_memory_is_refused_on_every_route_and_not_announced() {
-    let scene = Scene::new(A10);
-    let mut native = scene.program("managed");
+    let fixture = Fixture::new(A10);
+    let mut native = fixture.program("managed");
     native.arg("granted");
     Outcome::of(native).silent();
-    let container = scene.limited("a", 1024);
-    let mut command = scene.program_in(&container, "managed");
+    let container = fixture.limited("a", 1024);
+    let mut command = fixture.program_in(&container, "managed");
     command.arg("refused");
     let answers = Outcome::of(command).silent().json()["answers"].clone();
     let answers = answers.as_object().expect("answers").len();
     assert!(answers >= 9, "{answers} routes");
     // By us, not by a driver that does not play it: all of them are counted, and one is asked twice.
-    let counters = &scene.books(&container)["processes"][0]["counters"];
+    let counters = &fixture.accounting(&container)["processes"][0]["counters"];
     assert_eq!(counters["managed_refused"], answers + 1, "{counters}");
     // An older driver has fewer.
-    let mut old = scene.program_in(&scene.limited("b", 1024), "managed");
-    old.arg("refused").env("CGPU_SIM_DRIVER", "11040").env("CGPU_SIM_STATE", scene.path("old-gpus"));
+    let mut old = fixture.program_in(&fixture.limited("b", 1024), "managed");
+    old.arg("refused").env("CGPU_SIM_DRIVER", "11040").env("CGPU_SIM_STATE", fixture.path("old-gpus"));
     let answers = Outcome::of(old).silent().json()["answers"].clone();
     assert_eq!(answers["cuMemAllocManaged"], 801);
     assert!(answers["cuLibraryGetManaged"].is_null(), "{answers}");
@@ -170,8 +170,8 @@ fn managed_memory_is_refused_on_every_route_and_not_announced() {
 
 #[test]
 fn a_program_linked_against_the_driver_is_limited_too() {
-    let scene = Scene::new(A10);
-    let mut command = scene.program_in(&scene.limited("a", 2048), "needed");
+    let fixture = Fixture::new(A10);
+    let mut command = fixture.program_in(&fixture.limited("a", 2048), "needed");
     command.arg("64M");
     let outcome = Outcome::of(command).silent();
     assert_eq!(outcome.number("total"), 2048 * MIB);
@@ -181,8 +181,8 @@ fn a_program_linked_against_the_driver_is_limited_too() {
 /// The program compares the books with the driver's own word after each step; a limit that is not shown would be no limit.
 #[test]
 fn per_thread_stream_names_are_one_function_by_every_route() {
-    let scene = Scene::new(A10);
-    let mut command = scene.program_in(&scene.limited("a", 2048), "ptsz_names");
+    let fixture = Fixture::new(A10);
+    let mut command = fixture.program_in(&fixture.limited("a", 2048), "ptsz_names");
     command.arg("limited");
     let outcome = Outcome::of(command).silent();
     assert_eq!(outcome.number("total"), 2048 * MIB);
@@ -209,24 +209,24 @@ fn versions_that_few_programs_name_are_limited_as_their_siblings() {
     for (gpu, driver, siblings) in
         [(A10, "13050", all), ("B200:8192", "13050", domains), ("A10:4096", "12040", older)]
     {
-        let scene = Scene::new(gpu);
-        let mut command = scene.program_in(&scene.limited("a", 1024), "siblings");
-        command.arg(scene.path("module.ptx")).env("CGPU_SIM_DRIVER", driver);
+        let fixture = Fixture::new(gpu);
+        let mut command = fixture.program_in(&fixture.limited("a", 1024), "siblings");
+        command.arg(fixture.path("module.ptx")).env("CGPU_SIM_DRIVER", driver);
         assert_eq!(Outcome::of(command).silent().json(), siblings, "{gpu} {driver}");
     }
 }
 
 #[test]
 fn contexts_cost_memory_and_give_it_back() {
-    let scene = Scene::new(A10);
-    Outcome::of(scene.program_in(&scene.limited("a", 4096), "ctx")).silent();
+    let fixture = Fixture::new(A10);
+    Outcome::of(fixture.program_in(&fixture.limited("a", 4096), "ctx")).silent();
 }
 
 /// A context was taken off the books, with all in it, when a use of it ended after one whose end the driver had refused.
 #[test]
 fn a_use_of_a_context_that_the_driver_does_not_end_still_counts() {
-    let scene = Scene::new(A10);
-    let mut command = scene.program_in(&scene.limited("a", 4096), "ctx");
+    let fixture = Fixture::new(A10);
+    let mut command = fixture.program_in(&fixture.limited("a", 4096), "ctx");
     command.env("CGPU_SIM_FAULT", "cuCtxDetach:1:999");
     Outcome::of(command).silent();
 }
@@ -253,18 +253,18 @@ fn refused_names() -> BTreeSet<String> {
 
 #[test]
 fn an_allocating_call_that_is_not_accounted_is_never_passed() {
-    let scene = Scene::new(A10);
-    let container = scene.limited("a", 1024);
+    let fixture = Fixture::new(A10);
+    let container = fixture.limited("a", 1024);
     let names = refused_names();
     assert!(names.contains("cuMemAllocManaged"), "{names:?}");
-    let mut command = scene.program_in(&container, "refused");
+    let mut command = fixture.program_in(&container, "refused");
     command.args(&names);
     let answers = Outcome::of(command).silent().json();
     for name in &names {
         assert!(answers[name].is_null() || answers[name] == 801, "{name} answered {}", answers[name]);
     }
     // Each of them in the books, under its reason.
-    let counters = &scene.books(&container)["processes"][0]["counters"];
+    let counters = &fixture.accounting(&container)["processes"][0]["counters"];
     let counted =
         counters.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum::<u64>();
     let asked = names.iter().filter(|name| !answers[*name].is_null()).count();

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use cgpu_e2e::{Container, MIB, Monitor, Outcome, Scene, Worker};
+use cgpu_e2e::{Container, Fixture, MIB, Monitor, Outcome, Worker};
 use serde_json::Value;
 
 use crate::tree::{Tree, has_fuse};
@@ -11,8 +11,8 @@ use crate::tree::{Tree, has_fuse};
 const CUT: &str = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
 
 /// UUID and size in MiB of what the program sees: one instance, or the whole GPUs.
-fn seen(scene: &Scene, container: &Container) -> Vec<(String, u64)> {
-    let outcome = Outcome::of(scene.program_in(container, "visible")).silent();
+fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
+    let outcome = Outcome::of(fixture.program_in(container, "visible")).silent();
     let gpus = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
     let gpu = |gpu: serde_json::Value| {
         (gpu["uuid"].as_str().expect("a UUID").to_owned(), gpu["total"].as_u64().expect("a total") / MIB)
@@ -22,87 +22,87 @@ fn seen(scene: &Scene, container: &Container) -> Vec<(String, u64)> {
 
 #[test]
 fn instances_have_limits_of_their_own() {
-    let scene = Scene::new(CUT);
-    let container = scene.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,2");
+    let fixture = Fixture::new(CUT);
+    let container = fixture.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,2");
     // Without a name a program sees the whole GPUs only; the books have the instances, too, where their GPU would be.
-    let whole: Vec<u64> = seen(&scene, &container).into_iter().map(|(_, mib)| mib).collect();
+    let whole: Vec<u64> = seen(&fixture, &container).into_iter().map(|(_, mib)| mib).collect();
     assert_eq!(whole, [3072]);
-    let books = scene.books(&container);
-    let gpus: Vec<String> = (books["gpus"].as_array().expect("gpus").iter())
+    let accounting = fixture.accounting(&container);
+    let gpus: Vec<String> = (accounting["gpus"].as_array().expect("gpus").iter())
         .map(|gpu| gpu["uuid"].as_str().expect("a UUID").to_owned())
         .collect();
-    assert_eq!(gpus.len(), 3, "{books:#}");
+    assert_eq!(gpus.len(), 3, "{accounting:#}");
     for (uuid, mib) in gpus[1..].iter().zip([4096, 2048]) {
         for name in [uuid.replacen("GPU", "MIG", 1), uuid[..12].replacen("GPU", "MIG", 1)] {
             let rank = container.clone().with("CUDA_VISIBLE_DEVICES", &name);
-            assert_eq!(seen(&scene, &rank), [(uuid.clone(), mib)], "{name}");
+            assert_eq!(seen(&fixture, &rank), [(uuid.clone(), mib)], "{name}");
         }
     }
     // By name, in another order, and only some.
     let (first, second) = (gpus[1].replacen("GPU", "MIG", 1), gpus[2][..12].replacen("GPU", "MIG", 1));
-    let named = scene
+    let named = fixture
         .container("b")
         .with("ALIYUN_COM_GPU_MEM_CONTAINER", "1,2")
         .with("NVIDIA_VISIBLE_DEVICES", &format!("{second},{first}"))
         .with("CUDA_VISIBLE_DEVICES", &first);
-    assert_eq!(seen(&scene, &named), [(gpus[1].clone(), 2048)]);
+    assert_eq!(seen(&fixture, &named), [(gpus[1].clone(), 2048)]);
     // A fraction is one of the instance, not of its GPU.
-    let fraction = scene
+    let fraction = fixture
         .container("c")
         .with("ALIYUN_COM_GPU_MEM_CONTAINER", "1")
         .with("ALIYUN_COM_GPU_MEM_DEV", "2")
         .with("CUDA_VISIBLE_DEVICES", &first);
-    assert_eq!(seen(&scene, &fraction), [(gpus[1].clone(), 20480 / 2)]);
+    assert_eq!(seen(&fixture, &fraction), [(gpus[1].clone(), 20480 / 2)]);
 }
 
 #[test]
 fn a_cut_gpu_cannot_be_named_by_its_index() {
-    let scene = Scene::new(CUT);
+    let fixture = Fixture::new(CUT);
     let container =
-        scene.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3").with("NVIDIA_VISIBLE_DEVICES", "1");
-    let outcome = Outcome::of(scene.program_in(&container, "init")).exits(0);
+        fixture.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3").with("NVIDIA_VISIBLE_DEVICES", "1");
+    let outcome = Outcome::of(fixture.program_in(&container, "init")).exits(0);
     assert_eq!(outcome.number("init"), 1);
     assert!(outcome.stderr.contains("GPU 1 is cut into MIG instances"), "{outcome:?}");
 }
 
-fn cgpu(scene: &Scene, arguments: &[&str]) -> Outcome {
-    let mut command = scene.cgpu(arguments);
-    command.arg("--root").arg(scene.root());
+fn cgpu(fixture: &Fixture, arguments: &[&str]) -> Outcome {
+    let mut command = fixture.cgpu(arguments);
+    command.arg("--root").arg(fixture.root());
     Outcome::of(command)
 }
 
 /// A container that has one instance of the second GPU, with half of the greater one's memory, and a program that computes there.
-fn tenant(scene: &Scene, name: &str, instance: &str) -> (Container, Worker) {
-    let container = scene
+fn tenant(fixture: &Fixture, name: &str, instance: &str) -> (Container, Worker) {
+    let container = fixture
         .limited(name, 4096)
         .with("NVIDIA_VISIBLE_DEVICES", instance)
         .with("CUDA_VISIBLE_DEVICES", instance);
-    let worker = Worker::start(scene, &container);
+    let worker = Worker::start(fixture, &container);
     (container, worker)
 }
 
 #[test]
 fn each_instance_has_a_folder_and_settings_of_its_own() {
-    let scene = Scene::new(CUT);
-    let tree = has_fuse("mig").then(|| Tree::of(&scene));
-    let start = || Monitor::start_with(&scene, if tree.is_some() { "" } else { "tree = \"none\"\n" });
+    let fixture = Fixture::new(CUT);
+    let tree = has_fuse("mig").then(|| Tree::of(&fixture));
+    let start = || Monitor::start_with(&fixture, if tree.is_some() { "" } else { "tree = \"none\"\n" });
     let mut monitor = start();
     // The GPU that is cut computes nothing: its instances are there in its place.
-    assert_eq!(cgpu(&scene, &["ls"]).silent().stdout, "version\ndefault_memsize\n0/\n1.0/\n1.1/\n");
-    let gpus = scene.smi()["gpus"].clone();
+    assert_eq!(cgpu(&fixture, &["ls"]).silent().stdout, "version\ndefault_memsize\n0/\n1.0/\n1.1/\n");
+    let gpus = fixture.smi()["gpus"].clone();
     let told = |gpu: &Value| (gpu["index"].clone(), gpu["memory_total"].as_u64().expect("a size") / MIB);
     let gpus: Vec<_> = gpus.as_array().expect("gpus").iter().map(told).collect();
     assert_eq!(gpus, [(0.into(), 15109), ("1.0".into(), 20480), ("1.1".into(), 5120)]);
-    let uuid = |at: usize| scene.smi()["gpus"][at]["uuid"].as_str().expect("a UUID").to_owned();
+    let uuid = |at: usize| fixture.smi()["gpus"][at]["uuid"].as_str().expect("a UUID").to_owned();
     assert!(uuid(0).starts_with("GPU-") && uuid(1).starts_with("MIG-") && uuid(1) != uuid(2));
 
     let (big, small) = (uuid(1), uuid(2));
-    let tenants = [tenant(&scene, "a", &big), tenant(&scene, "b", &big), tenant(&scene, "c", &small)];
+    let tenants = [tenant(&fixture, "a", &big), tenant(&fixture, "b", &big), tenant(&fixture, "c", &small)];
     for (container, _) in &tenants {
-        let known = || scene.books(container)["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty());
-        scene.eventually("a container with its instance", || known().then_some(()));
+        let known = || fixture.accounting(container)["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty());
+        fixture.eventually("a container with its instance", || known().then_some(()));
     }
-    let of = |at: usize| scene.books(&tenants[at].0)["gpus"][0]["gpu"].clone();
+    let of = |at: usize| fixture.accounting(&tenants[at].0)["gpus"][0]["gpu"].clone();
     assert_eq!([of(0), of(1), of(2)], ["1.0", "1.0", "1.1"].map(Value::from));
 
     for (node, value, before) in [
@@ -113,12 +113,12 @@ fn each_instance_has_a_folder_and_settings_of_its_own() {
         ("1.1/c/memsize", "1073741824", "4294967296"),
         ("1.0/b/highprio", "1", "0"),
     ] {
-        assert_eq!(cgpu(&scene, &["get", node]).silent().stdout, format!("{before}\n"), "{node}");
+        assert_eq!(cgpu(&fixture, &["get", node]).silent().stdout, format!("{before}\n"), "{node}");
         match &tree {
             Some(tree) => fs::write(tree.path(node), format!("{value}\n")).expect(node),
-            None => scene.set(node, value),
+            None => fixture.set(node, value),
         }
-        assert_eq!(cgpu(&scene, &["get", node]).silent().stdout, format!("{value}\n"), "{node}");
+        assert_eq!(cgpu(&fixture, &["get", node]).silent().stdout, format!("{value}\n"), "{node}");
         if let Some(tree) = &tree {
             assert_eq!(tree.read(node).expect(node), format!("{value}\n"), "{node}");
         }
@@ -134,7 +134,7 @@ fn each_instance_has_a_folder_and_settings_of_its_own() {
         // More than the instance has, though not more than its GPU.
         (&["set", "1.1/c/memsize", "6442450944"], "EINVAL"),
     ] {
-        let outcome = cgpu(&scene, arguments).exits(1);
+        let outcome = cgpu(&fixture, arguments).exits(1);
         assert!(outcome.stderr.contains(errno), "{arguments:?}: {outcome:?}");
     }
     if let Some(tree) = &tree {
@@ -151,15 +151,15 @@ fn each_instance_has_a_folder_and_settings_of_its_own() {
     for (node, value) in
         [("1.1/policy", "1"), ("0/policy", "1"), ("1.0/max_inst", "20"), ("0/max_inst", "20")]
     {
-        assert_eq!(cgpu(&scene, &["get", node]).silent().stdout, format!("{value}\n"), "{node}");
+        assert_eq!(cgpu(&fixture, &["get", node]).silent().stdout, format!("{value}\n"), "{node}");
     }
 
     // Another monitor finds the same.
     monitor.process.kill();
     monitor = start();
     for (node, value) in [("1.0/policy", "2"), ("1.1/max_inst", "7"), ("1.0/a/weight", "3")] {
-        let so = || cgpu(&scene, &["get", node]).stdout == format!("{value}\n");
-        scene.eventually(node, || so().then_some(()));
+        let so = || cgpu(&fixture, &["get", node]).stdout == format!("{value}\n");
+        fixture.eventually(node, || so().then_some(()));
     }
     drop(monitor);
     for (_, worker) in tenants {
@@ -169,20 +169,21 @@ fn each_instance_has_a_folder_and_settings_of_its_own() {
 
 #[test]
 fn those_on_one_instance_take_turns_and_those_on_another_do_not() {
-    let scene = Scene::new(CUT);
-    let _monitor = Monitor::start_with(&scene, "tree = \"none\"\n[gpu.\"1.0\"]\npolicy = 2\n");
-    let uuid = |at: usize| scene.smi()["gpus"][at]["uuid"].as_str().expect("a UUID").to_owned();
+    let fixture = Fixture::new(CUT);
+    let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\n[gpu.\"1.0\"]\npolicy = 2\n");
+    let uuid = |at: usize| fixture.smi()["gpus"][at]["uuid"].as_str().expect("a UUID").to_owned();
     let (big, small) = (uuid(1), uuid(2));
-    let mut tenants = [tenant(&scene, "a", &big), tenant(&scene, "b", &big), tenant(&scene, "c", &small)];
+    let mut tenants =
+        [tenant(&fixture, "a", &big), tenant(&fixture, "b", &big), tenant(&fixture, "c", &small)];
     for (_, worker) in &mut tenants {
         worker.begin(60.0);
     }
-    let sharing = |at: usize| scene.smi()["gpus"][at]["sharing"].clone();
-    scene.eventually("turns on the instance that two have", || (sharing(1) == "contended").then_some(()));
+    let sharing = |at: usize| fixture.smi()["gpus"][at]["sharing"].clone();
+    fixture.eventually("turns on the instance that two have", || (sharing(1) == "contended").then_some(()));
     assert_eq!(sharing(2), "open");
-    assert_eq!(scene.smi()["gpus"][1]["policy"], 2, "as its configuration wants");
-    let turns = |at: usize| scene.books(&tenants[at].0)["gpus"][0]["turns"].as_u64().expect("turns");
-    scene.eventually("turns of both", || (turns(0) > 0 && turns(1) > 0).then_some(()));
+    assert_eq!(fixture.smi()["gpus"][1]["policy"], 2, "as its configuration wants");
+    let turns = |at: usize| fixture.accounting(&tenants[at].0)["gpus"][0]["turns"].as_u64().expect("turns");
+    fixture.eventually("turns of both", || (turns(0) > 0 && turns(1) > 0).then_some(()));
     assert_eq!(turns(2), 0, "alone on its instance");
     for (_, worker) in tenants {
         worker.process.kill();

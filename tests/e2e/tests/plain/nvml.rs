@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use cgpu_e2e::{Container, MIB, Monitor, Outcome, Scene};
+use cgpu_e2e::{Container, Fixture, MIB, Monitor, Outcome};
 use serde_json::Value;
 
 const A10: &str = "A10:23028";
@@ -25,26 +25,26 @@ fn starts(journal: &Path) -> usize {
 }
 
 /// `kernels` in a container with a limit of 4 GiB.
-fn kernels(scene: &Scene, container: &Container, more: &[&str]) -> Command {
-    let mut program = scene.program_in(container, "kernels");
+fn kernels(fixture: &Fixture, container: &Container, more: &[&str]) -> Command {
+    let mut program = fixture.program_in(container, "kernels");
     program.args(PROGRAM).args(more);
     program
 }
 
 /// The same, started by `cgpu run`, on the scene's GPUs. Only the program keeps a journal.
-fn run(scene: &Scene, name: &str, program: &str, arguments: &[&str]) -> Command {
-    let mut run = scene.cgpu(&["run", "--mem", "4GiB", "--name", name, "--root"]);
-    run.arg(scene.root()).arg("--").arg(scene.dist().program(program)).args(arguments);
+fn run(fixture: &Fixture, name: &str, program: &str, arguments: &[&str]) -> Command {
+    let mut run = fixture.cgpu(&["run", "--mem", "4GiB", "--name", name, "--root"]);
+    run.arg(fixture.root()).arg("--").arg(fixture.dist().program(program)).args(arguments);
     run
 }
 
 #[test]
 fn process_without_a_monitor_starts_nvml_once() {
     for more in [&[][..], &["first"], &["last"]] {
-        let scene = Scene::new(A10);
-        let journal = scene.path("journal");
-        let container = scene.limited("a", 4096).with("CGPU_SIM_JOURNAL", &journal.to_string_lossy());
-        let outcome = Outcome::of(kernels(&scene, &container, more)).silent();
+        let fixture = Fixture::new(A10);
+        let journal = fixture.path("journal");
+        let container = fixture.limited("a", 4096).with("CGPU_SIM_JOURNAL", &journal.to_string_lossy());
+        let outcome = Outcome::of(kernels(&fixture, &container, more)).silent();
         assert_eq!(outcome.number("free"), FREE, "{more:?}");
         assert_eq!(starts(&journal), 1, "{more:?}");
     }
@@ -53,30 +53,30 @@ fn process_without_a_monitor_starts_nvml_once() {
 /// The first two measure what a context costs; from then on there is nothing to ask.
 #[test]
 fn third_process_of_a_container_without_a_monitor_starts_no_nvml() {
-    let scene = Scene::new(A10);
-    let container = scene.limited("a", 4096);
+    let fixture = Fixture::new(A10);
+    let container = fixture.limited("a", 4096);
     for expected in [1, 1, 0, 0] {
-        let journal = scene.path("journal");
-        let mut program = kernels(&scene, &container, &[]);
+        let journal = fixture.path("journal");
+        let mut program = kernels(&fixture, &container, &[]);
         program.env("CGPU_SIM_JOURNAL", &journal);
         let outcome = Outcome::of(program).silent();
         assert_eq!((starts(&journal), outcome.number("free")), (expected, FREE));
         fs::remove_file(&journal).expect("a journal");
-        scene.wait_until_empty(&container);
+        fixture.wait_until_empty(&container);
     }
 }
 
 #[test]
 fn process_with_a_monitor_starts_no_nvml() {
-    let scene = Scene::new("A10:23028,T4:15109");
-    let _monitor = Monitor::start(&scene);
-    let used = || scene.smi()["gpus"][0]["memory_used"].as_u64();
+    let fixture = Fixture::new("A10:23028,T4:15109");
+    let _monitor = Monitor::start(&fixture);
+    let used = || fixture.smi()["gpus"][0]["memory_used"].as_u64();
     let idle = used();
     for (name, more) in [("a", &[][..]), ("b", &[]), ("own", &["last"])] {
         // What is told to be free is up to a second old: memory of the one before would be taken for the context's.
-        scene.eventually("an idle GPU", || (scene.on_gpu() == 0 && used() == idle).then_some(()));
-        let journal = scene.path(&format!("journal-{name}"));
-        let mut program = run(&scene, name, "kernels", &[&PROGRAM[..], more].concat());
+        fixture.eventually("an idle GPU", || (fixture.on_gpu() == 0 && used() == idle).then_some(()));
+        let journal = fixture.path(&format!("journal-{name}"));
+        let mut program = run(&fixture, name, "kernels", &[&PROGRAM[..], more].concat());
         program.env("CGPU_SIM_JOURNAL", &journal);
         let outcome = Outcome::of(program).silent();
         assert_eq!(outcome.number("free"), FREE, "{name}: the context and the code count at once");
@@ -87,12 +87,12 @@ fn process_with_a_monitor_starts_no_nvml() {
 /// Lists of limits by index need all devices, also those that the program hides from itself.
 #[test]
 fn monitor_tells_hidden_devices_and_their_order() {
-    let scene = Scene::new("T4:15109,A100:40960,A10:23028");
-    let _monitor = Monitor::start(&scene);
-    let journal = scene.path("journal");
+    let fixture = Fixture::new("T4:15109,A100:40960,A10:23028");
+    let _monitor = Monitor::start(&fixture);
+    let journal = fixture.path("journal");
     for (hidden, limits) in [("2", [5]), ("0", [4])] {
-        let mut program = scene.cgpu(&["run", "--mem", "3GiB,4GiB,5GiB", "--root"]);
-        program.arg(scene.root()).arg("--").arg(scene.dist().program("visible"));
+        let mut program = fixture.cgpu(&["run", "--mem", "3GiB,4GiB,5GiB", "--root"]);
+        program.arg(fixture.root()).arg("--").arg(fixture.dist().program("visible"));
         program.env("CGPU_SIM_JOURNAL", &journal).env("CUDA_VISIBLE_DEVICES", hidden);
         // The driver numbers them from the fastest on.
         let order = if hidden == "2" { "PCI_BUS_ID" } else { "FASTEST_FIRST" };
@@ -112,31 +112,35 @@ fn monitor_tells_hidden_devices_and_their_order() {
 #[test]
 fn hang_at_the_second_start_is_never_met() {
     for more in [&[][..], &["first"], &["last"]] {
-        let scene = Scene::new(A10);
-        let container = scene.limited("a", 4096).with("CGPU_SIM_FAULT", "nvmlInit*:2+:HANG");
-        assert_eq!(Outcome::of(kernels(&scene, &container, more)).silent().number("free"), FREE, "{more:?}");
+        let fixture = Fixture::new(A10);
+        let container = fixture.limited("a", 4096).with("CGPU_SIM_FAULT", "nvmlInit*:2+:HANG");
+        assert_eq!(
+            Outcome::of(kernels(&fixture, &container, more)).silent().number("free"),
+            FREE,
+            "{more:?}"
+        );
     }
     // A monitor starts its own, once; the programs none.
-    let scene = Scene::new(A10);
-    let _monitor = Monitor::start_faulty(&scene, "nvmlInit*:2+:HANG");
-    let mut program = run(&scene, "a", "kernels", &PROGRAM);
+    let fixture = Fixture::new(A10);
+    let _monitor = Monitor::start_faulty(&fixture, "nvmlInit*:2+:HANG");
+    let mut program = run(&fixture, "a", "kernels", &PROGRAM);
     program.env("CGPU_SIM_FAULT", "nvmlInit*:1+:HANG");
     assert_eq!(Outcome::of(program).silent().number("free"), FREE);
 }
 
 #[test]
 fn failing_start_leaves_the_program_running_within_its_limit() {
-    let scene = Scene::new(A10);
-    let journal = scene.path("journal");
-    let container = scene
+    let fixture = Fixture::new(A10);
+    let journal = fixture.path("journal");
+    let container = fixture
         .limited("a", 4096)
         .with("CGPU_SIM_FAULT", "nvmlInit*:1+:NVML_ERROR_DRIVER_NOT_LOADED")
         .with("CGPU_SIM_JOURNAL", &journal.to_string_lossy());
-    assert_eq!(Outcome::of(kernels(&scene, &container, &[])).silent().number("free"), FREE);
+    assert_eq!(Outcome::of(kernels(&fixture, &container, &[])).silent().number("free"), FREE);
     let text = fs::read_to_string(&journal).expect("a journal");
     assert_eq!(text.matches("\"nvmlInit_v2\"").count(), 1, "it is not tried again");
     // The books are right for whoever comes next, and end at the limit.
-    let mut fill = scene.program_in(&container, "alloc_fill");
+    let mut fill = fixture.program_in(&container, "alloc_fill");
     fill.arg("64M");
     let outcome = Outcome::of(fill).silent();
     assert_eq!(outcome.number("error"), 2);
@@ -145,9 +149,12 @@ fn failing_start_leaves_the_program_running_within_its_limit() {
 
 #[test]
 fn programs_own_uses_of_nvml_are_answered_as_without_the_shim() {
-    let scene = Scene::new(A10);
-    assert_eq!(Outcome::of(scene.program("nvml_uses")).silent().stdout, "ok\n");
-    assert_eq!(Outcome::of(scene.program_in(&scene.limited("a", 4096), "nvml_uses")).silent().stdout, "ok\n");
-    let _monitor = Monitor::start(&scene);
-    assert_eq!(Outcome::of(run(&scene, "b", "nvml_uses", &[])).silent().stdout, "ok\n");
+    let fixture = Fixture::new(A10);
+    assert_eq!(Outcome::of(fixture.program("nvml_uses")).silent().stdout, "ok\n");
+    assert_eq!(
+        Outcome::of(fixture.program_in(&fixture.limited("a", 4096), "nvml_uses")).silent().stdout,
+        "ok\n"
+    );
+    let _monitor = Monitor::start(&fixture);
+    assert_eq!(Outcome::of(run(&fixture, "b", "nvml_uses", &[])).silent().stdout, "ok\n");
 }

@@ -1,33 +1,33 @@
 //! Physical memory behind handles, and arrays: charged by what they are, however they are held and let go.
 
-use cgpu_e2e::{Child, Container, MIB, Outcome, Scene};
+use cgpu_e2e::{Child, Container, Fixture, MIB, Outcome};
 
 const GPU: &str = "A10:4096";
 const LIMIT_MIB: u64 = 1024;
 
 /// The program under a limit, alone on its GPU: what others have and give back would be mistaken for its own.
 fn limited(name: &str, arguments: &[&str]) -> Outcome {
-    let scene = Scene::new(GPU);
-    let container = scene.limited("a", LIMIT_MIB);
-    let mut command = scene.program_in(&container, name);
+    let fixture = Fixture::new(GPU);
+    let container = fixture.limited("a", LIMIT_MIB);
+    let mut command = fixture.program_in(&container, name);
     command.args(arguments);
     let outcome = Outcome::of(command).silent();
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
     outcome
 }
 
 /// The same outside of containers, and then under a limit.
 fn both(name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
-    let scene = Scene::new(GPU);
-    let mut command = scene.program(name);
+    let fixture = Fixture::new(GPU);
+    let mut command = fixture.program(name);
     command.args(arguments);
     (Outcome::of(command).silent(), limited(name, arguments))
 }
 
 /// How often a reason was counted in the container's processes.
-fn counted(scene: &Scene, container: &Container, reason: &str) -> u64 {
-    let books = scene.books(container);
-    let processes = books["processes"].as_array().expect("processes");
+fn counted(fixture: &Fixture, container: &Container, reason: &str) -> u64 {
+    let accounting = fixture.accounting(container);
+    let processes = accounting["processes"].as_array().expect("processes");
     processes.iter().filter_map(|process| process["counters"][reason].as_u64()).sum()
 }
 
@@ -52,11 +52,11 @@ fn threads_that_are_given_each_others_handles_leave_nothing_behind() {
 
 #[test]
 fn what_the_driver_refuses_changes_nothing() {
-    let scene = Scene::new(GPU);
+    let fixture = Fixture::new(GPU);
     let faults = ["cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease", "cuMemRetainAllocationHandle"];
     let faults = faults.into_iter().chain(["cuArrayCreate_v2", "cuArrayDestroy"]);
     let faults: Vec<String> = faults.map(|name| format!("{name}:p0.2:999")).collect();
-    let mut command = scene.program_in(&scene.limited("a", LIMIT_MIB), "driver_refuses");
+    let mut command = fixture.program_in(&fixture.limited("a", LIMIT_MIB), "driver_refuses");
     command.env("CGPU_SIM_FAULT", faults.join(","));
     assert!(Outcome::of(command).silent().number("failed") > 100);
 }
@@ -65,8 +65,8 @@ fn what_the_driver_refuses_changes_nothing() {
 fn memory_on_the_host_is_nobodys() {
     both("host_location", &[]);
     both("host_memory", &[]);
-    let scene = Scene::new(GPU);
-    let mut command = scene.program_in(&scene.limited("a", LIMIT_MIB), "host_location");
+    let fixture = Fixture::new(GPU);
+    let mut command = fixture.program_in(&fixture.limited("a", LIMIT_MIB), "host_location");
     command.arg("limited").env("CGPU_SIM_DRIVER", "13050");
     Outcome::of(command).silent();
 }
@@ -103,28 +103,28 @@ fn arrays_take_what_the_driver_says() {
 
 #[test]
 fn arrays_of_a_driver_that_does_not_say_are_bounded() {
-    let scene = Scene::new(GPU);
-    let container = scene.limited("a", LIMIT_MIB);
-    let mut command = scene.program_in(&container, "array_sizes");
+    let fixture = Fixture::new(GPU);
+    let container = fixture.limited("a", LIMIT_MIB);
+    let mut command = fixture.program_in(&container, "array_sizes");
     command.arg("bounded").env("CGPU_SIM_DRIVER", "11040");
     Outcome::of(command).silent();
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
 }
 
 #[test]
 fn a_process_that_dies_with_mappings_gives_them_back() {
-    let scene = Scene::new(GPU);
-    let container = scene.limited("a", LIMIT_MIB);
-    let mut command = scene.program_in(&container, "expandable_segments");
+    let fixture = Fixture::new(GPU);
+    let container = fixture.limited("a", LIMIT_MIB);
+    let mut command = fixture.program_in(&container, "expandable_segments");
     command.arg("hold");
     let mut child = Child::start(command);
     child.line();
-    assert!(scene.used(&container, 0) > LIMIT_MIB / 2 * MIB);
-    assert_eq!(counted(&scene, &container, "unrecorded"), 0);
+    assert!(fixture.used(&container, 0) > LIMIT_MIB / 2 * MIB);
+    assert_eq!(counted(&fixture, &container, "unrecorded"), 0);
     child.kill();
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
     // And the next one has it all again.
-    let mut command = scene.program_in(&container, "alloc_fill");
+    let mut command = fixture.program_in(&container, "alloc_fill");
     command.args(["64M", "1"]);
     assert!(Outcome::of(command).silent().number("granted") > LIMIT_MIB / 2 * MIB);
 }

@@ -1,6 +1,6 @@
 //! Memory in stream order: what pools hold is used, to the byte, and never over the limit when a call has returned.
 
-use cgpu_e2e::{Container, Outcome, Scene};
+use cgpu_e2e::{Container, Fixture, Outcome};
 
 const GPU: &str = "A10:6144";
 
@@ -11,21 +11,21 @@ fn limited(name: &str, mib: u64) -> (Outcome, Counters) {
 
 /// The same, with calls that fail.
 fn faulty(name: &str, mib: u64, faults: &str) -> (Outcome, Counters) {
-    let scene = Scene::new(GPU);
-    let container = scene.limited("a", mib);
-    let mut command = scene.program_in(&container, name);
+    let fixture = Fixture::new(GPU);
+    let container = fixture.limited("a", mib);
+    let mut command = fixture.program_in(&container, name);
     if !faults.is_empty() {
         command.env("CGPU_SIM_FAULT", faults);
     }
     let outcome = Outcome::of(command).silent();
-    let counters = Counters::read(&scene, &container);
-    scene.wait_until_empty(&container);
+    let counters = Counters::read(&fixture, &container);
+    fixture.wait_until_empty(&container);
     (outcome, counters)
 }
 
 /// Outside of containers first: the program asks nothing that the driver does not do.
 fn both(name: &str, mib: u64) -> Counters {
-    Outcome::of(Scene::new(GPU).program(name)).silent();
+    Outcome::of(Fixture::new(GPU).program(name)).silent();
     limited(name, mib).1
 }
 
@@ -41,8 +41,8 @@ const POOL_OUTLIVED: &str = "pool_outlived";
 struct Counters(Vec<serde_json::Value>);
 
 impl Counters {
-    fn read(scene: &Scene, container: &Container) -> Self {
-        let processes = scene.books(container)["processes"].clone();
+    fn read(fixture: &Fixture, container: &Container) -> Self {
+        let processes = fixture.accounting(container)["processes"].clone();
         let processes = processes.as_array().expect("processes").iter();
         Self(processes.map(|process| process["counters"].clone()).collect())
     }
@@ -55,12 +55,12 @@ impl Counters {
 /// The domain went on allocating from a pool that the program had destroyed.
 #[test]
 fn a_locality_domain_does_not_allocate_from_a_destroyed_pool() {
-    let scene = Scene::new("B200:183359");
-    let container = scene.limited("a", 4096);
-    let mut command = scene.program_in(&container, "pool_of_a_domain_destroyed");
+    let fixture = Fixture::new("B200:183359");
+    let container = fixture.limited("a", 4096);
+    let mut command = fixture.program_in(&container, "pool_of_a_domain_destroyed");
     command.env("CGPU_SIM_DRIVER", "13050");
     Outcome::of(command).silent();
-    scene.wait_until_empty(&container);
+    fixture.wait_until_empty(&container);
 }
 
 #[test]
@@ -119,12 +119,12 @@ fn an_allocation_in_a_captured_stream_takes_nothing_before_the_launch() {
 #[test]
 fn the_gpu_of_the_stream_is_charged() {
     // Scenes of their own: what a process leaves goes a little later.
-    let scene = || Scene::new("A10:6144,T4:4096");
-    Outcome::of(scene().program("pool_of_another_gpu")).silent();
+    let fixture = || Fixture::new("A10:6144,T4:4096");
+    Outcome::of(fixture().program("pool_of_another_gpu")).silent();
     for gpus in ["0,1", "1", "0"] {
-        let scene = scene();
-        let container = scene.limited("a", 2048).with("ALIYUN_COM_GPU_VISIBLE_DEVICES", gpus);
-        Outcome::of(scene.program_in(&container, "pool_of_another_gpu")).silent();
+        let fixture = fixture();
+        let container = fixture.limited("a", 2048).with("ALIYUN_COM_GPU_VISIBLE_DEVICES", gpus);
+        Outcome::of(fixture.program_in(&container, "pool_of_another_gpu")).silent();
     }
 }
 

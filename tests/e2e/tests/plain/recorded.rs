@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use cgpu_e2e::{Child, Monitor, Scene, Worker};
+use cgpu_e2e::{Child, Fixture, Monitor, Worker};
 
 const ROW: usize = 32;
 
@@ -24,9 +24,9 @@ fn dump(bytes: &[u8]) -> String {
 #[test]
 #[ignore = "writes the recording of the present library"]
 fn record() {
-    let scene = Scene::new("A10:23028");
-    let _monitor = Monitor::start(&scene);
-    let container = scene.limited("old", 4096);
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start(&fixture);
+    let container = fixture.limited("old", 4096);
     let frame = |name: &str| {
         let bytes = fs::read(container.file("use")).expect("the region's file");
         let layout = u32::from_ne_bytes(bytes[..4].try_into().expect("four bytes"));
@@ -34,18 +34,18 @@ fn record() {
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(Path::new(&folder).join(name), dump(&bytes)).expect("a recording");
     };
-    let mut command = scene.program_in(&container, "hold");
+    let mut command = fixture.program_in(&container, "hold");
     command.args(["1G", "240"]);
     let mut holder = Child::start_for(command, std::time::Duration::from_secs(280));
     holder.line();
     frame("held");
     // Alone it would not be gated, and its launches not counted.
-    let mut neighbour = Worker::start(&scene, &scene.limited("other", 1024));
-    let mut worker = Worker::start(&scene, &container);
+    let mut neighbour = Worker::start(&fixture, &fixture.limited("other", 1024));
+    let mut worker = Worker::start(&fixture, &container);
     neighbour.begin(10.0);
     worker.begin(10.0);
-    scene.eventually("work in turns", || {
-        let told = scene.smi()["containers"].clone();
+    fixture.eventually("work in turns", || {
+        let told = fixture.smi()["containers"].clone();
         let old = told.as_array()?.iter().find(|one| one["id"] == "old")?["processes"].clone();
         let launches = old.as_array()?.iter().filter_map(|one| one["gpus"][0]["launches"].as_u64()).max()?;
         (launches > 100).then_some(())

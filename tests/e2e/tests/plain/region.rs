@@ -4,21 +4,21 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene, mounted, skip};
+use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome, mounted, skip};
 
 /// The first field of both files, `include/cgpu.h`.
 const VERSION: u64 = 0;
 
 /// A container whose region exists, made by a process that has ended.
-fn with_region(scene: &Scene, name: &str) -> Container {
-    let container = scene.limited(name, 2048);
-    Outcome::of(scene.program_in(&container, "init")).silent();
+fn with_region(fixture: &Fixture, name: &str) -> Container {
+    let container = fixture.limited(name, 2048);
+    Outcome::of(fixture.program_in(&container, "init")).silent();
     container
 }
 
 /// cuInit fails with any error and exactly one line.
-fn refuses(scene: &Scene, container: &Container) -> String {
-    let outcome = Outcome::of(scene.program_in(container, "init")).exits(0);
+fn refuses(fixture: &Fixture, container: &Container) -> String {
+    let outcome = Outcome::of(fixture.program_in(container, "init")).exits(0);
     assert_ne!(outcome.number("init"), 0, "{outcome:?}");
     assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
     outcome.stderr
@@ -26,22 +26,22 @@ fn refuses(scene: &Scene, container: &Container) -> String {
 
 #[test]
 fn a_region_of_another_version_is_refused() {
-    let scene = Scene::new("A10:23028");
-    let container = with_region(&scene, "a");
+    let fixture = Fixture::new("A10:23028");
+    let container = with_region(&fixture, "a");
     let file = OpenOptions::new().write(true).open(container.file("use")).expect("the region's file");
     file.write_all_at(&99_u32.to_ne_bytes(), VERSION).expect("a new version");
-    let line = refuses(&scene, &container);
+    let line = refuses(&fixture, &container);
     assert!(line.contains("99"), "the line tells the version found: {line:?}");
 }
 
 #[test]
 fn a_truncated_region_is_refused_and_kills_nobody() {
     for length in [0, 1, 4096, 100_000] {
-        let scene = Scene::new("A10:23028");
-        let container = with_region(&scene, "a");
+        let fixture = Fixture::new("A10:23028");
+        let container = with_region(&fixture, "a");
         let file = OpenOptions::new().write(true).open(container.file("use")).expect("the region's file");
         file.set_len(length).expect("it can be cut");
-        refuses(&scene, &container);
+        refuses(&fixture, &container);
     }
 }
 
@@ -50,11 +50,11 @@ fn a_truncated_region_is_refused_and_kills_nobody() {
 #[test]
 fn a_region_that_is_cut_short_below_running_programs_ends_those_and_nobody_else() {
     for length in [0, 4096] {
-        let scene = Scene::new("A10:23028");
-        let monitor = Monitor::start(&scene);
-        let (container, neighbour) = (scene.limited("a", 2048), scene.limited("b", 2048));
+        let fixture = Fixture::new("A10:23028");
+        let monitor = Monitor::start(&fixture);
+        let (container, neighbour) = (fixture.limited("a", 2048), fixture.limited("b", 2048));
         let start = |container: &Container| {
-            let mut command = scene.program_in(container, "churn");
+            let mut command = fixture.program_in(container, "churn");
             command.args(["1", "8M"]);
             let mut child = Child::start(command);
             child.line();
@@ -65,19 +65,19 @@ fn a_region_that_is_cut_short_below_running_programs_ends_those_and_nobody_else(
         file.set_len(length).expect("it can be cut");
         let outcome = ended.end();
         assert_eq!(outcome.signal(), Some(libc::SIGBUS), "{outcome:?}");
-        refuses(&scene, &container);
+        refuses(&fixture, &container);
         assert!(other.runs());
         other.finish().silent();
         // Alone: beside one that frees meanwhile there is room again after a refusal.
-        let mut command = scene.program_in(&neighbour, "alloc_fill");
+        let mut command = fixture.program_in(&neighbour, "alloc_fill");
         command.args(["64M", "1"]);
         Outcome::of(command).silent();
-        scene.wait_until_empty(&neighbour);
+        fixture.wait_until_empty(&neighbour);
         drop(monitor);
         // With the broken file taken away the container can start anew.
         fs::remove_file(container.file("use")).expect("it is there");
         fs::remove_file(container.file("grant")).expect("it is there");
-        Outcome::of(scene.program_in(&container, "init")).silent();
+        Outcome::of(fixture.program_in(&container, "init")).silent();
     }
 }
 
@@ -85,11 +85,11 @@ fn a_region_that_is_cut_short_below_running_programs_ends_those_and_nobody_else(
 /// none crashes or hangs, and its neighbour has what it had.
 #[test]
 fn whoever_scribbles_over_its_own_region_is_refused_at_worst() {
-    let scene = Scene::new("A10:23028");
-    let _monitor = Monitor::start(&scene);
-    let (container, neighbour) = (scene.limited("a", 4096), scene.limited("b", 2048));
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start(&fixture);
+    let (container, neighbour) = (fixture.limited("a", 4096), fixture.limited("b", 2048));
     let start = |container: &Container, program: &str, arguments: &[&str]| {
-        let mut command = scene.program_in(container, program);
+        let mut command = fixture.program_in(container, program);
         command.args(arguments);
         let mut child = Child::start(command);
         child.line();
@@ -128,26 +128,26 @@ fn whoever_scribbles_over_its_own_region_is_refused_at_worst() {
         assert!(outcome.signal().is_none(), "{outcome:?}");
     }
     assert!(other.runs());
-    let mut command = scene.program_in(&neighbour, "alloc_fill");
+    let mut command = fixture.program_in(&neighbour, "alloc_fill");
     command.args(["64M", "1"]);
     let filled = Outcome::of(command).silent();
     assert!(filled.number("granted") <= 2048 * MIB && filled.number("total") == 2048 * MIB, "{filled:?}");
     other.finish().silent();
-    scene.wait_until_empty(&neighbour);
+    fixture.wait_until_empty(&neighbour);
 }
 
 #[test]
 fn a_region_that_is_no_file_is_refused() {
-    let scene = Scene::new("A10:23028");
-    let container = scene.limited("a", 2048);
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.limited("a", 2048);
     fs::create_dir(container.file("use")).expect("a folder in the file's place");
-    refuses(&scene, &container);
+    refuses(&fixture, &container);
 }
 
 /// A container in whose folder something is mounted; None where this user may not mount.
-fn refuses_mounted(scene: &Scene, container: &Container, setup: &str) -> Option<String> {
+fn refuses_mounted(fixture: &Fixture, container: &Container, setup: &str) -> Option<String> {
     let setup = setup.replace("{dir}", &container.directory().to_string_lossy());
-    let Some(command) = mounted(&scene.program_in(container, "init"), &setup) else {
+    let Some(command) = mounted(&fixture.program_in(container, "init"), &setup) else {
         skip("region", "unshare", "mounting needs root or user namespaces");
         return None;
     };
@@ -159,47 +159,47 @@ fn refuses_mounted(scene: &Scene, container: &Container, setup: &str) -> Option<
 
 #[test]
 fn a_read_only_folder_is_refused() {
-    let scene = Scene::new("A10:23028");
-    let container = scene.limited("a", 2048);
-    if let Some(line) = refuses_mounted(&scene, &container, "mount -t tmpfs -o ro none {dir}") {
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.limited("a", 2048);
+    if let Some(line) = refuses_mounted(&fixture, &container, "mount -t tmpfs -o ro none {dir}") {
         assert!(line.contains("read-only") || line.contains("writ"), "{line:?}");
     }
 }
 
 #[test]
 fn a_full_tmpfs_is_refused_instead_of_killing_at_the_first_touch() {
-    let scene = Scene::new("A10:23028");
-    let container = scene.limited("a", 2048);
-    if let Some(line) = refuses_mounted(&scene, &container, "mount -t tmpfs -o size=1m none {dir}") {
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.limited("a", 2048);
+    if let Some(line) = refuses_mounted(&fixture, &container, "mount -t tmpfs -o size=1m none {dir}") {
         assert!(line.contains("space"), "{line:?}");
     }
 }
 
 #[test]
 fn without_a_limit_no_folder_is_needed() {
-    let scene = Scene::new("A10:23028");
+    let fixture = Fixture::new("A10:23028");
     for folder in ["/sys/kernel", "/dev/null/none"] {
-        let container = scene.container("a").with("CGPU_DIR", folder);
-        Outcome::of(scene.program_in(&container, "init")).silent();
+        let container = fixture.container("a").with("CGPU_DIR", folder);
+        Outcome::of(fixture.program_in(&container, "init")).silent();
     }
 }
 
 #[test]
 fn the_257th_process_is_refused_and_the_others_run_on() {
-    let scene = Scene::null();
-    let container = scene.limited("a", 8192);
+    let fixture = Fixture::null();
+    let container = fixture.limited("a", 8192);
     let mut holders: Vec<Child> = (0..256)
         .map(|_| {
-            let mut command = scene.program_in(&container, "hold");
+            let mut command = fixture.program_in(&container, "hold");
             command.args(["1M", "600"]);
             let mut holder = Child::start(command);
             holder.line();
             holder
         })
         .collect();
-    let line = refuses(&scene, &container);
+    let line = refuses(&fixture, &container);
     assert!(line.contains("256"), "the line tells how many there are: {line:?}");
     assert!(holders.iter_mut().all(Child::runs));
     drop(holders.pop().map(Child::finish));
-    Outcome::of(scene.program_in(&container, "init")).silent();
+    Outcome::of(fixture.program_in(&container, "init")).silent();
 }

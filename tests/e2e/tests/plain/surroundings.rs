@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cgpu_e2e::{Outcome, Scene, skip};
+use cgpu_e2e::{Fixture, Outcome, skip};
 
 /// Programs of every kind: what they take, how they find the driver, whom they start. `same.rs` runs many more, in no surroundings.
 const PROGRAMS: &[&[&str]] = &[
@@ -50,21 +50,21 @@ fn compiles(source: &Path, to: &Path, flags: &[&str]) -> bool {
 
 impl Surroundings {
     /// The program as these have it, on a host of its own: what a program before it had takes a moment to go.
-    fn run(&self, scene: &Scene, program: &[&str], shimmed: bool) -> Outcome {
+    fn run(&self, fixture: &Fixture, program: &[&str], shimmed: bool) -> Outcome {
         let file = match self.flag {
-            None => scene.dist().program(program[0]),
-            Some(_) => scene.path(program[0]),
+            None => fixture.dist().program(program[0]),
+            Some(_) => fixture.path(program[0]),
         };
         if let Some(flag) = self.flag {
             let source = root().join("tests/cuda/programs").join(program[0]).with_extension("c");
             assert!(compiles(&source, &file, &[flag]), "{program:?} does not compile with {flag}");
         }
-        let shim = scene.dist().file("libcgpu.so");
+        let shim = fixture.dist().file("libcgpu.so");
         let ours = Some(&shim).filter(|_| shimmed);
         let preloads = std::env::join_paths(self.before.iter().chain(ours).chain(&self.after));
         let mut command = match shimmed {
-            true => scene.native_in(&scene.container("a"), &file),
-            false => scene.native(&file),
+            true => fixture.native_in(&fixture.container("a"), &file),
+            false => fixture.native(&file),
         };
         command.args(&program[1..]).envs(self.variables.iter().copied());
         command.env("LD_PRELOAD", preloads.expect("paths without colons"));
@@ -73,17 +73,17 @@ impl Surroundings {
 
     fn change_nothing(&self) {
         for program in PROGRAMS.iter().filter(|program| !self.without.contains(&program[0])) {
-            let native = self.run(&Scene::new("A10:23028"), program, false);
-            let shimmed = self.run(&Scene::new("A10:23028"), program, true);
+            let native = self.run(&Fixture::new("A10:23028"), program, false);
+            let shimmed = self.run(&Fixture::new("A10:23028"), program, true);
             assert_eq!(shimmed.stdout, native.stdout, "{program:?}");
         }
     }
 }
 
 fn sanitized(sanitizer: &str, surroundings: Surroundings) {
-    let scene = Scene::new("A10:23028");
+    let fixture = Fixture::new("A10:23028");
     let (source, flag) = (root().join("tests/cuda/programs/init.c"), surroundings.flag.unwrap_or_default());
-    if !compiles(&source, &scene.path("init"), &[flag]) {
+    if !compiles(&source, &fixture.path("init"), &[flag]) {
         let test = format!("surroundings::the_{sanitizer}_sanitizer");
         return skip(&test, sanitizer, &format!("the C compiler has no {flag}"));
     }
@@ -140,8 +140,8 @@ fn tcmalloc_before_and_after() {
 
 #[test]
 fn another_hooker_of_dlsym_before_and_after() {
-    let scene = Scene::new("A10:23028");
-    let (source, hooker) = (root().join("shim/tests/programs/hooker.c"), scene.path("hooker.so"));
+    let fixture = Fixture::new("A10:23028");
+    let (source, hooker) = (root().join("shim/tests/programs/hooker.c"), fixture.path("hooker.so"));
     assert!(compiles(&source, &hooker, &["-shared", "-fPIC"]), "hooker.c does not compile");
     Surroundings { before: vec![hooker.clone()], ..Surroundings::default() }.change_nothing();
     Surroundings { after: vec![hooker], ..Surroundings::default() }.change_nothing();

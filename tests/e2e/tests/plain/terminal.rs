@@ -4,28 +4,28 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene, Terminal, Worker};
+use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome, Terminal, Worker};
 
 /// A terminal beside a monitor with two containers.
-struct Stage {
+struct Setup {
     terminal: Terminal,
     monitor: Monitor,
     holders: Vec<Child>,
-    scene: Scene,
+    fixture: Fixture,
 }
 
-impl Stage {
+impl Setup {
     fn set(test: &str, size: (u16, u16), variables: &[(&str, &str)]) -> Option<Self> {
-        let scene = Scene::new("A10:23028");
-        let root = scene.root();
+        let fixture = Fixture::new("A10:23028");
+        let root = fixture.root();
         let mut all = vec![("ROOT", root.to_str().expect("a plain path"))];
         all.extend(variables);
-        let terminal = Terminal::open(&scene, test, size, &all)?;
-        let monitor = Monitor::start(&scene);
-        let containers = [scene.limited("alpha", 8192), scene.limited("bravo", 4096)];
-        let holders = containers.iter().map(|container| hold(&scene, container, "1G")).collect();
-        containers.iter().for_each(|container| drop(scene.books(container)));
-        Some(Self { terminal, monitor, holders, scene })
+        let terminal = Terminal::open(&fixture, test, size, &all)?;
+        let monitor = Monitor::start(&fixture);
+        let containers = [fixture.limited("alpha", 8192), fixture.limited("bravo", 4096)];
+        let holders = containers.iter().map(|container| hold(&fixture, container, "1G")).collect();
+        containers.iter().for_each(|container| drop(fixture.accounting(container)));
+        Some(Self { terminal, monitor, holders, fixture })
     }
 
     /// Starts `cgpu top` and waits for its first picture.
@@ -35,8 +35,8 @@ impl Stage {
     }
 
     fn node(&self, path: &str) -> String {
-        let root = self.scene.root();
-        let outcome = Outcome::of(self.scene.cgpu(&["get", path, "--root", &root.to_string_lossy()]));
+        let root = self.fixture.root();
+        let outcome = Outcome::of(self.fixture.cgpu(&["get", path, "--root", &root.to_string_lossy()]));
         outcome.silent().stdout.trim_end().to_owned()
     }
 
@@ -45,8 +45,8 @@ impl Stage {
     }
 }
 
-fn hold(scene: &Scene, container: &Container, amount: &str) -> Child {
-    let mut command = scene.program_in(container, "hold");
+fn hold(fixture: &Fixture, container: &Container, amount: &str) -> Child {
+    let mut command = fixture.program_in(container, "hold");
     command.arg(amount);
     let mut holder = Child::start(command);
     holder.line();
@@ -55,9 +55,9 @@ fn hold(scene: &Scene, container: &Container, amount: &str) -> Child {
 
 #[test]
 fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
-    let Some(stage) = Stage::set("top_changes", (80, 24), &[]) else { return };
-    let terminal = &stage.terminal;
-    stage.top();
+    let Some(setup) = Setup::set("top_changes", (80, 24), &[]) else { return };
+    let terminal = &setup.terminal;
+    setup.top();
     let seen = terminal.shows("bravo");
     assert!(seen.contains("A alpha") && seen.contains("GPU 0"), "{seen}");
 
@@ -75,19 +75,19 @@ fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
     terminal.shows("policy 2 (weighted) instead of preemptive");
     terminal.types("n");
     terminal.shows("nothing was changed");
-    assert_eq!(stage.node("0/policy"), "1");
+    assert_eq!(setup.node("0/policy"), "1");
     terminal.types("p2");
     terminal.press("Enter");
     terminal.types("y");
     terminal.shows("policy 2 (weighted)  ");
-    stage.scene.eventually("the policy", || (stage.node("0/policy") == "2").then_some(()));
+    setup.fixture.eventually("the policy", || (setup.node("0/policy") == "2").then_some(()));
 
     terminal.press("Down");
     terminal.types("w3");
     terminal.press("Enter");
     terminal.types("y");
     terminal.shows("done: bravo on GPU 0: weight 3");
-    assert_eq!((stage.node("0/bravo/weight"), stage.node("0/alpha/weight")), ("3".into(), "1".into()));
+    assert_eq!((setup.node("0/bravo/weight"), setup.node("0/alpha/weight")), ("3".into(), "1".into()));
     terminal.types("w25");
     terminal.press("Enter");
     terminal.types("y");
@@ -100,14 +100,14 @@ fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
     terminal.comes_to("less", |seen| !seen.contains("COMPUTE") && seen.contains("alpha"));
     terminal.types("q");
     terminal.shows("code 0");
-    stage.end();
+    setup.end();
 }
 
 #[test]
 fn whichever_way_top_ends_the_terminal_is_as_it_was() {
-    let Some(stage) = Stage::set("every_way_out", (80, 24), &[]) else { return };
-    let terminal = &stage.terminal;
-    let file = |name: &str| fs::read_to_string(stage.scene.path(name)).unwrap_or_default();
+    let Some(setup) = Setup::set("every_way_out", (80, 24), &[]) else { return };
+    let terminal = &setup.terminal;
+    let file = |name: &str| fs::read_to_string(setup.fixture.path(name)).unwrap_or_default();
     let ways = [
         ("q", "", "code 0"),
         ("C-c", "", "code 0"),
@@ -117,7 +117,7 @@ fn whichever_way_top_ends_the_terminal_is_as_it_was() {
         ("panic", "", "code 101"),
         ("gone", "", "code 1"),
     ];
-    let mut monitor = Some(stage.monitor);
+    let mut monitor = Some(setup.monitor);
     for (number, (key, signal, code)) in ways.into_iter().enumerate() {
         // Words of its own each time: those of the time before may still be on the screen.
         let (prompt, end) = (format!("at-the-prompt-{number}"), format!("the-end-{number}"));
@@ -159,13 +159,13 @@ fn whichever_way_top_ends_the_terminal_is_as_it_was() {
             _ => {}
         }
     }
-    stage.holders.into_iter().for_each(|holder| drop(holder.finish().silent()));
+    setup.holders.into_iter().for_each(|holder| drop(holder.finish().silent()));
 }
 
 #[test]
 fn top_is_suspended_and_comes_back() {
-    let Some(stage) = Stage::set("suspended", (80, 24), &[]) else { return };
-    let terminal = &stage.terminal;
+    let Some(setup) = Setup::set("suspended", (80, 24), &[]) else { return };
+    let terminal = &setup.terminal;
     terminal.line("stty -g >before; printf 'at-the-%s\\n' prompt");
     terminal.shows("at-the-prompt");
     let top = "\"$CGPU\" top --interval 0.2 --root \"$ROOT\"";
@@ -187,7 +187,7 @@ fn top_is_suspended_and_comes_back() {
         terminal.shows("it-ended");
         assert_eq!(terminal.variable("alternate_on"), "0");
     }
-    stage.end();
+    setup.end();
 }
 
 #[test]
@@ -200,33 +200,34 @@ fn top_needs_no_colours_and_no_unicode() {
             .any(|code| code.parse().is_ok_and(|code: u32| matches!(code, 30..=38 | 40..=48 | 90..=107)))
     };
     for (variable, colours) in [(("NO_COLOR", ""), true), (("NO_COLOR", "1"), false)] {
-        let Some(stage) = Stage::set("colours", (80, 24), &[variable]) else { return };
-        stage.top();
-        stage.terminal.shows("A alpha");
-        assert_eq!(coloured(&stage.terminal.colours()), colours, "{variable:?}");
-        stage.terminal.types("q");
-        stage.terminal.shows("code 0");
-        stage.end();
+        let Some(setup) = Setup::set("colours", (80, 24), &[variable]) else { return };
+        setup.top();
+        setup.terminal.shows("A alpha");
+        assert_eq!(coloured(&setup.terminal.colours()), colours, "{variable:?}");
+        setup.terminal.types("q");
+        setup.terminal.shows("code 0");
+        setup.end();
     }
-    let Some(stage) = Stage::set("ascii", (80, 24), &[("LC_ALL", "C")]) else { return };
-    let seen = stage.top();
+    let Some(setup) = Setup::set("ascii", (80, 24), &[("LC_ALL", "C")]) else { return };
+    let seen = setup.top();
     assert!(seen.is_ascii(), "{seen}");
-    stage.terminal.types("q");
-    stage.terminal.shows("code 0");
-    stage.terminal.line("TERM=dumb \"$CGPU\" top --root \"$ROOT\"; echo \"code $?\"");
-    let seen = stage.terminal.shows("code 1");
+    setup.terminal.types("q");
+    setup.terminal.shows("code 0");
+    setup.terminal.line("TERM=dumb \"$CGPU\" top --root \"$ROOT\"; echo \"code $?\"");
+    let seen = setup.terminal.shows("code 1");
     assert!(seen.contains("found TERM=\"dumb\""), "{seen}");
-    stage.end();
+    setup.end();
 }
 
 #[test]
 fn top_without_a_terminal_or_a_monitor_says_so() {
-    let scene = Scene::new("A10:23028");
-    let root = scene.root();
-    let outcome = Outcome::of(scene.cgpu(&["top", "--root", &root.to_string_lossy()])).exits(1);
+    let fixture = Fixture::new("A10:23028");
+    let root = fixture.root();
+    let outcome = Outcome::of(fixture.cgpu(&["top", "--root", &root.to_string_lossy()])).exits(1);
     assert!(outcome.stderr.contains("cgpu smi --watch"), "{outcome:?}");
     assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
-    let Some(terminal) = Terminal::open(&scene, "no_monitor", (80, 24), &[("ROOT", &root.to_string_lossy())])
+    let Some(terminal) =
+        Terminal::open(&fixture, "no_monitor", (80, 24), &[("ROOT", &root.to_string_lossy())])
     else {
         return;
     };
@@ -239,20 +240,22 @@ fn top_without_a_terminal_or_a_monitor_says_so() {
 /// screens goes into that folder.
 #[test]
 fn pictures() {
-    let scene = Scene::new("A10:23028");
-    let root = scene.root();
+    let fixture = Fixture::new("A10:23028");
+    let root = fixture.root();
     let variables = [("ROOT", root.to_str().expect("a plain path"))];
-    let Some(wide) = Terminal::open(&scene, "pictures", (120, 20), &variables) else { return };
-    let _monitor = Monitor::start(&scene);
-    let containers =
-        [scene.limited("3f2a9c41d07b", 8192).weighing(1), scene.limited("b81e5507aa90", 12_288).weighing(2)];
+    let Some(wide) = Terminal::open(&fixture, "pictures", (120, 20), &variables) else { return };
+    let _monitor = Monitor::start(&fixture);
+    let containers = [
+        fixture.limited("3f2a9c41d07b", 8192).weighing(1),
+        fixture.limited("b81e5507aa90", 12_288).weighing(2),
+    ];
     for (container, limits) in
         containers.iter().zip(["name notebook\nweight 1\n", "name trainer\nweight 2\n"])
     {
         fs::write(container.file("limits"), format!("version 1\n{limits}")).expect("limits can be written");
     }
-    let holders = [("1G", 0), ("2500M", 1)].map(|(amount, at)| hold(&scene, &containers[at], amount));
-    let mut workers = containers.each_ref().map(|container| Worker::start(&scene, container));
+    let holders = [("1G", 0), ("2500M", 1)].map(|(amount, at)| hold(&fixture, &containers[at], amount));
+    let mut workers = containers.each_ref().map(|container| Worker::start(&fixture, container));
     workers.iter_mut().for_each(|worker| {
         worker.begin(if std::env::var_os("CGPU_PICTURES").is_some() { 60.0 } else { 20.0 })
     });
@@ -277,7 +280,7 @@ fn pictures() {
         assert!(seen.contains(what), "{what}: {seen}");
     }
     keep("smi", &wide.colours());
-    assert!(scene.used(&containers[0], 0) > 1024 * MIB);
+    assert!(fixture.used(&containers[0], 0) > 1024 * MIB);
     holders.into_iter().for_each(|holder| drop(holder.finish().silent()));
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cgpu_e2e::{Child, Container, Monitor, Outcome, Scene, Worker, skip};
+use cgpu_e2e::{Child, Container, Fixture, Monitor, Outcome, Worker, skip};
 
 fn told(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
@@ -46,8 +46,8 @@ pub(crate) fn has_fuse(test: &str) -> bool {
 pub(crate) struct Tree(PathBuf);
 
 impl Tree {
-    pub(crate) fn of(scene: &Scene) -> Self {
-        Self(scene.root().join("cgpu_km"))
+    pub(crate) fn of(fixture: &Fixture) -> Self {
+        Self(fixture.root().join("cgpu_km"))
     }
 
     pub(crate) fn path(&self, node: &str) -> PathBuf {
@@ -156,11 +156,11 @@ impl Size {
     }
 }
 
-fn holder(scene: &Scene, container: &Container) -> Child {
-    let mut command = scene.program_in(container, "hold");
+fn holder(fixture: &Fixture, container: &Container) -> Child {
+    let mut command = fixture.program_in(container, "hold");
     // Longer than anybody is left alone here, on however slow a machine.
     command.args(["64M", "600"]);
-    let mut holder = Child::start_for(command, scene.lifetime());
+    let mut holder = Child::start_for(command, fixture.lifetime());
     holder.line();
     holder
 }
@@ -172,18 +172,18 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
     }
     let soak = told("CGPU_SOAK_SECONDS");
     let seconds = soak.or_else(|| told("CGPU_TREE_SECONDS")).unwrap_or(SECONDS);
-    let scene =
-        Scene::new("A10:23028,A10:23028,A10:23028,A10:23028").lasting(Duration::from_secs(2 * seconds));
-    let tree = Tree::of(&scene);
-    let monitor = Monitor::start_with_tree(&scene);
-    let stay = [scene.limited("a", 8192), scene.limited("b", 8192)];
-    let mut workers = stay.each_ref().map(|container| Worker::start(&scene, container));
-    let guests: Vec<Container> = (2..TENANTS).map(|n| scene.limited(&format!("t{n}"), 1024)).collect();
-    let mut holders: Vec<Child> = guests.iter().map(|guest| holder(&scene, guest)).collect();
+    let fixture =
+        Fixture::new("A10:23028,A10:23028,A10:23028,A10:23028").lasting(Duration::from_secs(2 * seconds));
+    let tree = Tree::of(&fixture);
+    let monitor = Monitor::start_with_tree(&fixture);
+    let stay = [fixture.limited("a", 8192), fixture.limited("b", 8192)];
+    let mut workers = stay.each_ref().map(|container| Worker::start(&fixture, container));
+    let guests: Vec<Container> = (2..TENANTS).map(|n| fixture.limited(&format!("t{n}"), 1024)).collect();
+    let mut holders: Vec<Child> = guests.iter().map(|guest| holder(&fixture, guest)).collect();
     // Each has its files open in the monitor from now on, whether somebody lives in it or not.
     for container in stay.iter().chain(&guests) {
-        let known = || scene.books(container)["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty());
-        scene.eventually("a container with its GPUs", || known().then_some(()));
+        let known = || fixture.accounting(container)["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty());
+        fixture.eventually("a container with its GPUs", || known().then_some(()));
     }
     let pid = monitor.process.pid();
     let before = Size::of(pid);
@@ -202,7 +202,7 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
     while players.iter_mut().any(Child::runs) {
         // One ends by itself, one is killed in the middle of it; others come in their place.
         let (ends, dies) = (rounds % guests.len(), (rounds + guests.len() / 2) % guests.len());
-        let mut replace = |at: usize| std::mem::replace(&mut holders[at], holder(&scene, &guests[at]));
+        let mut replace = |at: usize| std::mem::replace(&mut holders[at], holder(&fixture, &guests[at]));
         replace(ends).finish().silent();
         replace(dies).kill();
         rounds += 1;
@@ -236,7 +236,7 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
     for holder in holders {
         holder.finish().silent();
     }
-    scene.eventually("as many descriptors as before", || {
+    fixture.eventually("as many descriptors as before", || {
         (Size::of(pid).descriptors <= before.descriptors).then_some(())
     });
     let grown = Size::of(pid).own.saturating_sub(before.own);
@@ -259,43 +259,43 @@ fn a_monitor_killed_again_and_again_loses_no_setting_and_hurts_no_tenant() {
         return;
     }
     let kills = told("CGPU_SOAK_KILLS").or_else(|| told("CGPU_TREE_KILLS")).unwrap_or(10);
-    let scene = Scene::new("A10:23028").lasting(Duration::from_secs(10 * kills));
-    let tree = Tree::of(&scene);
-    let mut monitor = Monitor::start_with_tree(&scene);
-    let stay = [scene.limited("a", 8192), scene.limited("b", 8192)];
-    let mut workers = stay.each_ref().map(|container| Worker::start(&scene, container));
-    stay.iter().for_each(|container| _ = scene.books(container));
-    scene.set("0/prio_ratio", "77");
-    scene.set("0/policy", "4");
-    scene.set("0/a/weight", "3");
+    let fixture = Fixture::new("A10:23028").lasting(Duration::from_secs(10 * kills));
+    let tree = Tree::of(&fixture);
+    let mut monitor = Monitor::start_with_tree(&fixture);
+    let stay = [fixture.limited("a", 8192), fixture.limited("b", 8192)];
+    let mut workers = stay.each_ref().map(|container| Worker::start(&fixture, container));
+    stay.iter().for_each(|container| _ = fixture.accounting(container));
+    fixture.set("0/prio_ratio", "77");
+    fixture.set("0/policy", "4");
+    fixture.set("0/a/weight", "3");
     #[allow(clippy::cast_precision_loss)] // some seconds
     workers.iter_mut().for_each(|worker| worker.begin(kills as f64));
-    let end = scene.path("end");
+    let end = fixture.path("end");
     let mut command = Command::new("sh");
     command.args(["-c", WITNESS, "witness"]).arg(&tree.0).arg(&end);
-    let mut witness = Child::start_for(command, Duration::from_secs(120 + 10 * kills));
+    let mut oracle = Child::start_for(command, Duration::from_secs(120 + 10 * kills));
     let mut chance = 12345u64;
     for kill in 0..kills {
         chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         std::thread::sleep(Duration::from_millis(chance >> 55));
         let value = (20 + kill % 80).to_string();
         // It was answered, so it is kept.
-        scene.set("default_memsize", &value);
+        fixture.set("default_memsize", &value);
         monitor.process.kill();
-        monitor = Monitor::start_with_tree(&scene);
-        scene.eventually("the tree again", || tree.read("0/a/weight").ok());
+        monitor = Monitor::start_with_tree(&fixture);
+        fixture.eventually("the tree again", || tree.read("0/a/weight").ok());
         for (node, value) in
             [("0/prio_ratio", "77"), ("0/policy", "4"), ("0/a/weight", "3"), ("default_memsize", &value)]
         {
             assert_eq!(tree.read(node).expect("a node"), format!("{value}\n"), "{node} after kill {kill}");
         }
-        assert!(witness.runs(), "it has read something else");
+        assert!(oracle.runs(), "it has read something else");
         if kill % 10 == 9 {
             println!("tree: {} of {kills} kills", kill + 1);
         }
     }
     fs::write(&end, "").expect("a file");
-    witness.finish().silent();
+    oracle.finish().silent();
     for mut worker in workers {
         assert!(worker.rate() > 0.0);
         worker.finish();

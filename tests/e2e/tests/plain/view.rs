@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use cgpu_e2e::{Child, Container, MIB, Monitor, Outcome, Scene, contained, skip};
+use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome, contained, skip};
 use serde_json::Value;
 
 const A10: &str = "A10:23028";
@@ -53,30 +53,30 @@ enum Naming {
 }
 
 /// Two containers in PID namespaces of their own, two processes in the first, one in the second, and the host.
-struct Stage {
-    scene: Scene,
+struct Setup {
+    fixture: Fixture,
     a: Who,
     b: Who,
     host: Who,
     _monitor: Option<Monitor>,
 }
 
-impl Stage {
+impl Setup {
     /// None where namespaces are not to be had.
     fn set(naming: Naming) -> Option<Self> {
-        let scene = Scene::new(A10);
+        let fixture = Fixture::new(A10);
         let named = |mut command: Command| {
             command.env("CGPU_SIM_HOST_PIDS", if naming == Naming::AsHere { "0" } else { "1" });
             command
         };
         // The first one there says how the GPU's NVML speaks.
-        let mut host = Who::start(named(scene.program("who")));
+        let mut host = Who::start(named(fixture.program("who")));
         host.ask();
-        let monitor = (naming == Naming::AsOnTheHost).then(|| Monitor::start(&scene));
-        let limited = |name| scene.limited(name, LIMIT / MIB);
+        let monitor = (naming == Naming::AsOnTheHost).then(|| Monitor::start(&fixture));
+        let limited = |name| fixture.limited(name, LIMIT / MIB);
         let inside = |container: &Container, script: &str| {
-            let mut command = scene.native_in(container, "/bin/sh".as_ref());
-            command.args(["-c", script]).arg(scene.dist().program("who"));
+            let mut command = fixture.native_in(container, "/bin/sh".as_ref());
+            command.args(["-c", script]).arg(fixture.dist().program("who"));
             contained(&named(command), naming == Naming::AsHere).map(Who::start)
         };
         let Some(mut a) = inside(&limited("a"), "(sleep 300 | \"$0\" 100M) & exec \"$0\" 200M") else {
@@ -84,16 +84,16 @@ impl Stage {
             return None;
         };
         // What a context costs is measured by the GPU's free memory, and until a monitor knows better a neighbour's doings are in it.
-        scene.eventually("two processes", || (list(&a.ask(), "compute").len() == 2).then_some(()));
+        fixture.eventually("two processes", || (list(&a.ask(), "compute").len() == 2).then_some(()));
         let b = inside(&limited("b"), "exec \"$0\" 300M")?;
-        Some(Self { scene, a, b, host, _monitor: monitor })
+        Some(Self { fixture, a, b, host, _monitor: monitor })
     }
 
     /// Until all are on the GPU, and nothing changes any more: what is asked one after the other is then of one instant.
     fn settle(&mut self) -> [Value; 3] {
-        let Self { scene, a, b, host, .. } = self;
+        let Self { fixture, a, b, host, .. } = self;
         let mut before = None;
-        scene.eventually("three processes on the GPU", || {
+        fixture.eventually("three processes on the GPU", || {
             let seen = [a.ask(), b.ask(), host.ask()];
             let lengths = seen.each_ref().map(|seen| list(seen, "compute").len());
             (before.replace(seen.clone()).as_ref() == Some(&seen) && lengths == [2, 1, 3]).then_some(seen)
@@ -103,8 +103,8 @@ impl Stage {
 
 /// Inside: its own, by its own ids, and they add up. Outside: all. Both are the same bytes.
 fn lists(naming: Naming) {
-    let Some(mut stage) = Stage::set(naming) else { return };
-    let [a, b, host] = stage.settle();
+    let Some(mut setup) = Setup::set(naming) else { return };
+    let [a, b, host] = setup.settle();
     for (seen, count) in [(&a, 2), (&b, 1)] {
         let own = list(seen, "compute");
         assert_eq!(own.len(), count);
@@ -133,9 +133,9 @@ fn lists_of_drivers_that_speak_as_the_host_are_made_from_the_books() {
 
 /// Each container computes and sees itself compute, and nobody else; the host sees both.
 fn utilisation(naming: Naming) {
-    let Some(mut stage) = Stage::set(naming) else { return };
-    stage.settle();
-    let Stage { scene, a, b, host, .. } = &mut stage;
+    let Some(mut setup) = Setup::set(naming) else { return };
+    setup.settle();
+    let Setup { fixture, a, b, host, .. } = &mut setup;
     let own = |seen: &Value| {
         let (busy, info) = (list(seen, "busy"), list(seen, "busy_info"));
         // A window may end between the two calls.
@@ -143,12 +143,12 @@ fn utilisation(naming: Naming) {
         assert!(mine(&busy) && mine(&info), "somebody else's: {seen}");
         !busy.is_empty() && !info.is_empty()
     };
-    scene.eventually("own utilisation", || {
+    fixture.eventually("own utilisation", || {
         let seen = [a.tell("work"), b.tell("work")];
         let told = seen.each_ref().map(own);
         (told == [true; 2] || naming == Naming::Untold).then_some(())
     });
-    let all = scene.eventually("the host's utilisation", || {
+    let all = fixture.eventually("the host's utilisation", || {
         a.tell("work");
         b.tell("work");
         let seen = host.ask();
@@ -174,10 +174,10 @@ fn utilisation_that_nobody_can_translate_is_nobodys() {
 
 #[test]
 fn a_dead_process_is_off_the_list_at_once() {
-    let scene = Scene::new(A10);
-    let container = scene.limited("a", LIMIT / MIB);
+    let fixture = Fixture::new(A10);
+    let container = fixture.limited("a", LIMIT / MIB);
     let start = |bytes: &[&str]| {
-        let mut command = scene.program_in(&container, "who");
+        let mut command = fixture.program_in(&container, "who");
         command.args(bytes);
         Who::start(command)
     };
@@ -188,13 +188,13 @@ fn a_dead_process_is_off_the_list_at_once() {
     let seen = tool.ask();
     assert!(list(&seen, "compute").is_empty(), "{seen}");
     // Its memory may still be there: then it is used, and nobody's.
-    scene.eventually("all free", || (tool.ask()["used"] == 0).then_some(()));
+    fixture.eventually("all free", || (tool.ask()["used"] == 0).then_some(()));
 }
 
 /// Of the living, by their own ids; what they used at most is what the books say.
 #[test]
 fn accounts_are_of_the_containers_own_processes() {
-    let scene = Scene::new(A10);
+    let fixture = Fixture::new(A10);
     // SAFETY: no obligations; geteuid cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return skip("view", "root", "accounting is switched on by root");
@@ -203,16 +203,16 @@ fn accounts_are_of_the_containers_own_processes() {
         command.args(bytes);
         Who::start(command)
     };
-    let mut host = start(scene.program("who"), &[]);
+    let mut host = start(fixture.program("who"), &[]);
     host.tell("account");
-    let (a, b) = (scene.limited("a", LIMIT / MIB), scene.limited("b", LIMIT / MIB));
+    let (a, b) = (fixture.limited("a", LIMIT / MIB), fixture.limited("b", LIMIT / MIB));
     let own = |who: &mut Who| {
         let seen = who.ask();
         (seen["pid"].as_u64().expect("a process"), list(&seen, "accounted"))
     };
     // One after the other: without a monitor, a context is charged for what others allocate while it is created (up to 1 GiB).
     let one_more = |container: &Container, bytes: &str| {
-        let mut who = start(scene.program_in(container, "who"), &[bytes]);
+        let mut who = start(fixture.program_in(container, "who"), &[bytes]);
         let _ = own(&mut who);
         who
     };
@@ -232,8 +232,8 @@ fn accounts_are_of_the_containers_own_processes() {
 
 #[test]
 fn the_vendors_limits_are_no_more_than_ours() {
-    let scene = Scene::new(A10);
-    let mut command = scene.program_in(&scene.limited("a", LIMIT / MIB), "who");
+    let fixture = Fixture::new(A10);
+    let mut command = fixture.program_in(&fixture.limited("a", LIMIT / MIB), "who");
     command.arg("1G").env("CGPU_SIM_DRIVER", "13050");
     let seen = Who::start(command).ask();
     let limits = &seen["limits"];
@@ -243,7 +243,7 @@ fn the_vendors_limits_are_no_more_than_ours() {
     assert_eq!((&limits["soft"], &limits["hard"]), (&0.into(), &LIMIT.into()));
     assert_eq!(limits["used"], seen["used"]);
     // Outside nobody has set any.
-    let mut command = scene.program("who");
+    let mut command = fixture.program("who");
     command.env("CGPU_SIM_DRIVER", "13050");
     assert!(Who::start(command).ask()["limits"].is_null());
 }
@@ -251,28 +251,28 @@ fn the_vendors_limits_are_no_more_than_ours() {
 /// Who is ours is not known then, so nobody is named; what the GPU is stays as it was.
 #[test]
 fn a_refused_start_names_nobody() {
-    let scene = Scene::new(A10);
+    let fixture = Fixture::new(A10);
     let mut neighbour = Who::start({
-        let mut command = scene.program("who");
+        let mut command = fixture.program("who");
         command.arg("1G");
         command
     });
     assert_eq!(list(&neighbour.ask(), "compute").len(), 1);
-    let refused = scene.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "lots");
-    let seen = Who::start(scene.program_in(&refused, "who")).ask();
+    let refused = fixture.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "lots");
+    let seen = Who::start(fixture.program_in(&refused, "who")).ask();
     assert!(seen["compute"].is_null() && seen["mps"].is_null(), "{seen}");
     assert_eq!(seen["total"], 23_028 * MIB);
 }
 
 #[test]
 fn without_a_limit_everybody_is_shown() {
-    let scene = Scene::new(A10);
-    let mut command = scene.program("who");
+    let fixture = Fixture::new(A10);
+    let mut command = fixture.program("who");
     command.arg("1G");
     let mut neighbour = Who::start(command);
     let pid = neighbour.ask()["pid"].as_u64().expect("a process");
-    for off in [scene.container("a"), scene.container("b").with("ALIYUN_COM_GPU_MEM_CONTAINER", "0")] {
-        let seen = Who::start(scene.program_in(&off, "who")).ask();
+    for off in [fixture.container("a"), fixture.container("b").with("ALIYUN_COM_GPU_MEM_CONTAINER", "0")] {
+        let seen = Who::start(fixture.program_in(&off, "who")).ask();
         assert_eq!(pids(&list(&seen, "compute")), [pid], "{seen}");
     }
 }
@@ -280,15 +280,15 @@ fn without_a_limit_everybody_is_shown() {
 /// An instance is a GPU of its own; the GPU that is cut lists the processes of all of the container's instances.
 #[test]
 fn instances_are_as_large_as_their_limits() {
-    let scene = Scene::new("A100:40960/mig=3g.20gb,1g.5gb");
-    let container = scene.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "4,2");
-    Outcome::of(scene.program_in(&container, "init")).silent();
-    let books = scene.books(&container);
+    let fixture = Fixture::new("A100:40960/mig=3g.20gb,1g.5gb");
+    let container = fixture.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "4,2");
+    Outcome::of(fixture.program_in(&container, "init")).silent();
+    let accounting = fixture.accounting(&container);
     let named = |gpu: &Value| gpu["uuid"].as_str().expect("a UUID").replacen("GPU", "MIG", 1);
-    let uuids: Vec<String> = books["gpus"].as_array().expect("gpus").iter().map(named).collect();
+    let uuids: Vec<String> = accounting["gpus"].as_array().expect("gpus").iter().map(named).collect();
     let command = |instance: &str, bytes: &str| {
         let rank = container.clone().with("CUDA_VISIBLE_DEVICES", instance);
-        let mut command = scene.program_in(&rank, "who");
+        let mut command = fixture.program_in(&rank, "who");
         command.arg(bytes);
         command
     };

@@ -3,62 +3,62 @@
 use std::fs;
 use std::path::Path;
 
-use cgpu_e2e::{Child, MIB, Monitor, Outcome, Scene, contained, mounted, skip};
+use cgpu_e2e::{Child, Fixture, MIB, Monitor, Outcome, contained, mounted, skip};
 use serde_json::Value;
 
 /// `hold BYTES` of the scene's programs, in a run of this name, as a shell says it.
-fn run(scene: &Scene, name: &str, options: &[&str], script: &str) -> Child {
-    let (root, hold) = (scene.root(), scene.dist().program("hold"));
-    let mut command = scene.cgpu(&["run", "--root", &root.to_string_lossy(), "--name", name]);
+fn run(fixture: &Fixture, name: &str, options: &[&str], script: &str) -> Child {
+    let (root, hold) = (fixture.root(), fixture.dist().program("hold"));
+    let mut command = fixture.cgpu(&["run", "--root", &root.to_string_lossy(), "--name", name]);
     command.args(options).args(["--", "sh", "-c", &script.replace("HOLD", &hold.to_string_lossy())]);
     Child::start_for(command, std::time::Duration::from_secs(280))
 }
 
 /// What the watcher has found of a container, or of the host's processes.
-fn findings(scene: &Scene, container: Option<&str>) -> Vec<Value> {
-    let all = scene.smi()["findings"].as_array().cloned().unwrap_or_default();
+fn findings(fixture: &Fixture, container: Option<&str>) -> Vec<Value> {
+    let all = fixture.smi()["findings"].as_array().cloned().unwrap_or_default();
     all.into_iter().filter(|finding| finding["container"].as_str() == container).collect()
 }
 
 /// What people see.
-fn smi(scene: &Scene) -> String {
-    Outcome::of(scene.cgpu(&["smi", "--root", &scene.root().to_string_lossy()])).silent().stdout
+fn smi(fixture: &Fixture) -> String {
+    Outcome::of(fixture.cgpu(&["smi", "--root", &fixture.root().to_string_lossy()])).silent().stdout
 }
 
 /// The finding of this cause; it comes with the second look that NVML gives.
-fn found(scene: &Scene, container: Option<&str>, cause: &str) -> Value {
-    scene.eventually(cause, || {
-        findings(scene, container).into_iter().find(|finding| finding["cause"] == cause)
+fn found(fixture: &Fixture, container: Option<&str>, cause: &str) -> Value {
+    fixture.eventually(cause, || {
+        findings(fixture, container).into_iter().find(|finding| finding["cause"] == cause)
     })
 }
 
 /// Who was ended, the only one; it is told a moment after it was done. One that takes its time is told of again.
-fn record(scene: &Scene) -> Value {
-    scene.eventually("a record", || {
-        let all = scene.smi()["ended"].as_array().cloned().unwrap_or_default();
+fn record(fixture: &Fixture) -> Value {
+    fixture.eventually("a record", || {
+        let all = fixture.smi()["ended"].as_array().cloned().unwrap_or_default();
         assert!(all.iter().all(|one| one["pid"] == all[0]["pid"]), "{all:#?}");
         all.into_iter().next()
     })
 }
 
 /// Waits for a sample that is there, and not 0.
-fn counted(scene: &Scene, sample: &str) {
-    scene.eventually(sample, || {
-        let text = metrics(scene);
+fn counted(fixture: &Fixture, sample: &str) {
+    fixture.eventually(sample, || {
+        let text = metrics(fixture);
         let value = text.lines().find_map(|line| line.strip_prefix(sample)?.trim().parse::<f64>().ok());
         value.filter(|value| *value >= 1.0)
     });
 }
 
-fn metrics(scene: &Scene) -> String {
-    let port = fs::read_to_string(scene.path("monitor.toml")).expect("a configuration");
+fn metrics(fixture: &Fixture) -> String {
+    let port = fs::read_to_string(fixture.path("monitor.toml")).expect("a configuration");
     let at = port
         .split("metrics = \"")
         .nth(1)
         .and_then(|rest| rest.split('"').next())
         .expect("an address")
         .to_owned();
-    let mut stream = scene.eventually("an endpoint", || std::net::TcpStream::connect(&at).ok());
+    let mut stream = fixture.eventually("an endpoint", || std::net::TcpStream::connect(&at).ok());
     std::io::Write::write_all(&mut stream, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("a request");
     let mut text = String::new();
     let _ = std::io::Read::read_to_string(&mut stream, &mut text);
@@ -72,98 +72,100 @@ fn endpoint() -> String {
 
 #[test]
 fn a_containers_process_without_the_shim_is_found_and_shown_and_lives_unless_told() {
-    let scene = Scene::new("A10:23028");
+    let fixture = Fixture::new("A10:23028");
     let at = endpoint();
-    let mut monitor = Monitor::start_with(&scene, &format!("tree = \"none\"\nmetrics = \"{at}\"\n"));
-    let mut held = run(&scene, "a", &["--mem", "1GiB"], "exec env -u LD_PRELOAD HOLD 3G 240");
+    let mut monitor = Monitor::start_with(&fixture, &format!("tree = \"none\"\nmetrics = \"{at}\"\n"));
+    let mut held = run(&fixture, "a", &["--mem", "1GiB"], "exec env -u LD_PRELOAD HOLD 3G 240");
     held.line();
-    let finding = found(&scene, Some("a"), "unshimmed");
+    let finding = found(&fixture, Some("a"), "unshimmed");
     assert_eq!((&finding["comm"], &finding["shim"]), (&"hold".into(), &"absent".into()), "{finding}");
     assert!(finding["memory"].as_u64() >= Some(3 << 30), "{finding}");
     let pid = finding["pid"].as_u64().expect("a process id");
-    let text = smi(&scene);
+    let text = smi(&fixture);
     let line = format!("GPU 0: process {pid} (hold) of a uses it without the shim, ");
     assert!(text.contains(&line) && text.contains(&format!("cgpu doctor --pid {pid}")), "{text}");
-    counted(&scene, "cgpu_findings_total{cause=\"unshimmed\",container=\"a\"}");
-    counted(&scene, "cgpu_watched_processes{gpu=\"0\",cause=\"unshimmed\",container=\"a\"}");
+    counted(&fixture, "cgpu_findings_total{cause=\"unshimmed\",container=\"a\"}");
+    counted(&fixture, "cgpu_watched_processes{gpu=\"0\",cause=\"unshimmed\",container=\"a\"}");
     assert!(held.runs() && monitor.process.runs());
     held.finish().exits(0);
-    scene.eventually("it is found no more", || findings(&scene, Some("a")).is_empty().then_some(()));
+    fixture.eventually("it is found no more", || findings(&fixture, Some("a")).is_empty().then_some(()));
 }
 
 #[test]
 fn a_containers_process_without_the_shim_is_ended_where_that_is_wanted_and_nobody_else() {
-    let scene = Scene::new("A10:23028");
-    let log = scene.path("log");
+    let fixture = Fixture::new("A10:23028");
+    let log = fixture.path("log");
     let at = endpoint();
-    let _monitor =
-        Monitor::start_with(&scene, &format!("tree = \"none\"\nmetrics = \"{at}\"\nend_unshimmed = true\n"));
+    let _monitor = Monitor::start_with(
+        &fixture,
+        &format!("tree = \"none\"\nmetrics = \"{at}\"\nend_unshimmed = true\n"),
+    );
     // The host's own, and one that has the shim.
-    let mut native = scene.program("hold");
+    let mut native = fixture.program("hold");
     native.args(["1G", "240"]);
     let mut native = Child::start_for(native, std::time::Duration::from_secs(280));
     native.line();
-    let mut good = run(&scene, "good", &["--mem", "2GiB"], "exec HOLD 1G 240");
+    let mut good = run(&fixture, "good", &["--mem", "2GiB"], "exec HOLD 1G 240");
     good.line();
     let script = format!("env -u LD_PRELOAD HOLD 1G 240; echo $? > {}; exec HOLD 16M 1", log.display());
-    let mut bad = run(&scene, "bad", &["--mem", "2GiB"], &script);
+    let mut bad = run(&fixture, "bad", &["--mem", "2GiB"], &script);
     bad.line();
-    let code =
-        scene.eventually("it is ended", || fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n')));
+    let code = fixture
+        .eventually("it is ended", || fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n')));
     // 128 and SIGTERM, as the shell tells it.
     assert_eq!(code.trim(), "143");
-    let ended = &record(&scene);
+    let ended = &record(&fixture);
     for (key, value) in
         [("comm", "hold"), ("cause", "unshimmed"), ("container", "bad"), ("signal", "SIGTERM")]
     {
         assert_eq!(ended[key], value, "{ended}");
     }
-    counted(&scene, "cgpu_ended_processes_total{cause=\"unshimmed\",container=\"bad\"}");
-    let text = smi(&scene);
+    counted(&fixture, "cgpu_ended_processes_total{cause=\"unshimmed\",container=\"bad\"}");
+    let text = smi(&fixture);
     assert!(text.contains("of bad was sent SIGTERM by the monitor"), "{text}");
     // The host's own process is found as well, and lives.
-    let finding = found(&scene, None, "unshimmed");
+    let finding = found(&fixture, None, "unshimmed");
     assert_eq!(finding["pid"], native.pid(), "{finding}");
     let line = format!("GPU 0: on it without the shim, and no container's: process {} (hold)", native.pid());
-    scene.eventually("a line", || smi(&scene).contains(&line).then_some(()));
+    fixture.eventually("a line", || smi(&fixture).contains(&line).then_some(()));
     bad.finish().exits(0);
     assert!(native.runs() && good.runs());
-    assert!(findings(&scene, Some("good")).is_empty());
+    assert!(findings(&fixture, Some("good")).is_empty());
     good.finish().silent();
     native.finish().silent();
 }
 
 #[test]
 fn of_a_container_over_its_limit_the_process_that_holds_most_is_ended_where_that_is_wanted() {
-    let scene = Scene::new("A10:23028");
-    let (go, log) = (scene.path("go"), scene.path("log"));
-    let _monitor = Monitor::start_with(&scene, "tree = \"none\"\nend_over_limit_mib = 512\n");
+    let fixture = Fixture::new("A10:23028");
+    let (go, log) = (fixture.path("go"), fixture.path("log"));
+    let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\nend_over_limit_mib = 512\n");
     // The first keeps to the limit. The second goes round it.
     let script = format!(
         "exec 3<&0; HOLD 512M 240 <&3 & while ! [ -e {go} ]; do sleep 0.1; done; env -u LD_PRELOAD HOLD 3G 240 <&3; echo $? > {log}; wait",
         go = go.display(),
         log = log.display()
     );
-    let mut both = run(&scene, "a", &["--mem", "1GiB"], &script);
+    let mut both = run(&fixture, "a", &["--mem", "1GiB"], &script);
     both.line();
     // It must have been looked at while within its limit, so that it is known who went beyond: the host's own process, which comes after the
     // first, is found only by two looks.
-    scene.eventually("a look at the GPU with the first on it", || {
-        (scene.smi()["gpus"][0]["memory_used"].as_u64()? >= 512 * MIB).then_some(())
+    fixture.eventually("a look at the GPU with the first on it", || {
+        (fixture.smi()["gpus"][0]["memory_used"].as_u64()? >= 512 * MIB).then_some(())
     });
-    let mut native = scene.program("hold");
+    let mut native = fixture.program("hold");
     native.args(["16M", "240"]);
     let mut native = Child::start_for(native, std::time::Duration::from_secs(280));
     native.line();
-    found(&scene, None, "unshimmed");
-    assert!(findings(&scene, Some("a")).is_empty());
+    found(&fixture, None, "unshimmed");
+    assert!(findings(&fixture, Some("a")).is_empty());
     fs::write(&go, "").expect("a file");
     both.line();
-    let code =
-        scene.eventually("it is ended", || fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n')));
+    let code = fixture
+        .eventually("it is ended", || fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n')));
     assert_eq!(code.trim(), "143");
     // The finding goes with the process; the record stays.
-    let ended = record(&scene);
+    let ended = record(&fixture);
     assert_eq!((&ended["cause"], &ended["container"]), (&"over_limit".into(), &"a".into()), "{ended}");
     native.finish().silent();
     assert!(both.runs());
@@ -172,23 +174,23 @@ fn of_a_container_over_its_limit_the_process_that_holds_most_is_ended_where_that
 
 #[test]
 fn who_is_over_a_lowered_limit_is_found_and_not_ended() {
-    let scene = Scene::new("A10:23028");
-    let start = || Monitor::start_with(&scene, "tree = \"none\"\nend_over_limit_mib = 0\n");
+    let fixture = Fixture::new("A10:23028");
+    let start = || Monitor::start_with(&fixture, "tree = \"none\"\nend_over_limit_mib = 0\n");
     let mut monitor = start();
-    let mut held = run(&scene, "a", &["--mem", "4GiB"], "exec HOLD 3G 240");
+    let mut held = run(&fixture, "a", &["--mem", "4GiB"], "exec HOLD 3G 240");
     held.line();
-    scene.eventually("a look at the GPU", || {
-        (scene.smi()["gpus"][0]["memory_used"].as_u64()? >= 3 << 30).then_some(())
+    fixture.eventually("a look at the GPU", || {
+        (fixture.smi()["gpus"][0]["memory_used"].as_u64()? >= 3 << 30).then_some(())
     });
-    scene.set("0/a/memsize", &(1024 * MIB).to_string());
+    fixture.set("0/a/memsize", &(1024 * MIB).to_string());
     for after in ["the limit was lowered", "a monitor that knows nothing of that has come"] {
-        let finding = found(&scene, Some("a"), "over_limit");
+        let finding = found(&fixture, Some("a"), "over_limit");
         assert_eq!(finding["shim"], "bound", "{after}: {finding}");
         // Longer than it takes until somebody is ended.
-        scene.eventually("an old finding", || {
-            (found(&scene, Some("a"), "over_limit")["since_ms"].as_u64()? > 6000).then_some(())
+        fixture.eventually("an old finding", || {
+            (found(&fixture, Some("a"), "over_limit")["since_ms"].as_u64()? > 6000).then_some(())
         });
-        assert_eq!(scene.smi()["ended"].as_array().map(Vec::len), Some(0), "{after}");
+        assert_eq!(fixture.smi()["ended"].as_array().map(Vec::len), Some(0), "{after}");
         assert!(held.runs(), "{after}");
         monitor.process.kill();
         monitor = start();
@@ -199,9 +201,9 @@ fn who_is_over_a_lowered_limit_is_found_and_not_ended() {
 /// A process of a container with a PID namespace of its own belongs there by that alone: nobody who registered the container is its parent.
 #[test]
 fn a_process_that_was_put_into_a_containers_namespace_is_the_containers() {
-    let scene = Scene::new("A10:23028");
-    let container = scene.limited("a", 4096);
-    let mut inside = scene.program_in(&container, "hold");
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.limited("a", 4096);
+    let mut inside = fixture.program_in(&container, "hold");
     inside.args(["1G", "240"]);
     let Some(command) = contained(&inside, true) else {
         return skip("watcher", "unshare", "PID namespaces need root or user namespaces");
@@ -209,23 +211,24 @@ fn a_process_that_was_put_into_a_containers_namespace_is_the_containers() {
     if std::process::Command::new("nsenter").arg("--version").output().is_err() {
         return skip("watcher", "nsenter", "there is no nsenter");
     }
-    let _monitor = Monitor::start(&scene);
+    let _monitor = Monitor::start(&fixture);
     let mut inside = Child::start_for(command, std::time::Duration::from_secs(280));
     inside.line();
-    let host_pid = scene
-        .eventually("its process is proved", || scene.books(&container)["processes"][0]["host_pid"].as_u64());
+    let host_pid = fixture.eventually("its process is proved", || {
+        fixture.accounting(&container)["processes"][0]["host_pid"].as_u64()
+    });
     // As `docker exec` does: from outside, into the namespace.
-    let mut command = scene.native(Path::new("nsenter"));
+    let mut command = fixture.native(Path::new("nsenter"));
     command.args(["--target", &host_pid.to_string(), "--pid"]);
     if std::fs::metadata("/proc/self").map(|about| std::os::unix::fs::MetadataExt::uid(&about)).ok()
         != Some(0)
     {
         command.args(["--user", "--preserve-credentials"]);
     }
-    command.arg("--").arg(scene.dist().program("hold")).args(["1G", "240"]);
+    command.arg("--").arg(fixture.dist().program("hold")).args(["1G", "240"]);
     let mut entered = Child::start_for(command, std::time::Duration::from_secs(280));
     entered.line();
-    let finding = found(&scene, Some("a"), "unshimmed");
+    let finding = found(&fixture, Some("a"), "unshimmed");
     assert_ne!(finding["pid"].as_u64(), Some(host_pid), "{finding}");
     assert_eq!(finding["comm"], "hold");
     entered.finish().exits(0);
@@ -235,19 +238,19 @@ fn a_process_that_was_put_into_a_containers_namespace_is_the_containers() {
 /// A process that has a container's folder at `/run/cgpu`, as container runtimes mount it, is the container's: nobody has to be its parent.
 #[test]
 fn a_process_that_sees_a_containers_folder_at_its_place_is_the_containers() {
-    let scene = Scene::new("A10:23028");
-    let container = scene.container("a");
-    let mut bare = scene.program("hold");
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.container("a");
+    let mut bare = fixture.program("hold");
     bare.args(["1G", "240"]);
     let folder = container.directory().display();
     let setup = format!("mount -t tmpfs none /run && mkdir /run/cgpu && mount --bind {folder} /run/cgpu");
     let Some(command) = mounted(&bare, &setup) else {
         return skip("watcher", "unshare", "mounting needs root or user namespaces");
     };
-    let _monitor = Monitor::start(&scene);
+    let _monitor = Monitor::start(&fixture);
     let mut bare = Child::start_for(command, std::time::Duration::from_secs(280));
     bare.line();
-    let finding = found(&scene, Some("a"), "unshimmed");
+    let finding = found(&fixture, Some("a"), "unshimmed");
     assert_eq!(finding["comm"], "hold", "{finding}");
     bare.finish().exits(0);
 }

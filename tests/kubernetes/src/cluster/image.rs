@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use cgpu_e2e::{Outcome, Scene, furnish, needed};
+use cgpu_e2e::{Fixture, Outcome, furnish, needed};
 use serde_json::json;
 
 /// What the first container of each pod is made of.
@@ -21,9 +21,9 @@ const NAMES: [&str; 4] = [
 const PLAYER: &str = "#!/bin/sh\ntrap 'exit 0' TERM\nmeminfo\nsleep 100000 &\nwait\n";
 
 /// Writes all of them as one archive.
-pub(super) fn archive(scene: &Scene, folder: &Path) -> std::path::PathBuf {
+pub(super) fn archive(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
     let rootfs = folder.join("rootfs");
-    furnish(scene, &rootfs);
+    furnish(fixture, &rootfs);
     let put = |name: &str, from: &Path| {
         let to = rootfs.join(name);
         fs::create_dir_all(to.parent().expect("a parent")).expect("a folder");
@@ -37,7 +37,7 @@ pub(super) fn archive(scene: &Scene, folder: &Path) -> std::path::PathBuf {
         fs::set_permissions(&to, Permissions::from_mode(0o755)).expect("a script");
     }
     for name in ["cgpu-device-plugin", "cgpu-scheduler-extender"] {
-        let program = scene.dist().file(name);
+        let program = fixture.dist().file(name);
         put(&format!("opt/cgpu/{name}"), &program);
         for library in needed(&program) {
             put(library.strip_prefix("/").expect("an absolute path").to_str().expect("a name"), &library);

@@ -23,7 +23,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cgpu_e2e::{Dist, Outcome, Scene};
+use cgpu_e2e::{Dist, Fixture, Outcome};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -75,7 +75,7 @@ impl Cluster {
         let folder = tempfile::Builder::new().prefix("cgpu-cluster-").tempdir().expect("a temporary folder");
         let addresses: Vec<&str> = natures.iter().map(|nature| nature.address).collect();
         let machine = Machine::new(folder.path(), &control_plane::network(&addresses));
-        let images = image::archive(&Scene::new(natures[0].gpus), folder.path());
+        let images = image::archive(&Fixture::new(natures[0].gpus), folder.path());
         let plane = ControlPlane::start(&machine, &assets, folder.path());
         let mut cluster = Self { nodes: Vec::new(), forward: None, plane, machine, assets, folder };
         for (index, nature) in natures.iter().enumerate() {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{Fixture, NONE, key, running};
 
 /// The cluster that the bodies of `kubernetes/core/tests/golden` speak of.
-fn golden_stage() -> Fixture {
+fn golden_setup() -> Fixture {
     let fixture = Fixture::with(&[node("n1", &[15109]), node("n2", &[15109]), node("n3", &[7680])]);
     fixture.pod(running(pod("test", "a", 10), "n2", 0, 10));
     fixture
@@ -25,7 +25,7 @@ const WHOLE_NODES: &str = include_str!("../golden/filter-nodes-request.json");
 
 #[test]
 fn filter_of_a_scheduler_is_answered_byte_for_byte() {
-    let fixture = golden_stage();
+    let fixture = golden_setup();
     let extender = fixture.extender();
     let mut connection = extender.connection();
     // kube-scheduler keeps its connection.
@@ -39,7 +39,7 @@ fn filter_of_a_scheduler_is_answered_byte_for_byte() {
 
 #[test]
 fn filter_returns_whole_nodes_unchanged() {
-    let fixture = golden_stage();
+    let fixture = golden_setup();
     let extender = fixture.extender();
     let sent: Value = serde_json::from_str(WHOLE_NODES).unwrap();
     let reply = extender.connection().request("POST", "/gpushare-scheduler/filter", WHOLE_NODES).json();
@@ -50,7 +50,7 @@ fn filter_returns_whole_nodes_unchanged() {
 
 #[test]
 fn paths_other_than_those_of_gpushare_are_not_found() {
-    let fixture = golden_stage();
+    let fixture = golden_setup();
     let extender = fixture.extender();
     let mut connection = extender.connection();
     for (method, path, status, text) in [
@@ -92,7 +92,7 @@ fn paths_other_than_those_of_gpushare_are_not_found() {
 
 #[test]
 fn extender_without_a_list_is_not_ready_and_rejects_no_pod() {
-    let fixture = golden_stage();
+    let fixture = golden_setup();
     fixture.server.fault(Fault::times(
         1000,
         "GET",
@@ -117,7 +117,7 @@ fn extender_without_a_list_is_not_ready_and_rejects_no_pod() {
 
 #[test]
 fn lists_never_come_from_a_cache() {
-    let fixture = golden_stage();
+    let fixture = golden_setup();
     for number in 0..1100 {
         fixture.pod(pod("many", &format!("p-{number}"), 1));
     }
@@ -140,7 +140,7 @@ fn lists_never_come_from_a_cache() {
 
 #[test]
 fn created_and_deleted_objects_are_seen() {
-    let fixture = golden_stage();
+    let fixture = golden_setup();
     let extender = fixture.extender();
     let asking = fixture.pod(pod("test", "b", 8));
     let fits = |nodes: &[&str]| extender.filter(&asking, nodes)["NodeNames"].clone();
@@ -164,7 +164,7 @@ fn created_and_deleted_objects_are_seen() {
 
 #[test]
 fn sigterm_ends_after_pending_requests() {
-    let fixture = golden_stage();
+    let fixture = golden_setup();
     let extender = fixture.extender();
     let asking = fixture.pod(pod("test", "b", 8));
     let wait = FaultAction::Wait(std::time::Duration::from_millis(700));

@@ -1,14 +1,14 @@
 //! Errors of GPUs, as NVML reports them.
 
-use cgpu_e2e::{Child, Scene};
+use cgpu_e2e::{Child, Fixture};
 use serde_json::json;
 
 use crate::host::{CORE, Host, MEMORY, MIB, limits};
 
 #[test]
 fn gpu_with_an_error_is_unhealthy_until_it_is_quiet() {
-    let scene = Scene::new("T4:15109,A10:23028");
-    let host = Host::new(&scene, "T4:15109,A10:23028");
+    let fixture = Fixture::new("T4:15109,A10:23028");
+    let host = Host::new(&fixture, "T4:15109,A10:23028");
     let plugin = host.plugin(&["--recovery", "3600"]);
     host.kubelet.offers(MEMORY, 36, 36);
     // A page fault is a program's own; an uncorrected memory error is not.
@@ -21,7 +21,7 @@ fn gpu_with_an_error_is_unhealthy_until_it_is_quiet() {
     plugin.kill();
     let registrations = host.kubelet.registrations(MEMORY);
     let plugin = host.plugin(&["--recovery", "3600"]);
-    host.scene.eventually("another registration", || {
+    host.fixture.eventually("another registration", || {
         (host.kubelet.registrations(MEMORY) > registrations).then_some(())
     });
     host.kubelet.offers(MEMORY, 14, 36);
@@ -33,23 +33,23 @@ fn gpu_with_an_error_is_unhealthy_until_it_is_quiet() {
 
 #[test]
 fn lost_gpu_leaves_errors_of_others_visible() {
-    let scene = Scene::new("T4:15109,A10:23028,T4:15109");
-    let host = Host::new(&scene, "T4:15109,A10:23028,T4:15109");
+    let fixture = Fixture::new("T4:15109,A10:23028,T4:15109");
+    let host = Host::new(&fixture, "T4:15109,A10:23028,T4:15109");
     let mut command = host.command(&["--recovery", "3600"]);
     // The first wait is told of the loss. The first GPU's name is not told any more, nor can it be listened to: of three GPUs those are the fourth calls.
     command.env(
         "CGPU_SIM_FAULT",
         "nvmlEventSetWait*:1:NVML_ERROR_GPU_IS_LOST,nvmlDeviceGetUUID:4+:NVML_ERROR_GPU_IS_LOST,nvmlDeviceRegisterEvents:4:NVML_ERROR_GPU_IS_LOST",
     );
-    let _plugin = Child::start_for(command, scene.lifetime());
+    let _plugin = Child::start_for(command, fixture.lifetime());
     host.kubelet.offers(MEMORY, 50, 50);
     let healthy = || host.gpus().iter().map(|gpu| gpu["healthy"] == true).collect::<Vec<_>>();
-    host.scene.eventually("the last GPU's error", || {
+    host.fixture.eventually("the last GPU's error", || {
         host.report("2", "48");
         (healthy() == [true, true, false]).then_some(())
     });
     // It can be listened to again: one more goes through, and so is heard beside the others.
-    host.scene.eventually("the first GPU's error", || {
+    host.fixture.eventually("the first GPU's error", || {
         host.report("0", "48");
         (healthy() == [false, true, false]).then_some(())
     });
@@ -59,8 +59,8 @@ fn lost_gpu_leaves_errors_of_others_visible() {
 #[test]
 fn mig_instances_share_the_health_of_their_gpu() {
     let gpus = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
-    let scene = Scene::new(gpus);
-    let host = Host::new(&scene, gpus);
+    let fixture = Fixture::new(gpus);
+    let host = Host::new(&fixture, gpus);
     let _plugin = host.plugin(&["--recovery", "3600"]);
     host.kubelet.offers(MEMORY, 14 + 20 + 5, 14 + 20 + 5);
     assert!(host.uuid(0).starts_with("GPU-") && host.uuid(1).starts_with("MIG-"), "{:?}", host.gpus());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_e2e::{Child, Outcome, Scene};
+use cgpu_e2e::{Child, Fixture, Outcome};
 use cgpu_kubernetes_tests::api_server::{ApiServer, Key};
 use cgpu_kubernetes_tests::engine::{Container, Engine};
 use cgpu_kubernetes_tests::kubelet::{Given, Kubelet};
@@ -16,33 +16,33 @@ pub(crate) const MIB: u64 = 1 << 20;
 
 /// A node with a kubelet and an engine, and the API server that knows it. What lives longer than a test's own things comes first.
 pub(crate) struct Host<'a> {
-    pub(crate) scene: &'a Scene,
+    pub(crate) fixture: &'a Fixture,
     pub(crate) server: ApiServer,
     pub(crate) kubelet: Kubelet,
     pub(crate) engine: Engine<'a>,
 }
 
 impl<'a> Host<'a> {
-    pub(crate) fn new(scene: &'a Scene, gpus: &str) -> Self {
-        Self::labelled(scene, gpus, &json!({}))
+    pub(crate) fn new(fixture: &'a Fixture, gpus: &str) -> Self {
+        Self::labelled(fixture, gpus, &json!({}))
     }
 
-    pub(crate) fn labelled(scene: &'a Scene, gpus: &str, labels: &Value) -> Self {
+    pub(crate) fn labelled(fixture: &'a Fixture, gpus: &str, labels: &Value) -> Self {
         let server = ApiServer::start();
         server.put("nodes", json!({"metadata": {"name": NODE, "labels": labels}, "status": {"capacity": {"cpu": "2"}, "allocatable": {"cpu": "2"}}}));
-        let engine = Engine::new(scene, gpus, &scene.path("cdi"));
-        Self { scene, server, kubelet: Kubelet::start(&scene.path("plugins")), engine }
+        let engine = Engine::new(fixture, gpus, &fixture.path("cdi"));
+        Self { fixture, server, kubelet: Kubelet::start(&fixture.path("plugins")), engine }
     }
 
     pub(crate) fn command(&self, options: &[&str]) -> std::process::Command {
-        let dist = self.scene.dist();
-        let mut command = self.scene.native(&dist.file("cgpu-device-plugin"));
-        command.arg("--kubeconfig").arg(self.server.kubeconfig(&self.scene.path("")));
+        let dist = self.fixture.dist();
+        let mut command = self.fixture.native(&dist.file("cgpu-device-plugin"));
+        command.arg("--kubeconfig").arg(self.server.kubeconfig(&self.fixture.path("")));
         command.args(["--node-name", NODE]);
         for (option, path) in [
-            ("--kubelet-dir", self.scene.path("plugins")),
-            ("--root", self.scene.root()),
-            ("--cdi-dir", self.scene.path("cdi")),
+            ("--kubelet-dir", self.fixture.path("plugins")),
+            ("--root", self.fixture.root()),
+            ("--cdi-dir", self.fixture.path("cdi")),
             ("--runtime", dist.file("cgpu-runtime")),
         ] {
             command.arg(option).arg(path);
@@ -53,7 +53,7 @@ impl<'a> Host<'a> {
 
     /// Starts the plugin; it may not have registered yet.
     pub(crate) fn plugin(&self, options: &[&str]) -> Child {
-        Child::start_for(self.command(options), self.scene.lifetime())
+        Child::start_for(self.command(options), self.fixture.lifetime())
     }
 
     pub(crate) fn node(&self) -> Value {
@@ -69,7 +69,7 @@ impl<'a> Host<'a> {
 
     /// Whether GPUs are well, as it stands on the node.
     pub(crate) fn stands(&self, healthy: [bool; 2]) {
-        self.scene.eventually("what stands on the node", || {
+        self.fixture.eventually("what stands on the node", || {
             let gpus = self.gpus();
             (gpus[0]["healthy"] == healthy[0] && gpus[1]["healthy"] == healthy[1]).then_some(())
         });
@@ -77,7 +77,7 @@ impl<'a> Host<'a> {
 
     /// A GPU reports an error (XID).
     pub(crate) fn report(&self, gpu: &str, code: &str) {
-        let mut command = self.scene.native(&self.scene.dist().file("cgpu-sim"));
+        let mut command = self.fixture.native(&self.fixture.dist().file("cgpu-sim"));
         command.args(["xid", gpu, code]);
         Outcome::of(command).exits(0);
     }
@@ -127,7 +127,7 @@ impl<'a> Host<'a> {
 
     /// Waits for what stands on a pod.
     pub(crate) fn annotated(&self, pod: &str, name: &str, text: &str) {
-        self.scene.eventually(&format!("{name} of {pod} is {text}"), || {
+        self.fixture.eventually(&format!("{name} of {pod} is {text}"), || {
             let pod = self.server.object(&Key::pod("test", pod))?;
             (pod["metadata"]["annotations"][name] == text).then_some(())
         });

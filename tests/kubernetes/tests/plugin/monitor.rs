@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
-use cgpu_e2e::{Child, Monitor, Scene, contained};
+use cgpu_e2e::{Child, Fixture, Monitor, contained};
 use serde_json::{Value, json};
 
 use crate::host::{Host, MEMORY, MIB, limits};
@@ -13,12 +13,12 @@ fn contained_plugin(host: &Host<'_>, options: &[&str]) -> Child {
     let mut command = host.command(options);
     command.env_remove("LD_LIBRARY_PATH");
     let command = contained(&command, true).unwrap_or(command);
-    Child::start_for(command, host.scene.lifetime())
+    Child::start_for(command, host.fixture.lifetime())
 }
 
 /// Whether the monitor hears of errors of GPUs; none: it does not tell.
-fn listens(scene: &Scene) -> Option<bool> {
-    let mut monitor = UnixStream::connect(scene.root().join("monitor.sock")).ok()?;
+fn listens(fixture: &Fixture) -> Option<bool> {
+    let mut monitor = UnixStream::connect(fixture.root().join("monitor.sock")).ok()?;
     monitor.write_all(b"{\"op\":\"health\"}\n").ok()?;
     let mut line = String::new();
     BufReader::new(monitor).read_line(&mut line).ok()?;
@@ -28,9 +28,9 @@ fn listens(scene: &Scene) -> Option<bool> {
 
 #[test]
 fn inventory_without_nvml_comes_from_the_monitor() {
-    let scene = Scene::new("T4:15109");
-    let host = Host::new(&scene, "T4:15109");
-    let _monitor = Monitor::start(&scene);
+    let fixture = Fixture::new("T4:15109");
+    let host = Host::new(&fixture, "T4:15109");
+    let _monitor = Monitor::start(&fixture);
     let _plugin = contained_plugin(&host, &[]);
     host.kubelet.offers(MEMORY, 14, 14);
     let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
@@ -42,19 +42,19 @@ fn inventory_without_nvml_comes_from_the_monitor() {
 
 #[test]
 fn nvml_is_reopened_after_its_gpus_are_lost() {
-    let scene = Scene::new("T4:15109");
+    let fixture = Fixture::new("T4:15109");
     // Whoever waits for errors asks once how many GPUs there are, and whoever samples, three times a second.
-    let _monitor = Monitor::start_faulty(&scene, "nvmlDeviceGetCount*:20+:NVML_ERROR_GPU_IS_LOST");
-    scene.eventually("the monitor listens for errors", || listens(&scene).filter(|listens| *listens));
-    scene.eventually("it has opened NVML anew, in vain", || listens(&scene).filter(|listens| !listens));
+    let _monitor = Monitor::start_faulty(&fixture, "nvmlDeviceGetCount*:20+:NVML_ERROR_GPU_IS_LOST");
+    fixture.eventually("the monitor listens for errors", || listens(&fixture).filter(|listens| *listens));
+    fixture.eventually("it has opened NVML anew, in vain", || listens(&fixture).filter(|listens| !listens));
 }
 
 #[test]
 fn health_without_nvml_comes_from_the_monitor() {
-    let scene = Scene::new("T4:15109,A10:23028");
-    let host = Host::new(&scene, "T4:15109,A10:23028");
-    let _monitor = Monitor::start(&scene);
-    scene.eventually("the monitor listens for errors", || listens(&scene).filter(|listens| *listens));
+    let fixture = Fixture::new("T4:15109,A10:23028");
+    let host = Host::new(&fixture, "T4:15109,A10:23028");
+    let _monitor = Monitor::start(&fixture);
+    fixture.eventually("the monitor listens for errors", || listens(&fixture).filter(|listens| *listens));
     let plugin = contained_plugin(&host, &["--recovery", "3600"]);
     host.kubelet.offers(MEMORY, 36, 36);
     // A page fault is a program's own; an uncorrected memory error is not.

@@ -1,6 +1,6 @@
 //! The node at the API server, and an API server that is down.
 
-use cgpu_e2e::Scene;
+use cgpu_e2e::Fixture;
 use cgpu_kubernetes_tests::api_server::Key;
 use serde_json::{Value, json};
 
@@ -8,8 +8,8 @@ use crate::host::{CORE, COUNT, Host, MEMORY, NODE};
 
 #[test]
 fn labels_decide_what_is_offered() {
-    let scene = Scene::new("T4:15109");
-    let host = Host::labelled(&scene, "T4:15109", &json!({"ack.node.gpu.schedule": "cgpu"}));
+    let fixture = Fixture::new("T4:15109");
+    let host = Host::labelled(&fixture, "T4:15109", &json!({"ack.node.gpu.schedule": "cgpu"}));
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 14, 14);
     host.kubelet.offers(CORE, 0, 0);
@@ -35,15 +35,15 @@ fn labels_decide_what_is_offered() {
         node["status"]["allocatable"] = json!({});
     });
     assert!(edited);
-    host.scene.eventually("the GPUs on the node", || {
+    host.fixture.eventually("the GPUs on the node", || {
         (host.gpus().len() == 1 && host.node()["status"]["allocatable"][COUNT] == "1").then_some(())
     });
 }
 
 #[test]
 fn containers_start_while_the_api_server_is_down() {
-    let scene = Scene::new("T4:15109");
-    let mut host = Host::new(&scene, "T4:15109");
+    let fixture = Fixture::new("T4:15109");
+    let mut host = Host::new(&fixture, "T4:15109");
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 14, 14);
     let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));

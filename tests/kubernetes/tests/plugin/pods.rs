@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_e2e::{Runtime, Scene, Yard};
+use cgpu_e2e::{Fixture, Runtime, Yard};
 use cgpu_kubernetes_tests::api_server::Key;
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::objects;
@@ -14,12 +14,12 @@ use crate::host::{COUNT, Host, MEMORY, MIB, NODE, limits};
 /// Document 001's four deployments, from the extender to the limits.
 #[test]
 fn containers_get_what_the_extender_chose() {
-    let scene = Scene::new("T4:15109,T4:15109");
-    let host = Host::new(&scene, "T4:15109,T4:15109");
+    let fixture = Fixture::new("T4:15109,T4:15109");
+    let host = Host::new(&fixture, "T4:15109,T4:15109");
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 28, 28);
-    host.scene.eventually("the GPUs on the node", || (host.gpus().len() == 2).then_some(()));
-    let extender = Extender::start(&host.server, &scene.path(""), &[] as &[&str]);
+    host.fixture.eventually("the GPUs on the node", || (host.gpus().len() == 2).then_some(()));
+    let extender = Extender::start(&host.server, &fixture.path(""), &[] as &[&str]);
     let mut over_both = objects::pod("test", "both", 2);
     over_both["metadata"]["labels"][COUNT] = json!("2");
     let named = [("a", 2), ("b-0", 8), ("b-1", 8), ("c", 2), ("d", 5)];
@@ -47,9 +47,9 @@ fn containers_get_what_the_extender_chose() {
 #[test]
 fn program_sees_its_slice() {
     const GPUS: &str = "T4:15109";
-    let scene = Scene::new(GPUS);
-    let host = Host::new(&scene, GPUS);
-    let Some(yard) = Yard::open("program_sees_its_slice", &scene, Runtime::Runc, GPUS) else {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture, GPUS);
+    let Some(yard) = Yard::open("program_sees_its_slice", &fixture, Runtime::Runc, GPUS) else {
         return;
     };
     let _plugin = host.plugin(&[]);

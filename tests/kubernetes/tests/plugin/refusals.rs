@@ -1,6 +1,6 @@
 //! Containers that must not start.
 
-use cgpu_e2e::Scene;
+use cgpu_e2e::Fixture;
 use cgpu_kubernetes_tests::kubelet::Given;
 use serde_json::{Value, json};
 
@@ -8,8 +8,8 @@ use crate::host::{Host, MEMORY, MIB, NODE, container, limits};
 
 #[test]
 fn pod_without_a_valid_claim_is_not_started() {
-    let scene = Scene::new("T4:15109");
-    let host = Host::new(&scene, "T4:15109");
+    let fixture = Fixture::new("T4:15109");
+    let host = Host::new(&fixture, "T4:15109");
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 14, 14);
     let main: &[(&str, &[(&str, &str)])] = &[("main", &[(MEMORY, "2")])];

@@ -1,6 +1,6 @@
 //! What the kubelet gets from the plugin, and restarts of either.
 
-use cgpu_e2e::{Outcome, Scene};
+use cgpu_e2e::{Fixture, Outcome};
 use serde_json::json;
 
 use crate::host::{Host, MEMORY, MIB, limits};
@@ -8,8 +8,8 @@ use crate::host::{Host, MEMORY, MIB, limits};
 #[test]
 fn units_beyond_the_message_limit_are_refused() {
     let gpus = |count: usize| vec!["A100:81920"; count].join(",");
-    let scene = Scene::new(&gpus(2));
-    let host = Host::new(&scene, &gpus(2));
+    let fixture = Fixture::new(&gpus(2));
+    let host = Host::new(&fixture, &gpus(2));
     let plugin = host.plugin(&["--memory-unit", "MiB"]);
     host.kubelet.offers(MEMORY, 163_840, 163_840);
     let pod = host.pod("p", &[("main", &[(MEMORY, "20000")])], &json!({"0": {"1": 20000}}));
@@ -17,8 +17,8 @@ fn units_beyond_the_message_limit_are_refused() {
     assert_eq!(limits(&made), [(host.uuid(1), 20000 * MIB)].into());
     drop(plugin);
 
-    let scene = Scene::new(&gpus(8));
-    let host = Host::new(&scene, &gpus(8));
+    let fixture = Fixture::new(&gpus(8));
+    let host = Host::new(&fixture, &gpus(8));
     let outcome = Outcome::of(host.command(&["--memory-unit", "MiB"])).exits(1);
     assert!(
         outcome.stderr.contains(
@@ -36,8 +36,8 @@ fn units_beyond_the_message_limit_are_refused() {
 
 #[test]
 fn restart_of_kubelet_or_plugin_keeps_slices() {
-    let scene = Scene::new("T4:15109");
-    let mut host = Host::new(&scene, "T4:15109");
+    let fixture = Fixture::new("T4:15109");
+    let mut host = Host::new(&fixture, "T4:15109");
     let plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 14, 14);
     let main: &[(&str, &[(&str, &str)])] = &[("main", &[(MEMORY, "2")])];
@@ -52,14 +52,14 @@ fn restart_of_kubelet_or_plugin_keeps_slices() {
     assert_eq!(host.kubelet.registrations(MEMORY), 2);
     assert_eq!(host.admit(&old), of_old);
     // Its socket alone was removed.
-    std::fs::remove_file(scene.path("plugins/cgpu-mem.sock")).expect("the plugin's socket");
-    host.scene.eventually("registered again", || (host.kubelet.registrations(MEMORY) == 3).then_some(()));
+    std::fs::remove_file(fixture.path("plugins/cgpu-mem.sock")).expect("the plugin's socket");
+    host.fixture.eventually("registered again", || (host.kubelet.registrations(MEMORY) == 3).then_some(()));
     host.kubelet.offers(MEMORY, 14, 14);
 
     // Who has what is known to the next plugin, from the pods.
     host.annotated("old", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
     plugin.kill();
-    host.scene
+    host.fixture
         .eventually("the kubelet's knowledge", || (host.kubelet.offer(MEMORY)?.healthy == 0).then_some(()));
     let refusal = host.engine.create(&waiting, &of_waiting[0]).unwrap_err();
     assert!(refusal.contains("the node's device plugin does not answer at"), "{refusal}");
@@ -78,9 +78,9 @@ fn restart_of_kubelet_or_plugin_keeps_slices() {
     plugin.signal(15);
     assert_eq!(plugin.end().code(), Some(0));
     for left in [
-        scene.path("plugins/cgpu-mem.sock"),
-        scene.path("plugins/cgpu-core.sock"),
-        scene.root().join("plugin.sock"),
+        fixture.path("plugins/cgpu-mem.sock"),
+        fixture.path("plugins/cgpu-core.sock"),
+        fixture.root().join("plugin.sock"),
     ] {
         assert!(!left.exists(), "{} is left", left.display());
     }

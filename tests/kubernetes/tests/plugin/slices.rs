@@ -1,6 +1,6 @@
 //! Which slice a container gets.
 
-use cgpu_e2e::Scene;
+use cgpu_e2e::Fixture;
 use cgpu_kubernetes_tests::api_server::Key;
 use cgpu_kubernetes_tests::kubelet::Given;
 use serde_json::json;
@@ -9,12 +9,12 @@ use crate::host::{CORE, COUNT, Host, MEMORY, MIB, NODE, container, limits};
 
 #[test]
 fn equal_containers_of_a_pod_get_their_own_slices() {
-    let scene = Scene::new("T4:15109,T4:15109");
-    let host = Host::new(&scene, "T4:15109,T4:15109");
+    let fixture = Fixture::new("T4:15109,T4:15109");
+    let host = Host::new(&fixture, "T4:15109,T4:15109");
     let plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 28, 28);
     host.kubelet.offers(CORE, 200, 200);
-    host.scene.eventually("the number of GPUs", || {
+    host.fixture.eventually("the number of GPUs", || {
         let status = &host.node()["status"];
         (status["capacity"][COUNT] == "2"
             && status["allocatable"][COUNT] == "2"
@@ -63,8 +63,8 @@ fn equal_containers_of_a_pod_get_their_own_slices() {
 
 #[test]
 fn equal_pods_in_any_order_get_their_own_slices() {
-    let scene = Scene::new("T4:15109,A10:23028");
-    let host = Host::new(&scene, "T4:15109,A10:23028");
+    let fixture = Fixture::new("T4:15109,A10:23028");
+    let host = Host::new(&fixture, "T4:15109,A10:23028");
     let _plugin = host.plugin(&[]);
     // Each GPU in its own units: 14 and 22.
     host.kubelet.offers(MEMORY, 36, 36);
@@ -97,8 +97,8 @@ fn equal_pods_in_any_order_get_their_own_slices() {
 
 #[test]
 fn pod_over_unequal_gpus_gets_a_part_of_each() {
-    let scene = Scene::new("T4:15109,A10:23028");
-    let host = Host::new(&scene, "T4:15109,A10:23028");
+    let fixture = Fixture::new("T4:15109,A10:23028");
+    let host = Host::new(&fixture, "T4:15109,A10:23028");
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 36, 36);
     host.kubelet.offers(CORE, 200, 200);
@@ -117,8 +117,8 @@ fn pod_over_unequal_gpus_gets_a_part_of_each() {
 
 #[test]
 fn ids_are_reused_within_a_pod_and_after_it() {
-    let scene = Scene::new("T4:15109");
-    let host = Host::new(&scene, "T4:15109");
+    let fixture = Fixture::new("T4:15109");
+    let host = Host::new(&fixture, "T4:15109");
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 14, 14);
     let spec = json!({
@@ -145,7 +145,7 @@ fn ids_are_reused_within_a_pod_and_after_it() {
     let given = host.admit(&next);
     assert_eq!(ids(&given[0]).len(), 14);
     // The engine has deleted its containers as well.
-    for folder in std::fs::read_dir(scene.root().join("containers")).expect("a folder") {
+    for folder in std::fs::read_dir(fixture.root().join("containers")).expect("a folder") {
         let folder = folder.expect("a folder").path();
         // It is a file system of its own, where the host sees what is mounted here.
         let _ = std::process::Command::new("umount").arg("--quiet").arg(&folder).status();
@@ -156,8 +156,8 @@ fn ids_are_reused_within_a_pod_and_after_it() {
 
 #[test]
 fn hami_resources_are_served_when_enabled() {
-    let scene = Scene::new("T4:15109,A10:23028");
-    let host = Host::new(&scene, "T4:15109,A10:23028");
+    let fixture = Fixture::new("T4:15109,A10:23028");
+    let host = Host::new(&fixture, "T4:15109,A10:23028");
     let _plugin = host.plugin(&["--hami"]);
     host.kubelet.offers("nvidia.com/gpu", 50, 50);
     host.kubelet.offers(MEMORY, 36, 36);
@@ -178,8 +178,8 @@ fn hami_resources_are_served_when_enabled() {
 
 #[test]
 fn engine_without_cdi_gets_the_same_limits() {
-    let scene = Scene::new("T4:15109");
-    let mut host = Host::new(&scene, "T4:15109");
+    let fixture = Fixture::new("T4:15109");
+    let mut host = Host::new(&fixture, "T4:15109");
     host.engine = host.engine.without_cdi();
     let _plugin = host.plugin(&["--no-cdi"]);
     host.kubelet.offers(MEMORY, 14, 14);
@@ -187,5 +187,5 @@ fn engine_without_cdi_gets_the_same_limits() {
     let given = host.admit(&pod);
     assert_eq!(given[0].devices, Vec::<String>::new());
     assert_eq!(limits(&host.create(&pod, &given[0])), [(host.uuid(0), 15109 * 2 / 14 * MIB)].into());
-    assert!(!scene.path("cdi").exists());
+    assert!(!fixture.path("cdi").exists());
 }

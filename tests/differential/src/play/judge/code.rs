@@ -35,13 +35,13 @@ impl Play<'_> {
                 let its = self.code(who).modules.get(&module).context("the module")?;
                 let is_looked = its.looked.contains(&function);
                 self.brought_if_under(is_looked, code)?;
-                let books = self.code(who);
-                let its = books.modules.get_mut(&module).context("the module")?;
+                let accounting = self.code(who);
+                let its = accounting.modules.get_mut(&module).context("the module")?;
                 if code == 0 {
                     its.looked.insert(function);
                 }
                 if code == 0 && its.loaded.insert(function) {
-                    books.load(context, true);
+                    accounting.load(context, true);
                 }
             }
             CodeStep::LoadLibrary { library, bytes } => {

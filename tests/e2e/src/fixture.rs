@@ -27,7 +27,7 @@ const DRAIN: Duration = Duration::from_secs(60);
 const LIFETIME: Duration = Duration::from_secs(300);
 
 /// A host with simulated GPUs, in a temporary folder that goes with it.
-pub struct Scene {
+pub struct Fixture {
     folder: Ground,
     dist: Dist,
     gpus: String,
@@ -52,7 +52,7 @@ impl Drop for Ground {
     }
 }
 
-/// A container of a [`Scene`]: a region folder and the variables its processes get.
+/// A container of a [`Fixture`]: a region folder and the variables its processes get.
 #[derive(Clone)]
 pub struct Container {
     directory: PathBuf,
@@ -60,7 +60,7 @@ pub struct Container {
     shim: PathBuf,
 }
 
-impl Scene {
+impl Fixture {
     /// GPUs as CGPU_SIM_GPUS lists them, e.g. `A10:23028,T4:15109`.
     ///
     /// # Panics
@@ -216,9 +216,10 @@ impl Scene {
     /// If `cgpu smi` fails or does not know the container.
     #[must_use]
     pub fn used(&self, container: &Container, gpu: usize) -> u64 {
-        let books = self.books(container);
-        let number =
-            |key: &str| books["gpus"][gpu][key].as_u64().unwrap_or_else(|| panic!("no {key} in {books:#}"));
+        let accounting = self.accounting(container);
+        let number = |key: &str| {
+            accounting["gpus"][gpu][key].as_u64().unwrap_or_else(|| panic!("no {key} in {accounting:#}"))
+        };
         number("used") + number("implicit") + number("orphan")
     }
 

@@ -11,7 +11,7 @@ use cgpu_sim::{Machine, Settings};
 
 /// Reads both.
 #[derive(Debug)]
-pub struct Witness {
+pub struct Oracle {
     reader: Reader,
     machine: Machine,
     /// Which GPU of the machine it looks at.
@@ -38,7 +38,7 @@ pub struct Total {
     pub draining: u64,
 }
 
-impl Witness {
+impl Oracle {
     /// Of a container's directory and a simulated GPU.
     ///
     /// # Errors
