@@ -53,8 +53,6 @@ pub use crate::timeline::{
     SemaphoreId, Site, StreamId, Team, Ticket, Xid,
 };
 pub use accounting::Life;
-use utilisation::REAP;
-pub use utilisation::Utilisation;
 pub use allocations::MemoryInfo;
 pub use checkpoints::Entered;
 pub use events::milliseconds;
@@ -63,6 +61,8 @@ pub use plan::{Plan, Step, Work};
 pub use shares::Number;
 pub use streams::StreamKind;
 pub use trail::trail;
+use utilisation::REAP;
+pub use utilisation::Utilisation;
 pub use work::{CopyKind, Fill, Launch, Pitched, WaitCondition, Width};
 
 use effects::Effects;
