@@ -6,11 +6,11 @@ use std::{env, fs};
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
 
-    // Our own names mean our own functions, whoever else defines them: what is routed is what is
+    // Our own names mean our own functions, whatever else defines them: what is routed is what is
     // exported here.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcgpu.so");
-    // Threads run our destructor when they end, whoever has closed the library meanwhile.
+    // Threads run our destructor when they end, even if the library has been closed meanwhile.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 
     // A preload that cannot be loaded is passed over by the loader, and the limit with it. Not

@@ -15,7 +15,7 @@ use libfuzzer_sys::fuzz_target;
 
 const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes::from_mib(1 << 14), order: 16 };
 
-/// A hundred times as fast as time, and moves when somebody waits: what is bounded by a second is
+/// A hundred times as fast as time, and moves when a caller waits: what is bounded by a second is
 /// soon over.
 struct Hourglass(AtomicU64);
 

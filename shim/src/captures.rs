@@ -1,7 +1,7 @@
 //! Captures that go on in this process. A call that is not safe beside one in the global mode
 //! breaks it, whichever thread makes it, so meanwhile the gate asks the driver nothing. One in
 //! another mode forbids nothing that the gate does; it is known all the same, so that it is not
-//! taken for one that nobody has heard of.
+//! taken for one that is unknown.
 //!
 //! Without a lock: a forked child may find its parent's threads in the middle of anything.
 
@@ -19,7 +19,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// How many of them are in the global mode.
 static COUNT_GLOBAL: AtomicUsize = AtomicUsize::new(0);
 
-/// One began for which there was no place. Since then nobody knows whether one that is seen is one
+/// One began for which there was no place. Since then it is unknown whether one that is seen is one
 /// of those.
 static UNPLACED: AtomicBool = AtomicBool::new(false);
 
@@ -87,8 +87,8 @@ pub(crate) fn stream_gone(stream: CUstream) {
 }
 
 /// A context is going, and with it its streams. It is not known whose they are, and a capture that
-/// nobody can end any more must not silence the gate for good. Whether one in the global mode may
-/// go on, of which nothing is known now.
+/// no stream can end any more must not silence the gate for good. Whether one in the global mode
+/// may go on, of which nothing is known now.
 pub(crate) fn context_gone() -> bool {
     let lost = any_global();
     if any() {

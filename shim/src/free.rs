@@ -4,7 +4,7 @@
 //! |---|---|
 //! | the driver's (`cuMemGetInfo`) | a context of the device is current |
 //! | NVML's | it is started already, or no monitor tells the same: then it is started ([`crate::nvml_uses`]) |
-//! | the monitor's before, the driver's after | the first context of a container that has a monitor, whose size nobody knows yet |
+//! | the monitor's before, the driver's after | the first context of a container that has a monitor, whose size is not known yet |
 //! | what is not accounted before, the driver's after | the same where neither can be asked: all that is in use counts as the context's |
 //!
 //! Nothing is measured where nothing is left to learn. With a monitor that is so from the second
@@ -47,7 +47,7 @@ pub(crate) fn of_current_at_rest(tenant: &Tenant, gpu: Gpu) -> Option<Bytes> {
     }
     let mut same = 0;
     for _ in 0..LOOKS {
-        // Whoever is in the middle of something and lacks a processor goes on now.
+        // A thread in the middle of something that lacks a processor goes on now.
         // SAFETY: no obligations.
         unsafe { libc::sched_yield() };
         let now = look();
@@ -139,7 +139,7 @@ impl<'a> Gauge<'a> {
         }
     }
 
-    /// What would be free if nobody but this container had anything on the device: no more than
+    /// What would be free if only this container had anything on the device: no more than
     /// that is.
     fn unaccounted(&self) -> Option<Bytes> {
         let mut total = 0;

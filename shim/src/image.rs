@@ -53,8 +53,8 @@ pub(crate) unsafe fn size_at(image: *const c_void) -> Size {
     }
     let bytes = |offset: usize, length: usize| {
         let begin = image.cast::<u8>().wrapping_add(offset);
-        // SAFETY: the driver reads the same bytes of a valid image; nobody writes to an image that
-        // is being loaded.
+        // SAFETY: the driver reads the same bytes of a valid image; no thread writes to an image
+        // that is being loaded.
         Some(unsafe { slice::from_raw_parts(begin, length) })
     };
     // Byte by byte: text may end before.

@@ -71,15 +71,15 @@ pub(crate) struct Library<const N: usize> {
 
 /// What calls need.
 impl<const N: usize> Library<N> {
-    /// The address of the library's own function; null if it has none, or if nobody has opened the
-    /// library yet: ask [`Self::late`].
+    /// The address of the library's own function; null if it has none, or if the library is not
+    /// open yet: ask [`Self::late`].
     #[inline(always)]
     pub(crate) fn known(&self, row: usize) -> *const c_void {
         self.table().address(row)
     }
 
-    /// The address of the library's own function; null if it has none. Opens the library if nobody
-    /// has: a program that is linked with it does not.
+    /// The address of the library's own function; null if it has none. Opens the library if it is
+    /// not open: a program that is linked with it does not.
     #[cold]
     #[inline(never)]
     pub(crate) fn late(&self, row: usize) -> *const c_void {

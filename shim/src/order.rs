@@ -82,7 +82,8 @@ impl Order {
         answer == CUresult::ERROR_NOT_READY
     }
 
-    /// Frees what the program has not seen. A driver that refuses is asked again: nobody else will.
+    /// Frees what the program has not seen. A driver that refuses is asked again: no other call
+    /// will.
     pub(crate) fn free(self, address: CUdeviceptr) {
         const TRIES: u32 = 3;
         for _ in 0..TRIES {

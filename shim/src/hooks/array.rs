@@ -164,7 +164,7 @@ fn required(shape: &Shape) -> Option<Bytes> {
         }
         // SAFETY: the record is writable, the array just made.
         let answer = unsafe { driver::cuArrayGetMemoryRequirements(&raw mut needs, array, device) };
-        // SAFETY: just made, and nobody else knows it. What it answers changes nothing.
+        // SAFETY: just made, and not known elsewhere. What it answers changes nothing.
         let _ = unsafe { driver::cuArrayDestroy(array) };
         answer
     } else {
@@ -176,7 +176,7 @@ fn required(shape: &Shape) -> Option<Bytes> {
         }
         // SAFETY: the record is writable, the array just made.
         let answer = unsafe { driver::cuMipmappedArrayGetMemoryRequirements(&raw mut needs, array, device) };
-        // SAFETY: just made, and nobody else knows it. What it answers changes nothing.
+        // SAFETY: just made, and not known elsewhere. What it answers changes nothing.
         let _ = unsafe { driver::cuMipmappedArrayDestroy(array) };
         answer
     };

@@ -1,4 +1,4 @@
-//! Contexts: each costs memory of the GPU that nobody has asked for, and takes with it, when it
+//! Contexts: each costs memory of the GPU that was not requested, and takes with it, when it
 //! goes, all that was in it.
 
 use cgpu_abi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint};

@@ -1,6 +1,6 @@
 //! Logical endpoints: they cost nothing, and what is bound to one stays charged until it is
-//! unbound, or the endpoint destroyed here: that unbinds what this process has bound, whoever else
-//! has the endpoint.
+//! unbound, or the endpoint destroyed here: that unbinds what this process has bound, whichever
+//! process else has the endpoint.
 
 use cgpu_abi::types::*;
 use cgpu_memory::Handle;

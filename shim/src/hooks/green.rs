@@ -52,7 +52,7 @@ fn make(
     answer
 }
 
-/// The last one takes the primary context with it, if nobody else holds that.
+/// The last one takes the primary context with it, if nothing else holds that.
 pub(crate) unsafe fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuGreenCtxDestroy(green) };

@@ -1,5 +1,5 @@
-//! Linear memory between processes by handles that are bytes: its maker pays as long as anybody has
-//! it open.
+//! Linear memory between processes by handles that are bytes: its maker pays as long as any process
+//! has it open.
 
 use cgpu_abi::types::{CUdeviceptr, CUipcMemHandle, CUresult, c_uint};
 use cgpu_memory::{Address, Bytes, Context, Reason, Route, Tenant};
@@ -63,7 +63,8 @@ pub(super) fn open(
 ) -> CUresult {
     let tenant = tenant_or_return!(call());
     tenant.count(Reason::Imported);
-    // Before the call: whoever asks after it has let the memory go sees that it is held here.
+    // Before the call: a process that asks after it has let the memory go sees that it is held
+    // here.
     let opening = tenant.exports().begin_import(route);
     let answer = call();
     if answer == CUresult::SUCCESS {

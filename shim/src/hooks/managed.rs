@@ -1,5 +1,5 @@
-//! Managed variables: their module's loader has placed them before anybody can be asked, so what is
-//! refused is their use.
+//! Managed variables: their module's loader has placed them before any check is possible, so what
+//! is refused is their use.
 //!
 //! `cuLibraryGetManaged`, by which the runtime finds them, is refused altogether (`entry.rs`), and
 //! with it a program that has one fails where it starts. By the calls here a program asks for a

@@ -7,7 +7,7 @@
 //! # Safety
 //!
 //! A hook may be called as the driver's function of its name may: its pointers are what that
-//! function wants them to be, null where it allows null. Whoever calls is the program itself
+//! function wants them to be, null where it allows null. The caller is the program itself
 //! (`entry.rs`), and a hook looks at nothing that the driver would not look at.
 
 #[macro_use]

@@ -263,7 +263,7 @@ impl<H: Copy> Made<H> {
     }
 }
 
-/// Makes what takes memory of a context that nobody asked for; `free` reads what is free of its
+/// Makes what takes memory of a context that was not requested; `free` reads what is free of its
 /// GPU. If it goes past the limit, it is undone; if it was not this that took so much, it is made
 /// once more.
 pub(super) fn make(

@@ -1,4 +1,4 @@
-//! Multicast objects: they cost nothing, and what is bound to one stays charged to whoever made it
+//! Multicast objects: they cost nothing, and what is bound to one stays charged to its maker
 //! until it is unbound and let go.
 
 use cgpu_abi::types::*;

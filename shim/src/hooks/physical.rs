@@ -16,7 +16,7 @@ use crate::{driver, pools};
 enum ChargedTo {
     /// We, for an accounted GPU.
     Gpu(Gpu),
-    /// Nobody: it is the host's or a native GPU's, or there can be no such memory and the driver
+    /// Nothing: it is the host's or a native GPU's, or there can be no such memory and the driver
     /// says so.
     None,
     /// It cannot be told, or must not be had.
@@ -158,7 +158,7 @@ pub(crate) unsafe fn cuMemGetHandleForAddressRange(
     answer
 }
 
-/// Whoever exported it pays.
+/// Its exporter pays.
 pub(crate) unsafe fn cuMemImportFromShareableHandle(
     handle: *mut CUmemGenericAllocationHandle,
     shareable: *mut c_void,

@@ -1,4 +1,4 @@
-//! PTX, text that is yet to be compiled: what its variables take. What its code takes nobody knows
+//! PTX, text that is yet to be compiled: what its variables take. What its code takes is unknown
 //! before.
 //!
 //! ```text

@@ -3,10 +3,10 @@
 //! A namespace of its own has its own copies of all libraries, and no preloads: a driver in there
 //! would never meet us. So:
 //!
-//! - the driver or NVML by name: opened in the base namespace instead, where everybody finds our
+//! - the driver or NVML by name: opened in the base namespace instead, where all code finds our
 //!   hooks;
 //! - anything else, in a namespace of its own: opened, and then looked at. If the driver came along
-//!   as somebody's dependency, everything is closed again and the answer is null, with a sentence
+//!   as a dependency, everything is closed again and the answer is null, with a sentence
 //!   for `dlerror`;
 //! - the base namespace: as `dlopen`.
 //!
@@ -81,7 +81,7 @@ fn has_a_driver(handle: *mut c_void) -> bool {
     let Some(map) = real::link_map(handle) else {
         return false;
     };
-    // SAFETY: the program has just opened it, and nobody else knows this handle yet.
+    // SAFETY: the program has just opened it, and no other code knows this handle yet.
     unsafe { elf::namespace(map) }.any(|object| DRIVER.is(&object) || NVML.is(&object))
 }
 

@@ -170,7 +170,7 @@ pub(crate) fn definition_after(caller: usize, name: &[u8]) -> Option<*const c_vo
     unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
         // SAFETY: the loader's record of a loaded object, valid during this call.
         let info = unsafe { &*info };
-        // SAFETY: the search is the one that was given to `dl_iterate_phdr`, and nobody else uses
+        // SAFETY: the search is the one that was given to `dl_iterate_phdr`, and no other code uses
         // it meanwhile.
         let search = unsafe { &mut *search.cast::<Search<'_>>() };
         if !search.passed {

@@ -41,7 +41,7 @@ pub(crate) struct Request<'a> {
 pub(crate) enum Route {
     /// This pointer.
     To(*const c_void),
-    /// Nothing: it would take memory that nobody counts.
+    /// Nothing: it would take memory that is not accounted.
     Refused,
 }
 

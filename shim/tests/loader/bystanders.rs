@@ -44,7 +44,7 @@ fn installed(names: &[&str]) -> Option<PathBuf> {
     files.into_iter().find(|file| file.exists())
 }
 
-/// Allocators stand before malloc, are initialised by whoever calls it first, and hook fork.
+/// Allocators stand before malloc, are initialised by the first caller, and hook fork.
 fn allocates_with(package: &str, names: &[&str]) {
     let Some(allocator) = installed(names) else {
         return skip("bystanders", package, &format!("no {package}: install it"));

@@ -71,7 +71,7 @@ impl<'a> Checkpoints<'a> {
 }
 
 impl PendingRestore<'_> {
-    /// The driver restored it. Whoever checkpointed it may have said so only after
+    /// The driver restored it. The checkpointing process may have said so only after
     /// [`Checkpoints::begin_restore`].
     pub fn restored(mut self) {
         if let Some(slot) = self.slot.take() {
@@ -138,7 +138,7 @@ mod tests {
         restoring.restored();
         assert_eq!(tool.view().usage(gpu()).total(), mib(4));
         worker.allocations().begin_free(Address(0x20_0000)).expect("accounted").freed();
-        // Whose id is nobody's, or two's, is of another container.
+        // An id of no process here, or of two, is another container's.
         tool.checkpoints().checkpointed(9);
         let _same = named(&container, 8);
         tool.checkpoints().checkpointed(8);
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(tool.view().usage(gpu()).total(), mib(2));
     }
 
-    /// What another holds was nobody's while its maker was away.
+    /// What another holds was unaccounted while its maker was checkpointed.
     #[test]
     fn exported_memory_of_a_checkpointed_process_stays_charged() {
         let container = Container::limited(10);

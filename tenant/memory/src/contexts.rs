@@ -70,7 +70,7 @@ impl<'a> Contexts<'a> {
             return Err(denied);
         }
         // After the charge: where it is short, it makes room first, by trimming pools or waiting
-        // for the dead, and what they give back would be taken off the context's cost.
+        // for exited processes, and what they give back would be taken off the context's cost.
         let (physical_free, accounted) = (physical_free(), self.tables.ledger.accounted(gpu) - charged);
         let concurrent = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
         let baseline = Baseline {
@@ -90,7 +90,7 @@ impl<'a> Contexts<'a> {
         if self.learned(gpu) > Bytes::ZERO {
             return None;
         }
-        // Whoever was before us may have learned it.
+        // The process before us may have learned it.
         self.tables.ledger.creations().learn(gpu).filter(|_| self.learned(gpu) == Bytes::ZERO)
     }
 
@@ -220,7 +220,7 @@ impl PendingContext<'_> {
             return known;
         }
         let concurrent = ledger.creations().count(gpu).saturating_sub(1);
-        // Who began without knowing, because whoever was learning took too long, and sees it known
+        // Who began without knowing, because the learning process took too long, and sees it known
         // now, takes that.
         let learned = Contexts::new(tables).learned(gpu);
         let (measured, known) =

@@ -1,9 +1,9 @@
 //! Memory between processes: what others may hold of ours, and what we have open of theirs.
 //!
 //! ```text
-//!   export ---> lent ---- freed here ---> nobody can have it open: refunded
+//!   export ---> lent ---- freed here ---> no process has it open: refunded
 //!                 |            |
-//!                 |            +--------> kept: still charged, until nobody has it open
+//!                 |            +--------> kept: still charged, until no process has it open
 //!                 +-- this process dies: an orphan in its slot (`cgpu_shm::slots`)
 //!
 //!   open -----> opened: our slot says so, by which others keep what they have freed; costs nothing
@@ -11,11 +11,11 @@
 //!
 //! The exporter pays, the importer does not. No call tells an exporter when the last importer lets
 //! go. But a handle of the legacy kind, and a pointer of a pool, are bytes that are good only while
-//! the maker holds the memory: whoever opens them does so by a call of ours, and says so in its
-//! slot, by one bit for the hash of the bytes, before the driver is asked. So after the driver has
-//! let the memory go here, it is held elsewhere in the container only if some slot has that bit.
-//! Other ways (a descriptor, the fabric, a multicast object of others) can hold memory without
-//! anybody's call: what went out like that stays charged, and only the monitor sees it go.
+//! the maker holds the memory: a process opens them by a call of ours, and says so in its slot, by
+//! one bit for the hash of the bytes, before the driver is asked. So after the driver has let the
+//! memory go here, it is held elsewhere in the container only if some slot has that bit. Other ways
+//! (a descriptor, the fabric, a multicast object of others) can hold memory without any call: what
+//! went out like that stays charged, and only the monitor sees it go.
 //!
 //! Two handles may share a bit: then what was freed stays charged a little longer.
 
@@ -66,13 +66,13 @@ impl<'a> Exports<'a> {
         drop(records);
         match inserted {
             Ok(None) => self.tables.ledger.exported().export(gpu, bytes),
-            // A former allocation at this address, whose free nobody saw.
+            // A former allocation at this address, whose free was not seen.
             Ok(Some(former)) => {
                 self.tables.ledger.exported().withdraw_kept(former.gpu, former.bytes);
                 self.tables.ledger.exported().export(gpu, bytes);
             }
             Err(_) => {
-                // Off the table of addresses: it stays charged, whoever frees it.
+                // Off the table of addresses: it stays charged, even when it is freed.
                 self.tables.ledger.exported().export(gpu, bytes);
                 self.tables.allocations.remove(address.0);
                 self.tables.ledger.count(Reason::Unrecorded);
@@ -108,7 +108,7 @@ impl<'a> Exports<'a> {
         true
     }
 
-    /// Gives back what was kept and nobody has open any more.
+    /// Gives back what was retained and no process has open any more.
     #[inline]
     pub(crate) fn refund_unheld(self) {
         if self.tables.exports.any() {
@@ -171,7 +171,7 @@ impl<'a> Exports<'a> {
     }
 
     /// A descriptor was given out of what is open at this address: it holds that whatever is closed
-    /// here, and nobody sees its end. So it counts as open as long as this process lives.
+    /// here, and its end is not seen. So it counts as open as long as this process lives.
     pub fn pin(self, address: Address) {
         if !self.tables.exports.any() {
             return;
@@ -221,7 +221,7 @@ impl PendingImport<'_> {
         }
         match records.opened.insert(address.0, Opened { route, owner, times: 1 }) {
             Ok(None) => {}
-            // Closed in a way that nobody saw.
+            // Closed in a way that was not seen.
             Ok(Some(former)) => {
                 (0..former.times).for_each(|_| records.end(former.route));
                 tables.ledger.exported().set_opened_handles(records.bits());

@@ -165,7 +165,7 @@ impl<'a> Graphs<'a> {
             self.tables.graphs.set(graph, share, since);
         });
         if let Some(share) = grown {
-            // It is launched, and nobody can undo that.
+            // It is launched, which cannot be undone.
             self.tables.ledger.count(Reason::GraphGrew);
             self.tables.pools.paid(share.at);
         }

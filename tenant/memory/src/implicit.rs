@@ -9,7 +9,7 @@
 //!
 //! How much it is can rarely be told before. So it is measured as a context is
 //! (`contexts/size.rs`), by the fall of the GPU's free memory less what the container booked
-//! meanwhile; where that is anybody's guess, because others are at it too, what was charged
+//! meanwhile; where that cannot be told, because others are at it too, what was charged
 //! beforehand stands. A module that turns out to go past the limit is unloaded again; only if the
 //! memory then comes back was it the module's, and the program is told that memory is out. What
 //! cannot be undone (a library that a look-up brings into a context, code that comes with a first
@@ -96,7 +96,7 @@ impl<'a> Implicit<'a> {
         Ok(Some(PendingLoad { growing, what, library }))
     }
 
-    /// Something is about to be done in `context` that takes memory nobody asked for: charges
+    /// Something is about to be done in `context` that takes memory that was not requested: charges
     /// `known` of it. `physical_free` reads the GPU's free memory, if it can be read.
     ///
     /// # Errors
@@ -133,8 +133,8 @@ impl<'a> Implicit<'a> {
     }
 
     /// What came with `cause` is about to go from the GPU, and then from the accounting. In between
-    /// these say too much: whoever measured then would take it for something that was charged and
-    /// never came, and let others have it.
+    /// these say too much: a process that measured then would take it for something that was
+    /// charged and never came, and let others have it.
     pub fn begin_unload(self, cause: Cause) -> PendingUnload<'a> {
         let gpus = self.tables.implicit.gpus(cause);
         gpus_in(gpus).for_each(|gpu| _ = self.tables.ledger.creations().begin(gpu));
@@ -158,7 +158,7 @@ impl<'a> Implicit<'a> {
     }
 }
 
-/// Something that takes memory nobody asked for, while the driver is asked to do it. Dropped
+/// Something that takes memory that was not requested, while the driver is asked to do it. Dropped
 /// without [`PendingImplicit::grown`]: refunded.
 #[derive(Debug)]
 #[must_use = "what has not grown is refunded"]
@@ -179,7 +179,7 @@ impl PendingImplicit<'_> {
     }
 
     /// It has been undone: whether what it had taken, by the GPU's free memory before and after
-    /// that, has come back, or at least half of it. Else that was somebody else's.
+    /// that, has come back, or at least half of it. Else that was another container's.
     #[must_use]
     pub fn was_returned(&self, before: Option<Bytes>, after: Option<Bytes>) -> bool {
         let growth = self.measure(before).unwrap_or(Bytes::ZERO);

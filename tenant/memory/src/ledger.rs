@@ -1,9 +1,9 @@
 //! This process's part in the container's ledger: charges that wait where waiting helps, refunds,
 //! and what is in force.
 //!
-//! The ledger itself, and why two charges never go over the limit together nor refuse each
-//! other, are [`cgpu_shm::ledger`]. Here is what a refusal is: not the first "does not fit", but
-//! that one that stands when the dead have been looked for and their memory has been waited for.
+//! The ledger itself, and why two charges never go over the limit together nor refuse each other,
+//! are [`cgpu_shm::ledger`]. Here is what a refusal is: not the first "does not fit", but that one
+//! that stands when exited processes have been looked for and their memory has been waited for.
 
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_shm::clock::Clock;
@@ -36,8 +36,8 @@ const DRAIN_TIMEOUT: Nanos = Nanos::from_millis(1000);
 const FIRST_CONTEXT_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 /// Between two looks at them.
 const DRAIN_POLL_INTERVAL: Nanos = Nanos::from_millis(5);
-/// Between two looks for the dead by those who only want to see: who waits until a dead process's
-/// memory is free waits little longer for it.
+/// Between two looks for exited processes by those who only want to see: who waits until a dead
+/// process's memory is free waits little longer for it.
 const SCAN_INTERVAL: Nanos = Nanos::from_millis(100);
 /// How old what a monitor has told may be. It tells anew every second.
 const MAX_SAMPLE_AGE: Nanos = Nanos::from_millis(3000);
@@ -95,7 +95,7 @@ pub(crate) struct Ledger {
     outside_limits: [Bytes; GPUS],
     /// By GPU: the edition of growth whose excess was counted.
     counted: [AtomicU32; GPUS],
-    /// When the dead were last looked for because somebody wanted to see.
+    /// When exited processes were last looked for on a read-only path.
     last_scan: AtomicU64,
     unconfirmable: Unconfirmable,
 }
@@ -168,8 +168,8 @@ impl Ledger {
         self.account(gpu).charged()
     }
 
-    /// Charges, if it fits or will fit when the dead are gone. `denied`: the reason to count if
-    /// not.
+    /// Charges, if it fits or will fit when exited processes are gone. `denied`: the reason to
+    /// count if not.
     #[inline]
     pub(crate) fn charge(
         &self,
@@ -329,8 +329,8 @@ impl Ledger {
         }
     }
 
-    /// Charges; finds the dead, and waits for their memory while that alone is in the way. A
-    /// refusal is not counted.
+    /// Charges; finds exited processes, and waits for their memory while that alone is in the way.
+    /// A refusal is not counted.
     pub(crate) fn charge_waiting(
         &self,
         gpu: DeviceIndex,
@@ -357,8 +357,8 @@ impl Ledger {
         }
     }
 
-    /// Looks for the dead, if that was not done lately: a program may wait for another one's memory
-    /// by looking at what is free, and charge nothing.
+    /// Looks for exited processes, if that was not done lately: a program may wait for another
+    /// one's memory by looking at what is free, and charge nothing.
     pub(crate) fn scan_if_due(&self) {
         let (now, last) = (self.clock.now(), Nanos(self.last_scan.load(Ordering::Relaxed)));
         if last == Nanos::ZERO || now - last >= SCAN_INTERVAL {
@@ -374,11 +374,11 @@ impl Ledger {
         (self.clock.now() - sampled < MAX_SAMPLE_AGE).then_some(free)
     }
 
-    /// Looks for the dead.
+    /// Looks for exited processes.
     pub(crate) fn sweep(&self) {
         let now = self.clock.now();
         let monitor = self.heartbeat.observe(self.region.grant(), now).lives();
-        // Where the dead cannot be looked for, they stay accounted: the refusal stands.
+        // Where exited processes cannot be looked for, they stay accounted: the refusal stands.
         let _ = self.region.sweep(now, monitor);
     }
 }

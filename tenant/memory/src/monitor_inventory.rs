@@ -79,7 +79,7 @@ impl MonitorInventory {
     }
 
     /// The devices that the driver shows, if they are the registered ones. With one that the driver
-    /// does not show, or that nobody has registered, there may be more.
+    /// does not show, or that is not registered, there may be more.
     fn registered(&self, seen: &[GpuInfo]) -> Option<Found> {
         if seen.is_empty() || seen.len() != self.registered.len() {
             return None;

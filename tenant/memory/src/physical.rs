@@ -12,9 +12,9 @@
 //! A reference is added before the driver is asked for it, and taken away after the driver has said
 //! that it is gone. In between the driver may give the handle's value, or the address, to another
 //! thread, before the call that ended it has returned here; that thread finds the old entry and
-//! *replaces* it, references and all. Whoever ended it then finds a younger entry under its handle,
-//! or a mapping younger than its call, and has nothing left to do. So each reference goes exactly
-//! once, and none before its time.
+//! *replaces* it, references and all. The thread that ended it then finds a younger entry under its
+//! handle, or a mapping younger than its call, and has nothing left to do. So each reference goes
+//! exactly once, and none before its time.
 //!
 //! No call here takes longer with many live ones; the lock is never held across a call of the
 //! driver.
@@ -179,8 +179,8 @@ impl Reference<'_> {
         }
     }
 
-    /// The driver handed it out to other processes or interfaces, which may hold it when nobody
-    /// here does any more.
+    /// The driver handed it out to other processes or interfaces, which may hold it when this
+    /// process does not any more.
     pub fn exported(self) {
         let exported = self.tables.physical.lock().export(self.record, Route::UNTRACKED);
         Physical::new(self.tables).note_export(exported, Route::UNTRACKED);

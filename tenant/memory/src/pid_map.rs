@@ -1,20 +1,20 @@
 //! Who a process is that NVML names.
 //!
-//! Old drivers name processes as the host does, whoever asks. Newer ones (those with the open
-//! kernel modules) name them as they are called in the PID namespace of whoever asks, and leave out
-//! who does not exist there. Nothing tells which of the two one has to do with, and a number alone
-//! may mean a process of ours to one and a neighbour to the other. So:
+//! Old drivers name processes as the host does, whichever process asks. Newer ones (those with the
+//! open kernel modules) name them as they are called in the PID namespace of the caller, and leave
+//! out who does not exist there. Nothing tells which of the two one has to do with, and a number
+//! alone may mean a process of ours to one and a neighbour to the other. So:
 //!
 //! | what is known | a number of NVML's means |
 //! |---|---|
 //! | we are in the host's own PID namespace | the process of ours that has it: the two namings are one |
-//! | all of ours that are on the GPU are listed by their own ids, and everybody listed exists here | the same: NVML speaks as we do |
-//! | else | the process of ours that the monitor knows by that number; without a monitor, nobody |
+//! | all of ours that are on the GPU are listed by their own ids, and all listed ones exist here | the same: NVML speaks as we do |
+//! | else | the process of ours that the monitor knows by that number; without a monitor, none |
 //!
 //! For the second line to be wrong, an old driver would have to list neighbours under exactly the
-//! numbers that all of ours have in here, and nobody, not even ourselves, under one that does not
-//! exist here. What cannot be told is left out: a figure may be missing then (for an instant while
-//! a process begins: it is accounted before NVML lists it), never be somebody else's.
+//! numbers that all of ours have in here, and no process, not even ourselves, under one that does
+//! not exist here. What cannot be told is left out: a figure may be missing then (for an instant
+//! while a process begins: it is accounted before NVML lists it), never be another process's.
 
 use crate::view::Member;
 
@@ -129,7 +129,7 @@ mod tests {
             PidMap::of(&[member(7, None, 5), member(9, None, 5)], &[7], &INSIDE).container_pid(7),
             None
         );
-        // Somebody is listed who does not exist here.
+        // A process is listed that does not exist here.
         assert_eq!(PidMap::of(&[member(7, None, 5)], &[7, 700], &INSIDE).container_pid(7), None);
     }
 }

@@ -4,7 +4,7 @@
 //!   pre-charge ---> the driver allocates ---> ticket, reading ---> settled: booked = reading + pre-charges of others
 //!       |                                          |
 //!       +-- does not fit: read again, trim,        +-- grown past that and the limit: freed, trimmed, denied
-//!           less, wait for the dead
+//!           less, wait for exited processes
 //! ```
 //!
 //! A pool takes memory of the GPU at its own will and keeps what is freed, so that its pointers say
@@ -14,7 +14,7 @@
 //!
 //! **A handle is never used after its pool may be gone.** Looks are counted, and who has the driver
 //! destroy a pool first bars new ones and waits for those under way. A pool that is destroyed while
-//! it holds something is kept, and ended by whoever later sees that it is empty.
+//! it holds something is kept, and ended by the thread that later sees that it is empty.
 
 mod allocation;
 mod driver;

@@ -96,7 +96,8 @@ pub(crate) fn candidates(environment: &dyn Environment, directory: Option<&Path>
 }
 
 /// Without a limit: memory is accounted all the same where a monitor has made itself known, because
-/// it shares the compute of whoever keeps them. Nothing that goes wrong here is a reason to refuse.
+/// it shares the compute of accounted processes. Nothing that goes wrong here is a reason to
+/// refuse.
 fn share(
     variables: &Variables,
     inventory: Inventory<'_>,
@@ -120,7 +121,7 @@ fn share(
 /// Who has set the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// Whoever started the container: nobody in there can change them.
+    /// The starter of the container: no process in it can change them.
     Outside,
     /// The container's own variables.
     Inside,

@@ -116,7 +116,7 @@ impl<'a> View<'a> {
 }
 
 fn members(ledger: &Ledger, gpu: Gpu) -> Vec<Member> {
-    // The dead are no members, found or not.
+    // Exited processes are no members, found or not.
     ledger.sweep();
     let region = ledger.region();
     let alive = ledger.account(gpu);
@@ -167,8 +167,8 @@ mod tests {
         }
     }
 
-    /// Whoever waited for another one's memory by looking at what is free waited for ever, because
-    /// only charges looked for the dead.
+    /// A process that waited for another one's memory by looking at what is free waited for ever,
+    /// because only charges looked for exited processes.
     #[test]
     fn free_memory_query_finds_exited_processes() {
         let container = Container::limited(50);

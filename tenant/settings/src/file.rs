@@ -1,4 +1,4 @@
-//! The `limits` file: what whoever starts the container allows it. It counts before all variables, because the container cannot
+//! The `limits` file: what the starter of the container allows it. It counts before all variables, because the container cannot
 //! write it.
 
 use std::ffi::{CStr, CString};
@@ -28,7 +28,7 @@ pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, R
     let refused = |problem: String| {
         Refusal::new(format!("{}: {problem}; correct it where the container is started", path.display()))
     };
-    // Not to wait for whoever might write to a FIFO.
+    // Not to wait for a writer of a FIFO.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = match opened {
         Ok(file) => file,
@@ -62,7 +62,7 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 /// All GPUs of the file: one that is not visible now may be later (MIG instances are not NVML's to list). One that was whole when the container was started, and has been
-/// cut since, is not what was meant: nobody would hold its instances to anything.
+/// cut since, is not what was meant: nothing would hold its instances to anything.
 fn gpus(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<GpuLimit>, String> {
     if limits.gpus.len() > GPUS {
         return Err(format!("expected at most {GPUS} GPUs, found {}", limits.gpus.len()));
@@ -107,7 +107,7 @@ fn is_ours(path: &CStr) -> bool {
     if descriptor < 0 {
         return false;
     }
-    // SAFETY: just opened, and nobody else's.
+    // SAFETY: just opened, and no other code's.
     drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     true
 }

@@ -66,7 +66,7 @@ impl GpuInfo {
     }
 }
 
-/// The GPUs that whoever starts has found.
+/// The GPUs that the starting process has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// [`Inventory::gpus`].

@@ -55,7 +55,7 @@ pub enum Decision {
 pub struct Settings {
     /// The sliced GPUs that are visible, in the order of the list; others are native.
     pub gpus: Vec<GpuLimit>,
-    /// The container's name, where whoever started it gave one.
+    /// The container's name, where its starter gave one.
     pub name: Option<String>,
     /// Weight, 1 to 25; 1 where it is not set.
     pub weight: u32,

@@ -43,7 +43,7 @@ impl Refusal {
         let _ = self.places.iter().any(|place| self.leave(place).is_ok());
         let line = format!("cgpu: {}\n", self.message);
         // SAFETY: the pointer and length are those of `line`, which lives through the call. One write, so that the line stays
-        // whole between the writes of other threads; a closed stderr is nobody's concern.
+        // whole between the writes of other threads; a closed stderr does not matter.
         unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
     }
 
@@ -54,7 +54,7 @@ impl Refusal {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        // Where anybody may make a directory, somebody may have laid one out for us to write through.
+        // Where any user may make a directory, another user may have laid one out for us to write through.
         let about = std::fs::symlink_metadata(&place.directory)?;
         if place.owner.is_some_and(|owner| about.uid() != owner || !about.is_dir()) {
             return Err(io::ErrorKind::PermissionDenied.into());

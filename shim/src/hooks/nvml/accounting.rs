@@ -1,8 +1,8 @@
 //! What the container's processes have done in their lives, where the host's root has switched that
 //! on.
 //!
-//! NVML keeps the dead as well, under numbers that others may have by now; so only the living are
-//! told of, and only if NVML, too, says that whoever it means is alive.
+//! NVML keeps exited processes as well, under numbers that others may have by now; so only the
+//! living are told of, and only if NVML, too, says that the process it means is alive.
 
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::Bytes;

@@ -1,5 +1,5 @@
-//! NVML under a limit: a GPU as large as the limit, with the container's processes on it and nobody
-//! else.
+//! NVML under a limit: a GPU as large as the limit, with the container's processes on it and no
+//! others.
 //!
 //! | file | what is asked |
 //! |---|---|
@@ -36,9 +36,9 @@ use crate::{gpus, nvml};
 
 /// Whom a question about processes concerns.
 enum Scope {
-    /// Everybody on the GPU: it has no limit.
+    /// All processes on the GPU: it has no limit.
     Host,
-    /// Nobody who may be named: the start was refused, so nobody knows who is ours.
+    /// No process: the start was refused, so the container's are unknown.
     None,
     /// The container's processes.
     Ours(Sliced),

@@ -1,6 +1,6 @@
 //! Who is on a GPU: the container's processes, by the ids that they have in there, with what the
-//! accounting says that each has. Their sum is what the GPU says is used, but for what the dead
-//! have left.
+//! accounting says that each has. Their sum is what the GPU says is used, but for what exited
+//! processes have left.
 //!
 //! NVML has a list for each kind of process. A process of ours that it lists as computing through
 //! MPS is in that list and not in the one of those who compute; one that draws is in the list of

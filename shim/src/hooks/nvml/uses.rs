@@ -28,7 +28,7 @@ pub(crate) unsafe fn nvmlShutdown() -> nvmlReturn_t {
     nvml_uses::end(|| unsafe { nvml::nvmlShutdown() })
 }
 
-/// Makes a call that NVML refuses while nobody has initialised it: nobody is the program alone.
+/// Makes a call that NVML refuses until the program has initialised it.
 pub(crate) fn if_initialised(call: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
     if nvml_uses::is_hidden() { nvmlReturn_t::ERROR_UNINITIALIZED } else { call() }
 }

@@ -15,7 +15,8 @@
 //! names its owner: a place in the registry of contexts and which user of that place. A shard
 //! keeps, for each place, the present user and the sum of its entries. To close an owner is to take
 //! the sum and move to the next user; entries of former users are *stale*: they are worth nothing,
-//! nobody finds them, and they make way when their address is given out again or their shard grows.
+//! they are never found, and they make way when their address is given out again or their shard
+//! grows.
 
 mod entry;
 mod extent;
@@ -49,7 +50,7 @@ pub(crate) struct Allocation {
 pub(crate) enum Inserted {
     /// It is in.
     New,
-    /// It is in, in place of one of this size on this GPU whose free nobody saw.
+    /// It is in, in place of one of this size on this GPU whose free was not seen.
     Replaced(DeviceIndex, Bytes),
     /// Its owner is closed.
     Stale,

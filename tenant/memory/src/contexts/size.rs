@@ -11,10 +11,10 @@
 //! mended by the next few contexts.
 //!
 //! The container's own processes are accounted, but a charge is ahead of the driver there and a
-//! free behind it, and what the dead had comes back before it is off them: all of that makes what
-//! went look smaller than it was. So a figure that is *less* than was known counts only if the
-//! container has no other process, dead ones included. (The monitor's figures know better; where
-//! there is one, they set it right.)
+//! free behind it, and what exited processes had comes back before it is off them: all of that
+//! makes what went look smaller than it was. So a figure that is *less* than was known counts only
+//! if the container has no other process, dead ones included. (The monitor's figures know better;
+//! where there is one, they set it right.)
 
 use cgpu_shm::units::Bytes;
 
@@ -51,7 +51,7 @@ impl Baseline {
     /// had accounted without it, and the other creations then under way. None: this creation
     /// does not tell.
     ///
-    /// Bounded by what was known, because the GPU's free memory is everybody's.
+    /// Bounded by what was known, because the GPU's free memory is shared by all.
     pub(crate) fn size(
         self,
         physical_free: Option<Bytes>,

@@ -11,7 +11,7 @@
 //!                 +--- stay --+                  the driver refused
 //! ```
 //!
-//! While a context leaves it is still looked up: with primary contexts, nobody can tell before the
+//! While a context leaves it is still looked up: with primary contexts, it is unknown before the
 //! call whether it is the last one. The driver may give the handle of a destroyed context to
 //! another thread before the destroying call has returned here; that thread enters it as new, and
 //! the leaving one is then off the table though not yet gone.

@@ -7,7 +7,7 @@ use cgpu_shm::layout::EXPORTED_UNSEEN;
 pub struct Route(pub(crate) u64);
 
 impl Route {
-    /// By something that nobody can be seen to hold it by: a descriptor, a handle of the fabric.
+    /// By something whose holders cannot be seen: a descriptor, a handle of the fabric.
     pub const UNTRACKED: Self = Self(EXPORTED_UNSEEN);
 
     /// By a handle of these bytes, which is good only while its maker holds the memory.

@@ -40,7 +40,7 @@ pub(super) struct Opened {
 /// The tables of a process.
 #[derive(Debug)]
 pub(crate) struct ExportTable {
-    /// Whether there ever was anything: in most programs never, and then nobody looks further.
+    /// Whether there ever was anything: in most programs never, and then nothing is looked up.
     any: AtomicBool,
     pub(super) records: Spin<Records>,
 }

@@ -42,7 +42,7 @@ fn route(number: u64) -> Route {
     distinct.nth(usize::try_from(number).unwrap() % 40).unwrap()
 }
 
-/// Lets the dead be found, and their memory go.
+/// Lets exited processes be found, and their memory go.
 fn reclaim_exited(container: &Container, observer: &Tenant) {
     for _ in 0..3 {
         let _ = observer.region().sweep(crate::Clock::now(container.clock), false);
@@ -88,7 +88,7 @@ fn memory_open_elsewhere_stays_charged_to_its_exporter() {
     assert!(maker.charge(gpu(), mib(10)).is_ok());
 }
 
-/// Else memory that was opened, handed out by a descriptor and closed again would be nobody's.
+/// Else memory that was opened, handed out by a descriptor and closed again would be unaccounted.
 #[test]
 fn descriptor_of_imported_memory_keeps_it_charged_while_its_holder_lives() {
     let container = Container::limited(10);
@@ -167,7 +167,7 @@ fn descriptor_keeps_freed_memory_charged_until_its_exporter_ends() {
     drop(other);
     let next = container.tenant();
     reclaim_exited(&container, &next);
-    assert_eq!(used(&next), Bytes::ZERO, "nobody is left who could hold it");
+    assert_eq!(used(&next), Bytes::ZERO, "no process is left that could hold it");
 }
 
 /// What the driver knows: who made it, whether that one still has it, who has it open.

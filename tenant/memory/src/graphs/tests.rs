@@ -337,7 +337,7 @@ fn eager_graph_without_room_is_not_instantiated() {
     fixture.holds(mib(70));
     assert!(matches!(made(3, mib(170), true), Err(PoolError::Denied(_))));
     fixture.holds(mib(70));
-    // A driver that takes it although nobody asked for that.
+    // A driver that takes it although it was not requested.
     assert!(matches!(made(4, mib(170), false), Err(PoolError::Denied(_))));
     fixture.holds(Bytes::ZERO);
     assert_eq!((fixture.count(Reason::PoolGrew), fixture.tenant.graphs().gpu(GraphId(4))), (1, None));
@@ -366,7 +366,7 @@ fn launch_beyond_its_bound_is_shown_and_blocks_allocations() {
     let fixture = Fixture::new(100);
     fixture.instantiate(1, mib(60)).expect("it takes nothing yet");
     fixture.driver.on(|inside| inside.executables.get_mut(&1).expect("it is there").needs = mib(140).0);
-    fixture.launch(1, 1).expect("nobody can undo it");
+    fixture.launch(1, 1).expect("it cannot be undone");
     fixture.holds(mib(140));
     assert_eq!((fixture.count(Reason::GraphGrew), fixture.count(Reason::ImplicitOverLimit)), (1, 1));
     assert!(fixture.tenant.charge(gpu(), Bytes(1)).is_err());

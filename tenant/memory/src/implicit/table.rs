@@ -109,7 +109,7 @@ impl ImplicitTable {
     }
 }
 
-/// The keys are the driver's own handles: nobody chooses them to collide, and random seeds would
+/// The keys are the driver's own handles: they are not chosen to collide, and random seeds would
 /// need a symbol (`getrandom`) that older C libraries lack.
 type Unseeded = BuildHasherDefault<DefaultHasher>;
 
@@ -137,13 +137,13 @@ impl Libraries {
     }
 
     /// A library is gone, and what is of it; its handles may be others' next. So may be those of
-    /// which nobody knows what they are of.
+    /// unknown origin.
     pub(super) fn unload(&mut self, library: usize) {
         self.variables.retain(|(handle, _)| *handle != library);
         self.brought.retain(|_, its| its.is_some_and(|its| its != library));
     }
 
-    /// A module is gone, and its functions, of which nobody knows which they are: their handles may
+    /// A module is gone, and its functions, which are not known: their handles may
     /// be others' next.
     pub(super) fn forget_functions(&mut self) {
         self.brought.retain(|_, library| library.is_some());

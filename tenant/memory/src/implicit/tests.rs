@@ -245,7 +245,7 @@ fn library_is_charged_in_each_context_it_is_loaded_into() {
     assert!(bring(8, Some(8), 12));
     tenant.implicit().library_loaded(9, mib(20), None);
     assert!(tenant.implicit().begin_load(context, 9, Some(9), || Some(mib(80))).is_err());
-    // Another one that goes makes nobody forget what is there.
+    // Another one that goes does not hide what is there.
     tenant.implicit().library_unloaded(6);
     assert!(!bring(8, Some(8), 0) && !bring(70, Some(7), 0));
     assert_eq!(counted(&tenant, Reason::CodeOverLimit), 1);

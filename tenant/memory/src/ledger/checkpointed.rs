@@ -53,8 +53,8 @@ impl Checkpointed<'_> {
         Word(self.ledger.region.slot(slot).state.load(Ordering::Relaxed))
     }
 
-    /// What a process had on the GPU is to come back, if it fits or will fit when the dead are
-    /// gone. `false`: it is there.
+    /// What a process had on the GPU is to come back, if it fits or will fit when exited processes
+    /// are gone. `false`: it is there.
     pub(crate) fn restore(self, gpu: DeviceIndex, slot: SlotIndex) -> Result<bool, Refused> {
         let mut budget = WaitBudget::default();
         loop {

@@ -20,8 +20,8 @@ impl Ledger {
 }
 
 impl<'a> Creations<'a> {
-    /// While this is held, nobody else of the container creates a context on the GPU without
-    /// knowing what one costs. None: whoever has it lives and takes longer than anybody should
+    /// While this is held, no other process of the container creates a context on the GPU without
+    /// knowing what one costs. None: its owner lives and takes longer than any process should
     /// wait.
     pub(crate) fn learn(self, gpu: DeviceIndex) -> Option<Guard<'a>> {
         let lock = &self.ledger.region.gpu(gpu).learning;
@@ -39,7 +39,7 @@ impl<'a> Creations<'a> {
     /// It is created, or was not.
     pub(crate) fn end(self, gpu: DeviceIndex) {
         let less = |creating: u32| creating.checked_sub(1);
-        // Zero if somebody else wrote there: then it stays so.
+        // Zero if another process wrote there: then it stays so.
         let mine = &self.ledger.region.cell(gpu, self.ledger.claim.slot).creating;
         let _ = mine.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }

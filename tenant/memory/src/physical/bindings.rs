@@ -5,7 +5,7 @@
 //! ends when it is unbound, or with the object's last handle and mapping. Objects are made to be
 //! shared: once others have one, it outlives this process, and so does what is bound to it. So that
 //! is exported as long as it is bound; and where our last handle of a shared object goes with
-//! memory still bound, for good, because nobody tells us of the object's end.
+//! memory still bound, for good, because the object's end is not reported.
 
 use std::mem::ManuallyDrop;
 

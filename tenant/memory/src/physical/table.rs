@@ -245,7 +245,7 @@ impl PhysicalTable {
         outcome
     }
 
-    /// Enters what costs nothing under a handle that is nobody's. None: no host memory.
+    /// Enters what costs nothing under an unused handle. None: no host memory.
     fn costless(&mut self, handle: Handle, routes: u64) -> Option<RecordId> {
         let record = self.record(Gpu::new(0)?, Bytes::ZERO)?;
         self.records.get(record)?.routes = routes;

@@ -195,7 +195,7 @@ fn import_is_not_charged_and_export_stays_charged() {
     create(&tenant, 1, mib(2));
     tenant.physical().reference(Handle(1)).expect("accounted").exported();
     release(&tenant, 1);
-    assert_eq!(used(&tenant), mib(2), "somebody may hold it");
+    assert_eq!(used(&tenant), mib(2), "a process may hold it");
     assert_eq!(count(&tenant, Reason::ExportedKept), 1);
     for number in 2..6 {
         create(&tenant, number, mib(2));
@@ -248,7 +248,7 @@ fn bound_memory_stays_charged_until_it_is_unbound_and_released() {
     assert_eq!(used(&tenant), Bytes::ZERO);
 }
 
-/// Whoever has the object reaches what is bound to it, and holds it when its maker is gone.
+/// A process that has the object reaches what is bound to it, and holds it when its maker is gone.
 #[test]
 fn memory_bound_to_a_shared_object_is_exported_while_bound() {
     let container = Container::limited(20);

@@ -77,8 +77,8 @@ impl Pools<'_> {
         }
     }
 
-    /// The way of an allocation for which pools must be trimmed, and streams or the dead be waited
-    /// for.
+    /// The way of an allocation for which pools must be trimmed, and streams or exited processes be
+    /// waited for.
     #[cold]
     #[inline(never)]
     fn allocate_waiting<E>(
@@ -97,8 +97,8 @@ impl Pools<'_> {
             let is_idle = !is_busy();
             self.each_pool(Some(at.gpu), true);
             let mut wait = || !is_idle && self.tables.ledger.sleep_backoff(&mut budget);
-            // Where only the dead are in the way of a chunk they are waited for: under a lesser
-            // charge the pool would grow by one all the same.
+            // Where only exited processes are in the way of a chunk they are waited for: under a
+            // lesser charge the pool would grow by one all the same.
             let reservation =
                 if self.tables.ledger.charge_waiting(at.gpu, Column::Used, likely.charged).is_ok() {
                     likely

@@ -18,7 +18,7 @@ impl Pools<'_> {
         }
     }
 
-    /// The driver gave out a descriptor of a piece of this size, the end of which nobody sees.
+    /// The driver gave out a descriptor of a piece of this size, the end of which is not seen.
     pub fn piece_exported(self, id: PoolId, piece: Bytes) {
         if let Lookup::Charged(at) = self.tables.pools.find(id) {
             self.tables.ledger.exported().add_routes(Route::UNTRACKED.0);

@@ -44,7 +44,7 @@ pub(crate) enum Lookup {
 /// The table.
 #[derive(Debug)]
 pub(crate) struct PoolTable {
-    /// How many are charged, or were lately: none in most programs, and then nobody looks further.
+    /// How many are charged, or were lately: none in most programs, and then nothing is looked up.
     charged: AtomicUsize,
     /// The pointers that were given out, as bits.
     pointers: AtomicU64,
@@ -304,7 +304,7 @@ impl PoolTable {
         }
     }
 
-    /// From here on nobody of us uses the handle. `false`: a call of the program does at this
+    /// From here on we do not use the handle. `false`: a call of the program does at this
     /// moment, or another thread was here first.
     pub(super) fn leave(&self, at: PoolRef) -> bool {
         let mut table = self.table.lock();

@@ -192,7 +192,7 @@ fn pool_is_charged_by_what_it_holds() {
     assert_eq!(fixture.used(), Bytes::ZERO);
 }
 
-/// Nobody sees the end of a descriptor. It was taken to hold whatever any exported pool gave back
+/// The end of a descriptor is not seen. It was taken to hold whatever any exported pool gave back
 /// from then on, again and again.
 #[test]
 fn descriptor_of_a_piece_holds_no_more_than_its_pool_had() {
@@ -413,7 +413,7 @@ fn empty_pool_is_destroyed_at_once_unless_the_driver_refuses() {
             assert_eq!(
                 fixture.allocate(FIRST, mib(1), mib(32)),
                 Err(PoolError::Unknown),
-                "nobody uses its handle"
+                "its handle is not used"
             );
             fixture.driver.destroy(FIRST);
             ended.destroyed();

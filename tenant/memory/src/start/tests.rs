@@ -112,7 +112,7 @@ fn full_slot_table_under_a_limit_is_refused() {
     let mut tenants: Vec<Tenant> = (0..256).map(|_| on(&container)).collect();
     let said = refused(&container);
     assert!(said.contains("expected a free slot, found all 256 taken"), "{said}");
-    assert!(container.clock.slept().0 >= 1_000_000_000, "the dead might have made room");
+    assert!(container.clock.slept().0 >= 1_000_000_000, "exited processes might have made room");
     // One ends: its slot is there when its memory is gone.
     tenants.pop();
     drop(on(&container));
@@ -150,7 +150,7 @@ fn process_without_a_limit_is_accounted_only_for_a_monitor() {
     assert_eq!(off(&container), Reason::NoLimit);
     assert!(!container.run().join("use").exists(), "nothing is made");
     cgpu_shm::region::Region::make(container.run(), Default::default()).expect("a region");
-    assert_eq!(off(&container), Reason::NoLimit, "nobody has adopted it");
+    assert_eq!(off(&container), Reason::NoLimit, "it is not adopted");
     GrantWriter::open(container.run()).expect("the grant file").adopt(1);
     let tenant = on(&container);
     let sliced = tenant.gpu(GPU.uuid).expect("all GPUs are accounted");
@@ -197,7 +197,7 @@ fn message_of_a_refusal_is_not_written_through_a_link() {
     assert_eq!(fs::read_to_string(&victim).expect("it is there"), "precious");
 }
 
-/// The `limits` file in the default directory, as whoever starts the container writes it.
+/// The `limits` file in the default directory, as the starter of the container writes it.
 fn write_limits(container: &Container, text: &str) {
     let file = container.run().join("limits");
     fs::write(&file, text).expect("a file");
@@ -214,7 +214,7 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Runs `body` as somebody who is not the owner of the tests' files. False: this cannot be done
+/// Runs `body` as a user who is not the owner of the tests' files. False: this cannot be done
 /// here.
 fn as_unprivileged(body: impl FnOnce() + Send) -> bool {
     const UNPRIVILEGED: libc::uid_t = 65534;
@@ -246,7 +246,7 @@ fn limits_file_precedes_all_variables() {
         assert_eq!(tenant.view().limit(gpu()), Some(Bytes::from_mib(5)));
         assert_eq!(tenant.region().directory(), container.run());
     });
-    assert!(ran || !is_root(), "root can be somebody else");
+    assert!(ran || !is_root(), "root can be another user");
     // Its owner could have written it, so for the owner it says nothing and the variables count.
     assert_eq!(off(&container), Reason::Disabled);
 }
@@ -272,7 +272,7 @@ fn write_into_the_region_lifts_no_limit_from_outside() {
         grantor.gpu(gpu()).limit.store(8 << 20, Ordering::Relaxed);
         assert_eq!(tenant.view().limit(gpu()), Some(Bytes::from_mib(8)));
     });
-    assert!(ran || !is_root(), "root can be somebody else");
+    assert!(ran || !is_root(), "root can be another user");
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn gpus_of_a_limits_file_need_not_be_visible() {
     });
 }
 
-/// A GPU that was whole when its container was started, and is cut now: nobody would hold its
+/// A GPU that was whole when its container was started, and is cut now: nothing would hold its
 /// instances to anything.
 #[test]
 fn gpu_of_a_limits_file_partitioned_since_is_refused() {
@@ -350,5 +350,5 @@ fn gpu_of_a_limits_file_partitioned_since_is_refused() {
         // Others' being cut does not concern it.
         assert!(container.start().is_ok());
     });
-    assert!(ran || !is_root(), "root can be somebody else");
+    assert!(ran || !is_root(), "root can be another user");
 }

@@ -310,7 +310,7 @@ fn driver_without_memory_is_retried_while_memory_drains() {
     let container = Container::limited(50);
     let survivor = container.tenant();
     let mut budget = WaitBudget::default();
-    assert!(!survivor.should_retry(gpu(), &mut budget), "nobody drains");
+    assert!(!survivor.should_retry(gpu(), &mut budget), "nothing drains");
     assert_eq!(container.clock.slept(), Nanos::ZERO);
     let dying = container.tenant();
     assert!(allocate(&dying, 0x20_0000, mib(6), None));

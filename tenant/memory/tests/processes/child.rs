@@ -32,7 +32,7 @@ extern "C" fn start() {
     let Ok(role) = env::var(ROLE) else { return };
     // SAFETY: takes no pointers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    // SAFETY: takes no pointers; nobody here handles the signal, so that it ends the process.
+    // SAFETY: takes no pointers; no code here handles the signal, so that it ends the process.
     unsafe { libc::alarm(WATCHDOG_S) };
     let (_, play) = ROLES.iter().find(|(name, _)| *name == role).expect("a role of the list");
     let directory = PathBuf::from(env::var_os("CGPU_DIR").expect("a directory"));

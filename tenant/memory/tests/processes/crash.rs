@@ -2,9 +2,9 @@
 //!
 //! The child accounts all that a program may do, one machine instruction at a time (ptrace). After
 //! each one its words are compared with what they were; whenever one has changed, a copy of the
-//! file is made, which is that of a process that died there: nobody holds a byte of a copy. In each
-//! copy another process must find a sound ledger. What the driver holds at that instant is a word
-//! that the child writes beside them: the accounting must never say less.
+//! file is made, which is that of a process that died there: no process holds a byte of a copy. In
+//! each copy another process must find a sound ledger. What the driver holds at that instant is a
+//! word that the child writes beside them: the accounting must never say less.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -93,8 +93,8 @@ fn one_instruction(pid: libc::pid_t) {
     assert_eq!(stepped, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// What somebody finds who comes to a container whose only process has died, with so many bytes in
-/// the driver's hands.
+/// What a process finds that starts in a container whose only process has died, with so many bytes
+/// in the driver's hands.
 fn survive(file: &[u8], held: Bytes) {
     let directory = tempfile::tempdir().expect("a directory");
     Region::make(directory.path(), RegionSpec::default()).expect("a region");
@@ -104,17 +104,17 @@ fn survive(file: &[u8], held: Bytes) {
     let usage = tenant.view().usage(gpu);
     assert!(usage.total() >= held, "{usage:?} accounted, and {held} with the driver");
     assert!(usage.total() <= LIMIT, "{usage:?}");
-    assert_eq!(usage.draining, usage.total(), "it is the dead one's");
+    assert_eq!(usage.draining, usage.total(), "it is the exited one's");
     let view = tenant.view().memory(gpu, LIMIT).expect("a limit is set");
     assert_eq!(view.free, LIMIT - usage.total());
-    // The lock, with the dead one's name in it perhaps, is to be had, and what is left of the
+    // The lock, with the exited one's name in it perhaps, is to be had, and what is left of the
     // limit.
     let even = Bytes((LIMIT - usage.total()).0 & !(2 * MIB - 1));
     let charge = tenant.charge(gpu, even).expect("what is left is to be had");
     let address = Address(0x7f00_0000_0000);
     assert_eq!(charge.commit(address, None), CommitOutcome::Recorded);
     reclaim_exited(tenant.region());
-    assert_eq!(tenant.view().usage(gpu).total(), even, "nothing of the dead one stays");
+    assert_eq!(tenant.view().usage(gpu).total(), even, "nothing of the exited one stays");
     assert_eq!(taken(tenant.region()), [tenant.slot_owner().slot()]);
     tenant.allocations().begin_free(address).expect("live").freed();
     assert!(tenant.charge(gpu, LIMIT).is_ok(), "all of it is there again");

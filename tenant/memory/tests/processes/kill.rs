@@ -12,8 +12,8 @@ use crate::member::{Inside, Member, Truth, reclaim_exited, taken};
 
 const KILLS: usize = 100;
 const WORKERS: usize = 4;
-/// Far more than the workers and all dead ones have at a time: waiting for the dead is tested
-/// elsewhere, and would take long.
+/// Far more than the workers and all dead ones have at a time: waiting for exited processes is
+/// tested elsewhere, and would take long.
 const LIMIT_MIB: u64 = 16 << 10;
 /// Allocations that a worker has at a time.
 const LIVE: usize = 8;
@@ -118,5 +118,5 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     assert_eq!(taken(member.tenant.region()), [member.tenant.slot_owner().slot()]);
     assert_eq!(member.tenant.view().usage(member.gpu).total(), Bytes::ZERO);
     let all = member.tenant.charge(member.gpu, Bytes(LIMIT_MIB << 20));
-    assert!(all.is_ok(), "the whole limit is there again, whoever died where");
+    assert!(all.is_ok(), "the whole limit is there again, wherever a process died");
 }

@@ -73,11 +73,11 @@ impl Environment for Inside<'_> {
     }
 }
 
-/// Finds all the dead and buries them, whenever they died.
+/// Finds all exited processes and reclaims them, whenever they exited.
 pub(crate) fn reclaim_exited(region: &Region) {
     let now = Monotonic.now();
     for time in [now, now + Nanos::from_millis(10_000)] {
-        region.sweep(time, false).expect("the dead can be looked for");
+        region.sweep(time, false).expect("exited processes can be looked for");
     }
 }
 
@@ -124,7 +124,7 @@ impl Truth {
     /// A futex over the low half of a word that is used for nothing else.
     fn half(&self, index: usize) -> &AtomicU32 {
         let word = ptr::from_ref(self.word(index)).cast::<AtomicU32>();
-        // SAFETY: within the word, aligned, and nobody accesses it otherwise.
+        // SAFETY: within the word, aligned, and it is not accessed otherwise.
         unsafe { &*word }
     }
 

@@ -24,8 +24,8 @@ pub(crate) fn rounds(directory: &Path, _: usize) {
     let truth = Truth::open(directory);
     let member = Member::join();
     for round in 0..ROUNDS {
-        // Everybody who comes to the second meeting has seen the first, so the other word is
-        // nobody's now.
+        // Each process that comes to the second meeting has seen the first, so the other word is
+        // unused now.
         let granted = truth.word(GRANTED[usize::from(round % 2 == 1)]);
         truth.meet(RACERS);
         let charge = member.tenant.charge(member.gpu, WANTED);
@@ -70,7 +70,7 @@ pub(crate) fn once(directory: &Path, round: usize) {
     if charge.is_ok() {
         truth.word(round).fetch_add(1, Ordering::SeqCst);
     }
-    // Nobody ends, and drains, while another still races.
+    // No process ends, and drains, while another still races.
     truth.meet(RACERS);
     std::mem::forget(charge);
 }

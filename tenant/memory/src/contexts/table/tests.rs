@@ -50,7 +50,7 @@ fn each_context_counts_its_own_uses() {
     for handle in &handles {
         assert!(contexts.detach(*handle) && contexts.detach(*handle) && !contexts.detach(*handle));
     }
-    assert!(!contexts.detach(0x10), "nobody's");
+    assert!(!contexts.detach(0x10), "unknown");
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub(in crate::physical) enum Change {
 }
 
 impl PhysicalTable {
-    /// The object of a handle; one that nobody has seen made is others' too.
+    /// The object of a handle; one whose creation was not seen is others' too.
     fn object(&mut self, handle: Handle) -> Option<RecordId> {
         match self.handles.get(handle.0) {
             Some(held) => Some(held.record),

@@ -90,7 +90,7 @@ impl Driver {
         all.filter(|(at, mapped)| *at >= first && at + mapped.slots <= first + slots).collect()
     }
 
-    /// Frees what nobody here refers to. Slots that somebody else may hold.
+    /// Frees what is not referred to here. Slots that other processes may hold.
     fn commit(&mut self, id: usize) -> u64 {
         let memory = self.memory.get_mut(&id).expect("alive");
         if memory.references == 0 {
@@ -315,7 +315,7 @@ impl<'a> Fixture<'a> {
                 if let Some(reference) = reference {
                     reference.mapped(place(first), length(slots));
                 }
-                self.driver.mapped.get_mut(&first).expect("nobody ends it before").returned = true;
+                self.driver.mapped.get_mut(&first).expect("it is not ended before").returned = true;
             }
             Call::Unmap { token, first, slots, .. } => token.unmapped(place(first), length(slots)),
             Call::Export { reference, .. } => reference.into_iter().for_each(Reference::exported),

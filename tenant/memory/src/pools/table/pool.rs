@@ -88,7 +88,7 @@ pub(super) struct Pool {
     pub(super) unpaid: bool,
     /// What of it is entered as exported; none: it is this process's alone.
     pub(super) exported: Option<Bytes>,
-    /// What descriptors of pieces of it may hold when it does not any more: nobody sees their end.
+    /// What descriptors of pieces of it may hold when it does not any more: their end is not seen.
     pub(super) descriptor_bytes: Bytes,
     pub(super) growth: Growth,
     /// Raised when the pool may have less, or may have passed on what an earlier call was given.

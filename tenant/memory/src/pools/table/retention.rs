@@ -3,7 +3,7 @@
 //! A graph's launch takes what the launch before it took, if that is still there: then nothing is
 //! charged for it. The pool raises its *retention period* whenever it might not be: when a reading
 //! shows less than the one before, and when a call may have been given what others had, because the
-//! pool grew by less than that call can need, or because calls ran beside it and nobody can tell.
+//! pool grew by less than that call can need, or because calls ran beside it and it cannot be told.
 //!
 //! Who counts on the pool while that happens loses nothing: what a call under way is *kept* is not
 //! refunded before it has landed. Either it still has it, or it takes again what a
