@@ -25,7 +25,7 @@ pub struct Client {
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum Failure {
-    /// Nobody answers there.
+    /// No monitor answers there.
     Absent(PathBuf, io::Error),
     /// The connection broke, or what came was no reply.
     Broken(PathBuf, io::Error),
@@ -67,12 +67,12 @@ impl Client {
     /// Connects to the monitor whose socket is at `socket`.
     ///
     /// # Errors
-    /// [`Failure::Absent`] when nobody listens there.
+    /// [`Failure::Absent`] when no monitor listens there.
     pub fn connect(socket: &Path) -> Result<Self, Failure> {
         Self::connect_within(socket, TIMEOUT)
     }
 
-    /// The same, for somebody who does not wait for a reply longer than this.
+    /// Connects with this timeout for each reply.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -101,7 +101,7 @@ impl Client {
         reply.map_err(|error| Failure::Broken(self.socket.clone(), error))
     }
 
-    /// Asks on behalf of somebody who may write, or not.
+    /// Forwards a request of a caller that may write, or may not.
     pub fn forward(&mut self, request: &Request, may_write: bool) -> Result<Reply, Failure> {
         if !may_write && !request.reads() {
             return Ok(Reply::Refused(Refusal::denied()));
@@ -121,7 +121,7 @@ impl Client {
         Ok(serde_json::from_slice(&line)?)
     }
 
-    /// Makes a container known; answers its id, and what whoever starts it should be told.
+    /// Registers a container; returns its id, and warnings for the program that starts it.
     ///
     /// # Errors
     /// As [`Client::request`], and a refusal.
@@ -187,7 +187,7 @@ impl Client {
         }
     }
 
-    /// Who had each GPU in the last moments.
+    /// Returns the last turns of each GPU.
     ///
     /// # Errors
     /// As [`Client::request`], and a refusal: older monitors do not tell.
@@ -220,7 +220,7 @@ impl Client {
         }
     }
 
-    /// Who answers, by the kernel: its user.
+    /// Returns the user that the monitor runs as, by the kernel.
     #[must_use]
     pub fn monitor_user(&self) -> Option<u32> {
         peer::user(self.stream.get_ref()).ok()
@@ -231,7 +231,7 @@ impl Client {
     /// # Errors
     /// As [`Client::request`], and a refusal.
     pub fn transfer(&mut self) -> Result<serde_json::Value, Failure> {
-        // Not asked twice: the second time it would be asked of nobody, or of ourselves.
+        // Not sent twice: the second time no monitor would answer, or this process itself.
         match self
             .exchange(&Request::Transfer)
             .map_err(|error| Failure::Broken(self.socket.clone(), error))?

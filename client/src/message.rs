@@ -1,6 +1,6 @@
 //! What is said over the control socket: one JSON object per line, each way; `docs/control.md` has examples.
 //!
-//! Anybody who can open the socket may read; root and the monitor's own user may write. A reply is either the answer to the
+//! Every user who can open the socket may read; root and the monitor's own user may write. A reply is either the answer to the
 //! request or a [`Refusal`] with the name of an errno and one sentence.
 
 use std::collections::BTreeMap;
@@ -44,11 +44,12 @@ pub enum Request {
     /// Starts a successor of the program that lies where the monitor's own did when it started. Answered by [`Reply::Done`] when it is
     /// being started; it has taken over when [`Status::pid`] is another.
     Upgrade,
-    /// Ends this monitor and leaves what it knows to whoever asks. Answered by [`Reply::UpgradeState`].
+    /// Ends this monitor and transfers its state to the caller. Answered by
+    /// [`Reply::UpgradeState`].
     Transfer,
     /// Everything at once. Answered by [`Reply::Status`].
     Status,
-    /// Who had each GPU in the last moments. Answered by [`Reply::Turns`].
+    /// The last turns of each GPU. Answered by [`Reply::Turns`].
     Turns,
     /// Which GPUs the host has, as NVML has told lately. Answered by [`Reply::Inventory`], or refused where it has not told of all.
     Inventory,
@@ -57,7 +58,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Nothing changes by it: anybody may ask.
+    /// Whether it changes nothing: every user may send it.
     #[must_use]
     pub const fn reads(&self) -> bool {
         match self {
@@ -81,11 +82,11 @@ pub enum Kind {
     Folder,
     /// It can be read.
     Read,
-    /// It can be read, and written by who may.
+    /// It can be read, and written by root and the monitor's user.
     Write,
 }
 
-/// What whoever starts a container tells of it.
+/// What the program that starts a container reports of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Registration {
@@ -192,7 +193,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// To who may not write.
+    /// For a user who may not write.
     #[must_use]
     pub fn denied() -> Self {
         Self::new(Errno::EACCES, "Only root and the monitor's own user may write.")
@@ -223,7 +224,7 @@ pub struct Status {
     pub uptime_ms: u64,
     /// Its root directory.
     pub root: PathBuf,
-    /// Whoever starts containers may let the limits of a GPU add up to more than it has.
+    /// The limits of a GPU's containers may add up to more than it has.
     #[serde(default)]
     pub allow_overcommit: bool,
     /// What people should know of the monitor itself: settings that were refused, a tree that is not mounted.
@@ -272,13 +273,14 @@ impl Cause {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shim {
-    /// It keeps its container's books.
+    /// It has a slot in its container's region.
     Bound,
-    /// It is loaded, and keeps no books: it is switched off, or there is no limit.
+    /// It is loaded, and has no slot: it is switched off, or there is no limit.
     Loaded,
     /// It is not loaded.
     Absent,
-    /// It is not known: the process is the host's, or not ours to see, or its container's books cannot be read.
+    /// It is not known: the process is the host's, or cannot be inspected, or its container's region
+    /// cannot be read.
     #[default]
     Unknown,
 }
@@ -358,7 +360,7 @@ pub struct GpuStatus {
     pub name: String,
     /// Its memory in bytes.
     pub memory_total: u64,
-    /// Used by everybody, as NVML tells; none without it.
+    /// Used by all processes, by NVML; none without NVML.
     pub memory_used: Option<u64>,
     /// 0..5.
     pub policy: u32,
@@ -379,7 +381,7 @@ pub struct GpuStatus {
     pub utilization: Option<u32>,
     /// What a switch between containers costs, in microseconds, as learned from the turns; none before there were enough.
     pub switch_us: Option<u64>,
-    /// The mean slice of those who share it equally, in microseconds.
+    /// The mean slice of containers that share it equally, in microseconds.
     pub slice_us: u64,
     /// Process ids on the GPU, by NVML, that belong to no container.
     pub unknown_processes: Vec<u32>,
@@ -398,12 +400,12 @@ pub enum Sharing {
     Contended,
 }
 
-/// Who had a GPU in the last moments.
+/// The last turns of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuTurns {
     /// [`GpuStatus::index`].
     pub gpu: DeviceId,
-    /// Oldest first; the last one may still go on. Where there are gaps the GPU was nobody's.
+    /// Oldest first; the last one may still go on. In a gap no container had the turn.
     pub turns: Vec<TurnStatus>,
 }
 
@@ -462,7 +464,8 @@ pub struct ShareStatus {
     pub used: u64,
     /// Bytes of contexts, modules and slack, corrected by `growth`.
     pub implicit: u64,
-    /// What NVML's figures for its processes are beyond their books, in bytes; below 0: short of them. Part of `implicit`.
+    /// What NVML measures for its processes beyond what they have accounted, in bytes; below 0: less
+    /// than that. Part of `implicit`.
     #[serde(default)]
     pub unaccounted: i64,
     /// Exported bytes whose exporter is dead.
@@ -489,7 +492,7 @@ pub struct ShareStatus {
     /// For how long, in milliseconds, as far as it was looked at.
     #[serde(default)]
     pub waited_ms: f64,
-    /// GPU time by the books, in milliseconds.
+    /// GPU time that was charged, in milliseconds.
     pub gpu_time_ms: f64,
     /// The part of it that was forgiven, in milliseconds: it costs the container nothing later.
     #[serde(default)]
@@ -513,7 +516,7 @@ pub enum Gate {
     Open,
     /// It has the turn.
     Yours,
-    /// Somebody else has it.
+    /// Another container has it.
     Wait,
 }
 
@@ -562,7 +565,8 @@ pub struct ProcessGpu {
     pub used: u64,
     /// Bytes of contexts, modules and slack, corrected by `growth`.
     pub implicit: u64,
-    /// What NVML's figure for it is beyond its books, in bytes; below 0: short of them. Part of `implicit`.
+    /// What NVML measures for it beyond what it has accounted, in bytes; below 0: less than that.
+    /// Part of `implicit`.
     #[serde(default)]
     pub unaccounted: i64,
     /// Greatest sum of what was booked.

@@ -1,4 +1,5 @@
-//! What `cgpu-runtime` has noted of a container beside its region, as far as people want to see it. Whoever may write there may write anything.
+//! What `cgpu-runtime` records of a container beside its region, as far as users see it. The
+//! container can write anything there.
 
 use std::fs::File;
 use std::io::Read;

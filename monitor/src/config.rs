@@ -123,7 +123,7 @@ impl Source<'_> {
         }
     }
 
-    /// Where metrics are served: nobody else's business unless told.
+    /// Where metrics are served: on the loopback address by default.
     fn endpoint(&self, text: Option<&Spanned<String>>, hami: bool) -> Result<Option<Endpoint>> {
         let value = text.map_or(DEFAULT_METRICS, |text| text.get_ref());
         if value == "off" {

@@ -54,7 +54,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         Prober::start(config.nvml.clone(), config.state.clone()).context("cannot start the prober thread")?;
     let mut host = Host::new(config, settings, prober, Monotonic.now());
     host.warn(refused);
-    // Whoever connects meanwhile waits for the answer.
+    // A client that connects meanwhile waits for the answer.
     host.wait_for_first_sample(Monotonic.now());
     if let Some(mut predecessor) = predecessor {
         let state = predecessor.transfer().context("the running monitor does not hand over")?;

@@ -65,7 +65,7 @@ pub(crate) struct Host {
     identities: Vec<ContainerIdentity>,
     /// What is found of processes that should not be on a GPU, or have too much.
     pub(crate) watcher: Watcher,
-    /// What a predecessor has left and nobody has taken up.
+    /// What a predecessor has transferred and no device or container has restored yet.
     transferred: Vec<TransferredGpu>,
     pub(crate) successor: Successor,
     /// The upgrade state was transferred: nothing is to be done any more.

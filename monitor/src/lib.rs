@@ -1,4 +1,4 @@
-//! The host's side of cgpu: whose turn it is on each GPU, the books, the control socket.
+//! The host monitor of cgpu: gives turns on each GPU, accounts, answers on the control socket.
 //!
 //! | folder | what it does |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! `cgpu-monitor`: one per host. Decides, per GPU, whose turn it is, keeps the books, answers on its socket.
+//! `cgpu-monitor`: one per host. Gives turns on each GPU, accounts, answers on its socket.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(library) = &arguments.list_gpus {
-        // NVML may hang. Nobody wants to know any more then, once whoever asked has been ended.
+        // NVML may hang: this process ends with its parent.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         writeln!(std::io::stdout(), "{}", cgpu_inventory::list(library)?)?;
         return Ok(());

@@ -24,7 +24,7 @@ mod own;
 
 /// A text is served again for so long.
 const CACHE_TIME: Duration = Duration::from_millis(500);
-/// A port that somebody else has is asked for again.
+/// Interval at which a port in use is tried again.
 const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Where and what is served.

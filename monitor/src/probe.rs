@@ -54,7 +54,7 @@ enum ProbeRequest {
     Sample,
     /// Which host processes are these?
     Find(Search),
-    /// Whose books to read when NVML is asked, from now on.
+    /// The containers whose ledgers are sampled with NVML, from now on.
     SampleLedgers(Vec<SampledContainer>),
     /// How to recognise containers' processes, from now on.
     Identify(Vec<ContainerIdentity>),
@@ -102,7 +102,7 @@ pub(crate) struct Sample {
     /// Before it was asked.
     pub(crate) at: Nanos,
     pub(crate) gpus: Vec<GpuSample>,
-    /// All of them, for whoever starts containers; none: one has not answered.
+    /// All devices, for programs that start containers; none: one has not answered.
     pub(crate) all: Option<Vec<HostDevice>>,
     /// GPUs that are partitioned into instances, which are among `all` in their place, by NVML's index.
     pub(crate) partitioned: Vec<(u32, Uuid)>,
@@ -131,7 +131,7 @@ pub(crate) struct GpuSample {
     pub(crate) processes: Processes,
     /// Who those are.
     pub(crate) gpu_processes: Vec<GpuProcess>,
-    /// The books of those that are watched.
+    /// Ledger samples of the sampled containers.
     pub(crate) samples: Vec<LedgerSample>,
 }
 
@@ -199,7 +199,7 @@ impl Prober {
         self.send(ProbeRequest::Sample);
     }
 
-    /// Whose books are to be read from now on; false: ask again later.
+    /// Sets the containers whose ledgers are sampled; false: a request is pending.
     pub(crate) fn sample_ledgers(&self, containers: Vec<SampledContainer>) -> bool {
         self.send(ProbeRequest::SampleLedgers(containers))
     }
@@ -275,7 +275,8 @@ fn run(
                 .map(|library| library.sample(|gpu, ask| sampler.sample_around(gpu, ask)));
             let gpus = match gpus.transpose() {
                 Ok(gpus) => gpus,
-                // It has lost its GPUs, which is not to say that nobody is on them: it is opened anew, once whoever listens has let go of it as well.
+                // NVML has lost its GPUs, which does not mean that they are unused: it is opened
+                // anew, once the thread that listens for errors has released it.
                 Err(error) => {
                     tracing::warn!("{name} has stopped telling: {error}");
                     (library, tried) = (Err(Unknown::Count(error)), Instant::now());

@@ -48,7 +48,7 @@ pub struct TransferredContainer {
     pub dir: PathBuf,
     /// The last registration.
     pub registration: Option<Registration>,
-    /// Those who registered it and live.
+    /// The processes that registered it and live.
     pub registrants: Vec<i32>,
 }
 

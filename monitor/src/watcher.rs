@@ -42,7 +42,8 @@ const MAX_REMEMBERED: usize = 32;
 pub struct Rules {
     /// Containers' processes that use a GPU without the shim are ended.
     pub end_unshimmed: bool,
-    /// Of a container that holds so much more than its limit, the process that holds most is ended; none: nobody is.
+    /// Of a container that holds so much more than its limit, the process that holds most is ended;
+    /// none: no process is.
     pub end_over_limit: Option<Bytes>,
 }
 
@@ -122,7 +123,7 @@ pub struct Finding {
     pub since: Nanos,
 }
 
-/// A process to be ended, and why: for whoever does it to look again.
+/// A process to be ended, and why: the prober checks it again before it sends the signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// Where.
@@ -277,7 +278,7 @@ impl Watcher {
             let allowed = match self.allowed.get(&(observation.gpu, tenant)) {
                 Some(before) if over => (*before).max(limit),
                 Some(_) => limit,
-                // It was so before us, or before its limit: nobody knows who is to blame.
+                // It was so before this monitor or this limit: no process is to blame.
                 None => container_memory.max(limit),
             };
             self.allowed.insert((observation.gpu, tenant), allowed);
@@ -324,7 +325,7 @@ impl Watcher {
             events.push(Event::Found(finding.clone()));
         }
         let Some((owner, bound)) = wanted else {
-            // Whoever stops holding too much and does it again is asked again.
+            // A process that stops holding too much and does so again gets another SIGTERM first.
             (known.wanted, known.sent) = (None, None);
             return events;
         };
@@ -345,7 +346,7 @@ impl Watcher {
     fn wants(&self, finding: &Finding, rules: Rules) -> Option<(TenantId, Option<Bytes>)> {
         let owner = finding.owner.filter(|_| !finding.spared)?;
         match finding.cause {
-            // Of one that may have the shim nobody knows that it has not.
+            // A process that may have the shim is not known to be without it.
             Cause::Unshimmed => {
                 let without = matches!(finding.shim, Shim::Absent | Shim::Loaded);
                 (rules.end_unshimmed && without).then_some((owner, None))

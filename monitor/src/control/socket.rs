@@ -1,6 +1,7 @@
 //! The control socket: one request a line, one reply a line.
 //!
-//! Whoever can open it may read. Root and the monitor's own user may write: the kernel says who asks.
+//! Every user who can open it may read. Root and the monitor's own user may write: the kernel tells
+//! the user of a connection.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +23,7 @@ const MAX_CLIENTS: usize = 64;
 /// The longest request.
 const MAX_REQUEST: usize = 64 << 10;
 
-/// The socket and those who are connected.
+/// The socket and its connections.
 #[derive(Debug)]
 pub(crate) struct Socket {
     place: PathBuf,
@@ -92,7 +93,8 @@ impl Socket {
         }
     }
 
-    /// Ends when the successor has the name: until then who connects waits, and asks again when nobody has answered.
+    /// Ends when the successor has the name. Until then a client that connects waits, and sends its
+    /// request again when the connection ends without a reply.
     pub(crate) fn end_when_replaced(self, timeout: Duration) {
         let until = Instant::now() + timeout;
         while identity(&self.place).ok() == self.identity && Instant::now() < until {
@@ -100,7 +102,8 @@ impl Socket {
         }
     }
 
-    /// Writes the last replies and leaves the name to a successor. False: somebody has not taken its reply.
+    /// Writes the last replies and leaves the name to a successor. False: a client has not read its
+    /// reply.
     pub(crate) fn leave(&mut self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         loop {
@@ -147,7 +150,7 @@ impl Socket {
         }
     }
 
-    /// Forgets a client that nobody can listen to.
+    /// Forgets a client that cannot be polled.
     pub(crate) fn dismiss(&mut self, number: u64) {
         self.clients.remove(&number);
     }
@@ -177,7 +180,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // If it cannot be removed the next monitor finds that nobody answers.
+        // If it cannot be removed the next monitor finds that no monitor answers there.
         if !self.is_left {
             let _ = fs::remove_file(&self.place);
         }
@@ -221,7 +224,7 @@ impl Client {
         true
     }
 
-    /// Writes as much of the reply as the client takes. The rest is tried again; nobody is waited for.
+    /// Writes as much of the reply as the client takes, without waiting. The rest is tried again.
     fn write(&mut self) -> bool {
         while !self.reply.is_empty() {
             match self.stream.write(&self.reply) {

@@ -54,7 +54,7 @@ pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<GpuTurns> {
     let name = |tenant| host.containers.get(&tenant).map(|container| container.id.clone());
     let entry = |turn: PastTurn| {
         let (ago_us, us) = ((now - turn.start).0 / 1000, (turn.end - turn.start).0 / 1000);
-        // Whoever has gone since is nobody any more.
+        // A turn of a container that has gone since is left out.
         Some(TurnStatus { container: name(turn.holder)?, ago_us, us })
     };
     let devices = host.devices.iter();

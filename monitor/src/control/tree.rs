@@ -72,7 +72,8 @@ impl Tree {
         &self.at
     }
 
-    /// Leaves the mount to a successor, which takes it away: as long as somebody has a file of it open, for a while, `serve` is called.
+    /// Leaves the mount to a successor, which takes it away. `serve` is called as long as a program
+    /// has a file of it open, up to the timeout.
     pub(crate) fn leave(mut self, timeout: Duration, mut serve: impl FnMut()) {
         let Some(session) = self.session.take() else { return };
         let until = Instant::now() + timeout;

@@ -155,7 +155,7 @@ impl EventLoop {
         if self.host.is_transferred && self.socket.leave(TRANSFER_TIMEOUT) {
             return true;
         }
-        // Whoever asked has not taken it: there is nobody who goes on.
+        // The caller has not taken it: there is no successor.
         self.host.is_transferred = false;
         false
     }

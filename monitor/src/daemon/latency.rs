@@ -1,4 +1,5 @@
-//! Waking in time: turns are given at instants, and what comes late is taken from somebody's share.
+//! Wake-up latency: turns begin at instants, and a late wake-up takes time from a container's
+//! share.
 
 use std::num::NonZeroU64;
 

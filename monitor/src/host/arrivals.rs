@@ -1,4 +1,4 @@
-//! Containers come and go: by their folders, and by whoever registers them.
+//! Containers come and go: by their folders, and by registration.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -40,7 +40,8 @@ impl Host {
         self.forget_gpus();
     }
 
-    /// The container of this directory, new or known; a new one has this id, if nobody else has.
+    /// The container of this directory, new or known. A new one gets this id, unless another
+    /// container has it.
     pub(super) fn adopt(&mut self, dir: &Path, id: Option<&str>) -> TenantId {
         if let Some(known) = self.containers.values().find(|container| container.dir == dir) {
             return known.tenant;
@@ -135,7 +136,8 @@ impl Host {
         Ok(tenant)
     }
 
-    /// What whoever registered a container is answered: what it will not have of the GPUs that it has, of all GPUs as long as it has none.
+    /// Returns a container's id and what it lacks on its GPUs, or on all GPUs as long as it has
+    /// none.
     pub(crate) fn registered(&self, tenant: TenantId) -> Registered {
         let Some(container) = self.containers.get(&tenant) else { return Registered::default() };
         let gpus = container.gpus();
@@ -145,7 +147,8 @@ impl Host {
         Registered { id: container.id.clone(), warnings: shortfalls.collect() }
     }
 
-    /// A maker has died. Its processes may have died with it: nobody waits for them until the next beat.
+    /// Takes the exit of a registrant. The container's processes may have exited with it: the next
+    /// heartbeat would be late.
     pub(crate) fn registrant_exited(&mut self, now: Nanos, pid: i32) {
         let made = self.containers.values_mut().filter_map(|container| {
             container.registrants.remove(&pid)?;
@@ -157,7 +160,8 @@ impl Host {
         self.apply_settings(now);
     }
 
-    /// A process of a container has died: whoever waits for its turn to end need not wait until the next beat.
+    /// Takes the exit of a container's process, so that the end of its turn is not waited for until
+    /// the next heartbeat.
     pub(crate) fn process_exited(&mut self, now: Nanos, process: Process) {
         let Some(container) = self.containers.get_mut(&process.tenant) else { return };
         // A descriptor that is closed is not listened to any more.

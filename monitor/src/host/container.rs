@@ -56,7 +56,7 @@ pub(crate) struct Container {
     pub(crate) dir: PathBuf,
     /// The last who registered it.
     pub(crate) registration: Option<Registration>,
-    /// Those who registered it and still live.
+    /// The processes that registered it and live.
     pub(crate) registrants: BTreeMap<i32, Registrant>,
     /// What its `limits` says.
     pub(crate) limits: Limits,
@@ -77,7 +77,7 @@ pub(crate) struct Container {
     pub(crate) exits: BTreeMap<SlotIndex, (u64, OwnedFd)>,
     /// Some are being searched for: one search at a time, however many slots it locks.
     searching: bool,
-    /// What its processes have beyond their books, by slot, generation and GPU.
+    /// What its processes have beyond what they accounted, by slot, generation and GPU.
     pub(crate) unaccounted: BTreeMap<(SlotIndex, u64, DeviceIndex), Unaccounted>,
     /// What is known of what its processes exported, by GPU.
     pub(crate) exported: BTreeMap<DeviceIndex, ExportedMemory>,
@@ -137,7 +137,7 @@ impl Container {
                 self.exported.clear();
                 self.left.clear();
                 self.counters.take(&[]);
-                // The files may have been made by whoever also wrote the limits.
+                // The files may have been made by the program that also wrote the limits.
                 match read_limits(&self.dir) {
                     Ok(limits) => {
                         self.limits = limits;
@@ -218,7 +218,8 @@ impl Container {
         gpus
     }
 
-    /// Whether it may share the GPU, by those who started it; none: they have not said. What it says itself does not count.
+    /// Whether it may share the GPU, as its registrants and its limits say; none: they do not say.
+    /// What the container says itself does not count.
     pub(crate) fn may_share(&self, uuid: Uuid) -> Option<bool> {
         self.allowed().map(|allowed| allowed.contains(&uuid))
     }
@@ -256,7 +257,7 @@ impl Container {
         }
     }
 
-    /// Whether all of its processes that keep books have been searched for on the host.
+    /// Whether all of its processes with a slot have been searched for on the host.
     fn is_sought(&self) -> bool {
         self.region.as_ref().is_none_or(|region| {
             let known = |process: &(SlotIndex, u64)| self.host_ids.contains_key(process);
@@ -264,7 +265,7 @@ impl Container {
         })
     }
 
-    /// The limit that whoever started it set for a GPU.
+    /// The limit that its registration or its limits file sets for a GPU.
     pub(crate) fn requested_limit(&self, uuid: Uuid) -> Option<Bytes> {
         let limits = self.registration.iter().flat_map(|registration| &registration.limits);
         let limit =
@@ -272,7 +273,7 @@ impl Container {
         limit.or_else(|| self.limits.gpus.iter().find(|gpu| gpu.0 == uuid).map(|gpu| gpu.1))
     }
 
-    /// The limit that it was started with on a GPU, by whoever started it, else by itself; zero: none.
+    /// The limit that it was started with on a GPU, by registration, else by itself; zero: none.
     pub(crate) fn registered_limit(&self, uuid: Uuid) -> Bytes {
         let own =
             self.region.as_ref().and_then(|region| region.seen.gpus.iter().find(|gpu| gpu.uuid == uuid));
@@ -293,7 +294,7 @@ impl Container {
         Presence { created: open || !self.registrants.is_empty(), open }
     }
 
-    /// Nobody made it who lives, and nobody lives in it.
+    /// Whether no registrant lives and no process of it does.
     pub(crate) fn is_deserted(&self) -> bool {
         self.registrants.is_empty() && self.region.as_ref().is_none_or(|region| region.live.is_empty())
     }
@@ -344,7 +345,8 @@ impl Container {
         }
     }
 
-    /// Those of its processes that are to be searched for on the host; none: nobody, or a search is under way.
+    /// Begins a search on the host for those of its processes that were not searched for; none:
+    /// there are none, or a search is pending.
     pub(crate) fn begin_search(&mut self) -> Option<Search> {
         let region = self.region.as_ref().filter(|_| !self.searching)?;
         let slot_process = |&(slot, generation): &(SlotIndex, u64)| {
@@ -379,7 +381,7 @@ impl Container {
         heard
     }
 
-    /// Whose books are to be read when NVML is asked; none: nobody's.
+    /// The processes whose ledger is sampled when NVML is asked; none: there are none.
     pub(crate) fn sampled(&self) -> Option<SampledContainer> {
         let region = self.region.as_ref().filter(|region| region.unreadable.is_none())?;
         let found =

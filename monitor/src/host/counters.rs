@@ -12,7 +12,7 @@ use cgpu_shm::snapshot::Slot;
 /// The counts of one container.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Of those who still have their slot, by slot and generation: the most that was seen.
+    /// Of processes that still have their slot, by slot and generation: the highest value seen.
     present: BTreeMap<(usize, u64), [u32; COUNTERS]>,
     /// Of all others, by the reason's place.
     past: BTreeMap<usize, u64>,

@@ -29,7 +29,7 @@ pub(crate) struct DeviceState {
     pub(crate) scheduler: Gpu,
     /// When it is to be looked at.
     pub(crate) next_step: Nanos,
-    /// Everybody is to be looked at, now.
+    /// All containers are to be observed in the next step.
     pub(crate) stale: bool,
 }
 
@@ -57,7 +57,8 @@ impl DeviceState {
         if self.index.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
     }
 
-    /// What of the GPU is nobody's, by a sample: on it, and of no process, and not the driver's own. None: NVML does not tell.
+    /// The memory of the GPU that no process has, by a sample, without the driver's own. None: NVML
+    /// does not tell.
     pub(crate) fn unowned(&mut self, sample: &GpuSample) -> Option<Bytes> {
         let rest = sample.unowned?.0;
         let own = *self.own.insert(self.own.map_or(rest, |own| own.min(rest)));
@@ -86,7 +87,8 @@ impl DeviceState {
         ))
     }
 
-    /// The policy in force: as set; never set, weighted if anybody has a weight above 1, else preemptive.
+    /// The policy in force: as set; never set, weighted if a container has a weight above 1, else
+    /// preemptive.
     pub(crate) fn policy(&self, weighted: bool) -> Policy {
         let set = self.in_force();
         let number = set.policy.unwrap_or(if weighted { 2 } else { 1 });

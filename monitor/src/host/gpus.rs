@@ -40,7 +40,8 @@ impl Host {
         at
     }
 
-    /// Takes GPUs off that others have taken the places of. Containers may have waited for turns there, and nobody gives any now.
+    /// Drops GPUs whose numbers other GPUs have now. Containers may wait for turns there, and no
+    /// monitor gives any: their gates open.
     pub(super) fn drop_gpus(&mut self, is_kept: impl Fn(&DeviceState) -> bool) {
         for gone in self.devices.extract_if(.., |device| !is_kept(device)) {
             let regions = self.containers.values().filter_map(|container| container.region.as_ref());

@@ -92,7 +92,7 @@ impl Host {
         }
     }
 
-    /// Imposes the limits that people or whoever registered it have set.
+    /// Sets the limits that the control tree or the registration says.
     pub(crate) fn set_limits(&mut self, tenant: TenantId) {
         let Some(container) = self.containers.get(&tenant) else { return };
         let Some(region) = &container.region else { return };
@@ -115,7 +115,7 @@ impl Host {
         }
     }
 
-    /// Puts the container on the books of its GPUs, and off those it no longer has.
+    /// Admits the container to its GPUs, and dismisses it from those it no longer has.
     pub(super) fn update_membership(&mut self, now: Nanos, tenant: TenantId, changed: bool) {
         let Some(container) = self.containers.get(&tenant) else { return };
         let (gpus, deserted) = (container.gpus(), container.is_deserted());

@@ -1,4 +1,5 @@
-//! What NVML says of each process, brought together with its books, and published.
+//! Compares what NVML measures of each process with what it accounted, and publishes the
+//! difference.
 
 use cgpu_scheduler::TenantId;
 use cgpu_shm::slots::{State, Word};
@@ -60,7 +61,8 @@ impl Host {
         }
     }
 
-    /// Takes what was read of all processes on a GPU, of which `unowned` is nobody's: what of it they exported and nobody holds.
+    /// Takes samples of all processes on a GPU, of which `unowned` belongs to no process, and finds
+    /// exported memory that no process holds.
     pub(super) fn take_exported(&mut self, samples: &[LedgerSample], unowned: Bytes) {
         for group in samples.chunk_by(|one, other| one.tenant == other.tenant) {
             let Some(container) =

@@ -15,7 +15,7 @@ use crate::probe::{ProbeResult, Sample};
 const FIRST_SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Host {
-    /// Waits for NVML's first answer, so that whoever asks us finds the GPUs.
+    /// Waits for NVML's first answer, so that the first clients find the GPUs.
     pub(crate) fn wait_for_first_sample(&mut self, now: Nanos) {
         if let Some(results) = self.prober.first(FIRST_SAMPLE_TIMEOUT) {
             self.take_results(now, [results]);

@@ -35,7 +35,7 @@ pub(crate) struct Region {
     pub(crate) seen: Snapshot,
     /// Slots whose process lives, by their locks.
     pub(crate) live: Vec<(SlotIndex, u64)>,
-    /// Whether that has changed since [`Region::has_moved`] was asked, whoever looked.
+    /// Whether that has changed since [`Region::has_moved`] was asked.
     moved: bool,
     /// What is wrong with the file, if anything.
     pub(crate) unreadable: Option<String>,
@@ -283,7 +283,7 @@ impl Region {
         self.grantor.set_drained(slot, Word::new(Generation::from_bits(generation), State::Draining));
     }
 
-    /// Says that nobody holds what a dead process had exported.
+    /// Says that no process holds what an exited process had exported.
     pub(crate) fn set_exported_reclaimed(&self, slot: SlotIndex, generation: u64) {
         self.grantor.set_drained(slot, Word::new(Generation::from_bits(generation), State::Orphan));
     }
@@ -295,7 +295,8 @@ impl Region {
         self.grantor.turn_gate();
     }
 
-    /// Leaves a GPU's gate open: nobody speaks for that GPU any more. Who waits at it is woken.
+    /// Leaves a GPU's gate open: the monitor gives no turns on it any more. Threads that wait there
+    /// are woken.
     pub(crate) fn open_gate(&self, gpu: DeviceIndex) {
         self.set_open(gpu);
         self.grantor.turn_gate();

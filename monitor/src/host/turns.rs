@@ -21,7 +21,7 @@ impl Host {
         } else {
             container.doorbell.unrequested(now);
         }
-        // Whoever rings may be new.
+        // A process that notifies may be new.
         region.refresh();
         let gpus = container.gpus();
         for at in 0..self.devices.len() {

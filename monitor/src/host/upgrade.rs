@@ -67,7 +67,7 @@ impl Host {
         self.save_settings();
     }
 
-    /// A GPU goes on with its books.
+    /// Restores the state of a GPU.
     pub(super) fn restore_gpu(&mut self, at: usize) {
         let uuid = self.devices[at].uuid.to_string();
         if let Some(transferred) = self.transferred.iter_mut().find(|gpu| gpu.uuid == uuid) {

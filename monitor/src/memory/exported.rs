@@ -24,13 +24,13 @@ use super::unaccounted::{Accounted, STABLE_INTERVAL};
 pub struct ExportingProcess {
     /// Which slot, and which of its users.
     pub name: (u8, u64),
-    /// Its books, before and after the look.
+    /// What it accounted, before and after the sample.
     pub before: Accounted,
     /// As above.
     pub after: Accounted,
     /// What the driver has for it.
     pub measured: Bytes,
-    /// What is published of it beyond its books.
+    /// Its unaccounted memory, as published.
     pub growth: i64,
 }
 
@@ -45,7 +45,7 @@ pub struct ExportSample<'a> {
     pub orphans: Bytes,
     /// What of the GPU's memory no process has.
     pub unowned: Bytes,
-    /// What had been taken off the books.
+    /// What had been withdrawn from the ledger.
     pub withdrawn: Bytes,
 }
 
@@ -76,7 +76,7 @@ pub struct ExportedMemory {
     most: Option<Bytes>,
 }
 
-/// What was seen: the books, and what they said beyond what can be there.
+/// A sample: what was accounted, and its surplus over what can be on the GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LastSample {
     at: Nanos,
@@ -91,7 +91,7 @@ impl ExportedMemory {
     pub fn observe(&mut self, seen: &ExportSample<'_>) -> Outcome {
         let creating = seen.members.iter().any(|member| member.before.creating + member.after.creating > 0);
         let most = (!creating).then(|| surplus(seen));
-        // What came and went during one observation is measured, and on no books.
+        // Memory that came and went during one sample is measured, and not accounted.
         let last = std::mem::replace(&mut self.most, most);
         Outcome { most: most.zip(last).map(|(now, last)| now.max(last)), released: self.stable(seen) }
     }
@@ -123,7 +123,7 @@ impl ExportedMemory {
     }
 }
 
-/// What the books say beyond what can be on the GPU: the greater of them, before and after.
+/// What is accounted beyond what can be on the GPU: the greater value of before and after.
 fn surplus(seen: &ExportSample<'_>) -> Bytes {
     let booked = seen.members.iter().fold(signed(seen.orphans), |sum, member| {
         let accounted = |accounted: &Accounted| accounted.used + accounted.implicit;
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn samples_within_one_slow_call_show_nothing() {
         let mut seen = Observations::default();
-        // The driver has freed 6, and the call has not come back to take them off the books.
+        // The driver has freed 6, and the call has not returned to account that.
         let freed = [member(0, 10, 6, 4)];
         let at = |ms: u64| Nanos::from_millis(10_000 + ms);
         assert_eq!(seen.at(at(0), &freed, 0, 0), None);

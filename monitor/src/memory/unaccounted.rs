@@ -66,16 +66,16 @@ impl Accounted {
     }
 }
 
-/// What NVML said, and the books before and after it was asked.
+/// What NVML measured, and what was accounted before and after.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     /// Before all of it.
     pub at: Nanos,
-    /// The books before.
+    /// Accounted before.
     pub before: Accounted,
     /// What the driver holds for the process.
     pub measured: Bytes,
-    /// The books after.
+    /// Accounted after.
     pub after: Accounted,
     /// What the container's other processes have exported: some of it may be in `measured`.
     pub imported: Bytes,
@@ -84,7 +84,7 @@ pub struct Reading {
 /// What is to be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Correction {
-    /// Beyond the books; below 0: short of them.
+    /// Beyond what is accounted; below 0: less than that.
     pub growth: i64,
     /// For this count of ended contexts.
     pub ended: u32,
@@ -121,7 +121,7 @@ impl Unaccounted {
         Self { growth, ended, ..Self::default() }
     }
 
-    /// Beyond the books; below 0: short of them.
+    /// Beyond what is accounted; below 0: less than that.
     #[must_use]
     pub const fn growth(&self) -> i64 {
         self.growth

@@ -115,7 +115,8 @@ mod tests {
             (Cause::Unshimmed, vec![strange()], false),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 101)], true),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 60), other(50)], true),
-            // It gave some back in the last moment, or somebody else of its container holds more by now.
+            // It freed some at the last moment, or another process of its container holds more by
+            // now.
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 100), strange()], false),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 50), other(60)], false),
         ] {

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::health::Reports;
 
-/// How long one wait is; as often it is looked whether anybody still wants to know.
+/// Timeout of one wait. The end of the thread is checked as often.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Listens until the reports are dropped. `opened` brings NVML each time the sampling thread has

@@ -31,15 +31,15 @@ pub(crate) struct ContainerIdentity {
     pub(crate) dir: PathBuf,
     /// Device and inode of its `use`, where there is one.
     pub(crate) file: Option<(u64, u64)>,
-    /// All of its processes that keep books have been searched for.
+    /// All of its processes with a slot have been searched for.
     pub(crate) searched: bool,
-    /// Its books cannot be read: it is not known who keeps them.
+    /// Its region cannot be read: the processes with a slot are not known.
     pub(crate) closed: bool,
     /// Who registered it and lives.
     pub(crate) registrants: Vec<ProcessId>,
     /// Its processes that are verified, and have a slot.
     pub(crate) verified: Vec<ProcessId>,
-    /// Those that were, and have left their books: to end, or to be another program.
+    /// Processes that were verified and have left their slot: to exit, or to run another program.
     pub(crate) past: Vec<ProcessId>,
 }
 
@@ -49,7 +49,7 @@ impl ContainerIdentity {
         self.dir.file_name()?.to_str().filter(|id| is_id(id))
     }
 
-    /// Everybody who is known to be of it.
+    /// All processes that are known to belong to it.
     fn ids(&self) -> impl Iterator<Item = ProcessId> + '_ {
         self.registrants.iter().chain(&self.verified).chain(&self.past).copied()
     }
@@ -75,7 +75,7 @@ pub(super) struct ProcessIndex<'a> {
     /// Where what is known of them lives.
     known: Vec<Vec<KnownProcess>>,
     own_space: Option<Identity>,
-    /// We and whoever started us: not to be taken for a container's.
+    /// This process and its ancestors: never taken for a container's.
     ancestors: Vec<ProcessId>,
 }
 
@@ -128,7 +128,7 @@ impl<'a> ProcessIndex<'a> {
         let shim = match &mapped {
             _ if verified.is_some() => Shim::Bound,
             None => Shim::Unknown,
-            // Its slot is about to be verified, or is in books that we cannot read.
+            // Its slot is about to be verified, or is in a region that cannot be read.
             Some(mapped) if bound(mapped) => Shim::Bound,
             Some(mapped) if mapped.shim && owner.is_some_and(|identity| identity.closed) => Shim::Unknown,
             Some(mapped) if mapped.shim => Shim::Loaded,

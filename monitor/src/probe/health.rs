@@ -12,7 +12,7 @@ const MAX_REMEMBERED: usize = 64;
 /// What was reported, by GPU and number: each error's last time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reports {
-    /// Somebody listens.
+    /// Whether a thread listens for errors.
     pub(super) listening: bool,
     last: BTreeMap<Option<u32>, BTreeMap<u64, Nanos>>,
 }
@@ -28,7 +28,7 @@ impl Reports {
         }
     }
 
-    /// Those of a GPU, and those of which nobody knows whose they are.
+    /// Errors of a GPU, and those that NVML attributes to no GPU.
     fn of(&self, gpu: u32, now: Nanos) -> Vec<GpuError> {
         let mut errors: BTreeMap<u64, Nanos> = BTreeMap::new();
         for (xid, at) in [None, Some(gpu)].iter().filter_map(|whose| self.last.get(whose)).flatten() {

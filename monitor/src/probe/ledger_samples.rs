@@ -37,7 +37,7 @@ pub(crate) struct LedgerSample {
     pub(crate) gpu: DeviceIndex,
     /// When that was.
     pub(crate) at: Nanos,
-    /// Its books before NVML was asked, and after.
+    /// What it accounted before NVML was asked, and after.
     pub(crate) accounted: (Accounted, Accounted),
     /// What its container's ledger said; none: that changed, or not all of its processes were read.
     pub(crate) container: Option<ContainerTotals>,
@@ -158,7 +158,7 @@ impl Bracket<'_> {
         accounted(self.before).filter(|before| accounted(self.after) == Some(*before))
     }
 
-    /// A process's books, and what the container's others have exported.
+    /// What a process accounted, and what the other processes of the container have exported.
     fn accounted(
         &self,
         seen: &Snapshot,

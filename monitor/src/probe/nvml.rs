@@ -118,7 +118,7 @@ impl Library {
                 *newest = samples.last().map_or(*newest, |last| last.timestamp);
                 Some(samples.iter().map(|sample| (sample.pid, sample.sm_util)).collect())
             }
-            // Nobody has computed since.
+            // No process has computed since.
             Err(NvmlError::NotFound) => Some(BTreeMap::new()),
             Err(_) => None,
         }

@@ -36,7 +36,7 @@ impl Stat {
 }
 
 impl ProcessId {
-    /// Who has this number now; none: nobody.
+    /// The process with this pid now; none: there is none.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         Stat::of(pid).map(|stat| Self { pid, start_time: stat.start_time })
     }
@@ -47,7 +47,7 @@ impl ProcessId {
     }
 }
 
-/// A process and those who started it, nearest first.
+/// A process and its ancestors, nearest first.
 pub(super) fn ancestry(pid: u32) -> Vec<ProcessId> {
     let mut line: Vec<ProcessId> = Vec::new();
     let mut next = pid;

@@ -36,7 +36,7 @@ struct State {
     next: u64,
 }
 
-/// A file or folder that somebody has open.
+/// An open file or folder.
 #[derive(Debug)]
 struct Open {
     path: String,

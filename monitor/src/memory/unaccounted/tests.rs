@@ -35,7 +35,7 @@ fn code_loaded_by_a_launch_is_counted_at_once() {
 
 #[test]
 fn overestimated_context_is_corrected() {
-    // With nothing else on the books it is sure at once.
+    // With nothing else accounted it is sure at once.
     let mut process = Unaccounted::default();
     assert_eq!(process.take(&reading(1, 0, 512, 256)), fallen(-256));
     // Else it takes three readings, because it might be a charge ahead of the driver, or a free behind it.
@@ -307,7 +307,7 @@ impl Process {
         self.asked() + there.map(|context| context.size.min(context.charged)).sum::<u64>()
     }
 
-    /// What may be counted beyond the books: all that was not charged for.
+    /// What may be counted as unaccounted: all that was not charged.
     fn most_growth(&self) -> u64 {
         self.contexts
             .iter()

@@ -88,7 +88,7 @@ fn process_belongs_to_the_one_container_that_started_it() {
     let index = ProcessIndex::new(std::slice::from_ref(&verified));
     let found = index.gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Bound));
-    // It keeps no books any more, and is still of the container.
+    // It has no slot any more, and still belongs to the container.
     let past = ContainerIdentity { past: vec![id(pid)], ..identity(4, here.path()) };
     let found = ProcessIndex::new(std::slice::from_ref(&past)).gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Absent));
@@ -111,7 +111,7 @@ fn process_that_maps_the_region_is_about_to_be_verified() {
     let sleeper = Sleeper::start();
     let pid = sleeper.0.id();
     let here = tempfile::tempdir().unwrap();
-    // Its own program stands for the file. Whoever starts it goes on before the kernel has mapped that.
+    // Its own program stands for the file. The parent continues before the kernel has mapped that.
     let program = || fs::metadata(format!("/proc/{pid}/exe")).map(|about| (about.dev(), about.ino()));
     while !program().is_ok_and(|file| Mapped::of(pid).unwrap().files.contains(&file)) {
         std::thread::yield_now();
@@ -123,7 +123,7 @@ fn process_that_maps_the_region_is_about_to_be_verified() {
     assert!(!drives(pid));
 }
 
-/// Who has the shim and is of a container whose books we cannot read may well keep some: nobody knows.
+/// A process with the shim, in a container whose region cannot be read, may have a slot.
 #[test]
 fn shim_of_a_process_with_an_unreadable_region_is_unknown() {
     let here = tempfile::tempdir().unwrap();
