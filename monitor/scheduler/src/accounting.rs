@@ -29,9 +29,9 @@ pub struct Account {
     pub forgiven: Nanos,
     /// Growth of its own reports, as accepted.
     pub reported: Nanos,
-    /// How often somebody began to wait at its gate.
+    /// How often one of its threads began to wait at its gate.
     pub waits: u64,
-    /// For how long somebody did.
+    /// For how long its threads waited.
     pub waited: Nanos,
     /// Turns begun.
     pub turns: u64,

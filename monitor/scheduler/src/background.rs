@@ -73,7 +73,7 @@ pub(super) enum Outcome {
     Leaves(Nanos),
 }
 
-/// Of its share, in thousandths: costing more, nobody becomes a background tenant.
+/// In thousandths of its share: a container that costs more is no background tenant.
 const MAX_COST: u64 = 900;
 /// Of its share of what it does alone, in thousandths: a background tenant that does less is better off in the queue.
 const MIN_WORTH: u64 = 750;
@@ -153,7 +153,7 @@ impl Gpu {
                 return;
             }
         };
-        // A new grant in good time, so that nobody waits for it.
+        // A new grant in good time, so that no thread waits for it.
         let used_up = if let Why::HostBound(_) = why { !early } else { spent };
         let half = self.queue[at].spent(background.word).0 > background.granted.0 / 2;
         let seen = (background.seen + used).max(reported - self.tuning.background_period);
@@ -548,7 +548,7 @@ mod tests {
 
     #[test]
     fn gap_of_a_background_tenant_is_learned_from_what_was_measured() {
-        // From the end of its last settled work, whatever was predicted.
+        // From the end of its last measured work, whatever was predicted.
         for (last_ms, gap_us) in [(1, 4_750), (5, 5_000), (6, 5_000)] {
             let mut gpu = host();
             let tenant = &mut gpu.queue[0];

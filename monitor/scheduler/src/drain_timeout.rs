@@ -1,13 +1,16 @@
-//! How long the end of a turn's work is waited for.
+//! Drain timeout: how long the end of a turn's work is waited for.
 //!
-//! A kernel cannot be interrupted. Whoever is not done [`Tuning::drain_timeout`] after its turn has others run beside it, by the GPU's own
-//! slices: so one that never ends costs its neighbours no more than without us. But beside others a kernel takes longer, the GPU
-//! loses a switch per slice, and nobody can tell any more what it really took. So whose work ends by itself soon after all is waited for
-//! next time: it has the GPU for itself, and is charged exactly that.
+//! A kernel cannot be interrupted. After [`Tuning::drain_timeout`] others run beside it, by the GPU's
+//! own slices, so a kernel that never ends costs its neighbours no more than without cgpu. But
+//! beside others a kernel takes longer, the GPU loses a switch per slice, and its real cost cannot be
+//! measured. So a container whose work ended by itself soon afterwards is waited for next time: it
+//! has the GPU for itself, and is charged exactly that.
 //!
-//! Only what ended while nothing was launched teaches that: work that waits for a later launch of its program, or on another GPU for
-//! somebody else's turn to end, must not be waited for. Who is waited for in vain is not waited for again for a while; and nobody is
-//! while somebody of high priority wants the GPU, or one that is to have its turns on several GPUs at once.
+//! Only work that ended while nothing was launched teaches that. Work that waits for a later launch
+//! of its program, or for another container's turn on another GPU, must not be waited for. A
+//! container that was waited for in vain is not waited for again for a while. None is waited for
+//! while a container of high priority wants the GPU, or one that has its turns on several GPUs at
+//! once.
 
 use cgpu_shm::units::Nanos;
 
@@ -139,7 +142,7 @@ mod tests {
         let mut tenant = tenant();
         turn(&mut tenant, 24, Cause::Overrun);
         tenant.learn_overrun(at(70), &TUNING);
-        // Somebody of high priority came.
+        // A container of high priority came.
         turn(&mut tenant, 25, Cause::Overrun);
         assert_eq!(wait_ms(&tenant), 70);
     }

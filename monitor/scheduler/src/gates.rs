@@ -101,7 +101,7 @@ impl Gpu {
         match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {
             Some(Turn { phase: Phase::Closing { .. }, .. }) => {
                 let notify_slot = tenant.last_to_end();
-                // Where the end is well foretold nobody need tell.
+                // Where the end is predicted well no notification is needed.
                 let notify_requested =
                     !tenant.waiting || tenant.late.max(tenant.early) > self.tuning.wakeup_lead;
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));

@@ -20,7 +20,8 @@ use super::turns::{Cause, Phase, Turn};
 pub struct Gpu {
     pub(super) tuning: Tuning,
     pub(super) policy: Policy,
-    /// The policy that is gone by: native GPUs have turns as well while somebody of high priority is there.
+    /// The policy in force: native GPUs have turns as well while a container of high priority is
+    /// there.
     pub(super) rule: Policy,
     pub(super) allowance: Allowance,
     /// Who is to have its turn here at the same time as on its other GPUs.
@@ -66,7 +67,7 @@ const MAX_STEPS: usize = 4;
 const DEFAULT_PRIO_RATIO: u32 = 80;
 
 impl Gpu {
-    /// A GPU that nobody shares yet.
+    /// A GPU without containers.
     #[must_use]
     pub fn new(tuning: Tuning, policy: Policy) -> Self {
         Self {
@@ -140,8 +141,8 @@ impl Gpu {
         self.allowance.set(percent);
     }
 
-    /// Who is to have its turn here at the same time as on its other GPUs, as far as it has credit here; none: nobody. True: that is
-    /// news, and calls for a step.
+    /// Sets the container that is to have its turn here at the same time as on its other GPUs, as far
+    /// as it has credit here. True: that is new, and calls for a step.
     pub fn summon(&mut self, id: Option<TenantId>) -> bool {
         let is_new = id.is_some() && id != self.summoned && id != self.holder();
         self.summoned = id;
@@ -154,7 +155,7 @@ impl Gpu {
         self.find(id).is_some_and(|tenant| self.is_member(tenant) && tenant.is_active(self.now, &self.tuning))
     }
 
-    /// Whose turn it is, if anybody's.
+    /// The container that has the turn.
     #[must_use]
     pub fn holder(&self) -> Option<TenantId> {
         self.turn.as_ref().map(|turn| turn.holder)
@@ -200,13 +201,14 @@ impl Gpu {
         self.queue.iter().filter_map(Tenant::learned_switch_cost).min()
     }
 
-    /// The mean slice of those who share the GPU equally.
+    /// The mean slice of containers that share the GPU equally.
     #[must_use]
     pub const fn slice(&self) -> Nanos {
         self.tuning.base_slice
     }
 
-    /// Who must be looked at before a step at this time; `notified`: somebody's bell was heard.
+    /// The containers that must be observed before a step at this time; `notified`: a doorbell was
+    /// rung.
     pub fn interest(&self, now: Nanos, notified: bool) -> impl Iterator<Item = TenantId> {
         let all = now >= self.next_full_scan || (notified && self.sharing != Sharing::Contended);
         let holder = self.turn.as_ref().map(|turn| turn.holder);
@@ -302,10 +304,10 @@ impl Gpu {
         self.plan(now)
     }
 
-    /// Where nobody looked for so long that the gates have opened of themselves, nobody knows who ran: it is nobody's time. From when on it
-    /// is known again.
+    /// Skips a time in which there were no steps for so long that the gates have opened by themselves:
+    /// which containers ran is not known, and none is charged. Returns from when on it is known.
     fn skip_lost(&mut self, before: Nanos, now: Nanos) -> Nanos {
-        // A GPU that is open is not looked at, and charges nobody.
+        // An open GPU is not polled, and charges no container.
         if now - before < self.tuning.lost_after || self.sharing == Sharing::Open {
             return before;
         }
@@ -335,7 +337,7 @@ impl Gpu {
         let enough = if self.has_high(now) || bursty { 1 } else { self.rule.contended_at() };
         let sharing = match members.count() {
             0 => Sharing::Open,
-            // Who has a part of the GPU asks for it, also when nobody else is there.
+            // A container with a fixed share needs turns, also when it is alone.
             _ if self.rule.is_fixed() => Sharing::Contended,
             1 => Sharing::Open,
             _ if active < enough => Sharing::Watched,
@@ -345,7 +347,8 @@ impl Gpu {
             return;
         }
         if sharing == Sharing::Contended {
-            // The newcomer first: whoever launched unmetered until now has work queued, which will run beside.
+            // The newcomer first: containers that launched unmetered until now have work queued,
+            // which will run beside.
             self.queue.sort_by_key(|tenant| core::cmp::Reverse(tenant.awake));
             for tenant in &mut self.queue {
                 tenant.queued = tenant.gate.turn & 0xff != WAIT;

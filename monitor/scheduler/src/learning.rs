@@ -67,7 +67,7 @@ impl Tenant {
         }
         if reported > Nanos(held.0 / 2) {
             let ratio = reported.0.saturating_mul(1000) / held.0.max(1);
-            // One process by itself overlaps with nobody: its work waited for something.
+            // A single process overlaps with no other: its work waited for something.
             let most = (1000 * self.processes.len() as u64).clamp(1000, 8000);
             self.overlap = (self.overlap * 3 + ratio.clamp(1000, most)) / 4;
         }

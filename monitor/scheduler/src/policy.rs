@@ -6,7 +6,7 @@ pub const WHOLE: u64 = 100_000;
 /// How a GPU is shared. The numbers are cGPU's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// 0: the same fixed share for everybody, also alone; idle shares stay idle.
+    /// 0: the same fixed share for every container, also alone; idle shares stay idle.
     Average {
         /// Into how many shares the GPU is cut (`max_inst`).
         slots: u32,
@@ -76,13 +76,14 @@ impl Policy {
         matches!(self, Self::Weighted { conserving: false })
     }
 
-    /// Whether what somebody leaves idle is the others', so that who computes a little now and then may do so beside their turns.
+    /// Whether a share that is left idle is the others', so that a container that computes
+    /// occasionally may run in the background of their turns.
     #[must_use]
     pub const fn has_background(self) -> bool {
         matches!(self, Self::Preemptive | Self::Weighted { conserving: true } | Self::Soft)
     }
 
-    /// Whether shares are fixed parts of the GPU's time, whoever else is there.
+    /// Whether shares are fixed parts of the GPU's time, whatever other containers there are.
     #[must_use]
     pub const fn is_fixed(self) -> bool {
         matches!(self, Self::Average { .. } | Self::Fixed { .. })
@@ -133,7 +134,7 @@ impl Entitlement {
 /// Where a container stands with a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
-    /// It was made for this GPU and whoever made it lives, whether or not a process uses the GPU.
+    /// It was made for this GPU and its registrant lives, whether or not a process uses the GPU.
     pub created: bool,
     /// A living process of it has the GPU open.
     pub open: bool,

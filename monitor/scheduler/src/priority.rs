@@ -18,7 +18,7 @@ use super::step::TenantId;
 use super::tenants::Tenant;
 
 impl Gpu {
-    /// Whether anybody has high priority and the GPU open.
+    /// Whether a container of high priority has the GPU open.
     pub(super) fn has_high(&self, now: Nanos) -> bool {
         self.queue.iter().any(|tenant| tenant.presence.open && tenant.is_high(now) && !tenant.is_barred())
     }
@@ -28,7 +28,7 @@ impl Gpu {
         !self.allowance.spent
     }
 
-    /// Whether somebody of ordinary priority could use the GPU now.
+    /// Whether a container of ordinary priority could use the GPU now.
     pub(super) fn is_contested(&self, now: Nanos) -> bool {
         let fixed = self.rule.is_fixed();
         self.queue.iter().any(|tenant| {
@@ -93,7 +93,7 @@ impl Gpu {
         queue.iter().zip(&self.queue).position(|(candidate, tenant)| candidate.wants && tenant.is_high(now))
     }
 
-    /// Whether somebody of high priority must have the GPU instead of this holder.
+    /// Whether a container of high priority must have the GPU instead of this holder.
     pub(super) fn is_outranked(&self, now: Nanos, holder: TenantId) -> bool {
         self.may_preempt()
             && !self.holder_is_high(now)

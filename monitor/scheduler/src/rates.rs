@@ -67,7 +67,7 @@ impl Gpu {
         turn.map_or(0, |turn| signed(turn.held(now) - turn.charged))
     }
 
-    /// When somebody who wants the GPU will have a slice's worth of credit.
+    /// When a container that wants the GPU will have a slice's worth of credit.
     pub(super) fn next_credit(&self, now: Nanos) -> Nanos {
         if !self.rule.is_fixed() {
             return Nanos::MAX;

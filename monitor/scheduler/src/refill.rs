@@ -69,7 +69,8 @@ impl Candidate {
     }
 }
 
-/// The first in the queue that wants the GPU and has enough, and how many rounds must begin until one has. None: nobody wants it.
+/// The first in the queue that wants the GPU and has enough, and how many rounds must begin until
+/// one has. None: no container wants it.
 /// The one at `favoured` comes before the others.
 #[must_use]
 pub fn next(queue: &[Candidate], favoured: Option<usize>, least: Nanos) -> Option<(u64, usize)> {

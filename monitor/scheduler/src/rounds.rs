@@ -23,7 +23,8 @@ impl Gpu {
         self.turn.as_ref().is_some_and(|turn| turn.holder == id)
     }
 
-    /// Who of these is next, and how many rounds begin with it. None: nobody who wants the GPU may have it.
+    /// The next of these containers, and how many rounds begin with it. None: no container that
+    /// wants the GPU may have it.
     pub(super) fn choose(&self, now: Nanos, queue: &[Candidate]) -> Option<(u64, usize)> {
         let high = self.first_high(now, queue);
         if let Some(at) = high.filter(|_| self.may_preempt()) {
@@ -39,7 +40,7 @@ impl Gpu {
                 Candidate { wants: candidate.wants && may, ..*candidate }
             })
             .collect();
-        // Nobody loses anything by one that has used up its allowance.
+        // One that has used up its allowance takes nothing from the others.
         refill::next(&queue, summoned, self.tuning.min_grant).or_else(|| high.map(|at| (0, at)))
     }
 
@@ -55,7 +56,8 @@ impl Gpu {
         }
     }
 
-    /// What a round brings to a container: by those who share the GPU at present, and what is kept idle.
+    /// What a round brings to a container: by the containers that share the GPU at present, and
+    /// what is kept idle.
     pub(super) fn quantum(&self, now: Nanos, tenant: &Tenant) -> Nanos {
         if tenant.is_high(now) {
             return self.tuning.base_slice;
@@ -71,7 +73,8 @@ impl Gpu {
         let mut base = self.tuning.base_slice;
         if self.rule.is_fixed() {
             let (count, idle) = (busy.len() as u64, WHOLE.saturating_sub(busy.iter().sum()));
-            // Switches must fit into what nobody was promised: the less that is, the fewer of them. Long kernels are their own slices.
+            // Switches must fit into the part that no container was promised: the less that is, the
+            // fewer of them. Long kernels are their own slices.
             if count > 1 && self.queue.iter().all(|tenant| tenant.tail <= self.tuning.min_run) {
                 let most = Nanos(self.tuning.max_round.0 / 5 * 3);
                 let round = part(count * self.switch_cost().0, WHOLE, idle).min(most);
@@ -111,7 +114,8 @@ impl Gpu {
         Nanos(time.0.saturating_mul(overlap) / 1000)
     }
 
-    /// New weights count at once: nobody keeps more than one new quantum, and the present turn is cut to it.
+    /// New weights count at once: no container keeps more than one new quantum, and the present
+    /// turn is cut to it.
     pub(super) fn cut(&mut self, now: Nanos) {
         for at in 0..self.queue.len() {
             let quantum = self.quantum(now, &self.queue[at]);

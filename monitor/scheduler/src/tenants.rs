@@ -13,7 +13,7 @@ use super::tuning::Tuning;
 /// What is known of work that takes long to end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LongWork {
-    /// Its end is waited for so long; zero: as anybody's.
+    /// Its end is waited for so long; zero: for the usual drain timeout.
     pub(super) wait: Nanos,
     /// It runs beside others' turns: since when it launches no more, since when they run, and its last launch then.
     pub(super) beside: Option<(Nanos, Nanos, Nanos)>,
@@ -49,7 +49,8 @@ pub(super) struct Tenant {
     /// When `waiting` became true, and how long it had been silent until then.
     pub(super) returned: Nanos,
     pub(super) away: Nanos,
-    /// It was launching a moment ago: it counts as wanting until this time, though nobody waits at its gate yet.
+    /// It was launching a moment ago: it counts as wanting until this time, though no thread waits
+    /// at its gate yet.
     pub(super) presumed: Nanos,
     /// It missed a turn, and the print of its words then.
     pub(super) dormant: Option<u64>,
@@ -229,7 +230,7 @@ impl Tenant {
     /// How long it had been silent when it came to its gate. Before, it was last `active` then, and
     /// its work was to end at `ends`.
     fn silence(&self, now: Nanos, (active, ends): (Nanos, Nanos), tuning: &Tuning) -> Nanos {
-        // All that ran before is settled when it comes to its gate.
+        // All that ran before is measured when it comes to its gate.
         let over = if self.is_drained() { self.last() } else { ends };
         let came = if self.active > active { self.active } else { now };
         // Whatever it says, it had the GPU until its gate closed.

@@ -9,7 +9,7 @@ pub struct Tuning {
     pub base_slice: Nanos,
     /// Bounds within which it goes by the learned cost of a switch; both are the base where that is set.
     pub slice_range: (Nanos, Nanos),
-    /// A whole round at most: bounds how long anyone waits, and how long a new weight takes to show.
+    /// Longest round: bounds how long a container waits, and how long a new weight takes to show.
     pub max_round: Nanos,
     /// From our write until the first kernel of the woken program is queued.
     pub wakeup_lead: Nanos,
@@ -17,7 +17,7 @@ pub struct Tuning {
     pub extension_lead: Nanos,
     /// How often the gate word of a launching container changes, so that its launches are seen.
     pub bump_interval: Nanos,
-    /// The same where nobody has launched for [`Tuning::idle_after`] and everybody has a bell.
+    /// The same where no container has launched for [`Tuning::idle_after`] and all have a doorbell.
     pub idle_bump_interval: Nanos,
     /// See [`Tuning::idle_bump_interval`].
     pub idle_after: Nanos,
@@ -30,15 +30,17 @@ pub struct Tuning {
     pub min_run: Nanos,
     /// What an honest gate has in flight at most, unless two launches are longer.
     pub default_inflight: Nanos,
-    /// The same where nobody comes who would wait for it: all who compute are in the queue, or it has high priority.
+    /// The same where no container can come that would wait for it: all that compute are in the
+    /// queue, or it has high priority.
     pub uncontested_inflight: Nanos,
-    /// The same where somebody of high priority may come at any moment, who waits for it.
+    /// The same where a container of high priority may come at any moment, and would wait for it.
     pub priority_inflight: Nanos,
     /// Work that a container may have in flight while its gate is open: as the only one that has
     /// the GPU open, and beside others that do not compute. A newcomer has it beside its first
     /// turns; a program keeps the GPU busy with it while it pauses.
     pub open_inflight: (Nanos, Nanos),
-    /// High priority takes the GPU for about this long at a stretch from those who want it too.
+    /// High priority takes the GPU for about this long at a time from other containers that want
+    /// it.
     pub priority_window: Nanos,
     /// Gaps from which a container is better off beside the others than in turns: about a slice of the GPU's own.
     pub background_gap: Nanos,
@@ -71,7 +73,7 @@ pub struct Tuning {
     pub distrust_period: Nanos,
     /// Spacing of looks while a turn is closing.
     pub min_step_interval: Nanos,
-    /// Everybody is looked at this often, rung or not.
+    /// Interval at which all containers are observed, notified or not.
     pub full_scan_interval: Nanos,
 }
 

@@ -87,7 +87,8 @@ impl Gpu {
             }
             Phase::Running => {
                 let took = holder.took(turn.word);
-                // Its threads may be held by what a sibling had spent before that was settled for less.
+                // Its threads may be held by what a sibling had spent before that was measured as
+                // less.
                 let held = holder.is_drained() || holder.spent(turn.word) >= turn.granted;
                 let exhausted = took && holder.waiting && held;
                 let quiet_since = self.quiet_since(turn, holder);
@@ -130,7 +131,7 @@ impl Gpu {
         }
     }
 
-    /// Whether nobody could have the GPU after the holder but itself.
+    /// Whether only the holder itself could have the GPU after it.
     fn goes_on(&self, now: Nanos, holder: &Tenant) -> bool {
         let high = holder.is_high(now) && self.may_preempt();
         let rival = |other: &&Tenant| {
@@ -209,7 +210,8 @@ impl Gpu {
             let remaining = holder.remaining(now).min(self.tuning.base_drain_timeout);
             holder.tail = Nanos((holder.tail.0 * 3 + remaining.0) / 4);
         }
-        // What is in flight will run, and is its as well: whoever has used up its turn by one long kernel has none of it left for another.
+        // What is in flight will run, and is its as well: a holder that has used up its turn by one
+        // long kernel has none of it left for another.
         let (holder, charge) = (turn.holder, signed(turn.held(now) + ahead) - signed(turn.charged));
         let queue: Vec<Candidate> = self
             .queue
@@ -237,7 +239,7 @@ impl Gpu {
         }
     }
 
-    /// Gives the holder another grant: nobody else's turn comes before its next.
+    /// Gives the holder another grant: no other container's turn comes before its next.
     fn extend(&mut self, now: Nanos, rounds: u64) {
         let Some(turn) = self.turn.take() else { return };
         let remaining = self.find(turn.holder).map_or(Nanos::ZERO, |holder| holder.remaining(now));
@@ -272,7 +274,8 @@ impl Gpu {
     /// Ends the turn at this boundary. Its charge is provisional until its report is in.
     pub(super) fn close(&mut self, now: Nanos, boundary: Nanos, cause: Cause, turn: Turn) {
         let idle = matches!(turn.phase, Phase::Vacant { .. });
-        // Nobody wanted a vacant turn: its time is nobody's. What it cost before was charged when it fell vacant.
+        // No container wanted a vacant turn: its time is charged to none. What it cost before was
+        // charged when it fell vacant.
         let end = if let Phase::Vacant { since } = turn.phase { since } else { boundary };
         self.history.note(PastTurn { holder: turn.holder, start: turn.start, end: end.max(turn.start) });
         let switch_cost = if turn.handed { self.switch_cost() } else { Nanos::ZERO };
@@ -294,9 +297,8 @@ impl Gpu {
         tenant.queued &= cause == Cause::Overrun || !tenant.took(turn.word);
         tenant.learn_drain(now, cause, turn.phase, &self.tuning);
         tenant.closed = Some(turn.close(end, cause, by));
-        // The pre-empted one is next after whoever came back.
+        // The pre-empted one is next after the container that came back.
         if cause == Cause::Preempted {
-            // It is next after whoever came back.
             let tenant = self.queue.remove(at);
             self.queue.insert(0, tenant);
             let back = self.queue.iter().skip(1).position(|tenant| self.comes_back(now, tenant, start));
@@ -307,7 +309,7 @@ impl Gpu {
         }
     }
 
-    /// Begins the turn of whoever is next, if anybody is.
+    /// Begins the next turn, if a container wants one.
     pub(super) fn begin(&mut self, now: Nanos, boundary: Nanos, from: Option<TenantId>) {
         let queue: Vec<Candidate> = self.queue.iter().map(|tenant| self.candidate(now, tenant)).collect();
         let Some((rounds, at)) = self.choose(now, &queue) else { return };
@@ -319,7 +321,7 @@ impl Gpu {
         let word = self.word(now, YOURS);
         let grant = self.grant(holder);
         let granted = self.measure(holder, grant);
-        // Whoever has the turn is last in the queue.
+        // The container that has the turn is last in the queue.
         let mut tenant = self.queue.remove(at);
         tenant.account.turns += 1;
         let reported = tenant.account.reported;

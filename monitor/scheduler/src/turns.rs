@@ -37,7 +37,7 @@ pub(super) enum Phase {
     /// It launches no more since `since`; its work drains. Not over before `least`, whatever is
     /// claimed. It pays until `paid`.
     Closing { since: Nanos, least: Nanos, paid: Nanos, cause: Cause },
-    /// The holder is silent and nobody else wants the GPU.
+    /// The holder is silent and no other container wants the GPU.
     Vacant { since: Nanos },
 }
 
@@ -48,11 +48,11 @@ pub(super) enum Cause {
     Spent,
     /// Its holder was silent for longer than it may.
     Silent,
-    /// Its holder was silent while nobody else wanted the GPU, and launches again.
+    /// Its holder was silent while no other container wanted the GPU, and launches again.
     Resumed,
     /// Its holder never launched.
     Missed,
-    /// Somebody with credit came back.
+    /// A container with credit came back.
     Preempted,
     /// Its holder has no process any more, or is no member.
     Gone,

@@ -23,7 +23,7 @@ enum Event {
     Summon(Option<u64>),
 }
 
-/// Numbers as liars choose them: anything, the edges, and what looks right.
+/// Numbers as a misreporting tenant chooses them: anything, the edges, and plausible values.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), Just(0), Just(u64::MAX), 0..100_000_000_000_u64, 0..3_u64]
 }

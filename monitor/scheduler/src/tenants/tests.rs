@@ -1,4 +1,4 @@
-//! What is believed of containers.
+//! What is accepted of containers' reports.
 
 use super::*;
 use crate::fixture::{NOW, ms, observation, report, see, tenant, us};

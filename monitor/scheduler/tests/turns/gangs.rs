@@ -1,4 +1,5 @@
-//! Containers of two GPUs: their turns on both come at the same time, and cost nobody its share.
+//! Containers of two GPUs: their turns on both come at the same time, and cost no container its
+//! share.
 
 use cgpu_scheduler::TenantId;
 use cgpu_scheduler::gangs;

@@ -96,7 +96,7 @@ impl Harness {
         }
     }
 
-    /// Somebody has written to the control tree: everybody is looked at.
+    /// The control tree was written: all containers are observed.
     pub(crate) fn poke(&mut self) {
         self.found = (0..self.containers.len()).collect();
         self.next_step = self.now;

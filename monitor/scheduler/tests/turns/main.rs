@@ -120,7 +120,7 @@ fn work_that_runs_beside_is_charged_once() {
     }
 }
 
-/// Waiting for long kernels is not for those who have the GPU at once.
+/// A container that has the GPU at once does not wait for long kernels.
 #[test]
 fn high_priority_waits_for_no_long_drain() {
     let long = [Load::saturating(80_000)];
@@ -136,7 +136,8 @@ fn high_priority_waits_for_no_long_drain() {
     assert!(longest <= 24 + 4 * 3, "{longest} ms");
 }
 
-/// Whoever has used up its turn by one long kernel has none of it left for another: what is in flight counts before it has run.
+/// A holder that has used up its turn by one long kernel has none of it left for another: what is
+/// in flight counts before it has run.
 #[test]
 fn turn_used_up_by_one_kernel_is_not_extended_for_another() {
     let long = [Load::saturating(40_000).during(SECOND, u64::MAX)];
@@ -148,7 +149,8 @@ fn turn_used_up_by_one_kernel_is_not_extended_for_another() {
     assert!(overruns <= 2, "{overruns} of its turns did not end by themselves");
 }
 
-/// A kernel long beside short ones, by any weights: shares come out as set, and nobody is charged more time than there was.
+/// A kernel long beside short ones, by any weights: shares come out as set, and no container is
+/// charged more time than there was.
 #[test]
 fn long_kernels_share_by_weight() {
     for (us, weights) in
@@ -427,7 +429,8 @@ fn clock_that_jumps_costs_no_more_than_the_jump() {
     }
 }
 
-/// Steps with times from before: nothing is undone, nobody is charged, and the GPU goes on when the clock does.
+/// Steps with times from before: nothing is undone, no container is charged, and the GPU goes on
+/// when the clock does.
 #[test]
 fn clock_that_goes_back_stands_still() {
     let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
@@ -526,7 +529,8 @@ impl Parts for Vec<u64> {
 
 #[test]
 fn work_past_the_gate_is_debt() {
-    // One process of a container does not ask: what it runs is not known, but nobody is wedged.
+    // One process of a container does not wait at its gate: what it runs is not known, but no
+    // container hangs.
     let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
     harness.containers[0].processes[0].ungated = true;
     harness.run_for(SECOND);

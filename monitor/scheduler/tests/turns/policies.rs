@@ -76,7 +76,7 @@ fn fixed_shares_hold_beside_others() {
             harness.gpu.held.iter().zip(before).map(|(after, before)| after - before).collect();
         let parts = held.map_parts(10 * SECOND);
         println!("{name}: set {percents:?}, got {parts:.2?}");
-        // Where everything is promised switches cost what nobody has.
+        // Where everything is promised switches cost what no container has.
         let full = percents.iter().sum::<u32>() == 100;
         for (part, set) in parts.iter().zip(percents) {
             let set = f64::from(*set);
@@ -212,7 +212,8 @@ fn saturating_background_tenant_takes_turns_again() {
     assert!(share_error(&ran, &[1, 1]) <= 4.0, "{ran:?}");
 }
 
-/// Every 100 ms another policy, for a minute: nobody is wedged, nothing is lost, and afterwards all is as ever.
+/// Every 100 ms another policy, for a minute: no container hangs, nothing is lost, and afterwards
+/// shares are as before.
 #[test]
 fn policies_change_under_load() {
     let all = [average(4), FAIR, WEIGHTED, fixed(4), SOFT, Policy::Native, crate::STRICT];

@@ -104,7 +104,8 @@ fn high_priority_takes_no_more_than_its_ratio() {
             harness.run_for(SECOND);
             let parts = harness.run_and_measure(5 * SECOND).map_parts(5 * SECOND);
             println!("{policy:?}, {ratio} %: {parts:.2?}");
-            // Whose ordinary share is more has that; where shares are fixed, what nobody else may have is free.
+            // A larger ordinary share counts instead; where shares are fixed, what no other
+            // container may have is free.
             let fixed = policy.is_fixed();
             let bound = f64::from(if fixed { ratio.max(95) } else { ratio.max(50) });
             assert!(parts[0] <= bound + 1.0, "{policy:?}, {ratio} %: {parts:.2?}");
@@ -183,7 +184,8 @@ fn priority_that_is_taken_away_is_gone_at_once() {
     assert!((parts[0] - parts[1]).abs() <= 3.0, "{parts:.2?}");
 }
 
-/// A liar of high priority is bounded like anybody of high priority, and loses it while it lies.
+/// A misreporting container of high priority is bounded like any other of high priority, and loses
+/// it while it misreports.
 #[test]
 fn misreporting_high_priority_tenant_stays_within_the_ratio() {
     for (name, forge) in crate::FORGERIES {
