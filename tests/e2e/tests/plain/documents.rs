@@ -68,7 +68,8 @@ fn dependencies(manifest: &str) -> Vec<&str> {
 
 #[test]
 fn the_page_about_folders_has_them_all_and_what_they_depend_on() {
-    let page = fs::read_to_string(root().join("docs/architecture.md")).expect("docs/architecture.md");
+    let page = fs::read_to_string(root().join("docs/internals/architecture.md"))
+        .expect("docs/internals/architecture.md");
     let table =
         page.split("## The folders").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("the table");
     let rows: Vec<Vec<&str>> = (table.lines().filter(|line| line.starts_with("| `")))
