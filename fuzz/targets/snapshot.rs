@@ -4,7 +4,7 @@
 use cgpu_fuzz::Container;
 use cgpu_shm::grant::GrantWriter;
 use cgpu_shm::snapshot::Reader;
-use cgpu_shm::units::{DeviceIndex};
+use cgpu_shm::units::DeviceIndex;
 use libfuzzer_sys::fuzz_target;
 
 thread_local! {
