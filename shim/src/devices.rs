@@ -1,7 +1,7 @@
 //! The driver's devices in this process, and which of the container's GPUs each is.
 
 use cgpu_abi::types::{CUcontext, CUdevice};
-use cgpu_memory::{Gpu, Tenant};
+use cgpu_memory::{DeviceIndex, Tenant};
 use cgpu_shm::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A device by the number that the driver gives it in this process (`CUdevice`).
@@ -15,7 +15,7 @@ pub(crate) struct Devices {
 
 struct Device {
     /// None: not sliced.
-    gpu: Option<Gpu>,
+    gpu: Option<DeviceIndex>,
     /// Its primary context, as last retained.
     primary: AtomicUsize,
 }
@@ -25,13 +25,13 @@ impl Devices {
     pub(crate) const NONE: &Devices = &Devices { devices: Vec::new() };
 
     /// The GPU of each device, in the order of their ordinals.
-    pub(crate) fn new(gpus: impl Iterator<Item = Option<Gpu>>) -> Devices {
+    pub(crate) fn new(gpus: impl Iterator<Item = Option<DeviceIndex>>) -> Devices {
         Devices { devices: gpus.map(|gpu| Device { gpu, primary: AtomicUsize::new(0) }).collect() }
     }
 
     /// The GPU of a device; none: not sliced, or no such device.
     #[inline]
-    pub(crate) fn gpu(&self, device: DriverOrdinal) -> Option<Gpu> {
+    pub(crate) fn gpu(&self, device: DriverOrdinal) -> Option<DeviceIndex> {
         self.get(device)?.gpu
     }
 
@@ -64,7 +64,7 @@ impl Devices {
     }
 
     /// The device that is a GPU.
-    pub(crate) fn of_gpu(&self, gpu: Gpu) -> Option<DriverOrdinal> {
+    pub(crate) fn of_gpu(&self, gpu: DeviceIndex) -> Option<DriverOrdinal> {
         self.all().find(|device| self.gpu(*device) == Some(gpu))
     }
 

@@ -15,7 +15,7 @@
 use core::cell::Cell;
 
 use cgpu_abi::types::{CUcontext, CUresult};
-use cgpu_memory::{Bytes, Gpu, Tenant};
+use cgpu_memory::{Bytes, DeviceIndex, Tenant};
 use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::devices::DriverOrdinal;
@@ -36,7 +36,7 @@ pub(crate) fn of_current() -> Option<Bytes> {
 /// The same, while no other thread of this process is in the middle of an allocation or a free on
 /// the GPU: what these take or give back is on the GPU before or after it is accounted, and
 /// would be measured as something else's. None: others are at it all the time.
-pub(crate) fn of_current_at_rest(tenant: &Tenant, gpu: Gpu) -> Option<Bytes> {
+pub(crate) fn of_current_at_rest(tenant: &Tenant, gpu: DeviceIndex) -> Option<Bytes> {
     /// What the process had done when it was last seen at rest.
     static AT_REST: AtomicU64 = AtomicU64::new(0);
 
@@ -81,7 +81,7 @@ pub(crate) fn of_context(context: CUcontext) -> Option<Bytes> {
 /// What is free before a context is created and after, by one and the same measure.
 pub(crate) struct Gauge<'a> {
     tenant: &'a Tenant,
-    gpu: Gpu,
+    gpu: DeviceIndex,
     device: DriverOrdinal,
     measure: Cell<Measure>,
 }
@@ -100,7 +100,7 @@ enum Measure {
 
 impl<'a> Gauge<'a> {
     /// Of a context on `device`, which is `gpu`.
-    pub(crate) fn new(tenant: &'a Tenant, gpu: Gpu, device: DriverOrdinal) -> Self {
+    pub(crate) fn new(tenant: &'a Tenant, gpu: DeviceIndex, device: DriverOrdinal) -> Self {
         Self { tenant, gpu, device, measure: Cell::new(Measure::Nothing) }
     }
 

@@ -21,7 +21,7 @@ use cgpu_abi::driver::DefaultStream;
 use cgpu_abi::types::*;
 pub(crate) use cgpu_launch::gate::Kernel;
 use cgpu_launch::gate::{self as gate, Admitted, ContextKey, Gate, Host, Stream, Thread};
-use cgpu_memory::{ContextId, Gpu, Tenant};
+use cgpu_memory::{ContextId, DeviceIndex, Tenant};
 use cgpu_shm::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
 
 use self::markers::{Markers, accepted};
@@ -306,7 +306,7 @@ fn before_launch(launch: &Launch) -> Option<MeteredLaunch> {
 /// Where a launch runs.
 struct LaunchContext {
     handle: CUcontext,
-    gpu: Gpu,
+    gpu: DeviceIndex,
     /// The context is not the current one.
     elsewhere: bool,
 }

@@ -6,7 +6,7 @@ use core::ptr;
 use std::collections::TryReserveError;
 
 use cgpu_abi::types::*;
-use cgpu_memory::{Address, Bodies, Bytes, Footprint, Gpu, NodeId, PoolDriver, PoolId, Tenant};
+use cgpu_memory::{Address, Bodies, Bytes, DeviceIndex, Footprint, NodeId, PoolDriver, PoolId, Tenant};
 use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::devices::DriverOrdinal;
@@ -157,7 +157,7 @@ fn child(node: CUgraphNode) -> Option<CUgraph> {
 fn allocation(
     tenant: &Tenant,
     node: CUgraphNode,
-) -> Result<Option<(Gpu, CUDA_MEM_ALLOC_NODE_PARAMS)>, UnsupportedGraph> {
+) -> Result<Option<(DeviceIndex, CUDA_MEM_ALLOC_NODE_PARAMS)>, UnsupportedGraph> {
     let mut wanted = core::mem::MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
     // SAFETY: the record is writable; the node allocates, by the driver's word.
     let answer = unsafe { driver::cuGraphMemAllocNodeGetParams(node, wanted.as_mut_ptr()) };

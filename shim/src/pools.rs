@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use core::ptr;
 
 use cgpu_abi::types::*;
-use cgpu_memory::{Bytes, ContextId, Gpu, PoolDriver, PoolId, Tenant};
+use cgpu_memory::{Bytes, ContextId, DeviceIndex, PoolDriver, PoolId, Tenant};
 
 use crate::devices::DriverOrdinal;
 use crate::driver;
@@ -40,7 +40,7 @@ impl PoolDriver for Driver {
 /// Whose memory a pool hands out.
 pub(crate) enum Source {
     /// A GPU that is accounted.
-    Gpu(Gpu),
+    Gpu(DeviceIndex),
     /// The host, or a GPU that is not sliced.
     Elsewhere,
     /// Wherever it likes.
@@ -80,7 +80,7 @@ impl Source {
     }
 
     /// The GPU, if it is charged.
-    pub(crate) fn gpu(&self) -> Option<Gpu> {
+    pub(crate) fn gpu(&self) -> Option<DeviceIndex> {
         match *self {
             Source::Gpu(gpu) => Some(gpu),
             Source::Elsewhere | Source::Managed => None,

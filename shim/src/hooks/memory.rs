@@ -2,7 +2,7 @@
 //! refuses.
 
 use cgpu_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUresult, c_uint};
-use cgpu_memory::{Address, Bytes, Gpu, MemoryInfo, Tenant, WaitBudget};
+use cgpu_memory::{Address, Bytes, DeviceIndex, MemoryInfo, Tenant, WaitBudget};
 
 use super::synchronise::waited;
 use crate::current::current;
@@ -161,7 +161,7 @@ fn allocate_pitched(
 
 /// Makes the call, and while the memory of a process that has just ended is in the way, makes it
 /// again.
-pub(super) fn call_retrying(tenant: &Tenant, gpu: Gpu, call: impl Fn() -> CUresult) -> CUresult {
+pub(super) fn call_retrying(tenant: &Tenant, gpu: DeviceIndex, call: impl Fn() -> CUresult) -> CUresult {
     let mut budget = WaitBudget::default();
     loop {
         let answer = call();

@@ -3,7 +3,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::{Address, Bytes, Gpu, Handle, PoolId, Reason, Tenant};
+use cgpu_memory::{Address, Bytes, DeviceIndex, Handle, PoolId, Reason, Tenant};
 
 use super::answer::refuse;
 use super::ipc;
@@ -15,7 +15,7 @@ use crate::{driver, pools};
 /// Who pays for memory in a place.
 enum ChargedTo {
     /// We, for an accounted GPU.
-    Gpu(Gpu),
+    Gpu(DeviceIndex),
     /// Nothing: it is the host's or a native GPU's, or there can be no such memory and the driver
     /// says so.
     None,

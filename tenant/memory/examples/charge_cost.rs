@@ -11,8 +11,8 @@ use std::process::{Command, exit};
 use std::time::Instant;
 
 use cgpu_memory::{
-    Address, Bytes, Context, ContextId, Environment, Gpu, GpuInfo, Inventory, Monotonic, Start, System,
-    Tenant, Uuid,
+    Address, Bytes, Context, ContextId, DeviceIndex, Environment, GpuInfo, Inventory, Monotonic, Start,
+    System, Tenant, Uuid,
 };
 
 const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes(1 << 50), order: 0 };
@@ -45,7 +45,7 @@ impl Environment for Benched {
 /// A tenant with one context, and a driver that only counts addresses up.
 struct Bench {
     tenant: Tenant,
-    gpu: Gpu,
+    gpu: DeviceIndex,
     context: Context,
     next: u64,
     stride: u64,

@@ -15,7 +15,7 @@ use std::mem::ManuallyDrop;
 
 use cgpu_shm::ledger::Column;
 use cgpu_shm::reason::Reason;
-use cgpu_shm::units::DeviceIndex as Gpu;
+use cgpu_shm::units::DeviceIndex;
 
 use self::table::units::bytes;
 use self::table::{Allocation, Inserted, Owner};
@@ -84,7 +84,7 @@ impl<'a> Allocations<'a> {
 #[must_use = "a taken allocation that is dropped is put back"]
 pub struct PendingFree<'a> {
     tables: &'a Tables,
-    gpu: Gpu,
+    gpu: DeviceIndex,
     address: u64,
     units: u32,
     owner: Owner,
@@ -114,7 +114,7 @@ impl Drop for PendingFree<'_> {
 }
 
 #[cold]
-fn kept(tables: &Tables, gpu: Gpu, address: u64, units: u32, owner: Owner, routes: u64) {
+fn kept(tables: &Tables, gpu: DeviceIndex, address: u64, units: u32, owner: Owner, routes: u64) {
     let allocation = Allocation { address, units, owner };
     if routes != 0 {
         tables.exports.restore(address, gpu, bytes(units), owner, routes);
@@ -125,7 +125,7 @@ fn kept(tables: &Tables, gpu: Gpu, address: u64, units: u32, owner: Owner, route
 }
 
 #[cold]
-fn outcome_of(tables: &Tables, gpu: Gpu, units: u32, inserted: Inserted) -> CommitOutcome {
+fn outcome_of(tables: &Tables, gpu: DeviceIndex, units: u32, inserted: Inserted) -> CommitOutcome {
     match inserted {
         Inserted::New => CommitOutcome::Recorded,
         Inserted::Replaced(gpu, former) => {

@@ -7,7 +7,7 @@
 pub(crate) mod requirements;
 mod shape;
 
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 pub use self::shape::Shape;
 use crate::tables::Tables;
@@ -26,12 +26,12 @@ impl<'a> Arrays<'a> {
 
     /// What an array takes on `gpu`, if the driver said so lately.
     #[must_use]
-    pub fn size(self, gpu: Gpu, shape: &Shape) -> Option<Bytes> {
+    pub fn size(self, gpu: DeviceIndex, shape: &Shape) -> Option<Bytes> {
         self.tables.requirements.lock().find(gpu, shape)
     }
 
     /// The driver says what an array takes on `gpu`.
-    pub fn takes(self, gpu: Gpu, shape: Shape, bytes: Bytes) {
+    pub fn takes(self, gpu: DeviceIndex, shape: Shape, bytes: Bytes) {
         self.tables.requirements.lock().keep(gpu, shape, bytes);
     }
 }

@@ -13,7 +13,7 @@
 
 use cgpu_shm::ledger::{Column, Refused};
 use cgpu_shm::reason::Reason;
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use crate::allocations::table::units::{bytes, units};
 use crate::ledger::Denied;
@@ -26,7 +26,7 @@ use crate::tables::Tables;
 #[must_use = "a charge that is dropped is refunded"]
 pub struct Charge<'a> {
     pub(crate) tables: &'a Tables,
-    pub(crate) gpu: Gpu,
+    pub(crate) gpu: DeviceIndex,
     pub(crate) units: u32,
 }
 
@@ -58,13 +58,13 @@ impl Drop for Charge<'_> {
 }
 
 #[cold]
-fn refused(tables: &Tables, gpu: Gpu, units: u32) {
+fn refused(tables: &Tables, gpu: DeviceIndex, units: u32) {
     tables.ledger.refund(gpu, Column::Used, bytes(units));
 }
 
 /// Charges a size, rounded as the driver rounds it.
 #[inline]
-pub(crate) fn charge(tables: &Tables, gpu: Gpu, size: Bytes) -> Result<Charge<'_>, Denied> {
+pub(crate) fn charge(tables: &Tables, gpu: DeviceIndex, size: Bytes) -> Result<Charge<'_>, Denied> {
     let Some(units) = units(size) else { return Err(tables.ledger.too_large(gpu, size)) };
     charge_or_trim(tables, gpu, Column::Used, bytes(units), Reason::OverLimit)?;
     Ok(Charge { tables, gpu, units })
@@ -74,7 +74,7 @@ pub(crate) fn charge(tables: &Tables, gpu: Gpu, size: Bytes) -> Result<Charge<'_
 #[inline]
 pub(crate) fn charge_or_trim(
     tables: &Tables,
-    gpu: Gpu,
+    gpu: DeviceIndex,
     column: Column,
     bytes: Bytes,
     denied: Reason,
@@ -88,7 +88,7 @@ pub(crate) fn charge_or_trim(
 #[inline(never)]
 fn charge_among_processes(
     tables: &Tables,
-    gpu: Gpu,
+    gpu: DeviceIndex,
     column: Column,
     bytes: Bytes,
     denied: Reason,

@@ -12,7 +12,7 @@
 
 use cgpu_shm::reason::Reason;
 use cgpu_shm::slots::Word;
-use cgpu_shm::units::{DeviceIndex as Gpu, SlotIndex};
+use cgpu_shm::units::{DeviceIndex, SlotIndex};
 
 use crate::tables::Tables;
 
@@ -43,7 +43,7 @@ impl<'a> Checkpoints<'a> {
     /// this container is accounted in its own container.
     pub fn checkpointed(self, pid: u32) {
         if let Some(slot) = self.tables.ledger.checkpointed().slot_of(pid) {
-            Gpu::all().for_each(|gpu| self.tables.ledger.checkpointed().mark_checkpointed(gpu, slot));
+            DeviceIndex::all().for_each(|gpu| self.tables.ledger.checkpointed().mark_checkpointed(gpu, slot));
         }
     }
 
@@ -58,7 +58,7 @@ impl<'a> Checkpoints<'a> {
             gpus: 0,
         };
         if let Some((slot, _)) = restoring.slot {
-            for gpu in Gpu::all() {
+            for gpu in DeviceIndex::all() {
                 let Ok(was_checkpointed) = self.tables.ledger.checkpointed().restore(gpu, slot) else {
                     self.tables.ledger.count(Reason::OverLimit);
                     return Err(Reason::OverLimit);
@@ -75,7 +75,8 @@ impl PendingRestore<'_> {
     /// [`Checkpoints::begin_restore`].
     pub fn restored(mut self) {
         if let Some(slot) = self.slot.take() {
-            Gpu::all().for_each(|gpu| self.tables.ledger.checkpointed().clear_checkpointed(gpu, slot));
+            DeviceIndex::all()
+                .for_each(|gpu| self.tables.ledger.checkpointed().clear_checkpointed(gpu, slot));
         }
     }
 }
@@ -83,7 +84,7 @@ impl PendingRestore<'_> {
 impl Drop for PendingRestore<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            let brought = Gpu::all().filter(|gpu| self.gpus >> gpu.get() & 1 == 1);
+            let brought = DeviceIndex::all().filter(|gpu| self.gpus >> gpu.get() & 1 == 1);
             brought.for_each(|gpu| self.tables.ledger.checkpointed().mark_checkpointed(gpu, slot));
         }
     }

@@ -13,7 +13,7 @@ use cgpu_shm::ledger::Column;
 use cgpu_shm::lock::Guard;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::slots::{State, Word};
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu, SlotIndex};
+use cgpu_shm::units::{Bytes, DeviceIndex, SlotIndex};
 
 use self::size::Baseline;
 use self::table::{Context, Entered, Released};
@@ -52,7 +52,7 @@ impl<'a> Contexts<'a> {
     /// [`Denied`]: it would go over the limit.
     pub fn begin_create(
         self,
-        gpu: Gpu,
+        gpu: DeviceIndex,
         physical_free: impl FnOnce() -> Option<Bytes>,
     ) -> Result<PendingContext<'a>, Denied> {
         let first = self.first(gpu);
@@ -86,7 +86,7 @@ impl<'a> Contexts<'a> {
     /// First contexts are created one after the other: what two that are created at once cost
     /// cannot be told apart by the GPU's free memory, and all later ones are charged by it. None:
     /// it is known.
-    fn first(self, gpu: Gpu) -> Option<Guard<'a>> {
+    fn first(self, gpu: DeviceIndex) -> Option<Guard<'a>> {
         if self.learned(gpu) > Bytes::ZERO {
             return None;
         }
@@ -96,21 +96,21 @@ impl<'a> Contexts<'a> {
 
     /// Whether it is known what a context costs on `gpu`: then one is charged before it is created.
     #[must_use]
-    pub fn size_is_known(self, gpu: Gpu) -> bool {
+    pub fn size_is_known(self, gpu: DeviceIndex) -> bool {
         self.learned(gpu) > Bytes::ZERO
     }
 
     /// Whether two contexts in turn were seen to cost the same on `gpu`: then there is nothing left
     /// to learn.
     #[must_use]
-    pub fn size_is_agreed(self, gpu: Gpu) -> bool {
+    pub fn size_is_agreed(self, gpu: DeviceIndex) -> bool {
         self.tables.ledger.region().gpu(gpu).agreed.load(Ordering::Relaxed) != 0
     }
 
     /// Takes up a context whose creation was not seen (made by a private path of the runtime), with
     /// the learned size as implicit memory, which may exceed the limit. One that is known is left
     /// as it is.
-    pub fn adopt(self, context: ContextId, gpu: Gpu) -> Context {
+    pub fn adopt(self, context: ContextId, gpu: DeviceIndex) -> Context {
         if let Some(known) = self.tables.contexts.find(context.0) {
             return known;
         }
@@ -138,7 +138,7 @@ impl<'a> Contexts<'a> {
     }
 
     /// What a context was last seen to cost on the GPU.
-    fn learned(self, gpu: Gpu) -> Bytes {
+    fn learned(self, gpu: DeviceIndex) -> Bytes {
         Bytes(self.tables.ledger.region().gpu(gpu).context.load(Ordering::Relaxed))
     }
 
@@ -146,7 +146,7 @@ impl<'a> Contexts<'a> {
     /// exactly one, as charged: a neighbour's that started at the same instant may have been taken
     /// for part of it. Not by one that others may hold memory of: what the monitor finds they have
     /// let go is in that figure, too.
-    fn relearn(self, gpu: Gpu) {
+    fn relearn(self, gpu: DeviceIndex) {
         let region = self.tables.ledger.region();
         let learned = &region.gpu(gpu).context;
         let known = learned.load(Ordering::Relaxed);
@@ -168,7 +168,7 @@ impl<'a> Contexts<'a> {
     }
 
     /// Enters a context that is charged with `implicit` bytes.
-    fn enter(self, context: ContextId, gpu: Gpu, implicit: Bytes) -> Context {
+    fn enter(self, context: ContextId, gpu: DeviceIndex, implicit: Bytes) -> Context {
         match self.tables.contexts.enter(context.0, gpu, implicit, &self.tables.allocations) {
             Entered::New(context) => context,
             Entered::Known(context) => {
@@ -199,7 +199,7 @@ impl<'a> Contexts<'a> {
 #[must_use = "a context that is not created is refunded"]
 pub struct PendingContext<'a> {
     tables: &'a Tables,
-    gpu: Gpu,
+    gpu: DeviceIndex,
     baseline: Baseline,
     /// Held until the size is known.
     first: Option<Guard<'a>>,

@@ -27,7 +27,7 @@ use std::mem::ManuallyDrop;
 use cgpu_shm::layout::EXPORTED_UNSEEN;
 use cgpu_shm::ledger::Column;
 use cgpu_shm::reason::Reason;
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 pub use self::route::Route;
 use self::table::{Exported, Opened, Retained};
@@ -84,7 +84,7 @@ impl<'a> Exports<'a> {
     /// have it open.
     #[cold]
     #[inline(never)]
-    pub(crate) fn free_exported(self, gpu: Gpu, bytes: Bytes, routes: u64) {
+    pub(crate) fn free_exported(self, gpu: DeviceIndex, bytes: Bytes, routes: u64) {
         if !self.retain(gpu, bytes, routes) {
             // Another process may have let go of it before this one asked.
             self.tables.ledger.exported().withdraw_kept(gpu, bytes);
@@ -93,7 +93,7 @@ impl<'a> Exports<'a> {
     }
 
     /// Keeps memory charged and exported that is gone here, if others may hold it.
-    pub(crate) fn retain(self, gpu: Gpu, bytes: Bytes, routes: u64) -> bool {
+    pub(crate) fn retain(self, gpu: DeviceIndex, bytes: Bytes, routes: u64) -> bool {
         if !self.may_be_held(routes) {
             return false;
         }

@@ -19,7 +19,7 @@ pub(crate) mod table;
 use cgpu_shm::layout::GPUS;
 use cgpu_shm::ledger::Column;
 use cgpu_shm::reason::Reason;
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 pub use self::footprint::Footprint;
 use self::table::Share;
@@ -127,7 +127,7 @@ impl<'a> Graphs<'a> {
     /// nearly always found without a lock.
     #[inline]
     #[must_use]
-    pub fn gpu(self, graph: GraphId) -> Option<Gpu> {
+    pub fn gpu(self, graph: GraphId) -> Option<DeviceIndex> {
         if !self.tables.graphs.may_know(graph) {
             return None;
         }
@@ -198,7 +198,7 @@ impl<'a> Graphs<'a> {
     }
 
     /// What a graph can take of a GPU. None: no host memory for the accounting of that.
-    fn share(self, gpu: Gpu, bytes: Bytes, driver: &'static dyn PoolDriver) -> Option<Share> {
+    fn share(self, gpu: DeviceIndex, bytes: Bytes, driver: &'static dyn PoolDriver) -> Option<Share> {
         let id = PoolId::of_graphs(gpu);
         self.pools().adopt(id, Some(gpu), driver);
         match self.tables.pools.find(id) {

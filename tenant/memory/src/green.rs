@@ -2,7 +2,7 @@
 
 pub(crate) mod table;
 
-use cgpu_shm::units::DeviceIndex as Gpu;
+use cgpu_shm::units::DeviceIndex;
 
 use self::table::Green;
 use crate::contexts::table::Context;
@@ -41,7 +41,7 @@ impl<'a> GreenContexts<'a> {
 
     /// The GPU of a green context.
     #[must_use]
-    pub fn gpu(self, id: GreenId) -> Option<Gpu> {
+    pub fn gpu(self, id: GreenId) -> Option<DeviceIndex> {
         self.tables.green.0.lock().iter().find(|green| green.id == id).map(|green| green.whole.gpu())
     }
 

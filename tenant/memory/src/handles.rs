@@ -1,7 +1,7 @@
 //! The driver's names for what it makes, each a type of its own.
 
 use cgpu_shm::layout::GPUS;
-use cgpu_shm::units::DeviceIndex as Gpu;
+use cgpu_shm::units::DeviceIndex;
 
 /// A device address (`CUdeviceptr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,14 +38,14 @@ const OF_GRAPHS: usize = usize::MAX - (GPUS - 1);
 impl PoolId {
     /// What a GPU has reserved for the graphs of this process.
     #[must_use]
-    pub fn of_graphs(gpu: Gpu) -> Self {
+    pub fn of_graphs(gpu: DeviceIndex) -> Self {
         Self(OF_GRAPHS + gpu.get())
     }
 
     /// The GPU, if this is what a GPU has reserved for graphs.
     #[must_use]
-    pub fn graphs_gpu(self) -> Option<Gpu> {
-        Gpu::new(self.0.checked_sub(OF_GRAPHS)?)
+    pub fn graphs_gpu(self) -> Option<DeviceIndex> {
+        DeviceIndex::new(self.0.checked_sub(OF_GRAPHS)?)
     }
 
     pub(crate) fn is_of_graphs(self) -> bool {

@@ -75,7 +75,7 @@ pub use cgpu_settings::{Environment, Found, GpuInfo, Inventory, Refusal, System}
 pub use cgpu_shm::clock::{Clock, Monotonic};
 pub use cgpu_shm::ledger::Usage;
 pub use cgpu_shm::reason::Reason;
-pub use cgpu_shm::units::{Bytes, DeviceIndex as Gpu, Nanos, TimeScale};
+pub use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, TimeScale};
 pub use cgpu_shm::uuid::Uuid;
 pub use charge::{Charge, CommitOutcome};
 pub use checkpoints::{Checkpoints, PendingRestore};

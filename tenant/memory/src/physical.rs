@@ -27,7 +27,7 @@ use std::mem::{self, ManuallyDrop};
 
 use cgpu_shm::ledger::Column;
 use cgpu_shm::reason::Reason;
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 pub use self::bindings::PendingUnbind;
 pub use self::table::Tiles;
@@ -136,7 +136,7 @@ impl<'a> Physical<'a> {
         }
     }
 
-    fn note_export(self, exported: Option<(Gpu, Bytes)>, route: Route) {
+    fn note_export(self, exported: Option<(DeviceIndex, Bytes)>, route: Route) {
         self.tables.ledger.exported().add_routes(route.0);
         if let Some((gpu, bytes)) = exported {
             self.tables.ledger.exported().export(gpu, bytes);

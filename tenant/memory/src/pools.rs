@@ -26,7 +26,7 @@ use std::mem::ManuallyDrop;
 
 use cgpu_shm::ledger::Column;
 use cgpu_shm::reason::Reason;
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 pub use self::driver::PoolDriver;
 use self::table::{Balance, Lookup, PoolRef, Released, Reservation};
@@ -99,7 +99,7 @@ impl<'a> Pools<'a> {
 
     /// The driver has made a pool of `gpu`'s memory; none: its memory is not counted here, because
     /// it is the host's, another process's or of a GPU that is not sliced.
-    pub fn made(self, id: PoolId, gpu: Option<Gpu>, driver: &'static dyn PoolDriver) {
+    pub fn made(self, id: PoolId, gpu: Option<DeviceIndex>, driver: &'static dyn PoolDriver) {
         match self.tables.pools.made(id, gpu, driver) {
             Ok(former) => self.refund_released(former),
             // It will be taken up with its first allocation, or that be refused.
@@ -108,7 +108,7 @@ impl<'a> Pools<'a> {
     }
 
     /// As [`Pools::made`], for a pool that may be known. `false`: no host memory for it, refuse.
-    pub fn adopt(self, id: PoolId, gpu: Option<Gpu>, driver: &'static dyn PoolDriver) -> bool {
+    pub fn adopt(self, id: PoolId, gpu: Option<DeviceIndex>, driver: &'static dyn PoolDriver) -> bool {
         let seen = self.tables.pools.seen(id, gpu, driver);
         if seen.is_err() {
             self.tables.ledger.count(Reason::Unrecorded);
@@ -128,7 +128,7 @@ impl<'a> Pools<'a> {
     /// What pools hold may have changed, of all GPUs or of one: reads them again, and ends those
     /// that were waiting for that.
     #[inline]
-    pub fn all_changed(self, gpu: Option<Gpu>) {
+    pub fn all_changed(self, gpu: Option<DeviceIndex>) {
         if self.tables.pools.any() {
             self.each_pool(gpu, false);
         }
@@ -136,7 +136,7 @@ impl<'a> Pools<'a> {
 
     /// The GPU that pays for a pool.
     #[must_use]
-    pub fn gpu(self, id: PoolId) -> Option<Gpu> {
+    pub fn gpu(self, id: PoolId) -> Option<DeviceIndex> {
         match self.tables.pools.find(id) {
             Lookup::Charged(at) => Some(at.gpu),
             _ => None,
@@ -174,7 +174,7 @@ impl<'a> Pools<'a> {
 
     /// What pools hold beyond their use is given back, so that a charge on `gpu` may fit.
     #[cold]
-    pub(crate) fn trim_for(self, gpu: Gpu) {
+    pub(crate) fn trim_for(self, gpu: DeviceIndex) {
         Exports::new(self.tables).refund_unheld();
         if self.tables.pools.any() {
             self.each_pool(Some(gpu), true);
@@ -244,7 +244,7 @@ impl<'a> Pools<'a> {
         within || !balance.unpaid
     }
 
-    pub(crate) fn each_pool(self, gpu: Option<Gpu>, trim: bool) {
+    pub(crate) fn each_pool(self, gpu: Option<DeviceIndex>, trim: bool) {
         let mut last = None;
         while let Some((at, outlives)) = self.tables.pools.after(last, gpu) {
             last = Some(at.id);

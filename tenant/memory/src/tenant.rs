@@ -10,7 +10,7 @@ use cgpu_shm::clock::Clock;
 use cgpu_shm::lock::Owner as SlotOwner;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::region::Region;
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 use cgpu_shm::uuid::Uuid;
 
 use crate::allocations::Allocations;
@@ -44,7 +44,7 @@ pub enum Start {
 /// parent's, and starts one of its own.
 pub struct Tenant {
     pub(crate) tables: Tables,
-    gpus: Vec<(Uuid, Gpu)>,
+    gpus: Vec<(Uuid, DeviceIndex)>,
 }
 
 impl fmt::Debug for Tenant {
@@ -80,7 +80,7 @@ impl Tenant {
 
     /// Returns the GPU with this UUID, or `None` if it is not accounted: hooks pass it on.
     #[must_use]
-    pub fn gpu(&self, uuid: Uuid) -> Option<Gpu> {
+    pub fn gpu(&self, uuid: Uuid) -> Option<DeviceIndex> {
         self.gpus.iter().find(|(known, _)| *known == uuid).map(|(_, gpu)| *gpu)
     }
 
@@ -107,7 +107,7 @@ impl Tenant {
     /// # Errors
     /// [`Denied`] if the charge would exceed the limit.
     #[inline]
-    pub fn charge(&self, gpu: Gpu, size: Bytes) -> Result<Charge<'_>, Denied> {
+    pub fn charge(&self, gpu: DeviceIndex, size: Bytes) -> Result<Charge<'_>, Denied> {
         charge::charge(&self.tables, gpu, size)
     }
 
@@ -116,7 +116,7 @@ impl Tenant {
     /// freed. Sleeps a little first. Call it in a loop with one `WaitBudget` while the driver
     /// refuses; it returns `false` in the end.
     #[must_use]
-    pub fn should_retry(&self, gpu: Gpu, budget: &mut WaitBudget) -> bool {
+    pub fn should_retry(&self, gpu: DeviceIndex, budget: &mut WaitBudget) -> bool {
         self.tables.ledger.should_retry(gpu, budget)
     }
 

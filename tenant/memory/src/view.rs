@@ -3,7 +3,7 @@
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::ledger::Usage;
 use cgpu_shm::slots::State;
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 use cgpu_shm::uuid::Uuid;
 
 use crate::exports::Exports;
@@ -57,25 +57,25 @@ impl Member {
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     tables: &'a Tables,
-    gpus: &'a [(Uuid, Gpu)],
+    gpus: &'a [(Uuid, DeviceIndex)],
 }
 
 impl<'a> View<'a> {
     #[inline]
-    pub(crate) fn new(tables: &'a Tables, gpus: &'a [(Uuid, Gpu)]) -> Self {
+    pub(crate) fn new(tables: &'a Tables, gpus: &'a [(Uuid, DeviceIndex)]) -> Self {
         Self { tables, gpus }
     }
 
     /// The limit now in force on `gpu`; none: accounted, but not limited.
     #[must_use]
-    pub fn limit(self, gpu: Gpu) -> Option<Bytes> {
+    pub fn limit(self, gpu: DeviceIndex) -> Option<Bytes> {
         Some(self.tables.ledger.limit(gpu)).filter(|limit| *limit != Bytes::MAX)
     }
 
     /// What every getter shows for `gpu`, with the physically free memory that the real getter
     /// gave. Not limited: none, show what the real getter gave.
     #[must_use]
-    pub fn memory(self, gpu: Gpu, physical_free: Bytes) -> Option<MemoryInfo> {
+    pub fn memory(self, gpu: DeviceIndex, physical_free: Bytes) -> Option<MemoryInfo> {
         let limit = self.limit(gpu)?;
         Pools::new(self.tables).all_changed(Some(gpu));
         Exports::new(self.tables).refund_unheld();
@@ -87,20 +87,20 @@ impl<'a> View<'a> {
     /// [`MemoryInfo::used`] has beyond them is of processes that have just ended, or have left it
     /// to the container.
     #[must_use]
-    pub fn members(self, gpu: Gpu) -> Vec<Member> {
+    pub fn members(self, gpu: DeviceIndex) -> Vec<Member> {
         Pools::new(self.tables).all_changed(Some(gpu));
         members(&self.tables.ledger, gpu)
     }
 
     /// What the container uses on `gpu`, apart: asked for, implicit, draining.
     #[must_use]
-    pub fn usage(self, gpu: Gpu) -> Usage {
+    pub fn usage(self, gpu: DeviceIndex) -> Usage {
         self.tables.ledger.usage(gpu)
     }
 
     /// A number that changes with every charge and every refund of this process on `gpu`.
     #[must_use]
-    pub fn activity(self, gpu: Gpu) -> u64 {
+    pub fn activity(self, gpu: DeviceIndex) -> u64 {
         let ledger = &self.tables.ledger;
         let cell = ledger.region().cell(gpu, ledger.slot_owner().slot());
         let charges = u64::from(cell.charges.load(Ordering::Relaxed));
@@ -109,13 +109,13 @@ impl<'a> View<'a> {
 
     /// What of `gpu` was free when a monitor asked NVML last; none: no monitor has told it lately.
     #[must_use]
-    pub fn monitor_free(self, gpu: Gpu) -> Option<Bytes> {
+    pub fn monitor_free(self, gpu: DeviceIndex) -> Option<Bytes> {
         let (uuid, _) = self.gpus.iter().find(|(_, known)| *known == gpu)?;
         self.tables.ledger.monitor_free(*uuid)
     }
 }
 
-fn members(ledger: &Ledger, gpu: Gpu) -> Vec<Member> {
+fn members(ledger: &Ledger, gpu: DeviceIndex) -> Vec<Member> {
     // Exited processes are no members, found or not.
     ledger.sweep();
     let region = ledger.region();

@@ -28,7 +28,7 @@ pub(crate) use utilisation::*;
 use core::ptr;
 
 use cgpu_abi::nvml_types::*;
-use cgpu_memory::{Gpu, Member, PidMap, Tenant};
+use cgpu_memory::{DeviceIndex, Member, PidMap, Tenant};
 
 use crate::namespace::Namespace;
 use crate::process::{self, State, Trigger};
@@ -54,7 +54,7 @@ struct Sliced {
 
 /// What of a device is accounted.
 struct Part {
-    gpu: Gpu,
+    gpu: DeviceIndex,
     gpu_instance: c_uint,
     compute_instance: c_uint,
 }

@@ -1,6 +1,6 @@
 //! What the driver said lately of what arrays take.
 
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use super::shape::Shape;
 
@@ -10,7 +10,7 @@ pub(super) const KEPT: usize = 64;
 /// What the driver said lately.
 #[derive(Debug)]
 pub(crate) struct Requirements {
-    known: Vec<(Gpu, Shape, Bytes)>,
+    known: Vec<(DeviceIndex, Shape, Bytes)>,
     /// The place of the oldest once all are taken.
     oldest: usize,
 }
@@ -20,7 +20,7 @@ impl Requirements {
         Self { known: Vec::new(), oldest: 0 }
     }
 
-    pub(super) fn find(&self, gpu: Gpu, shape: &Shape) -> Option<Bytes> {
+    pub(super) fn find(&self, gpu: DeviceIndex, shape: &Shape) -> Option<Bytes> {
         let found = self.known.iter().find(|known| known.0 == gpu && known.1 == *shape);
         found.map(|known| known.2)
     }
@@ -31,7 +31,7 @@ impl Requirements {
     }
 
     /// Without host memory, it will be asked again.
-    pub(super) fn keep(&mut self, gpu: Gpu, shape: Shape, bytes: Bytes) {
+    pub(super) fn keep(&mut self, gpu: DeviceIndex, shape: Shape, bytes: Bytes) {
         if self.known.len() < KEPT {
             if self.known.try_reserve(1).is_ok() {
                 self.known.push((gpu, shape, bytes));

@@ -92,5 +92,5 @@ fn latest_requirements_are_kept() {
     }
     let other = Shape { flags: LAYERED, ..shape(40) };
     assert_eq!(requirements.find(gpu(), &other), None);
-    assert_eq!(requirements.find(Gpu::new(1).expect("a GPU"), &shape(40)), None);
+    assert_eq!(requirements.find(DeviceIndex::new(1).expect("a GPU"), &shape(40)), None);
 }

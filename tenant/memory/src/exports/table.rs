@@ -4,7 +4,7 @@
 
 use cgpu_shm::atomic::{AtomicBool, Ordering};
 use cgpu_shm::spin::Spin;
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use super::route::{BITS, Route};
 use crate::allocations::table::Owner;
@@ -13,7 +13,7 @@ use crate::ordered::Ordered;
 /// An allocation that others may hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exported {
-    pub(super) gpu: Gpu,
+    pub(super) gpu: DeviceIndex,
     pub(super) bytes: Bytes,
     pub(super) owner: Owner,
     pub(super) routes: u64,
@@ -22,7 +22,7 @@ pub(super) struct Exported {
 /// What was freed here, and others may hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retained {
-    pub(super) gpu: Gpu,
+    pub(super) gpu: DeviceIndex,
     pub(super) bytes: Bytes,
     pub(super) routes: u64,
 }
@@ -85,7 +85,7 @@ impl ExportTable {
 
     /// Puts an allocation back whose free the driver has refused.
     #[cold]
-    pub(crate) fn restore(&self, address: u64, gpu: Gpu, bytes: Bytes, owner: Owner, routes: u64) {
+    pub(crate) fn restore(&self, address: u64, gpu: DeviceIndex, bytes: Bytes, owner: Owner, routes: u64) {
         // There was room for it just now.
         let _ = self.records.lock().exported.insert(address, Exported { gpu, bytes, owner, routes });
     }

@@ -6,7 +6,7 @@
 
 use std::collections::TryReserveError;
 
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use crate::handles::Address;
 
@@ -17,7 +17,7 @@ const PAGE: u64 = 2 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// GPU, first page, and the page after the last.
-    ranges: Vec<(Gpu, u64, u64)>,
+    ranges: Vec<(DeviceIndex, u64, u64)>,
 }
 
 impl Footprint {
@@ -31,7 +31,7 @@ impl Footprint {
     ///
     /// # Errors
     /// No host memory.
-    pub fn add(&mut self, gpu: Gpu, address: Address, bytes: Bytes) -> Result<(), TryReserveError> {
+    pub fn add(&mut self, gpu: DeviceIndex, address: Address, bytes: Bytes) -> Result<(), TryReserveError> {
         self.ranges.try_reserve(1)?;
         let end = address.0.saturating_add(bytes.0).div_ceil(PAGE);
         self.ranges.push((gpu, address.0 / PAGE, end));
@@ -45,7 +45,7 @@ impl Footprint {
     }
 
     /// What it can take, by GPUs.
-    pub(super) fn bounds(&mut self) -> impl Iterator<Item = (Gpu, Bytes)> {
+    pub(super) fn bounds(&mut self) -> impl Iterator<Item = (DeviceIndex, Bytes)> {
         self.ranges.sort_unstable();
         let by_gpu = self.ranges.chunk_by(|(before, ..), (after, ..)| before == after);
         let bounds = by_gpu.filter_map(|ranges| Some((ranges.first()?.0, pages(ranges))));
@@ -54,7 +54,7 @@ impl Footprint {
 }
 
 /// How many pages ranges in order of their beginnings cover.
-fn pages(ranges: &[(Gpu, u64, u64)]) -> u64 {
+fn pages(ranges: &[(DeviceIndex, u64, u64)]) -> u64 {
     let mut covered = 0;
     let mut reached = 0;
     for &(_, first, end) in ranges {
@@ -72,8 +72,8 @@ mod tests {
 
     use super::*;
 
-    fn gpu(index: usize) -> Gpu {
-        Gpu::new(index).expect("a GPU")
+    fn gpu(index: usize) -> DeviceIndex {
+        DeviceIndex::new(index).expect("a GPU")
     }
 
     fn of(ranges: &[(usize, u64, u64)]) -> Vec<(usize, u64)> {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use cgpu_shm::spin::Spin;
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use crate::contexts::table::Context;
 
@@ -165,10 +165,10 @@ impl Libraries {
     }
 }
 
-fn bit(gpu: Gpu) -> u32 {
+fn bit(gpu: DeviceIndex) -> u32 {
     1 << gpu.get()
 }
 
-pub(super) fn gpus_in(bits: u32) -> impl Iterator<Item = Gpu> {
-    Gpu::all().filter(move |gpu| bits & bit(*gpu) != 0)
+pub(super) fn gpus_in(bits: u32) -> impl Iterator<Item = DeviceIndex> {
+    DeviceIndex::all().filter(move |gpu| bits & bit(*gpu) != 0)
 }

@@ -10,7 +10,7 @@
 use std::mem::ManuallyDrop;
 
 use cgpu_shm::reason::Reason;
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use super::table::{Change, RecordId};
 use super::{Physical, Reference};
@@ -64,7 +64,7 @@ impl<'a> Physical<'a> {
 impl Reference<'_> {
     /// The driver bound it to an object, on behalf of a GPU, or of that on which it lies: the
     /// reference is the binding's.
-    pub fn bound(self, object: Handle, gpu: Option<Gpu>, offset: u64, length: Bytes) {
+    pub fn bound(self, object: Handle, gpu: Option<DeviceIndex>, offset: u64, length: Bytes) {
         let Self { tables, record } = *ManuallyDrop::new(self);
         let change = tables.physical.lock().bind(object, gpu, offset, length.0, record);
         match change {
@@ -84,7 +84,7 @@ pub struct PendingUnbind<'a> {
 
 impl PendingUnbind<'_> {
     /// The driver ended a GPU's bindings to an object, of a range of it.
-    pub fn unbound(self, object: Handle, gpu: Gpu, offset: u64, length: Bytes) {
+    pub fn unbound(self, object: Handle, gpu: DeviceIndex, offset: u64, length: Bytes) {
         let end = offset.saturating_add(length.0);
         loop {
             let unbound = self.tables.physical.lock().unbind(object, gpu, offset, end, self.serial);

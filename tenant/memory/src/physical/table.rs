@@ -7,7 +7,7 @@ mod bindings;
 mod tiles;
 
 use cgpu_shm::layout::EXPORTED_UNSEEN;
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use self::bindings::Binding;
 pub(super) use self::bindings::Change;
@@ -24,7 +24,7 @@ pub(in crate::physical) type RecordId = u64;
 /// Physical memory that is charged.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    gpu: Gpu,
+    gpu: DeviceIndex,
     bytes: Bytes,
     /// Handles, as often as they are held; mappings; calls that are about to add one.
     references: u64,
@@ -65,7 +65,7 @@ pub(in crate::physical) enum FreeOutcome {
     /// There are others.
     StillReferenced,
     /// It is gone from here; others may hold it in these ways.
-    Freed(Gpu, Bytes, u64),
+    Freed(DeviceIndex, Bytes, u64),
     /// What cost nothing is gone from here: others' memory, or an object to which memory is bound.
     ObjectFreed(RecordId, u64),
 }
@@ -97,7 +97,7 @@ impl PhysicalTable {
     }
 
     /// Adds a record with one reference. None: no host memory.
-    pub(in crate::physical) fn record(&mut self, gpu: Gpu, bytes: Bytes) -> Option<RecordId> {
+    pub(in crate::physical) fn record(&mut self, gpu: DeviceIndex, bytes: Bytes) -> Option<RecordId> {
         self.made += 1;
         let record = Record { gpu, bytes, references: 1, routes: 0, bound: 0 };
         self.records.insert(self.made, record).ok()?;
@@ -165,14 +165,18 @@ impl PhysicalTable {
         from: u64,
         end: u64,
         route: Route,
-    ) -> Option<(u64, Option<(Gpu, Bytes)>)> {
+    ) -> Option<(u64, Option<(DeviceIndex, Bytes)>)> {
         let (first, mapping) = self.mapped_from(from).filter(|(first, _)| *first < end)?;
         let exported = self.export(mapping.record, route);
         Some((first.saturating_add(mapping.length.max(1)), exported))
     }
 
     /// Others may hold it from now on. What is to be entered as exported, if it was not.
-    pub(in crate::physical) fn export(&mut self, record: RecordId, route: Route) -> Option<(Gpu, Bytes)> {
+    pub(in crate::physical) fn export(
+        &mut self,
+        record: RecordId,
+        route: Route,
+    ) -> Option<(DeviceIndex, Bytes)> {
         let record = self.records.get(record)?;
         let is_first = !record.is_exported();
         record.routes |= route.0;
@@ -247,7 +251,7 @@ impl PhysicalTable {
 
     /// Enters what costs nothing under an unused handle. None: no host memory.
     fn costless(&mut self, handle: Handle, routes: u64) -> Option<RecordId> {
-        let record = self.record(Gpu::new(0)?, Bytes::ZERO)?;
+        let record = self.record(DeviceIndex::new(0)?, Bytes::ZERO)?;
         self.records.get(record)?.routes = routes;
         self.hold(handle, record)?;
         Some(record)

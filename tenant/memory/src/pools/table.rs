@@ -12,7 +12,7 @@ mod pool;
 mod retention;
 
 use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 pub(super) use self::pool::{Balance, Released, Ticket};
 use self::pool::{Pool, Stage};
@@ -101,7 +101,7 @@ impl PoolTable {
     pub(super) fn made(
         &self,
         id: PoolId,
-        gpu: Option<Gpu>,
+        gpu: Option<DeviceIndex>,
         driver: &'static dyn PoolDriver,
     ) -> Result<Option<Released>, Exhausted> {
         let former = self.enter(&mut self.table.lock(), id, gpu, driver)?;
@@ -112,7 +112,7 @@ impl PoolTable {
     pub(super) fn seen(
         &self,
         id: PoolId,
-        gpu: Option<Gpu>,
+        gpu: Option<DeviceIndex>,
         driver: &'static dyn PoolDriver,
     ) -> Result<(), Exhausted> {
         let mut table = self.table.lock();
@@ -126,7 +126,7 @@ impl PoolTable {
         &self,
         table: &mut Table,
         id: PoolId,
-        gpu: Option<Gpu>,
+        gpu: Option<DeviceIndex>,
         driver: &'static dyn PoolDriver,
     ) -> Result<Option<Pool>, Exhausted> {
         table.made += 1;
@@ -280,7 +280,7 @@ impl PoolTable {
 
     /// The next charged pool after a handle, of a GPU if one is given; and whether it outlives its
     /// destruction.
-    pub(super) fn after(&self, last: Option<PoolId>, gpu: Option<Gpu>) -> Option<(PoolRef, bool)> {
+    pub(super) fn after(&self, last: Option<PoolId>, gpu: Option<DeviceIndex>) -> Option<(PoolRef, bool)> {
         let mut from = match last {
             Some(last) => key(last).checked_add(1)?,
             None => 0,

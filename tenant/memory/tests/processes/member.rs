@@ -7,7 +7,7 @@ use std::path::Path;
 use std::ptr;
 
 use cgpu_memory::{
-    Bytes, Clock, Environment, Gpu, GpuInfo, Inventory, Monotonic, Nanos, Start, System, Tenant, Uuid,
+    Bytes, Clock, DeviceIndex, Environment, GpuInfo, Inventory, Monotonic, Nanos, Start, System, Tenant, Uuid,
 };
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_shm::futex;
@@ -20,7 +20,7 @@ const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes(1 << 40), order
 /// One process of a container: the variables are those that it was started with.
 pub(crate) struct Member {
     pub(crate) tenant: Tenant,
-    pub(crate) gpu: Gpu,
+    pub(crate) gpu: DeviceIndex,
 }
 
 impl Member {

@@ -1,7 +1,7 @@
 //! Which memory is bound to which object.
 
 use cgpu_shm::layout::EXPORTED_UNSEEN;
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use super::{FreeOutcome, PhysicalTable, RecordId};
 use crate::handles::Handle;
@@ -11,7 +11,7 @@ use crate::handles::Handle;
 pub(super) struct Binding {
     object: RecordId,
     /// On whose behalf.
-    gpu: Gpu,
+    gpu: DeviceIndex,
     offset: u64,
     length: u64,
     record: RecordId,
@@ -23,8 +23,8 @@ pub(super) struct Binding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::physical) enum Change {
     None,
-    Exported(Gpu, Bytes),
-    Withdrawn(Gpu, Bytes),
+    Exported(DeviceIndex, Bytes),
+    Withdrawn(DeviceIndex, Bytes),
 }
 
 impl PhysicalTable {
@@ -56,7 +56,7 @@ impl PhysicalTable {
     pub(in crate::physical) fn bind(
         &mut self,
         handle: Handle,
-        gpu: Option<Gpu>,
+        gpu: Option<DeviceIndex>,
         offset: u64,
         length: u64,
         record: RecordId,
@@ -73,7 +73,7 @@ impl PhysicalTable {
     pub(in crate::physical) fn unbind(
         &mut self,
         handle: Handle,
-        gpu: Gpu,
+        gpu: DeviceIndex,
         offset: u64,
         end: u64,
         before: u64,

@@ -1,6 +1,6 @@
 //! A pool: what is charged for it, what it was last seen to hold, which calls are under way.
 
-use cgpu_shm::units::{Bytes, DeviceIndex as Gpu};
+use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use crate::handles::PoolId;
 use crate::pools::driver::PoolDriver;
@@ -10,7 +10,7 @@ use crate::pools::growth::Growth;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolRef {
     pub(crate) id: PoolId,
-    pub(crate) gpu: Gpu,
+    pub(crate) gpu: DeviceIndex,
     pub(crate) driver: &'static dyn PoolDriver,
     pub(super) number: u64,
 }
@@ -51,7 +51,7 @@ pub(in crate::pools) struct Balance {
 /// What a pool had that is gone.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pools) struct Released {
-    pub(in crate::pools) gpu: Gpu,
+    pub(in crate::pools) gpu: DeviceIndex,
     pub(in crate::pools) charged: Bytes,
     pub(in crate::pools) exported: Bytes,
 }
