@@ -3,7 +3,7 @@
 //! process else has the endpoint.
 
 use cgpu_abi::types::*;
-use cgpu_memory::Handle;
+use cgpu_memory::PhysicalHandle;
 
 use super::multicast::{bind, bind_at, unbind};
 use crate::devices::DriverOrdinal;
@@ -72,7 +72,7 @@ pub(crate) unsafe fn cuLogicalEndpointBindMem(
         handle(endpoint),
         Some(DriverOrdinal(device)),
         (offset, size),
-        |tenant| tenant.physical().reference(Handle(memory)),
+        |tenant| tenant.physical().reference(PhysicalHandle(memory)),
         call,
     )
 }
@@ -97,6 +97,6 @@ fn made(endpoint: CUlogicalEndpointId, answer: CUresult) -> CUresult {
 }
 
 /// An endpoint's number as a handle that no driver gives out.
-fn handle(endpoint: CUlogicalEndpointId) -> Handle {
-    Handle(1 << 63 | u64::from(endpoint))
+fn handle(endpoint: CUlogicalEndpointId) -> PhysicalHandle {
+    PhysicalHandle(1 << 63 | u64::from(endpoint))
 }

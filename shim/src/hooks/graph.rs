@@ -6,7 +6,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::{Footprint, GraphId, Graphs, PoolError, PoolId, Sending, Tenant};
+use cgpu_memory::{Footprint, GraphId, Graphs, PoolError, PoolId, Submission, Tenant};
 
 use super::answer::refuse;
 use super::memory::call_retrying;
@@ -95,7 +95,7 @@ macro_rules! graph_launches {
             unsafe extern "C" fn slow(graph: CUgraphExec, stream: CUstream) -> CUresult {
                 // SAFETY: the program's own call.
                 let call = || unsafe { driver::$symbol(graph, stream) };
-                let send = || send(graph, Sending::Launch, Order::$order(stream), call);
+                let send = || send(graph, Submission::Launch, Order::$order(stream), call);
                 boundary::guard(|| {
                     if gate::is_open() {
                         return send();
@@ -129,7 +129,7 @@ macro_rules! uploads {
             unsafe extern "C" fn charged(graph: CUgraphExec, stream: CUstream) -> CUresult {
                 // SAFETY: the program's own call.
                 let call = || unsafe { driver::$symbol(graph, stream) };
-                boundary::guard(|| send(graph, Sending::Upload, Order::$order(stream), call))
+                boundary::guard(|| send(graph, Submission::Upload, Order::$order(stream), call))
             }
 
             let function = if graphs::may_allocate() { charged } else { driver::address::$symbol() };
@@ -329,7 +329,7 @@ fn update(
 }
 
 /// Sends an executable graph to the GPU.
-fn send(graph: CUgraphExec, sending: Sending, order: Order, call: impl Fn() -> CUresult) -> CUresult {
+fn send(graph: CUgraphExec, submission: Submission, order: Order, call: impl Fn() -> CUresult) -> CUresult {
     let graph = GraphId(graph.0);
     let Some((tenant, gpu)) = allocating().and_then(|tenant| Some((tenant, tenant.graphs().gpu(graph)?)))
     else {
@@ -345,7 +345,7 @@ fn send(graph: CUgraphExec, sending: Sending, order: Order, call: impl Fn() -> C
         CUresult::SUCCESS => Ok(()),
         answer => Err(answer),
     };
-    answered(tenant.graphs().send(graph, sending, order.lane(), call, || order.is_busy()))
+    answered(tenant.graphs().send(graph, submission, order.lane(), call, || order.is_busy()))
 }
 
 fn refuse_graph(unsupported: UnsupportedGraph, call: impl FnOnce() -> CUresult) -> CUresult {

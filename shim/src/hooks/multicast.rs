@@ -2,7 +2,7 @@
 //! until it is unbound and let go.
 
 use cgpu_abi::types::*;
-use cgpu_memory::{Address, Bytes, Handle, Reference, Route, Tenant};
+use cgpu_memory::{Address, Bytes, PhysicalHandle, Reference, Route, Tenant};
 
 use super::ipc;
 use crate::devices::DriverOrdinal;
@@ -17,7 +17,7 @@ pub(crate) unsafe fn cuMulticastCreate(
     let answer = unsafe { driver::cuMulticastCreate(object, properties) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         // SAFETY: the driver has just written there.
-        tenant.physical().object_made(Handle(unsafe { object.read() }));
+        tenant.physical().object_made(PhysicalHandle(unsafe { object.read() }));
     }
     answer
 }
@@ -34,10 +34,10 @@ pub(crate) unsafe fn cuMulticastBindMem(
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMulticastBindMem(object, offset, memory, memory_offset, size, flags) };
     bind(
-        Handle(object),
+        PhysicalHandle(object),
         None,
         (offset as u64, size as u64),
-        |tenant| tenant.physical().reference(Handle(memory)),
+        |tenant| tenant.physical().reference(PhysicalHandle(memory)),
         call,
     )
 }
@@ -57,10 +57,10 @@ pub(crate) unsafe fn cuMulticastBindMem_v2(
         driver::cuMulticastBindMem_v2(object, device, offset, memory, memory_offset, size, flags)
     };
     bind(
-        Handle(object),
+        PhysicalHandle(object),
         Some(DriverOrdinal(device)),
         (offset as u64, size as u64),
-        |tenant| tenant.physical().reference(Handle(memory)),
+        |tenant| tenant.physical().reference(PhysicalHandle(memory)),
         call,
     )
 }
@@ -75,7 +75,7 @@ pub(crate) unsafe fn cuMulticastBindAddr(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMulticastBindAddr(object, offset, address, size, flags) };
-    bind_at(Handle(object), None, (offset as u64, size as u64), address, call)
+    bind_at(PhysicalHandle(object), None, (offset as u64, size as u64), address, call)
 }
 
 /// What is mapped there, on behalf of a GPU.
@@ -89,7 +89,7 @@ pub(crate) unsafe fn cuMulticastBindAddr_v2(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMulticastBindAddr_v2(object, device, offset, address, size, flags) };
-    bind_at(Handle(object), Some(DriverOrdinal(device)), (offset as u64, size as u64), address, call)
+    bind_at(PhysicalHandle(object), Some(DriverOrdinal(device)), (offset as u64, size as u64), address, call)
 }
 
 /// Ends bindings of a GPU, of a range of the object.
@@ -101,12 +101,12 @@ pub(crate) unsafe fn cuMulticastUnbind(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMulticastUnbind(object, device, offset, size) };
-    unbind(Handle(object), DriverOrdinal(device), (offset as u64, size as u64), call)
+    unbind(PhysicalHandle(object), DriverOrdinal(device), (offset as u64, size as u64), call)
 }
 
 /// Binds a piece of memory to an object: a reference to it from before the call on.
 pub(super) fn bind(
-    object: Handle,
+    object: PhysicalHandle,
     device: Option<DriverOrdinal>,
     (offset, size): (u64, u64),
     refer: impl FnOnce(&'static Tenant) -> Option<Reference<'static>>,
@@ -125,7 +125,7 @@ pub(super) fn bind(
 /// As [`bind`], of what is at an address. Linear memory has no references: others may hold it from
 /// then on.
 pub(super) fn bind_at(
-    object: Handle,
+    object: PhysicalHandle,
     device: Option<DriverOrdinal>,
     range: (u64, u64),
     address: CUdeviceptr,
@@ -146,7 +146,7 @@ pub(super) fn bind_at(
 
 /// Ends bindings of a GPU: their memory goes when nothing else refers to it.
 pub(super) fn unbind(
-    object: Handle,
+    object: PhysicalHandle,
     device: DriverOrdinal,
     (offset, size): (u64, u64),
     call: impl FnOnce() -> CUresult,

@@ -3,7 +3,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::{Address, Bytes, DeviceIndex, Handle, PoolId, Reason, Tenant};
+use cgpu_memory::{Address, Bytes, DeviceIndex, PhysicalHandle, PoolId, Reason, Tenant};
 
 use super::answer::refuse;
 use super::ipc;
@@ -37,7 +37,7 @@ pub(crate) unsafe fn cuMemCreate(
         return call();
     }
     // SAFETY: read after the driver has succeeded, so it has written there.
-    let made = || Handle(unsafe { handle.read() });
+    let made = || PhysicalHandle(unsafe { handle.read() });
     // SAFETY: not null, so the program's own record, which the driver would read as well.
     match charged_to(tenant, &unsafe { prop.read() }) {
         ChargedTo::Gpu(gpu) => {
@@ -63,7 +63,8 @@ pub(crate) unsafe fn cuMemCreate(
 
 /// The last reference gives the memory back.
 pub(crate) unsafe fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
-    let release = process::tenant().and_then(|tenant| tenant.physical().begin_release(Handle(handle)));
+    let release =
+        process::tenant().and_then(|tenant| tenant.physical().begin_release(PhysicalHandle(handle)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemRelease(handle) };
     if let (CUresult::SUCCESS, Some(release)) = (answer, release) {
@@ -80,7 +81,7 @@ pub(crate) unsafe fn cuMemMap(
     handle: CUmemGenericAllocationHandle,
     flags: c_ulonglong,
 ) -> CUresult {
-    let reference = process::tenant().and_then(|tenant| tenant.physical().reference(Handle(handle)));
+    let reference = process::tenant().and_then(|tenant| tenant.physical().reference(PhysicalHandle(handle)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemMap(pointer, size, offset, handle, flags) };
     if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
@@ -111,7 +112,7 @@ pub(crate) unsafe fn cuMemRetainAllocationHandle(
     let answer = unsafe { driver::cuMemRetainAllocationHandle(handle, address) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, tenant) {
         // SAFETY: the driver has just written there.
-        let handle = Handle(unsafe { handle.read() });
+        let handle = PhysicalHandle(unsafe { handle.read() });
         match reference {
             Some(reference) => reference.retained(handle),
             None => tenant.physical().received(handle),
@@ -127,7 +128,7 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     kind: CUmemAllocationHandleType,
     flags: c_ulonglong,
 ) -> CUresult {
-    let reference = process::tenant().and_then(|tenant| tenant.physical().reference(Handle(handle)));
+    let reference = process::tenant().and_then(|tenant| tenant.physical().reference(PhysicalHandle(handle)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemExportToShareableHandle(shareable, handle, kind, flags) };
     if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
@@ -171,7 +172,7 @@ pub(crate) unsafe fn cuMemImportFromShareableHandle(
     let answer = call();
     if answer == CUresult::SUCCESS {
         // SAFETY: the driver has just written there.
-        tenant.physical().received(Handle(unsafe { handle.read() }));
+        tenant.physical().received(PhysicalHandle(unsafe { handle.read() }));
     }
     answer
 }

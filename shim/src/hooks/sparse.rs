@@ -2,7 +2,7 @@
 //! stream.
 
 use cgpu_abi::types::*;
-use cgpu_memory::{ArrayId, Handle, ReplacedTiles, Tenant, Tiles};
+use cgpu_memory::{ArrayId, PhysicalHandle, ReplacedTiles, Tenant, Tiles};
 
 use super::pool::part_in_order;
 use crate::current::current;
@@ -87,7 +87,8 @@ struct Entry {
 impl Entry {
     fn refer<'a>(&self, tenant: &'a Tenant) -> Option<cgpu_memory::PendingTileMap<'a>> {
         let maps = self.entry.mem_operation_type == CU_MEM_OPERATION_TYPE_MAP;
-        maps.then(|| tenant.physical().begin_tile_map(Handle(self.entry.mem_handle), self.tiles)).flatten()
+        maps.then(|| tenant.physical().begin_tile_map(PhysicalHandle(self.entry.mem_handle), self.tiles))
+            .flatten()
     }
 }
 

@@ -32,7 +32,7 @@ use crate::tables::Tables;
 
 /// What an executable graph is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sending {
+pub enum Submission {
     /// Run: then it has its memory.
     Launch,
     /// Be made ready: then it may have its memory.
@@ -143,7 +143,7 @@ impl<'a> Graphs<'a> {
     pub fn send<E>(
         self,
         graph: GraphId,
-        sending: Sending,
+        submission: Submission,
         lane: Lane,
         call: impl FnOnce() -> Result<(), E>,
         is_busy: impl Fn() -> bool,
@@ -159,7 +159,7 @@ impl<'a> Graphs<'a> {
             }
         }
         let answer = call();
-        let has = |outcome: CallOutcome| answer.is_ok() && (outcome.seen || sending == Sending::Launch);
+        let has = |outcome: CallOutcome| answer.is_ok() && (outcome.seen || submission == Submission::Launch);
         let grown = self.finish(&calls, |share, outcome| {
             let since = outcome.filter(|outcome| has(*outcome)).map(|outcome| (outcome.retention, lane));
             self.tables.graphs.set(graph, share, since);

@@ -17,7 +17,7 @@ pub struct GreenId(pub usize);
 
 /// A handle of physical memory (`CUmemGenericAllocationHandle`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handle(pub u64);
+pub struct PhysicalHandle(pub u64);
 
 /// An executable graph as the driver names it (the `CUgraphExec` pointer's value).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

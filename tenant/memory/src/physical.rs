@@ -35,12 +35,12 @@ use self::table::{FreeOutcome, RecordId};
 pub use self::tiles::{PendingArrayDestroy, PendingTileMap, ReplacedTiles};
 use crate::charge::{Charge, CommitOutcome};
 use crate::exports::{Exports, Route};
-use crate::handles::{Address, Handle};
+use crate::handles::{Address, PhysicalHandle};
 use crate::tables::Tables;
 
 impl Charge<'_> {
     /// The driver made physical memory behind `handle`. It lies on the GPU that was charged.
-    pub fn created(self, handle: Handle) -> CommitOutcome {
+    pub fn created(self, handle: PhysicalHandle) -> CommitOutcome {
         let (tables, gpu, bytes) = (self.tables, self.gpu, self.bytes());
         // From here on the record answers for the bytes.
         mem::forget(self);
@@ -75,7 +75,7 @@ impl<'a> Physical<'a> {
     /// One more reference to the memory behind `handle`, before the driver is asked for what needs
     /// it. None: it is not accounted.
     #[must_use]
-    pub fn reference(self, handle: Handle) -> Option<Reference<'a>> {
+    pub fn reference(self, handle: PhysicalHandle) -> Option<Reference<'a>> {
         let record = self.tables.physical.lock().refer(handle)?;
         Some(Reference { tables: self.tables, record })
     }
@@ -90,20 +90,20 @@ impl<'a> Physical<'a> {
 
     /// The driver took memory in that others have made, or that is not accounted, and names it
     /// `handle`. Where that is memory of our own after all, it is held once more.
-    pub fn received(self, handle: Handle) {
+    pub fn received(self, handle: PhysicalHandle) {
         let outcome = self.tables.physical.lock().received(handle);
         self.apply(outcome);
     }
 
     /// The driver made memory that costs the GPU nothing, behind `handle`.
-    pub fn created_free(self, handle: Handle) {
+    pub fn created_free(self, handle: PhysicalHandle) {
         let outcome = self.tables.physical.lock().forget(handle);
         self.apply(outcome);
     }
 
     /// A reference of `handle` is about to be released. None: it is not accounted.
     #[must_use]
-    pub fn begin_release(self, handle: Handle) -> Option<PendingRelease<'a>> {
+    pub fn begin_release(self, handle: PhysicalHandle) -> Option<PendingRelease<'a>> {
         let generation = self.tables.physical.lock().leave(handle)?;
         Some(PendingRelease { tables: self.tables, handle, generation })
     }
@@ -170,7 +170,7 @@ impl Reference<'_> {
     }
 
     /// The driver answered with `handle`: the reference is the handle's.
-    pub fn retained(self, handle: Handle) {
+    pub fn retained(self, handle: PhysicalHandle) {
         let Self { tables, record } = *ManuallyDrop::new(self);
         let outcome = tables.physical.lock().hold(handle, record);
         match outcome {
@@ -202,7 +202,7 @@ impl Drop for Reference<'_> {
 #[must_use = "a release that is dropped has not happened"]
 pub struct PendingRelease<'a> {
     tables: &'a Tables,
-    handle: Handle,
+    handle: PhysicalHandle,
     generation: u64,
 }
 

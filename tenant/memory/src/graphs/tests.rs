@@ -164,12 +164,18 @@ impl Fixture {
     }
 
     fn launch(&self, id: usize, stream: usize) -> Result<(), PoolError<u32>> {
-        self.send(id, stream, Sending::Launch, false)
+        self.send(id, stream, Submission::Launch, false)
     }
 
-    fn send(&self, id: usize, stream: usize, sending: Sending, lives: bool) -> Result<(), PoolError<u32>> {
+    fn send(
+        &self,
+        id: usize,
+        stream: usize,
+        submission: Submission,
+        lives: bool,
+    ) -> Result<(), PoolError<u32>> {
         let call = || {
-            if sending == Sending::Launch {
+            if submission == Submission::Launch {
                 self.driver.on(|inside| inside.launch(id, stream, lives));
             }
             Ok(())
@@ -182,7 +188,13 @@ impl Fixture {
                 busy
             })
         };
-        self.tenant.graphs().send(GraphId(id), sending, Lane { stream, context: 0, thread: 0 }, call, is_busy)
+        self.tenant.graphs().send(
+            GraphId(id),
+            submission,
+            Lane { stream, context: 0, thread: 0 },
+            call,
+            is_busy,
+        )
     }
 
     fn used(&self) -> Bytes {
@@ -206,7 +218,7 @@ fn graph_is_charged_by_its_reservation() {
     let fixture = Fixture::new(100);
     fixture.instantiate(1, mib(30)).expect("it takes nothing yet");
     fixture.holds(Bytes::ZERO);
-    fixture.send(1, 1, Sending::Upload, false).expect("it fits");
+    fixture.send(1, 1, Submission::Upload, false).expect("it fits");
     fixture.holds(Bytes::ZERO);
     for _ in 0..3 {
         fixture.launch(1, 1).expect("it fits");
@@ -266,7 +278,7 @@ fn memory_passed_from_graph_to_graph_is_charged_first() {
     }
     // The second one now has what the first one had, which must not be thought to have it still.
     fixture.driver.on(|inside| inside.finish(1));
-    fixture.send(2, 1, Sending::Launch, true).expect("it is there");
+    fixture.send(2, 1, Submission::Launch, true).expect("it is there");
     assert!(matches!(fixture.launch(1, 1), Err(PoolError::Denied(_))));
     fixture.holds(mib(60));
     assert_eq!(fixture.count(Reason::GraphGrew), 0);
@@ -281,7 +293,7 @@ fn graph_whose_memory_went_to_another_is_charged_again() {
     fixture.launch(1, 1).expect("it fits");
     fixture.driver.on(|inside| inside.finish(1));
     // There is room for it, so that nothing need be trimmed; but the driver takes what it has idle.
-    fixture.send(2, 2, Sending::Launch, true).expect("it fits");
+    fixture.send(2, 2, Submission::Launch, true).expect("it fits");
     fixture.holds(mib(60));
     let charge = fixture.tenant.charge(gpu(), mib(40)).expect("it fits");
     assert!(matches!(fixture.launch(1, 1), Err(PoolError::Denied(_))), "it has not got its memory any more");
@@ -348,7 +360,7 @@ fn graph_refused_by_the_driver_costs_nothing() {
     let fixture = Fixture::new(100);
     fixture.instantiate(1, mib(60)).expect("it takes nothing yet");
     let lane = Lane { stream: 1, context: 0, thread: 0 };
-    let failed = fixture.tenant.graphs().send(GraphId(1), Sending::Launch, lane, || Err(1), || false);
+    let failed = fixture.tenant.graphs().send(GraphId(1), Submission::Launch, lane, || Err(1), || false);
     assert_eq!(failed, Err(PoolError::Driver(1)));
     fixture.holds(Bytes::ZERO);
     let failed = fixture.tenant.graphs().instantiate(
@@ -448,7 +460,7 @@ fn pending_launch_keeps_its_memory() {
         fixture
             .tenant
             .graphs()
-            .send(GraphId(1), Sending::Launch, lane, call, || false)
+            .send(GraphId(1), Submission::Launch, lane, call, || false)
             .expect("it has its memory");
         fixture.holds(if trims { mib(40) } else { mib(80) });
         assert_eq!(fixture.count(Reason::GraphGrew), 0);
@@ -468,7 +480,7 @@ proptest! {
                 0 if !there => fixture.instantiate(id, Bytes(pages * PAGE)).expect("it takes nothing yet"),
                 1 | 2 if there => {
                     let lives = fixture.driver.on(|inside| inside.executables[&id].lives);
-                    if !lives && fixture.send(id, stream, Sending::Launch, step == 2 && pages < 5).is_err() {
+                    if !lives && fixture.send(id, stream, Submission::Launch, step == 2 && pages < 5).is_err() {
                         let (stays, needs) = fixture.driver.on(|inside| {
                             (inside.reserved(), inside.executables[&id].needs)
                         });

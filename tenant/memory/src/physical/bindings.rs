@@ -15,12 +15,12 @@ use cgpu_shm::units::{Bytes, DeviceIndex};
 use super::table::{Change, RecordId};
 use super::{Physical, Reference};
 use crate::exports::Route;
-use crate::handles::Handle;
+use crate::handles::PhysicalHandle;
 use crate::tables::Tables;
 
 impl<'a> Physical<'a> {
     /// The driver made an object to which memory can be bound.
-    pub fn object_made(self, handle: Handle) {
+    pub fn object_made(self, handle: PhysicalHandle) {
         let outcome = self.tables.physical.lock().made_costless(handle, 0);
         self.apply(outcome);
     }
@@ -64,7 +64,7 @@ impl<'a> Physical<'a> {
 impl Reference<'_> {
     /// The driver bound it to an object, on behalf of a GPU, or of that on which it lies: the
     /// reference is the binding's.
-    pub fn bound(self, object: Handle, gpu: Option<DeviceIndex>, offset: u64, length: Bytes) {
+    pub fn bound(self, object: PhysicalHandle, gpu: Option<DeviceIndex>, offset: u64, length: Bytes) {
         let Self { tables, record } = *ManuallyDrop::new(self);
         let change = tables.physical.lock().bind(object, gpu, offset, length.0, record);
         match change {
@@ -84,7 +84,7 @@ pub struct PendingUnbind<'a> {
 
 impl PendingUnbind<'_> {
     /// The driver ended a GPU's bindings to an object, of a range of it.
-    pub fn unbound(self, object: Handle, gpu: DeviceIndex, offset: u64, length: Bytes) {
+    pub fn unbound(self, object: PhysicalHandle, gpu: DeviceIndex, offset: u64, length: Bytes) {
         let end = offset.saturating_add(length.0);
         loop {
             let unbound = self.tables.physical.lock().unbind(object, gpu, offset, end, self.serial);

@@ -15,7 +15,7 @@ pub(super) use self::tiles::Tiled;
 pub use self::tiles::Tiles;
 use crate::allocations::table::Exhausted;
 use crate::exports::route::Route;
-use crate::handles::{Address, Handle};
+use crate::handles::{Address, PhysicalHandle};
 use crate::ordered::Ordered;
 
 /// Which record; no two of a process are the same.
@@ -136,7 +136,7 @@ impl PhysicalTable {
     }
 
     /// One more reference to the memory behind a handle.
-    pub(in crate::physical) fn refer(&mut self, handle: Handle) -> Option<RecordId> {
+    pub(in crate::physical) fn refer(&mut self, handle: PhysicalHandle) -> Option<RecordId> {
         let record = self.handles.get(handle.0)?.record;
         self.add_reference(record)
     }
@@ -185,7 +185,11 @@ impl PhysicalTable {
 
     /// Lets a handle have a reference of `record` that has been added. If the handle was another's,
     /// that one's are gone. None: no host memory.
-    pub(in crate::physical) fn hold(&mut self, handle: Handle, record: RecordId) -> Option<FreeOutcome> {
+    pub(in crate::physical) fn hold(
+        &mut self,
+        handle: PhysicalHandle,
+        record: RecordId,
+    ) -> Option<FreeOutcome> {
         if let Some(held) = self.handles.get(handle.0).filter(|held| held.record == record) {
             held.references = held.references.saturating_add(1);
             return Some(FreeOutcome::StillReferenced);
@@ -199,7 +203,7 @@ impl PhysicalTable {
     }
 
     /// A release goes to the driver. Returns the generation that it is of.
-    pub(in crate::physical) fn leave(&mut self, handle: Handle) -> Option<u64> {
+    pub(in crate::physical) fn leave(&mut self, handle: PhysicalHandle) -> Option<u64> {
         let held = self.handles.get(handle.0)?;
         held.leaving = held.leaving.saturating_add(1);
         Some(held.generation)
@@ -208,7 +212,7 @@ impl PhysicalTable {
     /// The driver has answered a release, of a reference that `handle` had in that generation.
     pub(in crate::physical) fn released(
         &mut self,
-        handle: Handle,
+        handle: PhysicalHandle,
         generation: u64,
         gone: bool,
     ) -> FreeOutcome {
@@ -229,7 +233,7 @@ impl PhysicalTable {
 
     /// The driver has given this value to memory that it took in. If it is held by more than those
     /// who are releasing it, that is our own memory; else it is not accounted.
-    pub(in crate::physical) fn received(&mut self, handle: Handle) -> FreeOutcome {
+    pub(in crate::physical) fn received(&mut self, handle: PhysicalHandle) -> FreeOutcome {
         match self.handles.get(handle.0) {
             Some(held) if held.references > held.leaving => {
                 held.references = held.references.saturating_add(1);
@@ -242,7 +246,7 @@ impl PhysicalTable {
     }
 
     /// Something that costs nothing has got this handle: whatever had it before is gone.
-    pub(in crate::physical) fn made_costless(&mut self, handle: Handle, routes: u64) -> FreeOutcome {
+    pub(in crate::physical) fn made_costless(&mut self, handle: PhysicalHandle, routes: u64) -> FreeOutcome {
         let outcome = self.forget(handle);
         // Without host memory it is not known, as others are that were made before us.
         let _ = self.costless(handle, routes);
@@ -250,7 +254,7 @@ impl PhysicalTable {
     }
 
     /// Enters what costs nothing under an unused handle. None: no host memory.
-    fn costless(&mut self, handle: Handle, routes: u64) -> Option<RecordId> {
+    fn costless(&mut self, handle: PhysicalHandle, routes: u64) -> Option<RecordId> {
         let record = self.record(DeviceIndex::new(0)?, Bytes::ZERO)?;
         self.records.get(record)?.routes = routes;
         self.hold(handle, record)?;
@@ -258,7 +262,7 @@ impl PhysicalTable {
     }
 
     /// The driver has given this value to memory that is not accounted.
-    pub(in crate::physical) fn forget(&mut self, handle: Handle) -> FreeOutcome {
+    pub(in crate::physical) fn forget(&mut self, handle: PhysicalHandle) -> FreeOutcome {
         let former = self.handles.remove(handle.0);
         former.map_or(FreeOutcome::StillReferenced, |former| {
             self.drop_references(former.record, former.references)

@@ -24,15 +24,15 @@ fn count(tenant: &Tenant, reason: Reason) -> u32 {
 
 fn create(tenant: &Tenant, handle: u64, size: Bytes) {
     let charge = tenant.charge(gpu(), size).expect("it fits");
-    assert_eq!(charge.created(Handle(handle)), CommitOutcome::Recorded);
+    assert_eq!(charge.created(PhysicalHandle(handle)), CommitOutcome::Recorded);
 }
 
 fn map(tenant: &Tenant, handle: u64, address: u64, size: Bytes) {
-    tenant.physical().reference(Handle(handle)).expect("accounted").mapped(Address(address), size);
+    tenant.physical().reference(PhysicalHandle(handle)).expect("accounted").mapped(Address(address), size);
 }
 
 fn release(tenant: &Tenant, handle: u64) {
-    tenant.physical().begin_release(Handle(handle)).expect("accounted").released();
+    tenant.physical().begin_release(PhysicalHandle(handle)).expect("accounted").released();
 }
 
 fn unmap(tenant: &Tenant, address: u64, size: Bytes) {
@@ -50,10 +50,10 @@ fn memory_released_while_mapped_stays_charged() {
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(6));
     assert!(tenant.charge(gpu(), mib(6)).is_err());
-    assert!(tenant.physical().begin_release(Handle(1)).is_none(), "no handle is left");
+    assert!(tenant.physical().begin_release(PhysicalHandle(1)).is_none(), "no handle is left");
     // A handle of it comes back by its address: under another value, which is as good.
     let reference = tenant.physical().reference_at(Address(BASE + 5 * MIB)).expect("mapped there");
-    reference.retained(Handle(77));
+    reference.retained(PhysicalHandle(77));
     unmap(&tenant, BASE, mib(6));
     assert_eq!(used(&tenant), mib(6));
     release(&tenant, 77);
@@ -66,9 +66,9 @@ fn release_or_unmap_refused_by_the_driver_changes_nothing() {
     let tenant = container.tenant();
     create(&tenant, 1, mib(4));
     map(&tenant, 1, BASE, mib(4));
-    drop(tenant.physical().begin_release(Handle(1)).expect("accounted"));
+    drop(tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted"));
     drop(tenant.physical().begin_unmap());
-    drop(tenant.physical().reference(Handle(1)).expect("accounted"));
+    drop(tenant.physical().reference(PhysicalHandle(1)).expect("accounted"));
     // A range that cuts a mapping ends none.
     unmap(&tenant, BASE, mib(2));
     unmap(&tenant, BASE + 2 * MIB, mib(2));
@@ -100,19 +100,19 @@ fn handle_reused_before_the_release_returns_is_the_new_memory() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     create(&tenant, 1, mib(2));
-    let release = tenant.physical().begin_release(Handle(1)).expect("accounted");
+    let release = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
     create(&tenant, 1, mib(4));
     assert_eq!(used(&tenant), mib(4));
     release.released();
     assert_eq!(used(&tenant), mib(4));
     // Memory of others, and of the host, may get the value as well.
-    let release = tenant.physical().begin_release(Handle(1)).expect("accounted");
-    tenant.physical().received(Handle(1));
+    let release = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
+    tenant.physical().received(PhysicalHandle(1));
     assert_eq!(used(&tenant), Bytes::ZERO);
     release.released();
     create(&tenant, 1, mib(2));
-    let release = tenant.physical().begin_release(Handle(1)).expect("accounted");
-    tenant.physical().created_free(Handle(1));
+    let release = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
+    tenant.physical().created_free(PhysicalHandle(1));
     release.released();
     assert_eq!(used(&tenant), Bytes::ZERO);
 }
@@ -123,11 +123,11 @@ fn handle_reused_for_the_same_memory_is_not_the_released_one() {
     let tenant = container.tenant();
     create(&tenant, 1, mib(2));
     map(&tenant, 1, BASE, mib(2));
-    let first = tenant.physical().begin_release(Handle(1)).expect("accounted");
+    let first = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
     // The value goes to other memory, and then to the first again, which is still mapped.
     create(&tenant, 1, mib(4));
-    let second = tenant.physical().begin_release(Handle(1)).expect("accounted");
-    tenant.physical().reference_at(Address(BASE)).expect("mapped there").retained(Handle(1));
+    let second = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
+    tenant.physical().reference_at(Address(BASE)).expect("mapped there").retained(PhysicalHandle(1));
     assert_eq!(used(&tenant), mib(2));
     first.released();
     second.released();
@@ -160,7 +160,7 @@ fn pending_map_keeps_memory_released_meanwhile() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     create(&tenant, 1, mib(4));
-    let mapping = tenant.physical().reference(Handle(1)).expect("accounted");
+    let mapping = tenant.physical().reference(PhysicalHandle(1)).expect("accounted");
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(4));
     mapping.mapped(Address(BASE), mib(4));
@@ -176,24 +176,24 @@ fn pending_map_keeps_memory_released_meanwhile() {
 fn import_is_not_charged_and_export_stays_charged() {
     let container = Container::limited(20);
     let tenant = container.tenant();
-    tenant.physical().received(Handle(9));
+    tenant.physical().received(PhysicalHandle(9));
     map(&tenant, 9, BASE, mib(2));
     release(&tenant, 9);
     unmap(&tenant, BASE, mib(2));
     assert!(
-        tenant.physical().reference(Handle(9)).is_none()
-            && tenant.physical().begin_release(Handle(9)).is_none()
+        tenant.physical().reference(PhysicalHandle(9)).is_none()
+            && tenant.physical().begin_release(PhysicalHandle(9)).is_none()
     );
     assert_eq!(used(&tenant), Bytes::ZERO);
     // A driver that answers with a handle of ours means our memory.
     create(&tenant, 1, mib(2));
-    tenant.physical().received(Handle(1));
+    tenant.physical().received(PhysicalHandle(1));
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(2));
     release(&tenant, 1);
     assert_eq!(used(&tenant), Bytes::ZERO);
     create(&tenant, 1, mib(2));
-    tenant.physical().reference(Handle(1)).expect("accounted").exported();
+    tenant.physical().reference(PhysicalHandle(1)).expect("accounted").exported();
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(2), "a process may hold it");
     assert_eq!(count(&tenant, Reason::ExportedKept), 1);
@@ -214,14 +214,19 @@ fn exported(tenant: &Tenant) -> Bytes {
 }
 
 fn bind(tenant: &Tenant, object: u64, offset: u64, handle: u64, size: Bytes) {
-    tenant.physical().reference(Handle(handle)).expect("accounted").bound(Handle(object), None, offset, size);
+    tenant.physical().reference(PhysicalHandle(handle)).expect("accounted").bound(
+        PhysicalHandle(object),
+        None,
+        offset,
+        size,
+    );
 }
 
 #[test]
 fn bound_memory_stays_charged_until_it_is_unbound_and_released() {
     let container = Container::limited(20);
     let tenant = container.tenant();
-    tenant.physical().object_made(Handle(100));
+    tenant.physical().object_made(PhysicalHandle(100));
     create(&tenant, 1, mib(4));
     create(&tenant, 2, mib(2));
     bind(&tenant, 100, 0, 1, mib(4));
@@ -230,15 +235,15 @@ fn bound_memory_stays_charged_until_it_is_unbound_and_released() {
     release(&tenant, 2);
     assert_eq!((used(&tenant), exported(&tenant)), (mib(6), Bytes::ZERO));
     // Of the range, for the GPU, and only what lies in it whole.
-    tenant.physical().begin_unbind().unbound(Handle(100), gpu(), 0, mib(3));
+    tenant.physical().begin_unbind().unbound(PhysicalHandle(100), gpu(), 0, mib(3));
     tenant.physical().begin_unbind().unbound(
-        Handle(100),
+        PhysicalHandle(100),
         cgpu_shm::units::DeviceIndex::new(1).unwrap(),
         0,
         mib(4),
     );
     assert_eq!(used(&tenant), mib(6));
-    tenant.physical().begin_unbind().unbound(Handle(100), gpu(), 0, mib(4));
+    tenant.physical().begin_unbind().unbound(PhysicalHandle(100), gpu(), 0, mib(4));
     assert_eq!(used(&tenant), mib(2));
     // A mapping of the object holds it, and all that is bound, too.
     map(&tenant, 100, BASE, mib(6));
@@ -253,17 +258,17 @@ fn bound_memory_stays_charged_until_it_is_unbound_and_released() {
 fn memory_bound_to_a_shared_object_is_exported_while_bound() {
     let container = Container::limited(20);
     let tenant = container.tenant();
-    tenant.physical().object_made(Handle(100));
-    tenant.physical().received(Handle(200));
+    tenant.physical().object_made(PhysicalHandle(100));
+    tenant.physical().received(PhysicalHandle(200));
     create(&tenant, 1, mib(4));
     create(&tenant, 2, mib(2));
     bind(&tenant, 100, 0, 1, mib(4));
     bind(&tenant, 200, 0, 2, mib(2));
     assert_eq!(exported(&tenant), mib(2));
-    tenant.physical().reference(Handle(100)).expect("made").exported();
-    tenant.physical().reference(Handle(100)).expect("made").exported();
+    tenant.physical().reference(PhysicalHandle(100)).expect("made").exported();
+    tenant.physical().reference(PhysicalHandle(100)).expect("made").exported();
     assert_eq!(exported(&tenant), mib(6));
-    tenant.physical().begin_unbind().unbound(Handle(100), gpu(), 0, mib(4));
+    tenant.physical().begin_unbind().unbound(PhysicalHandle(100), gpu(), 0, mib(4));
     assert_eq!(exported(&tenant), mib(2));
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(2));
@@ -285,11 +290,11 @@ fn memory_in_tiles_stays_charged_until_the_stream_unmaps_it() {
     create(&tenant, 2, mib(2));
     let context = tenant.contexts().adopt(container.handle(), gpu());
     // The driver refuses.
-    drop(tenant.physical().begin_tile_map(Handle(1), tiles(0, 4)));
+    drop(tenant.physical().begin_tile_map(PhysicalHandle(1), tiles(0, 4)));
     assert!(
         tenant
             .physical()
-            .begin_tile_map(Handle(1), tiles(0, 4))
+            .begin_tile_map(PhysicalHandle(1), tiles(0, 4))
             .expect("known")
             .tiled(array, tiles(0, 4), Some(context))
             .is_empty()
@@ -297,7 +302,7 @@ fn memory_in_tiles_stays_charged_until_the_stream_unmaps_it() {
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(6));
     // Another memory takes the place of half of it, and is mapped elsewhere.
-    let untiled = tenant.physical().begin_tile_map(Handle(2), tiles(0, 2)).expect("known").tiled(
+    let untiled = tenant.physical().begin_tile_map(PhysicalHandle(2), tiles(0, 2)).expect("known").tiled(
         array,
         tiles(0, 2),
         None,
@@ -305,7 +310,7 @@ fn memory_in_tiles_stays_charged_until_the_stream_unmaps_it() {
     assert!(
         tenant
             .physical()
-            .begin_tile_map(Handle(2), tiles(9, 10))
+            .begin_tile_map(PhysicalHandle(2), tiles(9, 10))
             .expect("known")
             .tiled(other, tiles(9, 10), None)
             .is_empty()
@@ -324,7 +329,7 @@ fn memory_in_tiles_stays_charged_until_the_stream_unmaps_it() {
     assert!(
         tenant
             .physical()
-            .begin_tile_map(Handle(3), tiles(0, 1))
+            .begin_tile_map(PhysicalHandle(3), tiles(0, 1))
             .expect("known")
             .tiled(array, tiles(0, 1), Some(context))
             .is_empty()

@@ -12,13 +12,13 @@ use super::Physical;
 use super::table::{RecordId, Tiled, Tiles};
 use crate::allocations::table::Owner;
 use crate::contexts::table::Context;
-use crate::handles::{ArrayId, Handle};
+use crate::handles::{ArrayId, PhysicalHandle};
 use crate::tables::Tables;
 
 impl<'a> Physical<'a> {
     /// Memory is about to be mapped into parts of an array: a reference for each, if it is
     /// accounted.
-    pub fn begin_tile_map(self, handle: Handle, tiles: Tiles) -> Option<PendingTileMap<'a>> {
+    pub fn begin_tile_map(self, handle: PhysicalHandle, tiles: Tiles) -> Option<PendingTileMap<'a>> {
         let count = tiles.names().count() as u64;
         let record = self.tables.physical.lock().refer_times(handle, count)?;
         Some(PendingTileMap { tables: self.tables, record, count })

@@ -4,7 +4,7 @@ use cgpu_shm::layout::EXPORTED_UNSEEN;
 use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use super::{FreeOutcome, PhysicalTable, RecordId};
-use crate::handles::Handle;
+use crate::handles::PhysicalHandle;
 
 /// A piece of memory bound to an object.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ pub(in crate::physical) enum Change {
 
 impl PhysicalTable {
     /// The object of a handle; one whose creation was not seen is others' too.
-    fn object(&mut self, handle: Handle) -> Option<RecordId> {
+    fn object(&mut self, handle: PhysicalHandle) -> Option<RecordId> {
         match self.handles.get(handle.0) {
             Some(held) => Some(held.record),
             None => self.costless(handle, EXPORTED_UNSEEN),
@@ -55,7 +55,7 @@ impl PhysicalTable {
     /// None: no host memory, or no such object.
     pub(in crate::physical) fn bind(
         &mut self,
-        handle: Handle,
+        handle: PhysicalHandle,
         gpu: Option<DeviceIndex>,
         offset: u64,
         length: u64,
@@ -72,7 +72,7 @@ impl PhysicalTable {
     /// Takes off one binding that lies in the range whole.
     pub(in crate::physical) fn unbind(
         &mut self,
-        handle: Handle,
+        handle: PhysicalHandle,
         gpu: DeviceIndex,
         offset: u64,
         end: u64,

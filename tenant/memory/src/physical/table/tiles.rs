@@ -2,7 +2,7 @@
 
 use super::{PhysicalTable, RecordId};
 use crate::allocations::table::Owner;
-use crate::handles::{ArrayId, Handle};
+use crate::handles::{ArrayId, PhysicalHandle};
 use crate::ordered::Ordered;
 
 /// An array of which parts are mapped.
@@ -51,7 +51,11 @@ impl PhysicalTable {
     }
 
     /// So many more references to the memory behind a handle.
-    pub(in crate::physical) fn refer_times(&mut self, handle: Handle, count: u64) -> Option<RecordId> {
+    pub(in crate::physical) fn refer_times(
+        &mut self,
+        handle: PhysicalHandle,
+        count: u64,
+    ) -> Option<RecordId> {
         let record = self.handles.get(handle.0)?.record;
         let found = self.records.get(record)?;
         found.references = found.references.saturating_add(count);

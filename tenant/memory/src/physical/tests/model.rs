@@ -221,12 +221,12 @@ impl<'a> Fixture<'a> {
             Step::PendingRelease(which) => {
                 let (id, value) = self.pick(which).filter(|(id, _)| !self.is_named(*id))?;
                 self.held.swap_remove(which % self.held.len());
-                Call::PendingRelease { token: tenant.physical().begin_release(Handle(value)), id }
+                Call::PendingRelease { token: tenant.physical().begin_release(PhysicalHandle(value)), id }
             }
             Step::Map(which, first, slots) => {
                 let (id, value) = self.pick(which)?;
                 let slots = slots.min(self.driver.memory[&id].slots);
-                Call::Map { reference: tenant.physical().reference(Handle(value)), id, first, slots }
+                Call::Map { reference: tenant.physical().reference(PhysicalHandle(value)), id, first, slots }
             }
             Step::Unmap(first, slots) => {
                 let within = self.driver.within(first, slots);
@@ -242,7 +242,7 @@ impl<'a> Fixture<'a> {
             }
             Step::Export(which) => {
                 let (id, value) = self.pick(which)?;
-                Call::Export { reference: tenant.physical().reference(Handle(value)), id }
+                Call::Export { reference: tenant.physical().reference(PhysicalHandle(value)), id }
             }
             Step::Drive(..) | Step::Return(_) => return None,
         })
@@ -294,19 +294,19 @@ impl<'a> Fixture<'a> {
         match call {
             Call::Create { charge, made, .. } => {
                 let (id, value) = made.expect("driven");
-                assert_eq!(charge.created(Handle(value)), CommitOutcome::Recorded);
+                assert_eq!(charge.created(PhysicalHandle(value)), CommitOutcome::Recorded);
                 self.held.push((id, value));
             }
             Call::Import { made } => {
                 let (id, value) = made.expect("driven");
-                self.tenant.physical().received(Handle(value));
+                self.tenant.physical().received(PhysicalHandle(value));
                 self.held.push((id, value));
             }
             Call::Retain { reference, id, value } => {
                 let value = value.expect("driven");
                 match reference {
-                    Some(reference) => reference.retained(Handle(value)),
-                    None => self.tenant.physical().received(Handle(value)),
+                    Some(reference) => reference.retained(PhysicalHandle(value)),
+                    None => self.tenant.physical().received(PhysicalHandle(value)),
                 }
                 self.held.push((id, value));
             }
