@@ -109,9 +109,9 @@ impl Election {
         let mut seen: Option<(Lease, Instant)> = None;
         let mut renewed: Option<Instant> = None;
         loop {
-            let asked = Instant::now();
+            let requested_at = Instant::now();
             match tokio::time::timeout(self.renew_deadline(), self.attempt(&mut seen)).await {
-                Ok(Ok(true)) => renewed = Some(asked),
+                Ok(Ok(true)) => renewed = Some(requested_at),
                 // Somebody else has it.
                 Ok(Ok(false)) => renewed = None,
                 Ok(Err(failure)) => debug!(%failure, lease = self.name, "cannot reach the lease"),

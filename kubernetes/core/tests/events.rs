@@ -252,7 +252,7 @@ impl Extender {
     }
 
     /// What kube-scheduler asks for a pod: filter, prioritize, bind.
-    fn place(&mut self, api: &mut Api, uid: &str, now: u64, is_heard: bool) {
+    fn place(&mut self, api: &mut Api, uid: &str, now: u64, is_received: bool) {
         let Some(pod) = api.pods.get(uid).cloned() else { return };
         let request = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
         let filtered = extender::filter(&self.cluster, &request(api.nodes.keys().cloned().collect()));
@@ -271,7 +271,7 @@ impl Extender {
         let Ok(change) = extender::bind(&self.cluster, &binding, now) else { return };
         if let Some(pod) = api.patch("claimed", &change) {
             // The answer is lost: it is written, and nobody here knows.
-            if !is_heard {
+            if !is_received {
                 return api.count("lost answers");
             }
             self.cluster.apply_pod(&pod);
@@ -378,8 +378,8 @@ impl Harness {
             450..650 => {
                 let waiting = self.api.waiting();
                 if let Some(uid) = self.random.choice(&waiting) {
-                    let is_heard = self.random.u32(0..100) > 0;
-                    self.extenders[which].place(&mut self.api, uid, self.now, is_heard);
+                    let is_received = self.random.u32(0..100) > 0;
+                    self.extenders[which].place(&mut self.api, uid, self.now, is_received);
                 }
             }
             650..850 => self.extenders[which].advance(&mut self.api, &mut self.random, self.confirms),
@@ -444,7 +444,7 @@ impl Harness {
     }
 
     /// Everything comes to rest: then all know the same, and nothing is left that nobody holds.
-    fn settle(&mut self) {
+    fn finish(&mut self) {
         for uid in self.api.spoilt.keys().cloned().collect::<Vec<_>>() {
             mend(&mut self.api, &uid);
         }
@@ -475,7 +475,7 @@ impl Harness {
         }
     }
 
-    fn check_at_rest(&self) {
+    fn check_idle(&self) {
         let taken: u64 = self.api.taken.values().flat_map(|(_, gpus)| gpus.values()).sum();
         for extender in &self.extenders {
             let cluster = &extender.cluster;
@@ -579,9 +579,9 @@ fn run(seed: u64, events: u64) -> Harness {
             );
         }
     }
-    harness.settle();
+    harness.finish();
     assert_eq!(harness.api.fault, None, "seed {seed}, at rest");
-    harness.check_at_rest();
+    harness.check_idle();
     harness
 }
 

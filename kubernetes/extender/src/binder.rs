@@ -161,7 +161,7 @@ impl Binder {
 
     /// Confirms the claim against the API server's lists, or withdraws it.
     async fn confirm(&self, binding: &Binding, pod: &Pod) -> Result<(), BindError> {
-        let verdict = match self.listed(&binding.node).await {
+        let outcome = match self.listed(&binding.node).await {
             Ok(pods) => self
                 .cache
                 .read()
@@ -169,10 +169,10 @@ impl Binder {
                 .map_err(BindError::Refused),
             Err(failure) => Err(BindError::Failed("the node's pods cannot be listed", failure)),
         };
-        if verdict.is_err() {
+        if outcome.is_err() {
             self.withdraw(pod).await;
         }
-        verdict
+        outcome
     }
 
     /// Lists the pods that may hold a part of a node: unbound pods first, then those of the node. A

@@ -71,7 +71,7 @@ impl Metrics {
     }
 
     /// Counts what is known.
-    pub(crate) fn look_at(&self, cluster: &Cluster) {
+    pub(crate) fn count_objects(&self, cluster: &Cluster) {
         self.nodes.set(cluster.nodes().count() as u64);
         self.pods.set(cluster.pods().count() as u64);
     }

@@ -52,7 +52,7 @@ async fn ready(State(handlers): State<Arc<Handlers>>) -> (StatusCode, String) {
 }
 
 async fn metrics(State(handlers): State<Arc<Handlers>>) -> Response {
-    handlers.metrics.look_at(&handlers.cache.read());
+    handlers.metrics.count_objects(&handlers.cache.read());
     answer(
         StatusCode::OK,
         "application/openmetrics-text; version=1.0.0; charset=utf-8",

@@ -19,7 +19,7 @@ pub(crate) struct Health {
     /// When something was wrong last.
     last: BTreeMap<String, Uptime>,
     /// When an error of a GPU was news last.
-    news: BTreeMap<(String, u64), Uptime>,
+    reported: BTreeMap<(String, u64), Uptime>,
 }
 
 /// So long after it was news the same error of the same GPU is none.
@@ -29,7 +29,7 @@ impl Health {
     /// Of GPUs of which nobody has heard anything. These errors say nothing either.
     pub(crate) fn new(recovery: Duration, ignored: impl IntoIterator<Item = u64>) -> Self {
         let ignored = PROGRAM_XIDS.into_iter().chain(ignored).collect();
-        Self { recovery, ignored, last: BTreeMap::new(), news: BTreeMap::new() }
+        Self { recovery, ignored, last: BTreeMap::new(), reported: BTreeMap::new() }
     }
 
     /// A GPU reported an error so long ago; it may be told again and again. Whether that is news of the GPU.
@@ -41,11 +41,11 @@ impl Health {
         let at = now.saturating_sub(ago);
         self.worsen(gpu, at);
         let key = (gpu.to_owned(), xid);
-        let is_news = self.news.get(&key).is_none_or(|last| at >= *last + REPEAT_INTERVAL);
-        if is_news {
-            self.news.insert(key, at);
+        let is_new = self.reported.get(&key).is_none_or(|last| at >= *last + REPEAT_INTERVAL);
+        if is_new {
+            self.reported.insert(key, at);
         }
-        is_news
+        is_new
     }
 
     /// Something is wrong with it: it does not answer, or asks to be reset; or whoever looked before us found it sick.
@@ -102,9 +102,9 @@ mod tests {
     #[test]
     fn repeated_error_is_not_reported_again() {
         let mut health = Health::new(at(300), []);
-        let news = [(48, 0, 10), (48, 2, 12), (48, 0, 69), (63, 0, 69), (48, 0, 70), (48, 1, 71)]
+        let reported = [(48, 0, 10), (48, 2, 12), (48, 0, 69), (63, 0, 69), (48, 0, 70), (48, 1, 71)]
             .map(|(xid, ago, now)| health.report("a", xid, at(ago), at(now)));
-        assert_eq!(news, [true, false, false, true, true, false]);
+        assert_eq!(reported, [true, false, false, true, true, false]);
         assert!(health.report("b", 48, at(1), at(71)));
     }
 }

@@ -136,8 +136,8 @@ impl<'a> Engine<'a> {
         let mut command = self.runtime();
         command.args(["exec", "--process"]).arg(&file).args(["--detach", &container.id]);
         Outcome::of(command).exits(0);
-        let told: Value = serde_json::from_slice(&fs::read(&file).expect("a process")).expect("JSON");
-        variables(&told)
+        let reported: Value = serde_json::from_slice(&fs::read(&file).expect("a process")).expect("JSON");
+        variables(&reported)
     }
 
     /// Deletes a container that has ended.
@@ -236,9 +236,9 @@ impl<'a> Engine<'a> {
                 continue;
             }
             let text = fs::read_to_string(&path).expect("a specification");
-            let told: Value = serde_json::from_str(&text).expect("a whole specification");
-            let devices = told["devices"].as_array().into_iter().flatten();
-            if told["kind"] == kind {
+            let reported: Value = serde_json::from_str(&text).expect("a whole specification");
+            let devices = reported["devices"].as_array().into_iter().flatten();
+            if reported["kind"] == kind {
                 found.extend(devices.filter(|device| device["name"] == name).cloned());
             }
         }

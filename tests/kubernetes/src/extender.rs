@@ -116,13 +116,13 @@ impl Extender {
     }
 
     /// Tells it to end, without waiting.
-    pub fn tell_to_end(&self) {
+    pub fn terminate(&self) {
         self.child.signal(TERMINATE);
     }
 
     /// Tells it to end, and waits until it has.
     pub fn end(self) -> Outcome {
-        self.tell_to_end();
+        self.terminate();
         self.child.end()
     }
 

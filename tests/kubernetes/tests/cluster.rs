@@ -80,7 +80,7 @@ fn deployments_of_document_001_survive_restarts() {
 
     // Who finds no room is told so.
     cluster.apply_text(&pod("late", "", "3", ""));
-    cluster.told("late", "Insufficient aliyun.com/gpu-mem");
+    cluster.reported("late", "Insufficient aliyun.com/gpu-mem");
 
     // Who is deleted leaves its room to who waits.
     cluster.kubectl(&["delete", "deployment", "binpack-4", "--wait=false"]).exits(0);
@@ -125,10 +125,10 @@ fn deployments_of_document_001_survive_restarts() {
     same(&cluster, "new plugins, extenders and scheduler");
 
     // A container that ends starts again as it was.
-    let who = limits.keys().find(|pod| pod.starts_with("binpack-2")).expect("a pod").clone();
-    let _ = cluster.kubectl(&["exec", &who, "--", "sh", "-c", "kill -TERM 1"]);
+    let restarted = limits.keys().find(|pod| pod.starts_with("binpack-2")).expect("a pod").clone();
+    let _ = cluster.kubectl(&["exec", &restarted, "--", "sh", "-c", "kill -TERM 1"]);
     until("its container is another one", || {
-        let pod = cluster.object("pod", "default", &who)?;
+        let pod = cluster.object("pod", "default", &restarted)?;
         let status = &pod["status"]["containerStatuses"][0];
         (status["restartCount"] == 1 && status["ready"] == true).then_some(())
     });
@@ -177,7 +177,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
         ("no-number", ", aliyun.com/gpu-count: some", "5", "some"),
     ] {
         cluster.apply_text(&pod(pod_name, labels, units, ""));
-        println!("{pod_name}: {}", cluster.told(pod_name, reason));
+        println!("{pod_name}: {}", cluster.reported(pod_name, reason));
         let pod = cluster.object("pod", "default", pod_name).expect("the pod");
         assert!(pod["spec"]["nodeName"].is_null(), "{pod:#}");
         cluster.kubectl(&["delete", "pod", pod_name, "--force", "--grace-period=0"]).exits(0);
@@ -187,9 +187,9 @@ fn stateful_sets_of_documents_000_and_004_run() {
     until("the pod says why it is not started", || {
         let pod = cluster.object("pod", "default", "bypass")?;
         let status = &pod["status"]["containerStatuses"][0];
-        let told =
+        let reported =
             ["waiting", "terminated"].iter().find_map(|state| status["state"][state]["message"].as_str());
-        told.is_some_and(|told| told.contains("gets no slice of a GPU")).then_some(())
+        reported.is_some_and(|reported| reported.contains("gets no slice of a GPU")).then_some(())
     });
     cluster.kubectl(&["delete", "pod", "bypass", "--force", "--grace-period=0"]).exits(0);
 
@@ -220,7 +220,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
         cluster.kubectl(&["annotate", "pod", "binpack-1-0", "--overwrite", &annotation]).exits(0);
     };
     edit(r#"{"0":{"0":1}}"#);
-    println!("{}", cluster.told("binpack-1-0", "it counts on every GPU of its node"));
+    println!("{}", cluster.reported("binpack-1-0", "it counts on every GPU of its node"));
     edit(r#"{"0":{"0":2,"1":2,"2":2,"3":2}}"#);
     four(&cluster);
 
@@ -240,7 +240,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
         (placed.len() == 4 && waiting.len() == 4).then_some((placed, waiting))
     });
     for waiting in &placed.1 {
-        println!("{}", cluster.told(name(waiting), "no GPUs for the pod ("));
+        println!("{}", cluster.reported(name(waiting), "no GPUs for the pod ("));
     }
     let mut gpus: Vec<&str> = Vec::new();
     for pod in &placed.0 {

@@ -58,8 +58,8 @@ fn deploy(server: &ApiServer, extender: &Extender, name: &str, units: u64) -> St
     // It may not have heard of the pod yet; kube-scheduler asks again then.
     until_holds("the pod is bound", || extender.bind(&pod, &node).status == 200);
     // A binding that was told to nobody yet would be missed by the next filter.
-    let told = |it: &Value| it["metadata"]["uid"] == uid && it["spec"]["nodeName"] == node.as_str();
-    assert!(server.objects("pods").iter().any(told));
+    let reported = |it: &Value| it["metadata"]["uid"] == uid && it["spec"]["nodeName"] == node.as_str();
+    assert!(server.objects("pods").iter().any(reported));
     node
 }
 
@@ -139,9 +139,9 @@ Allocated/Total GPU Memory In Cluster:  12/14 (85%)
 fn output_as_json_has_everything() {
     let server = documented();
     server.put("pods", objects::pod("test", "big", 16));
-    let mut past = objects::pod("test", "past", 3);
-    past["spec"]["nodeName"] = json!("sd-cluster-04");
-    server.put("pods", past);
+    let mut bypassed = objects::pod("test", "past", 3);
+    bypassed["spec"]["nodeName"] = json!("sd-cluster-04");
+    server.put("pods", bypassed);
     let mut done = objects::pod("test", "done", 3);
     done["status"]["phase"] = json!("Succeeded");
     server.put("pods", done);
@@ -151,9 +151,9 @@ fn output_as_json_has_everything() {
     assert_eq!(json["nodes"][0]["pods"][0]["name"], "past");
     assert!(inspect(&server, &[]).exits(0).stdout.contains("PENDING(Allocated)"));
     // It lists, and does nothing else; and it asks for no pod that has ended.
-    let asked = server.journal();
-    assert!(asked.iter().all(|it| it.method == "GET"), "{asked:?}");
-    let pods = asked.iter().find(|it| it.path == "/api/v1/pods").expect("pods were listed");
+    let requested = server.journal();
+    assert!(requested.iter().all(|it| it.method == "GET"), "{requested:?}");
+    let pods = requested.iter().find(|it| it.path == "/api/v1/pods").expect("pods were listed");
     assert!(pods.query.contains("status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"), "{}", pods.query);
 }
 
@@ -326,10 +326,10 @@ fn doctor_names_pods_without_limit_or_gpu() {
     server.edit(&Key::new("nodes", "", "sd-cluster-04"), |node| {
         node["metadata"]["labels"]["cgpu.disable.isolation"] = json!("true");
     });
-    let mut past = objects::pod("test", "past", 3);
-    past["spec"]["nodeName"] = json!("sd-cluster-05");
-    past["spec"]["runtimeClassName"] = json!("kata");
-    server.put("pods", past);
+    let mut bypassed = objects::pod("test", "past", 3);
+    bypassed["spec"]["nodeName"] = json!("sd-cluster-05");
+    bypassed["spec"]["runtimeClassName"] = json!("kata");
+    server.put("pods", bypassed);
     let json: Value = serde_json::from_str(&doctor(&server, &["--json"]).exits(1).stdout).expect("JSON");
     let causes: BTreeSet<&str> =
         json["causes"].as_array().expect("causes").iter().filter_map(|it| it["cause"].as_str()).collect();

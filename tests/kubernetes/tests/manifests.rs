@@ -64,9 +64,10 @@ fn sum_of_chart() -> String {
 }
 
 fn helm() -> Option<PathBuf> {
-    let told = std::env::var_os("CGPU_HELM").map(PathBuf::from);
+    let reported = std::env::var_os("CGPU_HELM").map(PathBuf::from);
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    told.or_else(|| std::env::split_paths(&paths).map(|path| path.join("helm")).find(|path| path.is_file()))
+    reported
+        .or_else(|| std::env::split_paths(&paths).map(|path| path.join("helm")).find(|path| path.is_file()))
 }
 
 /// What helm makes of the chart for a cluster of this version, with these settings.
@@ -147,16 +148,16 @@ fn check_commands(objects: &[Value]) {
 /// What a scheduler is told, and who tells it.
 fn check_scheduler(configuration: &Value, hami: bool) {
     let extenders = configuration["extenders"].as_array().expect("extenders");
-    let [told] = extenders.as_slice() else { panic!("{extenders:?}") };
-    let url = told["urlPrefix"].as_str().expect("an address");
+    let [reported] = extenders.as_slice() else { panic!("{extenders:?}") };
+    let url = reported["urlPrefix"].as_str().expect("an address");
     let path = url.split("//").nth(1).and_then(|rest| rest.find('/').map(|at| &rest[at..]));
     for (verb, name) in [("POST", "filterVerb"), ("POST", "prioritizeVerb"), ("POST", "bindVerb")] {
-        let call = format!("{}/{}", path.expect("a path"), told[name].as_str().expect("a verb"));
+        let call = format!("{}/{}", path.expect("a path"), reported[name].as_str().expect("a verb"));
         assert!(extender::Call::of(verb, &call).is_some(), "{call}");
     }
-    assert_eq!((&told["nodeCacheCapable"], &told["ignorable"]), (&json!(true), &json!(false)));
-    assert_eq!(told["enableHTTPS"], json!(url.starts_with("https:")));
-    let managed: BTreeMap<&str, bool> = told["managedResources"]
+    assert_eq!((&reported["nodeCacheCapable"], &reported["ignorable"]), (&json!(true), &json!(false)));
+    assert_eq!(reported["enableHTTPS"], json!(url.starts_with("https:")));
+    let managed: BTreeMap<&str, bool> = reported["managedResources"]
         .as_array()
         .expect("resources")
         .iter()
@@ -248,8 +249,9 @@ fn manifests_use_only_known_names() {
     }
     let replicas = &find(&objects, "Deployment", "cgpu-scheduler-extender")["spec"]["replicas"];
     assert_eq!(replicas, &json!(2));
-    let told = documents(&fs::read_to_string(folder().join("examples/control-plane.yaml")).expect("a file"));
-    check_scheduler(&told[0], false);
+    let reported =
+        documents(&fs::read_to_string(folder().join("examples/control-plane.yaml")).expect("a file"));
+    check_scheduler(&reported[0], false);
 }
 
 #[test]
@@ -283,8 +285,8 @@ fn other_settings_render_only_known_names() {
             );
         } else {
             let version = if version == "1.23.0" { "v1beta3" } else { "v1" };
-            let told = configuration(&objects);
-            assert_eq!(told["apiVersion"], format!("kubescheduler.config.k8s.io/{version}"));
+            let reported = configuration(&objects);
+            assert_eq!(reported["apiVersion"], format!("kubescheduler.config.k8s.io/{version}"));
         }
     }
 }
@@ -332,7 +334,7 @@ fn demands(file: &str, dialects: Dialects) -> Vec<ResourceRequest> {
 }
 
 /// GPUs, and memory and percent of each of the only container.
-fn asked(file: &str, dialects: Dialects) -> Vec<(usize, Memory, u32)> {
+fn requested(file: &str, dialects: Dialects) -> Vec<(usize, Memory, u32)> {
     let of = |resource_request: ResourceRequest| {
         let [need] = resource_request.needs.as_slice() else { panic!("{resource_request:?}") };
         (resource_request.gpus, need.memory, need.percent)
@@ -345,15 +347,15 @@ fn examples_request_what_their_documents_say() {
     let plain = Dialects::default();
     let units = |gpus, units| (gpus, Memory::Units(units), 0);
     // 8 GiB over 4 GPUs are 2 GiB of each.
-    assert_eq!(asked("000-four-gpus.yaml", plain), [units(4, 2)]);
+    assert_eq!(requested("000-four-gpus.yaml", plain), [units(4, 2)]);
     let four = [units(1, 2), units(1, 8), units(1, 8), units(1, 2), units(1, 5)];
-    assert_eq!(asked("001-four-deployments.yaml", plain), four);
+    assert_eq!(requested("001-four-deployments.yaml", plain), four);
     // 16 units of 128 MiB are 2 GiB.
-    assert_eq!(asked("004-units-of-128-mib.yaml", plain), [units(1, 16)]);
+    assert_eq!(requested("004-units-of-128-mib.yaml", plain), [units(1, 16)]);
     assert_eq!(16 * Unit::Mib128.mib(), 2048);
     // 3000 MiB and 30 percent; of memory by two names the amount counts.
     let hami = Dialects { hami: true };
-    assert_eq!(asked("003-hami.yaml", hami), [(1, Memory::Mib(3000), 30), (1, Memory::Mib(3000), 0)]);
+    assert_eq!(requested("003-hami.yaml", hami), [(1, Memory::Mib(3000), 30), (1, Memory::Mib(3000), 0)]);
     assert!(pods("003-hami.yaml").iter().all(|pod| PodRequest::of(pod, plain).is_none()));
 }
 

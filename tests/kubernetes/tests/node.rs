@@ -74,7 +74,7 @@ impl Node {
         self.put("node", node);
     }
 
-    fn asked(&self, name: &str) -> String {
+    fn requested(&self, name: &str) -> String {
         fs::read_to_string(self.at(&format!("{name}.log"))).unwrap_or_default()
     }
 
@@ -145,27 +145,27 @@ fn node_is_set_up_and_removed() {
     {
         assert!(node.at("host").join(path).is_file(), "{path}");
     }
-    let asked = node.asked("enter");
-    assert!(asked.contains("systemctl restart containerd\n"), "{asked}");
-    assert!(asked.contains("systemctl enable --now cgpu-monitor\n"), "{asked}");
+    let requested = node.requested("enter");
+    assert!(requested.contains("systemctl restart containerd\n"), "{requested}");
+    assert!(requested.contains("systemctl enable --now cgpu-monitor\n"), "{requested}");
 
     // Another pod in the place of the first: nothing goes, and the engine is left alone.
     let installed = node.files();
     assert!(node.leave().contains("the node keeps cgpu"));
     node.stay();
     assert_eq!(node.files(), installed);
-    assert_eq!(node.asked("enter").matches("restart containerd").count(), 1);
+    assert_eq!(node.requested("enter").matches("restart containerd").count(), 1);
 
     // The DaemonSet goes: so does everything, the slices' CDI devices too.
     node.put("host/etc/cdi/cgpu-slice-7-2.json", "{}");
     node.answers("{\"metadata\": {\"deletionTimestamp\": \"2026-01-01T00:00:00Z\"}}\n200", "");
     assert!(node.leave().contains("uninstalled"));
     assert_eq!(node.files(), before);
-    let asked = node.asked("enter");
-    assert!(asked.contains("systemctl disable --now cgpu-monitor\n"), "{asked}");
-    assert_eq!(asked.matches("restart containerd").count(), 2);
+    let requested = node.requested("enter");
+    assert!(requested.contains("systemctl disable --now cgpu-monitor\n"), "{requested}");
+    assert_eq!(requested.matches("restart containerd").count(), 2);
     assert!(
-        node.asked("curl")
+        node.requested("curl")
             .contains("https://10.0.0.1:443/apis/apps/v1/namespaces/kube-system/daemonsets/cgpu-node")
     );
 }
@@ -232,7 +232,7 @@ fn node_with_cri_o_has_its_own_file() {
             && file.contains("runtime_path = \"/usr/bin/cgpu-runtime\"")
     );
     assert_eq!(fs::read_to_string(node.at("host").join(CONFIG)).expect("a configuration"), BEFORE);
-    assert!(node.asked("enter").contains("systemctl restart crio\n"));
+    assert!(node.requested("enter").contains("systemctl restart crio\n"));
     node.answers("{}\n404", "");
     run("leave").finish().exits(0);
     assert_eq!(node.files(), before);
@@ -245,7 +245,7 @@ fn node_with_another_default_runtime_is_unchanged() {
     node.put(&format!("host/{CONFIG}"), &BEFORE.replace("runc", "nvidia"));
     let outcome = Child::start(node.command("stay")).finish().exits(1);
     assert!(outcome.stderr.contains("its default runtime is `nvidia`"), "{outcome:?}");
-    assert!(!node.at("ready").exists() && !node.asked("enter").contains("restart"));
+    assert!(!node.at("ready").exists() && !node.requested("enter").contains("restart"));
     // Pods that name the runtime class can have it all the same.
     let mut command = node.command("stay");
     command.env("DEFAULT_RUNTIME", "false");

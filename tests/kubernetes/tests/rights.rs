@@ -142,14 +142,14 @@ fn rights_of(account: &str) -> BTreeSet<Right> {
 }
 
 /// All that was asked is allowed, and all that is allowed was asked.
-fn agree(who: &str, rights: &BTreeSet<Right>, asked: impl IntoIterator<Item = Need>) {
-    let asked: BTreeSet<Need> = asked.into_iter().collect();
+fn agree(account: &str, rights: &BTreeSet<Right>, requested: impl IntoIterator<Item = Need>) {
+    let requested: BTreeSet<Need> = requested.into_iter().collect();
     let lacking: Vec<&Need> =
-        asked.iter().filter(|need| !rights.iter().any(|right| right.covers(need))).collect();
-    assert!(lacking.is_empty(), "{who} lacks {lacking:?}");
+        requested.iter().filter(|need| !rights.iter().any(|right| right.covers(need))).collect();
+    assert!(lacking.is_empty(), "{account} lacks {lacking:?}");
     let idle: Vec<&Right> =
-        rights.iter().filter(|right| !asked.iter().any(|need| right.covers(need))).collect();
-    assert!(idle.is_empty(), "{who} never used {idle:?}");
+        rights.iter().filter(|right| !requested.iter().any(|need| right.covers(need))).collect();
+    assert!(idle.is_empty(), "{account} never used {idle:?}");
 }
 
 fn needs(journal: &[Request]) -> Vec<Need> {
@@ -163,10 +163,10 @@ fn rights_of_the_extender_are_those_it_uses() {
     let folder = tempfile::tempdir().expect("a folder");
     // The first elects, binds, withdraws; the second finds the lease taken.
     let extender = Extender::start(&server, folder.path(), &[] as &[&str]);
-    let asked = |method: &str, part: &str| {
+    let requested = |method: &str, part: &str| {
         server.journal().iter().any(|it| it.method == method && it.path.contains(part))
     };
-    until_holds("the lease is renewed", || asked("PATCH", "/leases/") || asked("PUT", "/leases/"));
+    until_holds("the lease is renewed", || requested("PATCH", "/leases/") || requested("PUT", "/leases/"));
     let pod = server.put("pods", objects::pod("test", "fine", 2));
     until_holds("a pod is bound", || extender.bind(&pod, "one").status == 200);
     // Of one of which it has not heard it asks. What is told to nobody may be the lease's renewal instead: then another one.
@@ -176,7 +176,7 @@ fn rights_of_the_extender_are_those_it_uses() {
         server.lose_events(1);
         let unheard = server.put("pods", objects::pod("test", &format!("unheard-{number}"), 1));
         let _ = extender.bind(&unheard, "one");
-        asked("GET", "/pods/unheard-")
+        requested("GET", "/pods/unheard-")
     });
     // What came to nothing long ago is withdrawn.
     let mut stale = objects::pod("test", "stale", 2);
@@ -192,10 +192,10 @@ fn rights_of_the_extender_are_those_it_uses() {
     // What is not understood is told; and counted on by a second, which also finds the lease taken.
     let wrong = server.put("pods", objects::pod_with("test", "wrong", &json!({"aliyun.com/gpu-mem": "-1"})));
     let _ = extender.filter(&wrong, &["one"]);
-    until_holds("an event is told", || asked("POST", "/events"));
+    until_holds("an event is told", || requested("POST", "/events"));
     let second = Extender::start(&server, folder.path(), &[] as &[&str]);
     let _ = second.filter(&wrong, &["one"]);
-    until_holds("the event is counted on", || asked("PATCH", "/events/"));
+    until_holds("the event is counted on", || requested("PATCH", "/events/"));
     let _ = second.end();
     let _ = extender.end();
     agree("cgpu-scheduler-extender", &rights_of("cgpu-scheduler-extender"), needs(&server.journal()));
@@ -215,17 +215,17 @@ fn rights_of_the_plugin_are_those_it_uses() {
     fs::create_dir_all(fixture.root()).expect("a folder");
     command.arg("--root").arg(fixture.root());
     let plugin = Child::start_for(command, fixture.lifetime());
-    let asked = |method: &str, part: &str, query: &str| {
+    let requested = |method: &str, part: &str, query: &str| {
         server
             .journal()
             .iter()
             .any(|it| it.method == method && it.path.ends_with(part) && it.query.contains(query))
     };
     until_holds("it watches its node and its pods", || {
-        asked("GET", "/nodes", "watch=") && asked("GET", "/pods", "watch=")
+        requested("GET", "/nodes", "watch=") && requested("GET", "/pods", "watch=")
     });
     until_holds("the GPUs are told", || {
-        asked("PATCH", "/nodes/one", "") && asked("PATCH", "/nodes/one/status", "")
+        requested("PATCH", "/nodes/one", "") && requested("PATCH", "/nodes/one/status", "")
     });
     // Containers, until there is one of a pod of which it has not heard: what is told to nobody may be something else.
     let mut number = 0;
@@ -251,7 +251,7 @@ fn rights_of_the_plugin_are_those_it_uses() {
             Some(answer)
         });
         assert!(answer.contains("\"bound\""), "{answer}");
-        asked("GET", &format!("/pods/p{number}"), "")
+        requested("GET", &format!("/pods/p{number}"), "")
     });
     until_holds("it is written on a pod", || {
         server.journal().iter().any(|it| it.method == "PATCH" && it.path.contains("/pods/p"))
@@ -285,8 +285,8 @@ fn rights_of_inspect_are_those_of_the_role_for_people() {
 fn rights_of_the_node_are_those_its_script_uses() {
     let script = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/node.sh"))
         .expect("the script");
-    let asked = script.lines().filter_map(|line| line.split("ask \"").nth(1)?.split('"').next());
-    let asked: Vec<Need> = asked
+    let requested = script.lines().filter_map(|line| line.split("ask \"").nth(1)?.split('"').next());
+    let requested: Vec<Need> = requested
         .map(|path| {
             let path = path
                 .replace("$NAMESPACE", NAMESPACE)
@@ -295,8 +295,8 @@ fn rights_of_the_node_are_those_its_script_uses() {
             Need::of("GET", &path, "")
         })
         .collect();
-    assert_eq!(asked.len(), 2, "{asked:?}");
-    agree("cgpu-node", &rights_of("cgpu-node"), asked);
+    assert_eq!(requested.len(), 2, "{requested:?}");
+    agree("cgpu-node", &rights_of("cgpu-node"), requested);
 }
 
 /// Nobody may read secrets, write what runs, or act on all there is.

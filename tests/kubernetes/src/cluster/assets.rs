@@ -24,7 +24,7 @@ impl Assets {
     /// Those that the environment names, with envtest's names. None, after recording the skip, where one is missing or this user cannot start a cluster.
     #[must_use]
     pub(super) fn find(test: &str) -> Option<Self> {
-        match Self::look() {
+        match Self::locate() {
             Ok(assets) => Some(assets),
             Err(reason) => {
                 skip(test, TOOL, &reason);
@@ -33,7 +33,7 @@ impl Assets {
         }
     }
 
-    fn look() -> Result<Self, String> {
+    fn locate() -> Result<Self, String> {
         let assets = Self {
             etcd: named("ETCD")?,
             api_server: named("KUBE_APISERVER")?,

@@ -18,7 +18,7 @@ const NAMES: [&str; 4] = [
     "docker.io/library/cgpu:0.1.0",
 ];
 /// Says what it sees of its GPUs, and stays.
-const PLAYER: &str = "#!/bin/sh\ntrap 'exit 0' TERM\nmeminfo\nsleep 100000 &\nwait\n";
+const CONTAINER_SCRIPT: &str = "#!/bin/sh\ntrap 'exit 0' TERM\nmeminfo\nsleep 100000 &\nwait\n";
 
 /// Writes all of them as one archive.
 pub(super) fn archive(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
@@ -33,7 +33,7 @@ pub(super) fn archive(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
     for name in ["bin/player", "gpushare/run.sh"] {
         let to = rootfs.join(name);
         fs::create_dir_all(to.parent().expect("a parent")).expect("a folder");
-        fs::write(&to, PLAYER).expect("a script");
+        fs::write(&to, CONTAINER_SCRIPT).expect("a script");
         fs::set_permissions(&to, Permissions::from_mode(0o755)).expect("a script");
     }
     for name in ["cgpu-device-plugin", "cgpu-scheduler-extender"] {

@@ -42,10 +42,10 @@ const UNCHECKED: &str = "--validate=false";
 ///
 /// # Panics
 /// If it does not come.
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = condition() {
             return found;
         }
         assert!(Instant::now() < deadline, "waited in vain: {what}");
@@ -114,9 +114,9 @@ impl Cluster {
     /// If the API server refuses them.
     pub fn install(&self, unit: &str) {
         let manifests = include_str!("../../../../kubernetes/manifests/cgpu.yaml");
-        let told = "--memory-unit=GiB";
-        assert!(manifests.contains(told));
-        let text = manifests.replace(told, &format!("--memory-unit={unit}"));
+        let reported = "--memory-unit=GiB";
+        assert!(manifests.contains(reported));
+        let text = manifests.replace(reported, &format!("--memory-unit={unit}"));
         let file = self.folder.path().join("cgpu.yaml");
         fs::write(&file, text).expect("a file");
         let selector = "app.kubernetes.io/name notin (cgpu-node,cgpu-scheduler)";
@@ -150,8 +150,8 @@ impl Cluster {
             if !daemon.runs() {
                 daemon = self.machine.start("forward", &self.assets.kubectl, &words);
             }
-            let asked = self.kubectl_bare(&["--server", &url, "get", "--raw", "/readyz"]);
-            (asked.code() == Some(0)).then_some(())
+            let requested = self.kubectl_bare(&["--server", &url, "get", "--raw", "/readyz"]);
+            (requested.code() == Some(0)).then_some(())
         });
         self.forward = Some(daemon);
     }
@@ -256,7 +256,7 @@ impl Cluster {
     ///
     /// # Panics
     /// If none does.
-    pub fn told(&self, pod: &str, part: &str) -> String {
+    pub fn reported(&self, pod: &str, part: &str) -> String {
         let selector = format!("involvedObject.name={pod}");
         until(&format!("an event of {pod} says {part}"), || {
             let said = self.kubectl(&["get", "events", "--field-selector", &selector, "-o", "json"]).exits(0);
@@ -334,7 +334,7 @@ impl Cluster {
     /// What the cluster says of itself, for those who must find out what went wrong.
     #[must_use]
     pub fn story(&self) -> String {
-        let mut told = String::new();
+        let mut reported = String::new();
         for words in [
             &["get", "pods,nodes", "-A", "-o", "wide"][..],
             &["get", "events", "-A", "--sort-by=.lastTimestamp"],
@@ -358,9 +358,9 @@ impl Cluster {
             ],
         ] {
             let said = self.kubectl(words);
-            told.push_str(&format!("--- kubectl {}\n{}{}\n", words.join(" "), said.stdout, said.stderr));
+            reported.push_str(&format!("--- kubectl {}\n{}{}\n", words.join(" "), said.stdout, said.stderr));
         }
-        told
+        reported
     }
 }
 

@@ -121,12 +121,12 @@ fn concurrent_write_does_not_stop_a_binding() {
     ));
     let mut connection = extender.connection();
     let reply = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &two, "n1"));
+        let requested = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &two, "n1"));
         until_holds("the claim stands", || fixture.claim(&two).len() == CLAIM.len());
         fixture.server.edit(&key(&two), |pod| {
             pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False"}])
         });
-        asked.join().unwrap()
+        requested.join().unwrap()
     });
     assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(fixture.node_of(&two).as_deref(), Some("n1"));
@@ -147,13 +147,13 @@ fn conflicting_claim_is_withdrawn() {
     ));
     let mut connection = extender.connection();
     let reply = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &ours, "n1"));
+        let requested = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &ours, "n1"));
         until_holds("our claim stands", || fixture.claim(&ours).len() == CLAIM.len());
         fixture.server.edit(&key(&theirs), |pod| {
             let claimed = running(pod.clone(), "n1", 0, 8);
             pod["metadata"]["annotations"] = claimed["metadata"]["annotations"].clone();
         });
-        asked.join().unwrap()
+        requested.join().unwrap()
     });
     assert_eq!(reply.status, 500);
     assert_eq!(reply.json()["Error"], "another scheduler claimed GPU 0 of node `n1` at the same time");
@@ -183,7 +183,8 @@ fn pod_deleted_during_a_binding_leaves_nothing() {
         ));
         let mut connection = extender.connection();
         let reply = std::thread::scope(|scope| {
-            let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));
+            let requested =
+                scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));
             until_holds("it is under way", || {
                 fixture.server.journal()[before..].iter().any(|request| {
                     request.method == method
@@ -191,7 +192,7 @@ fn pod_deleted_during_a_binding_leaves_nothing() {
                 })
             });
             fixture.server.remove(&key(&asking));
-            asked.join().unwrap()
+            requested.join().unwrap()
         });
         assert_eq!(reply.status, 500, "{method} {contains}: {reply:?}");
         // Another of the same name is another pod.

@@ -165,7 +165,7 @@ fn restart_during_a_binding_loses_nothing() {
         fixture.server.fault(Fault::next(method, contains, FaultAction::Wait(Duration::from_millis(300))));
         let mut connection = extender.connection();
         let body = json!({"PodName": asking["metadata"]["name"], "PodNamespace": "test", "PodUID": asking["metadata"]["uid"], "Node": "n1"}).to_string();
-        let asked = std::thread::spawn(move || {
+        let requested = std::thread::spawn(move || {
             connection.try_request("POST", "/gpushare-scheduler/bind", &body).is_err()
         });
         until_holds("it is under way", || {
@@ -175,7 +175,7 @@ fn restart_during_a_binding_loses_nothing() {
             })
         });
         extender.kill();
-        assert!(asked.join().unwrap(), "nobody answered");
+        assert!(requested.join().unwrap(), "nobody answered");
         extender = fixture.extender();
         // kube-scheduler asks the one that took over.
         assert_eq!(extender.bind(&asking, "n1").status, 200, "{method} {contains}");

@@ -118,9 +118,9 @@ fn edited_annotations_count_on_every_gpu_and_have_an_event() {
     fixture
         .server
         .edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":1}}"#));
-    let told = fixture.event(&edited, "GpuAllocationUnclear");
+    let reported = fixture.event(&edited, "GpuAllocationUnclear");
     assert_eq!(
-        told,
+        reported,
         "container `main` was given 1 units, but asks for 8; until that is put right or the pod is deleted, it counts on every GPU of its node"
     );
     assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!([]));
@@ -134,11 +134,11 @@ fn edited_annotations_count_on_every_gpu_and_have_an_event() {
 fn pod_that_bypassed_the_extender_has_an_event() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
     let extender = fixture.extender();
-    let mut past = pod("test", "past", 8);
-    past["spec"]["nodeName"] = json!("n1");
-    let past = fixture.pod(past);
+    let mut bypassed = pod("test", "past", 8);
+    bypassed["spec"]["nodeName"] = json!("n1");
+    let bypassed = fixture.pod(bypassed);
     assert_eq!(
-        fixture.event(&past, "GpuNotAllocated"),
+        fixture.event(&bypassed, "GpuNotAllocated"),
         "no GPU was chosen for it: it came past the scheduler extender; it will not be started"
     );
     assert_eq!(extender.filter(&fixture.pod(pod("test", "other", 14)), &["n1"])["NodeNames"], json!(["n1"]));

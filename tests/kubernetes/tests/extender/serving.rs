@@ -171,12 +171,12 @@ fn sigterm_ends_after_pending_requests() {
     fixture.server.fault(Fault::next("POST", "/binding", wait));
     let mut connection = extender.connection();
     let bound = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));
+        let requested = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));
         until_holds("the binding is under way", || {
             fixture.server.journal().iter().any(|request| request.is("POST", "/binding"))
         });
-        extender.tell_to_end();
-        asked.join().unwrap()
+        extender.terminate();
+        requested.join().unwrap()
     });
     assert_eq!((bound.status, bound.text.as_str()), (200, r#"{"Error":""}"#));
     let outcome = extender.end().exits(0);
@@ -237,7 +237,7 @@ fn recorded_calls_of_a_scheduler_are_answered() {
     let mut connection = extender.connection();
     let mut units = BTreeMap::from(nodes.map(|name| (name, 0)));
     let mut scores = Vec::new();
-    let mut asked = 0;
+    let mut requested = 0;
     for line in RECORDED.lines() {
         let (verb, body) = line.split_once(' ').unwrap();
         let sent: Value = serde_json::from_str(body).unwrap();
@@ -272,9 +272,9 @@ fn recorded_calls_of_a_scheduler_are_answered() {
                 fixture.wait_for_units(&extender, node, *used);
             }
         }
-        asked += 1;
+        requested += 1;
     }
-    assert_eq!((asked, units.into_values().collect::<Vec<_>>()), (15, vec![11, 12]));
+    assert_eq!((requested, units.into_values().collect::<Vec<_>>()), (15, vec![11, 12]));
     // Both are empty, then the fuller one is the better one.
     let text = |hosts: [(&str, u32); 2]| {
         json!(hosts.map(|(host, score)| json!({"Host": host, "Score": score}))).to_string()

@@ -108,6 +108,6 @@ fn client_without_a_certificate_is_refused() {
     let scheduler = clients.write(fixture.folder(), "scheduler");
     until_holds("it is ready", || ours.call(&extender, Some(&scheduler)).is_ok_and(|status| status == 200));
     assert!(ours.call(&extender, None).is_err());
-    let stranger = strangers.write(fixture.folder(), "stranger");
-    assert!(ours.call(&extender, Some(&stranger)).is_err());
+    let anonymous = strangers.write(fixture.folder(), "stranger");
+    assert!(ours.call(&extender, Some(&anonymous)).is_err());
 }

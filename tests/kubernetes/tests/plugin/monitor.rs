@@ -22,8 +22,8 @@ fn listens(fixture: &Fixture) -> Option<bool> {
     monitor.write_all(b"{\"op\":\"health\"}\n").ok()?;
     let mut line = String::new();
     BufReader::new(monitor).read_line(&mut line).ok()?;
-    let told: Value = serde_json::from_str(&line).ok()?;
-    told["health"]["listening"].as_bool()
+    let reported: Value = serde_json::from_str(&line).ok()?;
+    reported["health"]["listening"].as_bool()
 }
 
 #[test]

@@ -55,14 +55,14 @@ fn program_sees_its_slice() {
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 14, 14);
     let pod = host.pod("p", &[("main", &[(MEMORY, "6")])], &json!({"0": {"0": 6}}));
-    let told = host.engine.configuration(&pod, &host.admit(&pod)[0]).expect("devices that are there");
+    let reported = host.engine.configuration(&pod, &host.admit(&pod)[0]).expect("devices that are there");
     let bundle = yard.bundle("p", &[], &["sleep", "600"]);
     let file = bundle.join("config.json");
     let mut config: Value = serde_json::from_slice(&std::fs::read(&file).expect("a file")).expect("JSON");
     for part in ["annotations", "hooks"] {
-        config[part] = told[part].clone();
+        config[part] = reported[part].clone();
     }
-    config["process"]["env"] = told["process"]["env"].clone();
+    config["process"]["env"] = reported["process"]["env"].clone();
     std::fs::write(&file, config.to_string()).expect("a file");
     let boxed = yard.start_bundle("p", &bundle);
     assert_eq!(boxed.exec(&["meminfo"]).silent().number("total"), 15109 * 6 / 14 * MIB);
