@@ -23,6 +23,7 @@ pub(crate) use cgpu_launch::gate::Kernel;
 use cgpu_launch::gate::{self as gate, Admitted, ContextKey, Gate, Host, Stream, Thread};
 use cgpu_memory::{ContextId, DeviceIndex, Tenant};
 use cgpu_shm::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
+use tracing::debug;
 
 use self::markers::{Markers, accepted};
 use crate::order::Order;
@@ -195,10 +196,17 @@ pub(crate) fn forget_cost(kernel: Kernel) {
 pub(crate) fn enter(launch: Launch, call: impl FnOnce() -> CUresult) -> CUresult {
     let admitted = boundary::or(None, || before_launch(&launch));
     let answer = call();
+    log_answer(answer);
     if let Some(admitted) = admitted {
         boundary::or((), || admitted.after_launch(answer == CUresult::SUCCESS));
     }
     answer
+}
+
+/// Not inlined into each kind of launch.
+#[inline(never)]
+fn log_answer(answer: CUresult) {
+    debug!(result = answer.0, "driver called to launch");
 }
 
 /// Makes a call that launches on several GPUs. The first GPU's turn is waited for, in the order in
@@ -299,7 +307,11 @@ fn before_launch(launch: &Launch) -> Option<MeteredLaunch> {
         programmatic: launch.is_programmatic(),
         variable_cost: launch.variable_cost,
     };
-    let admitted = context.with_current(|| own.gate.before_launch(thread, launch, &markers, &own.host))?;
+    let (gpu, stream, handle) = (context.gpu.get(), launch.stream.handle, context.handle.0);
+    debug!(gpu, "launch into stream {stream:#x} of context {handle:#x} is at the gate");
+    let admitted = context.with_current(|| own.gate.before_launch(thread, launch, &markers, &own.host));
+    debug!(metered = admitted.is_some(), "launch admitted");
+    let admitted = admitted?;
     Some(MeteredLaunch { own, thread, context, markers, admitted })
 }
 

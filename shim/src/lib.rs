@@ -23,6 +23,7 @@
 //! | [`state`] | what this process knows of itself, across forks |
 //! | [`process`] | how it starts to account memory |
 //! | [`devices`] | the driver's devices in this process |
+//! | [`log`] | the log, where one was requested |
 //! | [`boundary`] | no panic leaves the shim |
 #![allow(non_snake_case, reason = "hooks have the names of what they stand for")]
 #![cfg_attr(test, allow(dead_code, reason = "a test exports nothing"))]
@@ -52,6 +53,7 @@ mod hooks;
 mod image;
 mod interpose;
 mod library;
+mod log;
 mod namespace;
 mod nvml;
 mod nvml_uses;

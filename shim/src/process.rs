@@ -4,10 +4,11 @@
 //! is given back.
 
 use cgpu_memory::{Found, Monotonic, Reason, Refusal, Start, System, Tenant, is_called_for};
+use tracing::{info, warn};
 
 use crate::devices::Devices;
 pub(crate) use crate::state::{State, Trigger, announce, count, tenant};
-use crate::{driver, gate, gpus, state};
+use crate::{driver, gate, gpus, log, state};
 
 /// What an allocating hook has to know.
 #[derive(Clone, Copy)]
@@ -65,11 +66,27 @@ fn accounting_before_init() -> Accounting {
 
 #[cold]
 fn start_once(trigger: Trigger) -> &'static State {
+    log::start();
     let (state, is_new) = state::publish(|| decide(trigger));
+    if is_new {
+        log_start(state);
+    }
     if let (State::On(tenant), true) = (state, is_new) {
         gate::watch(tenant);
     }
     state
+}
+
+/// Logs how the process has started.
+fn log_start(state: &State) {
+    match state {
+        State::Off => info!("nothing is limited: calls go to the driver as they are"),
+        State::Refused(refusal) => warn!("start refused: {refusal}"),
+        State::On(tenant) => {
+            let directory = tenant.region().directory().display();
+            info!(slot = tenant.slot_owner().slot().get(), "calls are accounted in {directory}");
+        }
+    }
 }
 
 /// Asks the settings, and whether they can be kept.

@@ -2,7 +2,8 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::CUresult;
-use cgpu_memory::Reason;
+use cgpu_memory::{Denied, Reason};
+use tracing::warn;
 
 use crate::process;
 
@@ -22,6 +23,14 @@ macro_rules! tenant_or_return {
 /// What a hook answers while the start is refused: the driver that the program sees has not been
 /// initialised.
 pub(super) const NOT_STARTED: CUresult = CUresult::ERROR_NOT_INITIALIZED;
+
+/// What a hook answers where a limit refuses memory.
+#[cold]
+pub(super) fn denied(denied: Denied) -> CUresult {
+    let Denied { reason, wanted, used, limit } = denied;
+    warn!(wanted = wanted.0, used = used.0, limit = limit.0, "refused: {reason:?}");
+    CUresult::ERROR_OUT_OF_MEMORY
+}
 
 /// A function that takes memory which is not accounted yet: refused where there is a limit to keep.
 pub(crate) fn refuse(role: Role, real: impl FnOnce() -> CUresult) -> CUresult {

@@ -4,6 +4,7 @@ use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
 use cgpu_memory::{ArrayId, Bytes, Reason, Shape};
 
+use super::answer::denied;
 use super::memory::{call_retrying, free};
 use crate::current::current;
 use crate::driver;
@@ -124,8 +125,9 @@ fn create(shape: Option<Shape>, call: impl Fn() -> CUresult, made: impl FnOnce()
             shape.bound()
         }
     });
-    let Ok(charge) = tenant.charge(gpu, size) else {
-        return CUresult::ERROR_OUT_OF_MEMORY;
+    let charge = match tenant.charge(gpu, size) {
+        Ok(charge) => charge,
+        Err(over) => return denied(over),
     };
     let answer = call_retrying(tenant, gpu, call);
     if answer == CUresult::SUCCESS {

@@ -3,7 +3,9 @@
 
 use cgpu_abi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint};
 use cgpu_memory::{ContextId, Reason};
+use tracing::debug;
 
+use super::answer::denied;
 use super::memory::call_retrying;
 use super::synchronise::waited;
 use crate::current::{current_handle, known};
@@ -153,14 +155,16 @@ fn create(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUr
         return call();
     };
     let gauge = Gauge::new(tenant, gpu, device);
-    let Ok(starting) = tenant.contexts().begin_create(gpu, || gauge.before()) else {
-        return CUresult::ERROR_OUT_OF_MEMORY;
+    let starting = match tenant.contexts().begin_create(gpu, || gauge.before()) {
+        Ok(starting) => starting,
+        Err(over) => return denied(over),
     };
     let answer = call_retrying(tenant, gpu, call);
     if answer == CUresult::SUCCESS {
         // SAFETY: the driver has just written there.
         let made = unsafe { context.read() };
         starting.created(ContextId(made.0), gauge.after(made));
+        debug!(gpu = gpu.get(), "context {:#x} created", made.0);
     }
     answer
 }

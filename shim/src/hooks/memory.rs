@@ -3,7 +3,9 @@
 
 use cgpu_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUresult, c_uint};
 use cgpu_memory::{Address, Bytes, DeviceIndex, MemoryInfo, Tenant, WaitBudget};
+use tracing::debug;
 
+use super::answer::denied;
 use super::synchronise::waited;
 use crate::current::current;
 use crate::driver;
@@ -115,12 +117,17 @@ fn allocate(size: Bytes, call: impl Fn() -> CUresult, made: impl FnOnce() -> u64
     let Some(context) = current(tenant) else {
         return call();
     };
-    let Ok(charge) = tenant.charge(context.gpu(), size) else {
-        return CUresult::ERROR_OUT_OF_MEMORY;
+    let charge = match tenant.charge(context.gpu(), size) {
+        Ok(charge) => charge,
+        Err(over) => return denied(over),
     };
+    debug!(gpu = context.gpu().get(), requested = size.0, charged = charge.bytes().0, "memory charged");
     let answer = call_retrying(tenant, context.gpu(), call);
+    debug!(result = answer.0, "driver called for memory");
     if answer == CUresult::SUCCESS {
-        charge.commit(Address(made()), Some(context));
+        let address = made();
+        let recorded = charge.commit(Address(address), Some(context));
+        debug!("memory at {address:#x}: {recorded:?}");
     }
     answer
 }
@@ -141,8 +148,9 @@ fn allocate_pitched(
     };
     let mut pitch = width.checked_next_multiple_of(PITCH).unwrap_or(u64::MAX);
     loop {
-        let Ok(charge) = tenant.charge(context.gpu(), Bytes(pitch.saturating_mul(height))) else {
-            return CUresult::ERROR_OUT_OF_MEMORY;
+        let charge = match tenant.charge(context.gpu(), Bytes(pitch.saturating_mul(height))) {
+            Ok(charge) => charge,
+            Err(over) => return denied(over),
         };
         let answer = call_retrying(tenant, context.gpu(), &call);
         if answer != CUresult::SUCCESS {
@@ -189,6 +197,7 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     } else {
         drop(taken)
     }
+    debug!(result = answer.0, "driver called to free {address:#x}");
     trimmed_after(answer, pooled)
 }
 

@@ -5,7 +5,7 @@ use cgpu_abi::Role;
 use cgpu_abi::types::*;
 use cgpu_memory::{Address, Bytes, DeviceIndex, PhysicalHandle, PoolId, Reason, Tenant};
 
-use super::answer::refuse;
+use super::answer::{denied, refuse};
 use super::ipc;
 use super::memory::call_retrying;
 use crate::devices::DriverOrdinal;
@@ -41,8 +41,9 @@ pub(crate) unsafe fn cuMemCreate(
     // SAFETY: not null, so the program's own record, which the driver would read as well.
     match charged_to(tenant, &unsafe { prop.read() }) {
         ChargedTo::Gpu(gpu) => {
-            let Ok(charge) = tenant.charge(gpu, Bytes(size as u64)) else {
-                return CUresult::ERROR_OUT_OF_MEMORY;
+            let charge = match tenant.charge(gpu, Bytes(size as u64)) {
+                Ok(charge) => charge,
+                Err(over) => return denied(over),
             };
             let answer = call_retrying(tenant, gpu, call);
             if answer == CUresult::SUCCESS {

@@ -8,7 +8,7 @@ use cgpu_memory::{
     WaitBudget,
 };
 
-use super::answer::refuse;
+use super::answer::{denied, refuse};
 use super::ipc::open;
 use crate::order::{Order, RelaxedCapture};
 use crate::pools::{self, Driver, Source};
@@ -284,7 +284,7 @@ unsafe fn allocate(
         match made {
             Ok(()) => return CUresult::SUCCESS,
             Err(PoolError::Driver(answer)) => return answer,
-            Err(PoolError::Denied(_)) => return CUresult::ERROR_OUT_OF_MEMORY,
+            Err(PoolError::Denied(over)) => return denied(over),
             Err(PoolError::Destroyed) => return CUresult::ERROR_INVALID_VALUE,
             Err(PoolError::Unknown) => match Source::learn(tenant, pool, device) {
                 Source::Managed => return refuse(Role::Managed, call),

@@ -97,6 +97,7 @@ impl Harness {
             ("second", "second", &[]),
             ("forks", "forks", &["-pthread"]),
             ("threads", "threads", &["-pthread"]),
+            ("logged", "logged", &[]),
             ("ucx", "ucx.so", &library),
             ("other", "other.so", &library),
             ("hooker", "hooker.so", &library),

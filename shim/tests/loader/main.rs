@@ -9,6 +9,7 @@ mod copies;
 mod forks;
 mod handles;
 mod harness;
+mod log;
 mod namespaces;
 mod routes;
 mod sanitizers;

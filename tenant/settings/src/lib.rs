@@ -22,6 +22,7 @@ mod devices;
 mod environment;
 pub mod file;
 mod gpus;
+mod log;
 mod refusal;
 mod value;
 
@@ -35,6 +36,7 @@ pub use cgpu_shm::reason::Reason;
 
 pub use self::environment::{Environment, System};
 pub use self::gpus::{Found, GpuInfo, Inventory};
+pub use self::log::{Log, LogLevel};
 pub use self::refusal::Refusal;
 
 use self::amounts::{Amounts, Measure, mib, whole};
@@ -91,6 +93,8 @@ pub struct Variables {
     high_priority: Option<Value>,
     disable: Option<Value>,
     directory: Option<Value>,
+    log_level: Option<Value>,
+    log_file: Option<Value>,
 }
 
 impl Variables {
@@ -109,6 +113,8 @@ impl Variables {
             high_priority: read(Variable::HighPriority),
             disable: read(Variable::Disable),
             directory: read(Variable::Directory),
+            log_level: read(Variable::LogLevel),
+            log_file: read(Variable::LogFile),
         }
     }
 
@@ -130,6 +136,14 @@ impl Variables {
         }
         Err(value
             .refused("an absolute path", "set it to the container's directory, or unset it for /run/cgpu"))
+    }
+
+    /// The log that `CGPU_LOG` and `CGPU_LOG_FILE` request, if they do.
+    ///
+    /// # Errors
+    /// The level is none, or the file has no absolute path.
+    pub fn log(&self) -> Result<Option<Log>, Refusal> {
+        Log::of(self.log_level.as_ref(), self.log_file.as_ref())
     }
 
     /// All visible GPUs, without limits: for a container whose compute alone is shared. Native GPUs are left out.
@@ -164,6 +178,7 @@ impl Variables {
             return Ok(Decision::Off(Reason::NoLimit));
         }
         self.directory()?;
+        self.log()?;
         let measure = Measure::read(self.device.clone(), self.unit.clone())?;
         let weight = number(self.weight.as_ref(), 1..=25, "correct it, or unset it for 1")?.unwrap_or(1);
         let core_percentage = number(self.core_percentage.as_ref(), 1..=100, "correct or unset it")?;

@@ -431,6 +431,8 @@ fn every_malformed_value_is_refused_with_its_sentence() {
         (&["CGPU_DISABLE="], &two, "CGPU_DISABLE is empty, expected"),
         (&["CGPU_DIR=here"], &two, "CGPU_DIR is `here`, expected an absolute path"),
         (&["CGPU_DIR="], &two, "CGPU_DIR is empty, expected an absolute path"),
+        (&["CGPU_LOG=loud"], &two, "CGPU_LOG is `loud`, expected `warn`, `info`, `debug` or `trace`"),
+        (&["CGPU_LOG_FILE=here"], &two, "CGPU_LOG_FILE is `here`, expected an absolute path"),
         (
             &[],
             &self::gpus(&many),
@@ -467,9 +469,25 @@ fn the_documented_sentences_are_the_ones_said() {
         &["ALIYUN_COM_GPU_HIGH_PRIO=yes"],
         &["CGPU_DISABLE=yes"],
         &["CGPU_DIR=here"],
+        &["CGPU_LOG=loud"],
+        &["CGPU_LOG_FILE=here"],
     ] {
         let said = message(&[&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], variables].concat(), &two, true);
         assert!(documented.contains(&format!("| {said} |")), "docs/settings.md lacks: {said}");
+    }
+}
+
+#[test]
+fn log_without_a_file_is_none() {
+    let log = |variables: &[&str]| Variables::read(&Declared::with(variables)).log();
+    assert_eq!(log(&[]), Ok(None));
+    assert_eq!(log(&["CGPU_LOG=debug"]), Ok(None));
+    let file = PathBuf::from("/tmp/log");
+    for (variables, level) in [
+        (&["CGPU_LOG_FILE=/tmp/log"][..], LogLevel::Info),
+        (&["CGPU_LOG_FILE=/tmp/log", "CGPU_LOG=trace"], LogLevel::Trace),
+    ] {
+        assert_eq!(log(variables), Ok(Some(Log { level, file: file.clone() })));
     }
 }
 

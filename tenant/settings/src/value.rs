@@ -19,6 +19,8 @@ pub(crate) enum Variable {
     HighPriority,
     Disable,
     Directory,
+    LogLevel,
+    LogFile,
 }
 
 impl Variable {
@@ -34,6 +36,8 @@ impl Variable {
             Self::HighPriority => c"ALIYUN_COM_GPU_HIGH_PRIO",
             Self::Disable => c"CGPU_DISABLE",
             Self::Directory => c"CGPU_DIR",
+            Self::LogLevel => c"CGPU_LOG",
+            Self::LogFile => c"CGPU_LOG_FILE",
         }
     }
 

@@ -21,6 +21,7 @@ mod journal;
 mod kit;
 mod library;
 mod live;
+mod log;
 mod lookups;
 mod memory;
 mod mig;
