@@ -101,10 +101,10 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
         let subject = "what is started here";
         findings.examined("the environment");
         preload::examine(&view, subject, None, findings);
-        container::settings(&view, subject, findings);
+        container::check_settings(&view, subject, findings);
     }
     if let Some(folder) = folder {
-        container::examine(&view, &folder, "this container", findings);
+        container::check_files(&view, &folder, "this container", findings);
     }
     root.map_or(Ok(()), |root| host::examine(&root, None, findings))
 }
@@ -126,7 +126,7 @@ fn examine_program(view: &View, name: &str, inside: bool, findings: &mut Finding
         if program.is_none_or(|program| program.loads) {
             preload::examine(view, &subject, program.map(|program| program.kind), findings);
         }
-        container::settings(view, &subject, findings);
+        container::check_settings(view, &subject, findings);
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) mod bounds {
     use std::ops::RangeInclusive;
 
-    pub(crate) const POLICY: RangeInclusive<u64> = 0..=5;
+    pub(crate) const POLICY: RangeInclusive<u64> = 0..=cgpu_scheduler::policy::Policy::HIGHEST;
     /// Containers that a GPU can be set to take.
     pub(crate) const MAX_INST: RangeInclusive<u64> = 1..=25;
     pub(crate) const PRIO_RATIO: RangeInclusive<u64> = 20..=99;

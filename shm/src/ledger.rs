@@ -1,38 +1,47 @@
-//! The books of one GPU of one container.
+//! The accounting of one GPU of one container.
 //!
-//! The container's use is the sum of its slots' cells: of the living, of the dead whose memory is not gone, and of what dead ones had
-//! exported. A charge takes the GPU's lock, sums up to the
-//! high-water mark and raises its own cell; a refund lowers its own cell without the lock. Hence:
+//! The container's use is the sum of its slots' cells: of running processes, of exited ones whose
+//! memory is not freed yet, and of what exited ones had exported. A charge takes the GPU's lock, sums
+//! up to the high-water mark and raises its own cell; a refund lowers its own cell without the lock.
+//! Hence:
 //!
-//! - **Never over the limit**: two charges exclude each other; a refund between sum and raise only makes the sum too great.
-//! - **Never both refused when one fits**: whoever comes second sees the first one's cell either raised or not, but never raised
-//!   and later lowered for its own refusal.
-//! - **No repair after a death**: a cell is one word and says what its process had asked for. It stands until the slot is buried.
+//! - **Never over the limit**: two charges exclude each other; a refund between sum and raise only
+//!   makes the sum too great.
+//! - **Never both refused when one fits**: the second charge sees the first one's cell either raised
+//!   or not, but never raised and later lowered for its own refusal.
+//! - **No repair after an exit**: a cell is one word and says what its process had requested. It
+//!   stands until the slot is reclaimed.
 //!
-//! Most charges follow a refund, so a process keeps what it gives back as its *spare* ([`Held`]) and takes from there by one
-//! compare-and-swap on its own word: the line that all processes share is not touched. None of the above is lost:
+//! Most charges follow a refund, so a process keeps what it gives back as its *cached* bytes
+//! ([`Held`]) and takes from there by one compare-and-swap on its own word: the line that all
+//! processes share is not touched. None of the above is lost:
 //!
-//! - The sums that a charge compares are of *claims*, used and spare. Taking from the spare part, and giving back to it, leave a claim
-//!   as it is or lower it; only a charge under the lock raises one.
-//! - Before anybody is refused, all words are closed: no spare part is left, and none grows again until its owner has been through
-//!   the lock. What is then summed up is as if there had never been any.
-//! - A spare part is good under the limit it was compared with (`terms`). Under another one its owner goes through the lock again.
-//! - What raises claims and cannot be refused is done under the lock, too, and closes all words if the claims then exceed the limit: growth, and
-//!   corrections that end (below). Nothing is let in until the use has fallen.
+//! - The sums that a charge compares are of *claims*, used and cached. Taking from the cached bytes,
+//!   and giving back to them, leave a claim as it is or lower it; only a charge under the lock raises
+//!   one.
+//! - Before a charge is refused, all words are closed: no cached bytes are left, and none are kept
+//!   again until their owner has taken the lock. What is then summed up is as if there had never been
+//!   any.
+//! - Cached bytes are good under the limit word they were compared with. Under another one their
+//!   owner takes the lock again.
+//! - What raises claims and cannot be refused is done under the lock, too, and closes all words if
+//!   the claims then exceed the limit: unaccounted deltas, and corrections that end (below). Nothing
+//!   is let in until the use has fallen.
 //!
-//! What a process has on the GPU beyond its cell, as the monitor has measured it ([`UnaccountedDelta`]),
-//! counts with it in every sum. Growth that is published after a word was opened is not in what the
-//! word was compared with; so the *edition* of growth is part of the terms. Where it takes
-//! something off, that ends with what it was measured of (`ended`): then the claim rises again, and
-//! is compared again.
+//! What a process has on the GPU beyond its cell, as the monitor has measured it
+//! ([`UnaccountedDelta`]), counts with it in every sum. A delta that is published after a word was
+//! opened is not in what the word was compared with; so the *epoch* of deltas is part of the limit
+//! word. Where it takes something off, that ends with what it was measured of (`implicit_epoch`):
+//! then the claim rises again, and is compared again.
 //!
 //! What has been *returned* ([`Measured::returned`]), exported memory that no process holds any
 //! more, is known of all processes together and of none alone. So it is taken off the sum, and what
 //! leaves the ledger of any process and may be part of it is counted (`withdrawn`).
 //!
-//! All orderings but the lock's and growth's are Relaxed: a cell is one word and nothing else is published through it. `terms` is stored before the
-//! word is opened, but nobody needs to see it so: terms seen too early come with spare bytes that were compared with them, under the
-//! lock, before; terms seen too late do not match.
+//! All orderings but those of the lock and of deltas are Relaxed: a cell is one word and nothing else
+//! is published through it. The limit word is stored before `held` is opened, but no process needs to
+//! see it so: one that is seen too early comes with cached bytes that were compared with it, under
+//! the lock, before; one that is seen too late does not match.
 
 mod own;
 
@@ -62,12 +71,12 @@ pub enum Column {
 pub struct LimitWord {
     /// The limit in force.
     pub limit: Bytes,
-    /// Which growth is known: changes after any has risen.
+    /// Which deltas are known: changes after any has risen.
     pub epoch: u32,
 }
 
 impl LimitWord {
-    /// In one word, to tell them from others: limits are far below what editions are added to.
+    /// In one word, to tell them from others: limits are far below what epochs are added to.
     #[inline]
     const fn word(self) -> u64 {
         self.limit.0.wrapping_add((self.epoch as u64) << 44)
@@ -133,7 +142,7 @@ impl Usage {
     }
 }
 
-/// One GPU's books, as one process of the container keeps them.
+/// One GPU's accounting, as one process of the container keeps it.
 #[derive(Clone, Copy, Debug)]
 pub struct Account<'a> {
     lock: &'a SlotLock,
@@ -146,19 +155,19 @@ pub struct Account<'a> {
     me: Owner,
 }
 
-/// What the monitor has measured of a GPU beyond its books.
+/// What the monitor has measured of a GPU beyond its accounting.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
     /// A [`UnaccountedDelta`] for each slot.
     pub unaccounted: &'a [AtomicU64],
-    /// What of all exported memory has left the GPU and is still on the books, plus the GPU's
+    /// What of all exported memory has left the GPU and is still charged, plus the GPU's
     /// `withdrawn` when that was found. So each byte that is withdrawn later is a byte less: it may
     /// have been one of those. At most `withdrawn`: nothing has left.
     pub returned: &'a AtomicU64,
 }
 
 impl<'a> Account<'a> {
-    /// The books of `gpu`, whose cells are `cells`, for the process that `me` names and whose cell is `mine`, one of them. `slots` and
+    /// The accounting of `gpu`, whose cells are `cells`, for the process that `me` names and whose cell is `mine`, one of them. `slots` and
     /// `measured` are those of the cells.
     #[inline]
     #[must_use]
@@ -175,7 +184,7 @@ impl<'a> Account<'a> {
         Self { lock, high_water, withdrawn, cells, slots, measured, mine: OwnCell(mine), me }
     }
 
-    /// Charges `bytes` to this process if the container then keeps the terms that `terms` reads.
+    /// Charges `bytes` to this process if the container then keeps the limit that `limit_word` reads.
     ///
     /// `timeout` and `life` as for [`SlotLock::acquire`].
     ///
@@ -186,17 +195,17 @@ impl<'a> Account<'a> {
         &self,
         column: Column,
         bytes: Bytes,
-        terms: impl Fn() -> T,
+        limit_word: impl Fn() -> T,
         timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) -> Result<(), Refused> {
         match column {
-            Column::Used if self.mine.take(bytes, terms().into()) => return Ok(()),
+            Column::Used if self.mine.take(bytes, limit_word().into()) => return Ok(()),
             // That has shown it.
             Column::Used => {}
             Column::Implicit => self.mine.tick(),
         }
-        self.charge_locked(column, bytes, || terms().into(), timeout, life)?;
+        self.charge_locked(column, bytes, || limit_word().into(), timeout, life)?;
         self.mine.raise_peak();
         Ok(())
     }
@@ -206,15 +215,15 @@ impl<'a> Account<'a> {
         &self,
         column: Column,
         bytes: Bytes,
-        terms: impl Fn() -> LimitWord,
+        limit_word: impl Fn() -> LimitWord,
         timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) -> Result<(), Refused> {
         // A dead owner's cell is either raised or not; both are right, so a lock taken over needs nothing.
         let guard = self.lock.acquire(self.me, timeout, life).map_err(Refused::Held)?.guard();
         // Read inside: whoever opens a cell under this limit was before us here, or will be after us and reads none older.
-        let terms = current_limit(terms);
-        let limit = terms.limit;
+        let limit_word = current_limit(limit_word);
+        let limit = limit_word.limit;
         let mut claimed = self.claimed();
         if !fits(claimed, bytes, limit) {
             self.close();
@@ -224,7 +233,7 @@ impl<'a> Account<'a> {
         if !fits(claimed, bytes, limit) {
             return Err(short);
         }
-        self.mine.0.limit_word.store(terms.word(), Ordering::Relaxed);
+        self.mine.0.limit_word.store(limit_word.word(), Ordering::Relaxed);
         match column {
             Column::Used => {
                 self.mine.update(|held| Some(held.raised(bytes)?.opened())).ok_or(short)?;
@@ -245,15 +254,15 @@ impl<'a> Account<'a> {
     /// Gives back `bytes` of implicit memory that is gone from the GPU with what was in it, a context: what was measured of this process
     /// before says nothing any more.
     ///
-    /// `terms`, `timeout` and `life` as for [`Account::book`].
+    /// `limit_word`, `timeout` and `life` as for [`Account::force_charge`].
     pub fn end<T: Into<LimitWord>>(
         &self,
         bytes: Bytes,
-        terms: impl Fn() -> T,
+        limit_word: impl Fn() -> T,
         timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) -> Bytes {
-        self.change_unchecked(terms, timeout, life, || {
+        self.change_unchecked(limit_word, timeout, life, || {
             self.mine.outdate();
             self.shrink(bytes)
         })
@@ -266,20 +275,20 @@ impl<'a> Account<'a> {
         self.mine.refund(Column::Implicit, bytes)
     }
 
-    /// Books `bytes` that the driver has taken already, whether they fit or not: growth that cannot be refused. Saturates. If the
-    /// container then claims more than the limit, no spare part is left.
+    /// Charges `bytes` that the driver has taken already, whether they fit or not: they cannot be refused. Saturates. If the
+    /// container then claims more than the limit, no cached bytes are left.
     ///
-    /// `timeout` and `life` as for [`SlotLock::acquire`]; where the lock is not had, the spare parts are cleared without it.
+    /// `timeout` and `life` as for [`SlotLock::acquire`]; where the lock is not had, the cached bytes are cleared without it.
     pub fn force_charge<T: Into<LimitWord>>(
         &self,
         column: Column,
         bytes: Bytes,
-        terms: impl Fn() -> T,
+        limit_word: impl Fn() -> T,
         timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) {
         self.mine.tick();
-        self.change_unchecked(terms, timeout, life, || match column {
+        self.change_unchecked(limit_word, timeout, life, || match column {
             Column::Used => _ = self.mine.update(|held| Some(held.raised_at_most(bytes))),
             Column::Implicit => {
                 let raise = |implicit: u64| Some(implicit.saturating_add(bytes.0));
@@ -293,34 +302,34 @@ impl<'a> Account<'a> {
     /// `kept`: they had left this process before. Then the monitor may have seen them leave the
     /// GPU, and taken them off; they count again until they are given back.
     ///
-    /// `terms`, `timeout` and `life` as for [`Account::book`].
+    /// `limit_word`, `timeout` and `life` as for [`Account::force_charge`].
     pub fn withdraw<T: Into<LimitWord>>(
         &self,
         bytes: Bytes,
         kept: bool,
-        terms: impl Fn() -> T,
+        limit_word: impl Fn() -> T,
         timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) {
-        self.change_unchecked(terms, timeout, life, || {
+        self.change_unchecked(limit_word, timeout, life, || {
             let left = if kept { bytes } else { Bytes::ZERO };
             count_withdrawn(self.withdrawn, left);
             self.mine.withdraw(bytes);
         });
     }
 
-    /// Changes what may make the claims exceed the limit, and was not compared with it: then no spare part is left. Under the lock, because a
+    /// Changes what may make the claims exceed the limit, and was not compared with it: then no cached bytes are left. Under the lock, because a
     /// charge that has summed up before, and raises after, would see nothing of it, and its word would stay open.
     fn change_unchecked<T: Into<LimitWord>, R>(
         &self,
-        terms: impl Fn() -> T,
+        limit_word: impl Fn() -> T,
         timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
         change: impl FnOnce() -> R,
     ) -> R {
         let guard = self.lock.acquire(self.me, timeout, life).map(Acquired::guard);
         let changed = change();
-        if guard.is_err() || self.claimed() > current_limit(terms).limit {
+        if guard.is_err() || self.claimed() > current_limit(limit_word).limit {
             self.close();
         }
         changed
@@ -342,20 +351,20 @@ impl<'a> Account<'a> {
     /// A process that was checkpointed is back, as the driver says, whoever has sent it away or brought it back meanwhile: it counts, whether
     /// that fits or not.
     ///
-    /// `terms`, `timeout` and `life` as for [`Account::book`].
+    /// `limit_word`, `timeout` and `life` as for [`Account::force_charge`].
     pub fn mark_restored<T: Into<LimitWord>>(
         &self,
         slot: SlotIndex,
-        terms: impl Fn() -> T,
+        limit_word: impl Fn() -> T,
         timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) {
         if let Some(cell) = self.cells.get(slot.get()).filter(|cell| is_checkpointed(cell)) {
-            self.change_unchecked(terms, timeout, life, || clear_checkpointed(cell));
+            self.change_unchecked(limit_word, timeout, life, || clear_checkpointed(cell));
         }
     }
 
-    /// A process that was checkpointed is about to take back what it had on the GPU, if the container then keeps the terms. `false`: it is
+    /// A process that was checkpointed is about to take back what it had on the GPU, if the container then keeps the limit. `false`: it is
     /// there, and there is nothing to do.
     ///
     /// `timeout` and `life` as for [`SlotLock::acquire`].
@@ -365,7 +374,7 @@ impl<'a> Account<'a> {
     pub fn restore<T: Into<LimitWord>>(
         &self,
         slot: SlotIndex,
-        terms: impl Fn() -> T,
+        limit_word: impl Fn() -> T,
         timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) -> Result<bool, Refused> {
@@ -375,7 +384,7 @@ impl<'a> Account<'a> {
             return Ok(false);
         }
         self.close();
-        let limit = current_limit(terms).limit;
+        let limit = current_limit(limit_word).limit;
         let there = held(cell).left(get(&cell.exported));
         let (claimed, wanted) = (self.claimed(), held(cell).used() - there.used() + get(&cell.implicit));
         if !fits(claimed, wanted, limit) {
@@ -428,13 +437,13 @@ impl<'a> Account<'a> {
         self.sum(Held::used)
     }
 
-    /// What the container's processes have booked, whatever was measured of them. Saturates.
+    /// What the container's processes have charged, whatever was measured of them. Saturates.
     #[must_use]
     pub fn charged(&self) -> Bytes {
         self.entries().map(|entry| entry.held().used() + entry.implicit()).sum()
     }
 
-    /// What the container uses and what its processes have spare: the sum that a charge compares. Saturates.
+    /// What the container uses and what its processes have cached: the sum that a charge compares. Saturates.
     #[inline]
     #[must_use]
     pub fn claimed(&self) -> Bytes {
@@ -447,7 +456,7 @@ impl<'a> Account<'a> {
         all - self.returned()
     }
 
-    /// What of the exported memory on the books has left the GPU. To be taken off a sum of the
+    /// What of the charged exported memory has left the GPU. To be taken off a sum of the
     /// cells that was made before.
     #[inline]
     fn returned(&self) -> Bytes {
@@ -469,7 +478,7 @@ impl<'a> Account<'a> {
         returned.min(exported)
     }
 
-    /// Takes every process's spare part away.
+    /// Takes every process's cached bytes away.
     fn close(&self) {
         for cell in self.cells.iter().take(high_water(self.high_water)) {
             // A word that is closed already is not written to: its line stays with whoever has it.
@@ -477,7 +486,7 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Whether the books can be right: no more in use than `limit`, and our peak not below what we have. To be asked while
+    /// Whether the accounting can be right: no more in use than `limit`, and our peak not below what we have. To be asked while
     /// nobody charges.
     #[must_use]
     pub fn is_valid(&self, limit: Bytes) -> bool {
@@ -492,7 +501,7 @@ impl<'a> Account<'a> {
             .zip(self.slots)
             .zip(self.measured.unaccounted)
             .take(high_water(self.high_water));
-        entries.map(|((cell, slot), growth)| Entry { cell, slot, unaccounted: growth })
+        entries.map(|((cell, slot), delta)| Entry { cell, slot, unaccounted: delta })
     }
 }
 
@@ -543,21 +552,21 @@ impl Entry<'_> {
         if is_checkpointed(self.cell) { Bytes::ZERO } else { get(&self.cell.implicit) }
     }
 
-    /// What came with what the program asked for, as booked and measured.
+    /// What came with what the program asked for, as charged and measured.
     #[inline]
     fn corrected(&self) -> Bytes {
         let implicit = self.implicit();
         match self.unaccounted.load(Ordering::Relaxed) {
             0 => implicit,
-            growth => self.corrected_by(implicit, UnaccountedDelta(growth)),
+            delta => self.corrected_by(implicit, UnaccountedDelta(delta)),
         }
     }
 
     #[cold]
-    fn corrected_by(&self, implicit: Bytes, growth: UnaccountedDelta) -> Bytes {
+    fn corrected_by(&self, implicit: Bytes, delta: UnaccountedDelta) -> Bytes {
         // HB ended: meets the Release in `OwnCell::outdate`.
         fence(Ordering::Acquire);
-        let measured = growth.bytes(self.word(), self.cell.implicit_epoch.load(Ordering::Relaxed));
+        let measured = delta.bytes(self.word(), self.cell.implicit_epoch.load(Ordering::Relaxed));
         Bytes(implicit.0.saturating_add_signed(measured))
     }
 
@@ -566,29 +575,29 @@ impl Entry<'_> {
     }
 }
 
-/// Says what a process has beyond its cell, and with `edition` that it is more than before.
-pub fn publish_unaccounted(word: &AtomicU64, growth: UnaccountedDelta, edition: Option<&AtomicU32>) {
-    word.store(growth.0, Ordering::Relaxed);
-    if let Some(edition) = edition {
-        // HB growth: Release publishes the figure to whoever sees the edition.
-        edition.store(edition.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+/// Says what a process has beyond its cell, and with `epoch` that it is more than before.
+pub fn publish_unaccounted(word: &AtomicU64, delta: UnaccountedDelta, epoch: Option<&AtomicU32>) {
+    word.store(delta.0, Ordering::Relaxed);
+    if let Some(epoch) = epoch {
+        // HB delta: Release publishes the figure to a process that sees the epoch.
+        epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }
 
-/// Says what of a GPU's exported memory has left it ([`Measured::returned`]), and with `edition`
+/// Says what of a GPU's exported memory has left it ([`Measured::returned`]), and with `epoch`
 /// that it is less than before.
-pub fn publish_returned(word: &AtomicU64, returned: u64, edition: Option<&AtomicU32>) {
+pub fn publish_returned(word: &AtomicU64, returned: u64, epoch: Option<&AtomicU32>) {
     word.store(returned, Ordering::Relaxed);
-    // HB withdrawn: Release, so that a sum with a growth that falls next no longer takes these
+    // HB withdrawn: Release, so that a sum with a delta that falls next no longer takes these
     // bytes off as well.
     fence(Ordering::Release);
-    if let Some(edition) = edition {
-        // HB growth: as in `publish_unaccounted`.
-        edition.store(edition.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    if let Some(epoch) = epoch {
+        // HB delta: as in `publish_unaccounted`.
+        epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }
 
-/// Zeroes a cell, for a slot that is buried. `withdrawn` is the GPU's.
+/// Zeroes a cell, for a slot that is reclaimed. `withdrawn` is the GPU's.
 pub fn clear(cell: &Cell, withdrawn: &AtomicU64) {
     count_withdrawn(withdrawn, get(&cell.implicit) + get(&cell.exported));
     // Swapped, not stored: somebody may be closing `held` at this instant, and loom keeps no order between an exchange and a store.
@@ -617,7 +626,7 @@ fn passing(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
         held: _,
         implicit,
         peak,
-        limit_word: terms,
+        limit_word,
         waiting,
         creating,
         implicit_epoch: ended,
@@ -636,7 +645,7 @@ fn passing(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
         interval,
         ends,
     } = cell;
-    let memory = [implicit, peak, terms, waiting];
+    let memory = [implicit, peak, limit_word, waiting];
     let time = [busy, inflight, launches, active, turn, first, last, spent, sequence, ends];
     let spans = interval.iter().flat_map(|span| [&span.start, &span.end]);
     (memory.into_iter().chain(time).chain(spans), [creating, ended, charges, away])
@@ -655,13 +664,13 @@ fn clear_checkpointed(cell: &Cell) {
     cell.checkpointed.store(0, Ordering::Relaxed);
 }
 
-/// The terms that a sum is compared with which is read after them.
+/// The limit word that a sum is compared with which is read after it.
 #[inline]
-fn current_limit<T: Into<LimitWord>>(terms: impl Fn() -> T) -> LimitWord {
-    let terms = terms().into();
-    // HB growth: meets the Release in `publish_unaccounted`: what is summed up is at least as new as the edition.
+fn current_limit<T: Into<LimitWord>>(limit_word: impl Fn() -> T) -> LimitWord {
+    let limit_word = limit_word().into();
+    // HB delta: meets the Release in `publish_unaccounted`: what is summed up is at least as new as the epoch.
     fence(Ordering::Acquire);
-    terms
+    limit_word
 }
 
 /// Whether `bytes` more than what is claimed keep the limit. A sum that saturated never fits.

@@ -1,5 +1,6 @@
 //! The table of causes: what can be wrong, and what to do about it. `docs/doctor.md` is written
-//! from it.
+//! from it. The checks beside this file add them to the findings; causes of a cluster are in
+//! `kubernetes/inspect/src/doctor/causes.rs`.
 
 /// What a user asks; its help is the heading of its causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]

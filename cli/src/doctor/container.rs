@@ -32,7 +32,7 @@ fn has_limits(view: &View) -> bool {
 }
 
 /// What the shim is set to, and what it needs.
-pub(crate) fn settings(view: &View, subject: &str, findings: &mut Findings) {
+pub(crate) fn check_settings(view: &View, subject: &str, findings: &mut Findings) {
     if view.library("libcuda.so.1").is_none() {
         findings.add(Cause::DriverMissing, subject, "");
     } else if view.library("libnvidia-ml.so.1").is_none() {
@@ -54,7 +54,7 @@ pub(crate) fn settings(view: &View, subject: &str, findings: &mut Findings) {
 }
 
 /// Looks at all of a container, as one who is in it can; `folder` is a path as the view has it.
-pub(crate) fn examine(view: &View, folder: &Path, subject: &str, findings: &mut Findings) {
+pub(crate) fn check_files(view: &View, folder: &Path, subject: &str, findings: &mut Findings) {
     let known = view.path(folder);
     findings.examined(format!("the container in {}", known.display()));
     let folder = match view.folder(folder) {
@@ -67,7 +67,7 @@ pub(crate) fn examine(view: &View, folder: &Path, subject: &str, findings: &mut 
         }
     };
     if check_region(&folder.path, subject, findings) {
-        monitor(&folder.path, subject, findings);
+        check_monitor(&folder.path, subject, findings);
     }
     findings.rename(&folder.path, &known);
 }
@@ -94,8 +94,8 @@ pub(crate) fn check_region(folder: &Path, subject: &str, findings: &mut Findings
         findings.add(Cause::NotStarted, subject, "no process has ever claimed a slot");
     }
     if let Some(container) = report::container(folder, &mut Vec::new()) {
-        memory(&container, subject, findings);
-        counted(&sums(&snapshot), &container, subject, findings);
+        check_memory(&container, subject, findings);
+        check_counters(&sums(&snapshot), &container, subject, findings);
     }
     true
 }
@@ -119,7 +119,7 @@ fn sums(snapshot: &Snapshot) -> BTreeMap<String, u64> {
 }
 
 /// What it has, beside what it may have.
-pub(crate) fn memory(container: &ContainerStatus, subject: &str, findings: &mut Findings) {
+pub(crate) fn check_memory(container: &ContainerStatus, subject: &str, findings: &mut Findings) {
     for share in &container.gpus {
         let used = use_of(share);
         if share.limit > 0 && used > share.limit {
@@ -146,7 +146,7 @@ fn describe(share: &ShareStatus) -> String {
 }
 
 /// What its processes have counted.
-pub(crate) fn counted(
+pub(crate) fn check_counters(
     sums: &BTreeMap<String, u64>,
     container: &ContainerStatus,
     subject: &str,
@@ -188,7 +188,7 @@ fn cause(reason: Reason) -> Option<Cause> {
 }
 
 /// What the monitor writes for the container: whether it lives, and which policies there are.
-fn monitor(folder: &Path, subject: &str, findings: &mut Findings) {
+fn check_monitor(folder: &Path, subject: &str, findings: &mut Findings) {
     let page = match GrantReader::open(folder) {
         Ok(page) => page,
         Err(error) if matches!(error.fault, Fault::Missing) => {

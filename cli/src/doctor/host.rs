@@ -124,8 +124,8 @@ fn check_container(container: &ContainerStatus, findings: &mut Findings) {
         };
         findings.add(cause, &subject, format!("{kind}: {message}"));
     }
-    container::memory(container, &subject, findings);
-    container::counted(&container.counters, container, &subject, findings);
+    container::check_memory(container, &subject, findings);
+    container::check_counters(&container.counters, container, &subject, findings);
 }
 
 fn check_finding(finding: &message::Finding, status: &Status, findings: &mut Findings) {

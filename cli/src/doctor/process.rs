@@ -65,11 +65,11 @@ pub(crate) fn examine(pid: u32, findings: &mut Findings) -> Result<()> {
         findings.add(Cause::ReplacedShim, &subject, "");
     }
     if let Some(folder) = loaded.region.filter(|_| loaded.shim) {
-        container::examine(&view, &folder, &subject, findings);
+        container::check_files(&view, &folder, &subject, findings);
         return Ok(());
     }
     if loaded.shim {
-        container::settings(&view, &subject, findings);
+        container::check_settings(&view, &subject, findings);
         return Ok(());
     }
     let executable = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
@@ -78,7 +78,7 @@ pub(crate) fn examine(pid: u32, findings: &mut Findings) -> Result<()> {
     if program.is_none_or(|program| program.loads) {
         preload::examine(&view, &subject, program.map(|program| program.kind), findings);
     }
-    container::settings(&view, &subject, findings);
+    container::check_settings(&view, &subject, findings);
     Ok(())
 }
 

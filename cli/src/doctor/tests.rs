@@ -90,13 +90,13 @@ impl Fixture {
 
     fn settings(&self) -> Vec<&'static str> {
         let mut findings = Findings::default();
-        container::settings(&self.view, "it", &mut findings);
+        container::check_settings(&self.view, "it", &mut findings);
         findings.names()
     }
 
     fn container(&self) -> Vec<&'static str> {
         let mut findings = Findings::default();
-        container::examine(&self.view, Path::new("/run/cgpu"), "it", &mut findings);
+        container::check_files(&self.view, Path::new("/run/cgpu"), "it", &mut findings);
         findings.names()
     }
 }
@@ -255,7 +255,7 @@ fn links_never_lead_out_of_a_container() {
         } else {
             link.into()
         };
-        container::examine(&fixture.view, &folder, "it", &mut findings);
+        container::check_files(&fixture.view, &folder, "it", &mut findings);
         assert_eq!(findings.names(), ["not_started"], "{link}");
     }
     // One that stays within is followed.
@@ -267,7 +267,7 @@ fn links_never_lead_out_of_a_container() {
     std::os::unix::fs::symlink("/elsewhere", fixture.view.path("/run/cgpu")).unwrap();
     assert_eq!(fixture.container(), ["not_started", "never_met"]);
     let mut findings = Findings::default();
-    container::examine(&fixture.view, Path::new("/run/cgpu"), "it", &mut findings);
+    container::check_files(&fixture.view, Path::new("/run/cgpu"), "it", &mut findings);
     let text = findings.text();
     assert!(!text.contains("/proc/self/fd"), "{text}");
 }

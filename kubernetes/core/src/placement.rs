@@ -1,4 +1,5 @@
-//! Which GPUs of a node a pod gets, and which node.
+//! Which GPUs of a node a pod gets, and which node. `extender.rs` asks (filter, prioritize), `claim.rs`
+//! takes them (bind).
 
 use crate::accounting::NodeAccounting;
 use crate::gpus::{NodeGpus, Placement};

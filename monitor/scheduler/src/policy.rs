@@ -1,4 +1,9 @@
-//! Who shares a GPU, and by which weight.
+//! The policies: which containers share a GPU, and by which weight.
+//!
+//! To add one: a variant, its number ([`Policy::HIGHEST`], [`Policy::numbered`], [`Policy::number`])
+//! and its answers to the questions below. `monitor/src/host/device_state.rs` makes a policy from its
+//! number and the GPU's settings. What weights cannot express is in `gpu.rs` (turns), `rates.rs` and
+//! `refill.rs` (budgets). `docs/scheduling.md` describes each policy.
 
 /// A whole GPU, in the unit of fixed shares: thousandths of a percent.
 pub const WHOLE: u64 = 100_000;
@@ -31,6 +36,9 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// The greatest number of a policy.
+    pub const HIGHEST: u64 = 5;
+
     /// By number. None: not a policy.
     #[must_use]
     pub fn numbered(number: u32, slots: u32, conserving: bool) -> Option<Self> {

@@ -1,4 +1,7 @@
-//! The table of metrics: the one place where they are named.
+//! The table of the monitor's metrics: the one place where they are named, described and read.
+//!
+//! A value that `Status` lacks comes from `control/status.rs`. The scheduler extender's own metrics
+//! are in `kubernetes/extender/src/metrics.rs`.
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,8 @@
 //!
 //! Each pair of calls encloses one driver call, and no lock is held across it. The ledger errs on
 //! the safe side of the driver: it is raised before memory can be taken and lowered after it is
-//! freed.
+//! freed. The comparison with the limit is `cgpu_shm::ledger::Account::charge_locked`; a charge that
+//! does not fit becomes [`Denied`] in `ledger.rs`.
 
 use cgpu_shm::ledger::{Column, Refused};
 use cgpu_shm::reason::Reason;
@@ -53,12 +54,12 @@ impl Drop for Charge<'_> {
     // Inlined, and what is cold is called by value: so that a committed charge lives in registers.
     #[inline]
     fn drop(&mut self) {
-        refused(self.tables, self.gpu, self.units);
+        refund_dropped(self.tables, self.gpu, self.units);
     }
 }
 
 #[cold]
-fn refused(tables: &Tables, gpu: DeviceIndex, units: u32) {
+fn refund_dropped(tables: &Tables, gpu: DeviceIndex, units: u32) {
     tables.ledger.refund(gpu, Column::Used, bytes(units));
 }
 
