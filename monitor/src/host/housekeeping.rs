@@ -48,7 +48,7 @@ impl Host {
         if region.doorbell.is_none() {
             container
                 .faults
-                .insert("no_doorbell", "It has no bell: it is looked at every 5 ms instead.".into());
+                .insert("no_doorbell", "It has no doorbell: it is polled every 5 ms instead.".into());
         } else {
             container.faults.remove("no_doorbell");
         }

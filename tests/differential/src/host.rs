@@ -60,7 +60,7 @@ impl Host {
         let dir = container.to_string_lossy();
         let found = all["containers"].as_array().into_iter().flatten().find(|one| one["dir"] == *dir);
         // A monitor finds a container within a moment; until then it shows nothing.
-        Ok(found.and_then(|one| one["gpus"][0]["growth"].as_i64()).unwrap_or(0))
+        Ok(found.and_then(|one| one["gpus"][0]["unaccounted"].as_i64()).unwrap_or(0))
     }
 
     fn smi(&self) -> Result<serde_json::Value> {
