@@ -8,12 +8,12 @@ use crate::resource_request::ResourceRequest;
 
 /// Chooses GPUs and returns their positions in the node's list.
 ///
-/// Every GPU must have room for what the pod has of its first GPU, which has the most. Of those that fit, the fullest or the emptiest are
-/// taken; of equal ones, the first.
+/// Each GPU must have room for the largest part that the pod requests of one GPU. Of the GPUs that
+/// fit, the fullest or the emptiest are taken; of equal ones, the first.
 ///
-/// A GPU of which too much is held of anything takes nobody, also who needs none of that: no look at a claim on it would confirm it
-/// ([`crate::claim`]), so it would be claimed and withdrawn for ever. The look could instead have passed over what the claim does not use; but who sets no
-/// compute aside computes all the same, and would do so where more than all is set aside for others.
+/// A GPU of which more is held than it has takes no pod, not even one that requests nothing of what
+/// is short: a claim on such a GPU is never confirmed ([`crate::claim`]), so it would be made and
+/// withdrawn again and again.
 ///
 /// # Errors
 /// Why there are not enough.

@@ -1,7 +1,8 @@
 //! The table of the monitor's metrics: the one place where they are named, described and read.
 //!
-//! A value that `Status` lacks comes from `control/status.rs`. The scheduler extender's own metrics
-//! are in `kubernetes/extender/src/metrics.rs`.
+//! A value that `Status` (`cgpu_client::message`) lacks is filled in by
+//! `monitor/src/control/status.rs`. The scheduler extender's own metrics are in
+//! `kubernetes/extender/src/metrics.rs`.
 
 use std::collections::BTreeMap;
 
@@ -102,7 +103,7 @@ families! {
         |of, put| put(vec![], millis(of.status.uptime_ms));
     "process_cpu", Counter, Seconds, "CPU time that the monitor has used.", |of, put| put(vec![], of.own.cpu_seconds);
     "process_resident_memory", Gauge, Bytes, "Resident memory of the monitor.",
-        |of, put| put(vec![], float(of.own.gpu_process));
+        |of, put| put(vec![], float(of.own.resident));
 
     "cgpu_gpu", Info, None, "A GPU: its UUID and its product's name.",
         |of, put| gpus(of, put, |gpu| vec![("uuid", gpu.uuid.clone()), ("model", text(&gpu.name))], |_| Some(1.0));

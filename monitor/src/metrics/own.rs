@@ -8,7 +8,7 @@ pub struct Usage {
     /// User and system, of all threads, the dead ones included.
     pub cpu_seconds: f64,
     /// Resident memory.
-    pub gpu_process: u64,
+    pub resident: u64,
 }
 
 impl Usage {
@@ -26,7 +26,7 @@ impl Usage {
         let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
         // Far from 2^52 ticks.
         #[allow(clippy::cast_precision_loss)]
-        Self { cpu_seconds: time as f64 / ticks.max(1) as f64, gpu_process: pages.saturating_mul(page) }
+        Self { cpu_seconds: time as f64 / ticks.max(1) as f64, resident: pages.saturating_mul(page) }
     }
 }
 
@@ -38,8 +38,8 @@ mod tests {
     fn own_usage_is_parsed_after_any_process_name() {
         let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194560 1 0 0 0 250 50 9 9 20 0 1 0 55 1 2";
         let usage = Usage::of(stat, "100 25 3 0 0 0 0", 100, 4096);
-        assert_eq!(usage, Usage { cpu_seconds: 3.0, gpu_process: 102_400 });
+        assert_eq!(usage, Usage { cpu_seconds: 3.0, resident: 102_400 });
         assert_eq!(Usage::of("", "", 100, 4096), Usage::default());
-        assert!(Usage::read().gpu_process > 0);
+        assert!(Usage::read().resident > 0);
     }
 }
