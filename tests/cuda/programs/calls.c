@@ -71,7 +71,7 @@ static void take_the_turn(const char *file) {
     HOLDS(grant != MAP_FAILED && grant->magic == CGPU_GRANT_MAGIC);
     __atomic_store_n(&grant->monitor, 1, __ATOMIC_RELAXED);
     __atomic_store_n(&grant->heartbeat, 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&grant->gpu[0].granted, UINT64_C(3600000000000), __ATOMIC_RELAXED);
+    __atomic_store_n(&grant->gpu[0].budget, UINT64_C(3600000000000), __ATOMIC_RELAXED);
     __atomic_store_n(&grant->gpu[0].turn, UINT64_C(1) << 8 | CGPU_TURN_YOURS, __ATOMIC_RELEASE);
     __atomic_store_n(&grant->gate, grant->gate + 1, __ATOMIC_RELEASE);
 }
