@@ -48,7 +48,7 @@ pub(crate) fn serve(endpoint: Endpoint, socket: PathBuf) -> std::io::Result<()> 
 fn run(endpoint: &Endpoint, socket: PathBuf) {
     let listener = listen(endpoint.listen);
     let mut writer = MetricsWriter { socket, client: None, hami: endpoint.hami, written: None };
-    if let Err(error) = http::serve(&listener, || writer.text()) {
+    if let Err(error) = http::serve(listener, move || writer.text()) {
         tracing::warn!("metrics are no longer served: {error}");
     }
 }
