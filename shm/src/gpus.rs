@@ -79,7 +79,7 @@ impl Region {
             record.ordinal.store(gpu.ordinal, Ordering::Relaxed);
         }
         if known.is_none() {
-            // Fits: below GPUS. HB GPUs: Release publishes the record to `gpus`.
+            // Fits: below GPUS. HB gpus: Release publishes the record to `gpus`.
             let count = u32::try_from(index.get() + 1).unwrap_or(0);
             self.shared().header.gpus.store(count, Ordering::Release);
         }
@@ -101,7 +101,7 @@ impl Region {
     }
 
     fn count(&self) -> usize {
-        // HB GPUs: Acquire meets the Release in `register`.
+        // HB gpus: Acquire meets the Release in `register`.
         let count = self.shared().header.gpus.load(Ordering::Acquire);
         usize::try_from(count).unwrap_or(GPUS).min(GPUS)
     }

@@ -18,10 +18,10 @@ use super::{Fixture, find, registration, status};
 /// Where the library of this layout finds a word of the page, and how many bytes it has: numbers, because this build's own header may differ.
 fn place(layout: u32, word: &str) -> (u64, usize) {
     match (layout, word) {
-        (3, "heartbeat") => (16, 8),
-        (3, "limit") => (2072, 8),
-        (3, "weight") => (2088, 4),
-        (3, "gone") => (4096, 8),
+        (4, "heartbeat") => (16, 8),
+        (4, "limit") => (2072, 8),
+        (4, "weight") => (2088, 4),
+        (4, "drained") => (4096, 8),
         _ => panic!("it is not written down where layout {layout} has {word}"),
     }
 }
@@ -114,7 +114,7 @@ fn recorded_library_is_supported() {
 
         library.writes("dead");
         library.lives.clear();
-        eventually("a word that its memory is gone", || library.reads("gone") != 0);
+        eventually("a word that its memory is gone", || library.reads("drained") != 0);
         assert!(monitor.client().status().is_ok());
     }
 }

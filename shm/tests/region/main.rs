@@ -91,7 +91,7 @@ fn files_are_made_once_and_are_whole() {
     let before = fs::metadata(path(Kind::Use)).unwrap();
     assert!(!Region::make(directory.path(), RegionSpec::default()).unwrap(), "they are there");
     assert_eq!(fs::metadata(path(Kind::Use)).unwrap().ino(), before.ino());
-    assert_eq!(before.len(), 2_166_784);
+    assert_eq!(before.len(), 1_118_208);
     assert!(before.blocks() * 512 >= before.len(), "all space is there");
     assert_eq!(before.mode() & 0o777, 0o666);
     assert_eq!(fs::metadata(path(Kind::Grant)).unwrap().mode() & 0o777, 0o644);
@@ -260,7 +260,7 @@ fn a_full_tmpfs_is_no_region_and_no_crash() {
         return;
     };
     let error = Region::open_or_make(&[candidate(&tmpfs.0)], birth()).unwrap_err();
-    assert!(matches!(error.fault, Fault::NoSpace { needed: 2_166_784 }), "{error}");
+    assert!(matches!(error.fault, Fault::NoSpace { needed: 1_118_208 }), "{error}");
     let mut left: Vec<_> = fs::read_dir(&tmpfs.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, ["doorbell", "grant"], "only what fitted is there");
